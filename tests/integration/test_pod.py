@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pod_daemons import TENANT, Pod, pod_of
+from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.models import geometry
@@ -50,10 +50,12 @@ def options(steps: int = STEPS) -> DriveOptions:
                         time_per_token_s=0.001)  # fmt: skip
 
 
-def driven(pod: Pod, fabric: str = "shm", progress: Any = None) -> PodResult:
+def driven(
+    pod: Pod, fabric: str = "shm", progress: Any = None, deadline_ns: int = DEADLINE_NS
+) -> PodResult:
     link = Link("", TENANT, fabric, "pod", timeout_s=1.0)
     found = open_membership(pod.place).map()
-    return drive(options(), found, link, pod.folder, DEADLINE_NS, progress or Silent())
+    return drive(options(), found, link, pod.folder, deadline_ns, progress or Silent())
 
 
 def words_of(pod: Pod, *more: str) -> list[str]:
@@ -91,11 +93,11 @@ def test_one_tier_of_three(
 
 def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
     """After a drain the same run computes nothing again, and the member still serves."""
-    driven(pod)
+    driven(pod, deadline_ns=UNHURRIED_NS)
     name = "dpu2"
     assert run(["pod", "drain", pod.place, name]) == 0
     try:
-        drained = driven(pod)
+        drained = driven(pod, deadline_ns=UNHURRIED_NS)
         check(drained)
         assert drained.blocks_recomputed == 0 and drained.members[name].demands > 0
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from etcd import Etcd
-from pod_daemons import TENANT
+from pod_daemons import TENANT, UNHURRIED_NS
 from pod_leases import LEASE_S, Leased, leased
 from pod_net import Cables, cables
 
@@ -46,8 +46,8 @@ def cabled(tmp_path: Path) -> Iterator[tuple[Leased, Cables, Etcd]]:
 def driven(pod: Leased) -> PodResult:
     options = DriveOptions(geometry=geometry("tiny"), sessions=SESSIONS, context_tokens=4096,
                            steps=STEPS, time_per_token_s=0.001)  # fmt: skip
-    link = Link("", TENANT, "zmq", "pod", timeout_s=1.0)
-    found = drive(options, pod.etcd.map(), link, pod.folder, 300_000_000, Silent())
+    link = Link("", TENANT, "zmq", "pod", timeout_s=5.0)
+    found = drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, Silent())
     assert found.blocks_corrupt == 0 and found.tokens == SESSIONS * STEPS
     return found
 

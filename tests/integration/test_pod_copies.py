@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pod_daemons import TENANT, Pod, pod_of
+from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import PodMap, added, moved
@@ -22,7 +22,6 @@ from offstage.testbeds.live.pod_run import PodResult
 from offstage.testbeds.live.pod_run import run as drive
 from offstage.testbeds.progress import Silent
 
-DEADLINE_NS = 500_000_000
 LAYERS, BLOCK_BYTES = 2, 4096
 
 
@@ -67,7 +66,7 @@ def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
     options = DriveOptions(geometry=geometry("tiny"), **settings)
     membership = open_membership(pod.place)
     found = drive(options, membership.map(), Link("", TENANT, "shm", "pod", timeout_s=2.0),
-                  pod.folder, DEADLINE_NS, progress or Silent(), membership)  # fmt: skip
+                  pod.folder, UNHURRIED_NS, progress or Silent(), membership)  # fmt: skip
     assert found.blocks_corrupt == found.blocks_recomputed == 0
     assert found.blocks_verified == found.demands > 0 and found.lost_rate == 0
     assert sum(one.demands for one in found.members.values()) == found.demands

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cut import Cut
 from etcd import Etcd
-from pod_daemons import TENANT
+from pod_daemons import TENANT, UNHURRIED_NS
 from pod_leases import LEASE_S, PATIENCE_S, Leased, leased
 
 from offstage.bindings.errors import OffstageError, RunFailed
@@ -48,8 +48,8 @@ def pod(tmp_path: Path, etcd: Etcd) -> Iterator[Leased]:
 def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
     options = DriveOptions(geometry=geometry("tiny"), sessions=2, context_tokens=4096, steps=steps,
                            time_per_token_s=0.001)  # fmt: skip
-    link = Link("", TENANT, "shm", "pod", timeout_s=1.0)
-    return drive(options, pod.etcd.map(), link, pod.folder, 300_000_000, progress or Silent())
+    link = Link("", TENANT, "shm", "pod", timeout_s=5.0)
+    return drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, progress or Silent())
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 
 TENANT = "lab"
 SEGMENT_TOKENS = 512
+UNHURRIED_NS = 5_000_000_000
+"""A deadline of fetches where every member of the map is there: no slow machine misses it."""
 
 
 @dataclass

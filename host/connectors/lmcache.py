@@ -138,16 +138,21 @@ class L2:
         return ended
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
-        """Which objects are there. Where their sizes are known, those are leased and brought into
-        the tier's memory, and one of another size counts as not there."""
+        """Which objects are there. Where their sizes are known, by their layout or since they were
+        stored here, those are leased and brought into the tier's memory, and one of another size
+        counts as not there."""
         names = [key_of(key) for key in keys]
-        sizes = [_size_of((group_layout_descs or {}).get(key.object_group_id)) for key in keys]
+        layouts = group_layout_descs or {}
+        with self._lock:
+            stored = [self._sizes.get(key, 0) for key in keys]
+        sizes = [_size_of(layouts.get(key.object_group_id)) or size
+                 for key, size in zip(keys, stored, strict=True)]  # fmt: skip
         task = self._next()
 
         def ended(completion: Completion) -> None:
             self._end("_looked", task, self._bits(completion.done), 1)
 
-        if names and all(sizes):
+        if any(sizes):
             self._client.prefetch(names, sizes, lease_s=LEASE_S, tell=ended)
         else:
             self._client.exists(names, tell=ended)

@@ -23,6 +23,7 @@ from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.moves import (
+    HELD,
     Chain,
     Kind,
     Move,
@@ -32,10 +33,12 @@ from offstage.host.connectors.moves import (
     get_pieces,
     guesses,
     land,
+    not_whole,
     put_pieces,
     shape_of,
     tell_landed,
     tier_of,
+    why_refused,
 )
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
@@ -49,7 +52,6 @@ WAIT_NS = 500_000  # for blocks, before what was newly asked for is looked at
 LINGER_S = 0.005  # a session that is done is closed with the next message, or after this
 BATCH_OBJECTS = 64  # in one message to the daemon
 HELD_S = 2.0  # what somebody reads or leases is waited for so long, before it is replaced
-HELD = "other bytes are there, which somebody reads or leases"
 FILL_S = 1.0  # for a put that is filled by and by, before what else there is is looked at
 ROOM_S = 10.0  # without a free session an object ends as REFUSED
 
@@ -188,7 +190,7 @@ class Mover:
             now_s = time.monotonic()
             first = self._waiting[0]
             first.until_s = first.until_s or now_s + ROOM_S
-            if self._leases:  # what nobody has asked for yet gives way to what is asked for
+            if self._leases:  # the daemon itself has no more
                 self._end_lease(next(iter(self._leases)))
             elif now_s > first.until_s:
                 self._waiting.popleft()
@@ -207,9 +209,8 @@ class Mover:
         batch: list[Move] = []
         texts: list[bytes] = []
         size = 0
-        room = min(self._link.sessions_max - self._open + len(self._closing) + len(self._deleting),
-                   BATCH_OBJECTS)  # fmt: skip
         self._start_leased()
+        room = min(self._free_sessions(), BATCH_OBJECTS)
         while self._waiting and len(batch) < room:
             move = self._waiting.popleft()
             text = contents(move, self._link.payload, self._link.layers, self._link.chunks_max)
@@ -224,6 +225,15 @@ class Mover:
             texts.append(text)
             size += len(text)
         return bool(batch) and self._flush(batch, texts)
+
+    def _free_sessions(self) -> int:
+        """How many may be opened; leases, the oldest first, give way to what is asked for now."""
+        free = self._link.sessions_max - self._open + len(self._closing) + len(self._deleting)
+        idle = [name for name, one in self._leases.items() if not one.busy]
+        for name in idle[: max(0, len(self._waiting) - free)]:
+            self._end_lease(name)
+            free += 1
+        return free
 
     def _start_leased(self) -> None:
         """What is read and leased has its session already."""
@@ -312,17 +322,11 @@ class Mover:
     def _check_whole(self, move: Move) -> bool:
         """Whether the object is there, and of this size; else it has ended."""
         assert move.chain is not None
-        stored = move.chain.stored
         shape = shape_of(move.size, self._link.payload, self._link.layers)
-        if stored[0] == 0:
-            self._end(move, State.ABSENT, "")
-        elif stored[-1] or stored[:-1] != shape.stored:
-            has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
-            self._end(move, State.UNREADABLE, f"{has} are there, and an object of "
-                      f"{move.size} bytes has {shape.blocks}")  # fmt: skip
-        else:
-            return True
-        return False
+        wrong = not_whole(move.chain.stored, shape)
+        if wrong is not None:
+            self._end(move, *wrong)
+        return wrong is None
 
     def _look(self, move: Move, chain: Chain) -> None:
         if move.size == 0:
@@ -427,12 +431,8 @@ class Mover:
     def _refuse(self, move: Move, worst: int) -> None:
         if worst == errno.EEXIST and self._may_clear(move):
             move.clearing = True  # once none of its blocks is on its way
-        elif worst == errno.EEXIST:
-            move.failure = (State.REFUSED, HELD)
-        elif worst == errno.ENOSPC:
-            move.failure = (State.REFUSED, "the store is full: raise storage.size or set store.ttl")
         else:
-            move.failure = (State.REFUSED, f"a block was not taken: {errno.errorcode.get(worst)}")
+            move.failure = (State.REFUSED, why_refused(worst))
 
     def _begin_ready(self) -> None:
         while self._ready and len(self._flying) < self._link.fabric.calls_max:

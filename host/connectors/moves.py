@@ -22,9 +22,11 @@ from offstage.bindings.core import GUESS
 from offstage.bindings.driver import FetchResult
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
 
-__all__ = ["U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
-           "get_pieces", "guesses", "land", "put_pieces", "shape_of", "tell_landed",
-           "tier_of"]  # fmt: skip
+__all__ = ["HELD", "U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
+           "get_pieces", "guesses", "land", "not_whole", "put_pieces", "shape_of", "tell_landed",
+           "tier_of", "why_refused"]  # fmt: skip
+
+HELD = "other bytes are there, which somebody reads or leases"
 
 CLEAR_CHUNKS = 64  # an object of unknown size: so many at first, and four times as many each time
 U8 = NDArray[np.uint8]
@@ -249,3 +251,24 @@ def guesses(shape: Shape, probability: float) -> NDArray[np.void]:
     made["ordinal"] = [ordinal for _, ordinal in places]
     made["probability"], made["cause"] = int(65535 * probability), CAUSES.index("window")
     return made
+
+
+def not_whole(stored: list[int], shape: Shape) -> tuple[State, str] | None:
+    """How a read of an object ends before a byte of it is read; None where it is there, and of this
+    shape. `stored`: of its chain."""
+    if stored[0] == 0:
+        return State.ABSENT, ""
+    if stored[-1] == 0 and stored[:-1] == shape.stored:
+        return None
+    has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
+    return State.UNREADABLE, (f"{has} are there, and an object of {shape.size} bytes has "
+                              f"{shape.blocks}")  # fmt: skip
+
+
+def why_refused(worst: int) -> str:
+    """What a person reads of a block that was not taken."""
+    if worst == errno.EEXIST:
+        return HELD
+    if worst == errno.ENOSPC:
+        return "the store is full: raise storage.size or set store.ttl"
+    return f"a block was not taken: {errno.errorcode.get(worst)}"

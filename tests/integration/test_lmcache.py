@@ -16,7 +16,8 @@ import pytest
 from live_daemon import PAYLOAD, TENANT, Tier, daemon, until
 
 from offstage.bindings.errors import RunFailed
-from offstage.host.connectors.lmcache import L2, NativeClient, key_of
+from offstage.host.connectors.lmcache import L2, NativeClient, client_of, key_of
+from offstage.host.connectors.objects import State
 from offstage.testbeds.bench.engines.l2 import rates_of
 from offstage.testbeds.cli import run
 
@@ -118,6 +119,27 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
     assert [one[0] for one in adapter.told] == ["stored", "accessed", "deleted"]
     assert adapter.told[2][2] == [size] and adapter.report_status()["is_healthy"]
     adapter.close()
+    adapter.close()
+
+
+def test_what_was_stored_here_is_leased_without_a_layout(tier: Tier) -> None:
+    """Does a lookup that is not told sizes lease what this adapter has stored, and nothing else?"""
+    adapter, own = Adapter(params(tier)), SimpleHash(key(20))
+    for number in (20, 21):  # the second is another's, as far as this one knows
+        stores = adapter if number == 20 else Adapter(params(tier))
+        stores.submit_store_task([SimpleHash(key(number))], [memory(2 * PAYLOAD, number)])
+        ready(stores.get_store_event_fd())
+        if stores is not adapter:
+            stores.close()
+    task = adapter.submit_lookup_and_lock_task([own, SimpleHash(key(21)), SimpleHash(key(22))], {})
+    ready(adapter.get_lookup_and_lock_event_fd())
+    assert adapter.query_lookup_and_lock_result(task) == {0, 1}
+    other = client_of(params(tier))
+    names = [key_of(key(number)) for number in (20, 21)]
+    assert other.wait(other.delete, names).states == (State.REFUSED, State.DONE)
+    adapter.submit_unlock([own])
+    until(lambda: other.wait(other.delete, names[:1]).done[0])
+    other.close()
     adapter.close()
 
 

@@ -277,6 +277,33 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
         assert found[-1] and 5 < sum(found) < count
 
 
+def test_leases_give_way_together(tier: Tier) -> None:
+    """Every session of a client is a lease: does a batch of others go in with one message and not
+    one for each lease that gives way, and are the newest leases still there?"""
+    count, size = 16, 2 * PAYLOAD
+    keys = [b"way%d" % i for i in range(count)]
+    with ObjectClient(where(tier)) as client:
+        for key in keys:
+            assert put(client, key, bytes_of(len(key), size)) is DONE
+        control = client._mover._link.control
+        assert count == client._mover._link.sessions_max
+        client.wait(client.exists, keys, [size] * count, lease_s=600.0)
+        messages, ask = [], control.sessions_open
+
+        def asked(contents: list[bytes], **more: Any) -> Any:
+            messages.append(len(contents))
+            return ask(contents, **more)
+
+        control.sessions_open = asked  # type: ignore[method-assign]
+        others = [b"other%d" % i for i in range(count // 2)]
+        buffers = [bytes_of(i, size) for i in range(count // 2)]
+        assert client.wait(client.put, others, buffers).states == (DONE,) * (count // 2)
+        assert messages[0] == count // 2
+        for key in keys[count // 2 :]:
+            assert get(client, key, size)[0] is DONE
+        assert sum(messages) == count // 2, "a lease that should have been there was not"
+
+
 def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
     """An object that is leased fills half of the store: does one as large end as refused, with the
     mend, leave the first right, and go in where the lease is given back?"""

@@ -28,6 +28,7 @@ from offstage.host.connectors.moves import (
     Kind,
     Move,
     Piece,
+    Shape,
     State,
     contents,
     get_pieces,
@@ -117,8 +118,7 @@ class Mover:
             self._wake.notify()
 
     def close(self) -> None:
-        """End: what was asked for is done first, but for puts that are not committed. Closing twice
-        does nothing."""
+        """End, after what was asked for but puts not committed. Closing twice does nothing."""
         self.drop(list(self._live.values()))
         with self._wake:
             self._stop = True
@@ -208,7 +208,6 @@ class Mover:
         """Open sessions for what waits, several in one message; and close those that are done."""
         batch: list[Move] = []
         texts: list[bytes] = []
-        size = 0
         self._start_leased()
         room = min(self._free_sessions(), BATCH_OBJECTS)
         while self._waiting and len(batch) < room:
@@ -218,22 +217,23 @@ class Mover:
                 self._end(move, State.REFUSED, f"an object of {move.size} bytes has more blocks "
                           "than a session: raise limits.context_tokens")  # fmt: skip
                 continue
-            if batch and size + len(text) > self._link.message_max:
+            if batch and sum(map(len, texts)) + len(text) > self._link.message_max:
                 self._waiting.appendleft(move)
                 break
             batch.append(move)
             texts.append(text)
-            size += len(text)
         return bool(batch) and self._flush(batch, texts)
 
     def _free_sessions(self) -> int:
-        """How many may be opened; leases, the oldest first, give way to what is asked for now."""
-        free = self._link.sessions_max - self._open + len(self._closing) + len(self._deleting)
+        """How many may be opened. The oldest leases give way, until half of all are of moves."""
+        ending = len(self._closing) + len(self._deleting)
+        free = self._link.sessions_max - self._open + ending
         idle = [name for name, one in self._leases.items() if not one.busy]
-        for name in idle[: max(0, len(self._waiting) - free)]:
+        moving = self._open - ending - len(idle)
+        giving = idle[: max(0, min(len(self._waiting), self.streams_max - moving) - free)]
+        for name in giving:
             self._end_lease(name)
-            free += 1
-        return free
+        return free + len(giving)
 
     def _start_leased(self) -> None:
         """What is read and leased has its session already."""
@@ -280,6 +280,9 @@ class Mover:
 
     # ---- one object ----
 
+    def _shape(self, move: Move) -> Shape:
+        return shape_of(move.size, self._link.payload, self._link.layers)
+
     def _start(self, move: Move) -> None:
         assert move.chain is not None
         if move.clearing or move.kind is Kind.DELETE:
@@ -322,8 +325,7 @@ class Mover:
     def _check_whole(self, move: Move) -> bool:
         """Whether the object is there, and of this size; else it has ended."""
         assert move.chain is not None
-        shape = shape_of(move.size, self._link.payload, self._link.layers)
-        wrong = not_whole(move.chain.stored, shape)
+        wrong = not_whole(move.chain.stored, self._shape(move))
         if wrong is not None:
             self._end(move, *wrong)
         return wrong is None
@@ -333,8 +335,7 @@ class Mover:
             self._end(move, State.DONE if chain.stored[0] else State.ABSENT, "")
         elif self._check_whole(move):
             if move.ahead:
-                shape = shape_of(move.size, self._link.payload, self._link.layers)
-                self._link.fabric.hint(chain.session, guesses(shape, move.ahead))
+                self._link.fabric.hint(chain.session, guesses(self._shape(move), move.ahead))
             if move.hold_s > 0 and move.name not in self._leases:
                 chain.until_s, chain.busy = time.monotonic() + move.hold_s, False
                 self._leases[move.name] = chain
@@ -346,9 +347,8 @@ class Mover:
         assert chain is not None and move.buffer is not None
         if not self._check_whole(move):
             return
-        shape = shape_of(move.size, self._link.payload, self._link.layers)
         chain.step += 1
-        pieces = get_pieces(shape, move.buffer, move.cuts)
+        pieces = get_pieces(self._shape(move), move.buffer, move.cuts)
         move.pieces = [0] * max(1, len(move.cuts))
         for piece in pieces:
             move.pieces[piece.part] += 1
@@ -378,8 +378,7 @@ class Mover:
     def _start_put(self, move: Move) -> None:
         assert move.chain is not None
         stored = move.chain.stored
-        shape = shape_of(move.size, self._link.payload, self._link.layers)
-        if stored[-1] or any(map(gt, stored, shape.stored)):
+        if stored[-1] or any(map(gt, stored, self._shape(move).stored)):
             self._clear_first(move)
             return
         move.sent, move.headed = 1, False
@@ -390,7 +389,7 @@ class Mover:
         if move.chain is None or move.clearing or move.failure is not None or move.headed:
             return
         assert move.buffer is not None
-        shape = shape_of(move.size, self._link.payload, self._link.layers)
+        shape = self._shape(move)
         whole = move.filled < 0 or move.filled >= move.size
         ready = shape.blocks if whole else move.filled // self._link.payload
         if not move.dropped:

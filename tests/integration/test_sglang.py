@@ -124,6 +124,7 @@ def test_sglangs_factory_makes_it(tier: Tier, failures: str) -> None:
     source = str(Path(offstage.__file__).resolve().parents[1])
     extra = config(tier).extra_config | {
         "module_path": "offstage.host.connectors.sglang", "class_name": "OffstageStorage",
+        "model": f"tiny {failures}",  # a set that fails leaves what another run stored
     }  # fmt: skip
     more = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": failures} if failures else {}
     extra |= {} if failures else {"interface_v1": 1}

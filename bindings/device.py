@@ -196,28 +196,32 @@ class FirmwareDevice:
     ) -> list["OpenedChain"]:
         """A session for each of `contents`, with its chunks: 16-byte hashes in a row. What is
         guessed of it before it reads is needed in `due_ns`."""
+        if not contents:
+            return []
         counts = [len(one) // 16 for one in contents]
         total = sum(counts)
         config: Any = ffi.new("struct ofs_session_config *")
         config.select_blocks = select_blocks
         config.step_ns = due_ns // constant("OFS_BEGIN_STEPS")
-        keys: Any = ffi.new("struct ofs_key[]", max(total, 1))
-        ffi.buffer(keys)[: 16 * total] = b"".join(contents)
-        sessions: Any = ffi.new("uint32_t[]", max(len(counts), 1))
-        rcs: Any = ffi.new("int32_t[]", max(len(counts), 1))
-        infos = np.zeros(max(total, 1), INFO)
+        held: Any = ffi.new("struct ofs_key[]", total)
+        ffi.buffer(held)[:] = b"".join(contents)
+        sessions: Any = ffi.new("uint32_t[]", len(counts))
+        rcs: Any = ffi.new("int32_t[]", len(counts))
+        infos = np.zeros(total, INFO)
         rc = lib.ofs_device_sessions_open(
-            self._device, port, config, len(counts), ffi.new("uint32_t[]", counts), keys, sessions,
+            self._device, port, config, len(counts), ffi.new("uint32_t[]", counts), held, sessions,
             ffi.cast("struct ofs_chunk_info *", infos.ctypes.data), rcs,
         )  # fmt: skip
         check_rc(rc, "opening sessions")
+        keys, store_keys = infos["key"].tobytes(), infos["store_key"].tobytes()
+        stored = infos["stored_layers"].tobytes()
         opened, first = [], 0
-        for count, session, one in zip(counts, sessions, rcs, strict=False):
-            chunks = infos[first : first + count]
-            opened.append(OpenedChain(int(session), int(one), chunks["key"].tobytes(),
-                                      chunks["stored_layers"].tobytes(),
-                                      chunks["store_key"].tobytes()))  # fmt: skip
-            first += count
+        for count, session, one in zip(counts, sessions, rcs, strict=True):
+            end = first + count
+            opened.append(OpenedChain(session, one, keys[16 * first : 16 * end],
+                                      stored[4 * first : 4 * end],
+                                      store_keys[16 * first : 16 * end]))  # fmt: skip
+            first = end
         return opened
 
     def session_set_generating(self, session: int, generating: bool) -> None:

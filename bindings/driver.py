@@ -31,6 +31,7 @@ ERROR_SIZE = 512
 FEW = 64  # of which a list is sooner looked through than an array
 READ_BATCH = int(lib.OFS_BENCH_READ_BATCH)
 """Payloads that the target of `bench_read` holds."""
+NO_SESSION = int(lib.OFS_NONE)
 GUESS_BYTES = ffi.sizeof("struct ofs_guess")
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -262,7 +263,7 @@ class Driver:
 
     def put_begin(
         self,
-        session: int,
+        session: int | None,
         layer: int,
         ordinals: U32,
         source: U8,
@@ -272,7 +273,9 @@ class Driver:
     ) -> Put:
         """Begin to write blocks of one layer: row i of `source` [n, length] is `ordinals[i]`.
 
-        No array may change before the end. RunFailed with EAGAIN as fetch_begin.
+        No array may change before the end. RunFailed with EAGAIN as fetch_begin. `session` None:
+        not known yet. What the window has room for is copied, and nothing is sent before
+        `put_send`; or `put_drop`.
         """
         count = len(ordinals)
         assert source.ndim == 2 and source.shape[0] == count and source.strides[1] == 1
@@ -280,12 +283,25 @@ class Driver:
         assert length <= source.shape[1]
         call: Any = ffi.new("struct ofs_put *")
         put = Put(count, call, (ordinals, source))
-        call.session, call.layer, call.count, call.length_bytes = session, layer, count, length
+        call.session = NO_SESSION if session is None else session
+        call.layer, call.count, call.length_bytes = layer, count, length
         call.ordinals, call.source = _at("uint32_t *", ordinals), _at("uint8_t *", source)
         call.source_stride_bytes, call.timeout_ns = source.strides[0], timeout_ns
         call.rcs = _at("int32_t *", put.rcs)
         self._begin(put, lib.ofs_driver_put_begin, "putting blocks")
         return put
+
+    def put_send(self, put: Put, session: int) -> None:
+        """Send a put that began without a session."""
+        self._check_open("putting blocks")
+        put.call.session = session
+        check_rc(lib.ofs_driver_put_send(self._driver, put.ticket), "sending a put")
+
+    def put_drop(self, put: Put) -> None:
+        """End a put that began without a session and is not sent."""
+        self._check_open("putting blocks")
+        lib.ofs_driver_put_end(self._driver, put.ticket)
+        self._calls.pop(put.ticket, None)
 
     def put_end(self, put: Put) -> I32:
         """Wait for this put: [n] 0 or -errno; acknowledged as the daemon's write mode says."""

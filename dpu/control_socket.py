@@ -39,6 +39,8 @@ class ControlSocket:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self._clients_seen_ns = 0
+        self._polled: list[int] | None = None
+        self._poller = zmq.Poller()
         self._socket = self.context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
@@ -114,11 +116,11 @@ class ControlSocket:
 
     def poll(self, pause_s: float, filenos: list[int]) -> set[int]:
         """Wait for a message or a descriptor; returns the descriptors that are readable."""
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        for fd in filenos:
-            poller.register(fd, zmq.POLLIN)
-        return {one for one, _ in poller.poll(int(pause_s * 1000)) if isinstance(one, int)}
+        if filenos != self._polled:
+            self._polled, self._poller = filenos, zmq.Poller()
+            for one in (self._socket, *filenos):
+                self._poller.register(one, zmq.POLLIN)
+        return {one for one, _ in self._poller.poll(int(pause_s * 1000)) if isinstance(one, int)}
 
     def receive(self) -> list[bytes] | None:
         """The frames of the next message, or None."""

@@ -8,7 +8,7 @@ heartbeats over a second socket, so that a long kernel does not look like a dead
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,15 +142,16 @@ class Control:
         keep: bool = True,
         due_s: float = 0.0,
         timeout_s: float | None = None,
+        meanwhile: Callable[[], bool] | None = None,
     ) -> p.SessionsOpened:
         """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
         `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
-        is guessed of them before they are read is needed in `due_s`."""
+        is guessed of them before they are read is needed in `due_s`. `meanwhile`: as of `call`."""
         request = p.SessionsOpen(
             closing=closing or [], deleting=deleting or [], contents=contents, keep=keep,
             due_ns=int(due_s * 1e9),
         )  # fmt: skip
-        return self.call(request, p.SessionsOpened, timeout_s)
+        return self.call(request, p.SessionsOpened, timeout_s, meanwhile)
 
     # ---- policy, figures, life of the daemon ----
 
@@ -240,8 +241,12 @@ class Control:
         """Why the connection has ended; "" while it holds."""
         return self._lost
 
-    def call(self, request: p.Request, reply_type: type[T], timeout_s: float | None = None) -> T:
-        """Send one request and wait for its reply. Raises what the daemon answers as an error."""
+    def call(
+        self, request: p.Request, reply_type: type[T], timeout_s: float | None = None,
+        meanwhile: Callable[[], bool] | None = None,
+    ) -> T:  # fmt: skip
+        """Send one request and wait for its reply. Raises what the daemon answers as an error.
+        `meanwhile` is called again and again, until it returns False or something came."""
         if self._lost:
             raise RunFailed(self._lost, self.endpoint, "log in again")
         with self._lock:
@@ -250,6 +255,8 @@ class Control:
             data = p.encode(request)
             try:
                 self._socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
+                while meanwhile is not None and meanwhile() and not self._socket.poll(0):
+                    pass
                 reply = self._await(request.id, timeout_s or self.timeout_s)
             except zmq.Again:
                 raise self._silent() from None

@@ -3,7 +3,8 @@
 `OffstageL2` is an adapter of the multi-process mode (`"type": "plugin"`): a lookup leases what it
 finds and has it brought into the tier's memory, a load reads it from there, an unlock lets go.
 `NativeClient` is what `"type": "native_plugin"` drives: batches of keys and memory, one descriptor,
-drained completions; its locks are LMCache's own.
+drained completions. Its locks are LMCache's own, so what it leases when it is asked for objects it
+lets go of once they are read.
 
 Both run on the caller's threads and the object client's; none of them waits for the tier. A daemon
 that is lost makes every lookup a miss and every store a failure, which LMCache computes again or
@@ -22,6 +23,8 @@ from offstage.host.connectors.tried import say_untried
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
 LEASE_S = 30.0  # of what a lookup has found, if nobody unlocks it
+UNTOLD_LEASE_S = 10.0  # and where nobody could
+SIZES_MAX = 1 << 16  # of objects whose sizes are kept
 
 
 def client_of(settings: dict[str, Any]) -> ObjectClient:
@@ -45,6 +48,9 @@ class NativeClient:
     def __init__(self, **settings: Any) -> None:
         """Log in; see `client_of`."""
         self._client = client_of(settings)
+        self._lock = threading.Lock()
+        self._sizes: dict[bytes, int] = {}
+        self._reading: dict[int, list[bytes]] = {}
 
     def event_fd(self) -> int:
         """Readable when a batch has ended."""
@@ -52,27 +58,49 @@ class NativeClient:
 
     def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Read objects into memory; the number of the batch."""
-        return self._client.get([key.encode() for key in keys], views)
+        names = [key.encode() for key in keys]
+        with self._lock:  # its end may not be looked for before it is known
+            ticket = self._client.get(names, views)
+            self._reading[ticket] = names
+        return ticket
 
     def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Store objects."""
-        return self._client.put([key.encode() for key in keys], views)
+        names = [key.encode() for key in keys]
+        with self._lock:
+            self._sizes.update(zip(names, (memoryview(one).nbytes for one in views), strict=True))
+            while len(self._sizes) > SIZES_MAX:
+                del self._sizes[next(iter(self._sizes))]
+        self._client.release(names)
+        return self._client.put(names, views)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Whether objects are there."""
-        return self._client.exists([key.encode() for key in keys])
+        """Whether objects are there. Those that were stored here, whose sizes are known, are leased
+        and brought into the tier's memory."""
+        names = [key.encode() for key in keys]
+        with self._lock:
+            sizes = [self._sizes.get(name, 0) for name in names]
+        if not any(sizes):
+            return self._client.exists(names)
+        return self._client.prefetch(names, sizes, lease_s=UNTOLD_LEASE_S)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Delete objects."""
-        return self._client.delete([key.encode() for key in keys])
+        names = [key.encode() for key in keys]
+        self._client.release(names)
+        return self._client.delete(names)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """Batches that have ended: number, whether each object is there or was taken, why not, and
         which of them."""
+        ended = self._client.drain()
+        with self._lock:
+            read = [name for one in ended for name in self._reading.pop(one.ticket, [])]
+        self._client.release(read)
         return [
             (one.ticket, all(state in (State.DONE, State.ABSENT) for state in one.states),
              next((why for why in one.reasons if why), ""), one.done)
-            for one in self._client.drain()
+            for one in ended
         ]  # fmt: skip
 
     def close(self) -> None:

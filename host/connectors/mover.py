@@ -21,6 +21,7 @@ import numpy as np
 from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
+from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.moves import (
     HELD,
@@ -34,6 +35,7 @@ from offstage.host.connectors.moves import (
     get_pieces,
     guesses,
     land,
+    may_clear,
     not_whole,
     put_pieces,
     shape_of,
@@ -52,7 +54,6 @@ End = Callable[[Fetch | Put], None]
 WAIT_NS = 500_000  # for blocks, before what was newly asked for is looked at
 LINGER_S = 0.005  # a session that is done is closed with the next message, or after this
 BATCH_OBJECTS = 64  # in one message to the daemon
-HELD_S = 2.0  # what somebody reads or leases is waited for so long, before it is replaced
 FILL_S = 1.0  # for a put that is filled by and by, before what else there is is looked at
 ROOM_S = 10.0  # without a free session an object ends as REFUSED
 
@@ -249,9 +250,11 @@ class Mover:
         closing, deleting = self._closing, self._deleting
         self._closing, self._deleting = [], []
         due_s = min((move.due_s for move in batch if move.due_s > 0), default=0.0)
+        fabric, room = self._link.fabric, self._link.fabric.calls_max - len(self._flying)
+        copying = copy_ahead(fabric, batch, self._link.payload, self._link.layers, room)
         reply = self._link.control.sessions_open(
-            texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s
-        )
+            texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s,
+            meanwhile=lambda: next(copying, False))  # fmt: skip
         for move in [] if reply.deleted else [one for one in self._waiting if one.clears]:
             self._waiting.remove(move)
             self._end(move, State.REFUSED, "the drive does not take the delete; see its daemon")
@@ -267,6 +270,7 @@ class Mover:
                 move.chain = Chain(session, block_keys([keys], self._link.layers),
                                    np.frombuffer(stored, "<u4").tolist())  # fmt: skip
                 self._start(move)
+        drop_held(fabric, batch)
         return self._open > before
 
     def _expired(self) -> list[bytes]:
@@ -298,7 +302,7 @@ class Mover:
         """Delete until nothing is there: what somebody moves stays until he is done with it."""
         move.chain = None
         staged = move.kind is Kind.PUT and move.clears == 0  # only there, maybe: it had expired
-        if (staged or any(chain.stored)) and self._may_clear(move):
+        if (staged or any(chain.stored)) and may_clear(move):
             self._deleting.append(chain.session)
             move.clears += 1
             if chain.stored[-1]:
@@ -313,14 +317,6 @@ class Mover:
         else:
             move.clearing = False
             self._waiting.appendleft(move)
-
-    def _may_clear(self, move: Move) -> bool:
-        """Whether to try once more, after a while if it is not the first time."""
-        now_s = time.monotonic()
-        move.clear_until_s = move.clear_until_s or now_s + HELD_S
-        if move.clears > 1:
-            time.sleep(LINGER_S)
-        return now_s < move.clear_until_s
 
     def _check_whole(self, move: Move) -> bool:
         """Whether the object is there, and of this size; else it has ended."""
@@ -420,7 +416,12 @@ class Mover:
             if any(rcs):
                 self._refuse(move, -next(rc for rc in rcs if rc))
 
-        self._queue(move, 0, begin, end)
+        if move.held:
+            call = send_held(self._link.fabric, move, chain.session)
+            self._flying[id(call)] = (move, end, call)
+            move.calls += 1
+        else:
+            self._queue(move, 0, begin, end)
 
     def _queue(self, move: Move, part: int, begin: Begin, end: End) -> None:
         self._calls += 1
@@ -428,7 +429,7 @@ class Mover:
         move.calls += 1
 
     def _refuse(self, move: Move, worst: int) -> None:
-        if worst == errno.EEXIST and self._may_clear(move):
+        if worst == errno.EEXIST and may_clear(move):
             move.clearing = True  # once none of its blocks is on its way
         else:
             move.failure = (State.REFUSED, why_refused(worst))

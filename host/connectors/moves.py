@@ -10,6 +10,7 @@ one chunk more than it has.
 """
 
 import errno
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,15 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
-from offstage.bindings.driver import FetchResult
+from offstage.bindings.driver import FetchResult, Put
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
 
 __all__ = ["HELD", "U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
-           "get_pieces", "guesses", "land", "not_whole", "put_pieces", "shape_of", "tell_landed",
-           "tier_of", "why_refused"]  # fmt: skip
+           "get_pieces", "guesses", "land", "may_clear", "not_whole", "put_pieces", "shape_of",
+           "tell_landed", "tier_of", "why_refused"]  # fmt: skip
 
 HELD = "other bytes are there, which somebody reads or leases"
 
+HELD_S = 2.0  # what somebody reads or leases is waited for so long, before it is replaced
+CLEAR_PAUSE_S = 0.005
 CLEAR_CHUNKS = 64  # an object of unknown size: so many at first, and four times as many each time
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -72,6 +75,7 @@ class Move:
     dropped: bool = False  # PUT: it shall not be stored
     sent: int = 1  # PUT: the blocks before this one were
     headed: bool = False  # PUT: and the head was
+    held: list[Put] = field(default_factory=list)  # PUT: begun before it has a session
     pieces: list[int] = field(default_factory=list)  # GET: by part, how many are on their way
     told: int = 0  # GET: parts of which the caller was told
     worst: int = -1  # GET: how the block ended that the tier had least ready
@@ -263,6 +267,16 @@ def not_whole(stored: list[int], shape: Shape) -> tuple[State, str] | None:
     has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
     return State.UNREADABLE, (f"{has} are there, and an object of {shape.size} bytes has "
                               f"{shape.blocks}")  # fmt: skip
+
+
+def may_clear(move: Move) -> bool:
+    """Whether to try once more to delete what is there, after a while if it is not the first time:
+    somebody may read or lease it."""
+    now_s = time.monotonic()
+    move.clear_until_s = move.clear_until_s or now_s + HELD_S
+    if move.clears > 1:
+        time.sleep(CLEAR_PAUSE_S)
+    return now_s < move.clear_until_s
 
 
 def why_refused(worst: int) -> str:

@@ -190,6 +190,32 @@ def test_keys_that_differ_anywhere_are_other_objects() -> None:
     assert len(keys | {key_of(other)}) == 5
 
 
+def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Tier) -> None:
+    """Does a look lease what was stored here, until it is read, replaced or deleted here?"""
+    client, other = NativeClient(**params(tier)), client_of(params(tier))
+    data, target = memoryview(np.random.default_rng(9).bytes(2 * PAYLOAD)), bytearray(2 * PAYLOAD)
+
+    def end(ticket: int) -> list[bool]:
+        ready(client.event_fd())
+        [(number, _, _, each)] = client.drain_completions()
+        assert number == ticket
+        return each
+
+    ends = {"got": lambda: client.submit_batch_get(["n"], [memoryview(target)]),
+            "replaced": lambda: client.submit_batch_set(["n"], [memoryview(bytes(700))]),
+            "deleted": lambda: client.submit_batch_delete(["n"])}  # fmt: skip
+    for how, ending in ends.items():
+        assert end(client.submit_batch_set(["n"], [data])) == [True]
+        assert end(client.submit_batch_exists(["n"])) == [True]
+        assert other.wait(other.delete, [b"n"]).states == (State.REFUSED,), how
+        assert end(ending()) == [True], how
+        gone = (State.DONE, State.ABSENT)
+        until(lambda: other.wait(other.delete, [b"n"]).states[0] in gone)
+    assert target == data
+    other.close()
+    client.close()
+
+
 def test_the_native_client_ends_batches_on_one_descriptor(tier: Tier) -> None:
     """Do set, exists, get and delete end with what became of each object?"""
     client, size = NativeClient(**params(tier)), 3 * PAYLOAD + 7

@@ -4,6 +4,7 @@ import random
 import select
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, until
 from numpy.typing import NDArray
 
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.connectors.objects import ObjectClient, State, Where
 
@@ -302,6 +304,33 @@ def test_leases_give_way_together(tier: Tier) -> None:
         for key in keys[count // 2 :]:
             assert get(client, key, size)[0] is DONE
         assert sum(messages) == len(others), "a lease that should have been there was not"
+
+
+def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> None:
+    """Puts begun before they have a session: do all go out as they are, more of them than the
+    window has room for, and are those dropped that must wait for what lies there?"""
+    count = 12
+    control, fabric = client._mover._link.control, client._mover._link.fabric
+    assert isinstance(fabric, Driver)
+    ask, send, drop, seen = control.sessions_open, fabric.put_send, fabric.put_drop, Counter[str]()
+
+    def asked(contents: list[bytes], **more: Any) -> Any:
+        while more["meanwhile"]():
+            seen["begun"] += 1
+        return ask(contents, **more)
+
+    control.sessions_open = asked  # type: ignore[method-assign]
+    fabric.put_send = lambda *one: (seen.update(sent=1), send(*one))[1]  # type: ignore
+    fabric.put_drop = lambda *one: (seen.update(dropped=1), drop(*one))[1]  # type: ignore
+    keys = [b"ahead%d" % i for i in range(count)]
+    for size in (40 * PAYLOAD + 9, 30 * PAYLOAD):  # the second time a longer object lies there
+        buffers = [bytes_of(size + i, size) for i in range(count)]
+        assert client.wait(client.put, keys, buffers).states == (DONE,) * count
+        for key, data in zip(keys, buffers, strict=True):
+            state, found = get(client, key, size)
+            assert state is DONE and np.array_equal(found, data)
+        assert seen["sent"] and seen["sent"] + seen["dropped"] == seen["begun"]
+        assert (seen["dropped"] > 0) == (size == 30 * PAYLOAD)
 
 
 def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ struct ofs_fetch {
 };
 
 struct ofs_put {
-	uint32_t session;
+	uint32_t session; /* OFS_NONE: not known yet */
 	uint32_t layer;
 	uint32_t count;
 	uint32_t length_bytes;    /* of each block */
@@ -131,6 +131,12 @@ int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, u
 int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);
 /* The same for puts. Acknowledged as the daemon's write mode says. */
 int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket);
+/*
+ * A put that began without a session has as many of its blocks in the window as there
+ * was room for, and none was sent: now its session is known, which `put` says. The end of one that
+ * was never sent drops it: -ECANCELED. -EBADF: no such put is held.
+ */
+int ofs_driver_put_send(struct ofs_driver *driver, uint64_t ticket);
 int ofs_driver_put_end(struct ofs_driver *driver, uint64_t ticket);
 /*
  * Moves every call on, and waits up to `timeout_ns` (0: not at all) for one to end. Returns how

@@ -215,18 +215,32 @@ ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns)
 	return rc;
 }
 
-int
-ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
+struct ofs_call *
+ofs_call_find(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
 {
 	uint32_t index = (uint32_t)ticket;
 	struct ofs_call *call;
 
 	if (index >= driver->fabric->port.entry_count)
-		return -EBADF;
+		return NULL;
 	call = &driver->calls[index];
 	if (call->state == OFS_CALL_FREE || call->generation != (uint32_t)(ticket >> 32)
 		|| call->ops != ops) {
+		return NULL;
+	}
+	return call;
+}
+
+int
+ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
+{
+	struct ofs_call *call = ofs_call_find(driver, ticket, ops);
+
+	if (call == NULL)
 		return -EBADF;
+	if (call->held && call->state == OFS_CALL_RUNNING) {
+		cancel(driver, call, -ECANCELED);
+		forget_ended(driver);
 	}
 	while (call->state == OFS_CALL_RUNNING)
 		if (!ofs_calls_turn(driver))

@@ -108,6 +108,7 @@ struct ofs_call {
 	uint32_t commands;            /* first payload area; OFS_NONE: none */
 	int rc;                       /* the first that went wrong */
 	bool owes_step;               /* of a fetch: scores without a demand are a STEP too */
+	bool held;                    /* of a put: nothing of it is sent before its session is known */
 	bool reported;                /* by poll */
 };
 
@@ -167,7 +168,10 @@ struct ofs_call *ofs_call_open(struct ofs_driver *driver, const struct ofs_call_
 bool ofs_calls_turn(struct ofs_driver *driver);
 /* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; else all have ended so. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
-/* Waits for its end. -EBADF: no such call, or one of the other kind. */
+/* The call of this ticket, or NULL: there is none, or one of the other kind. */
+struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
+	const struct ofs_call_ops *ops);
+/* Waits for its end; one that is held ends here. -EBADF: no such call, or one of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* The command in this area is the call's from here on. */
 void ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);

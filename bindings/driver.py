@@ -23,9 +23,7 @@ from offstage.bindings.layouts import bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import driver_stages
 
-__all__ = [
-    "READ_BATCH", "Driver", "Fetch", "FetchResult", "Put", "blocking", "memcpy_times", "spin_rtt",
-]  # fmt: skip
+__all__ = ["READ_BATCH", "Driver", "Fetch", "FetchResult", "Put", "blocking"]
 
 ERROR_SIZE = 512
 FEW = 64  # of which a list is sooner looked through than an array
@@ -105,6 +103,8 @@ def blocking(
 class Driver:
     """One host's way to its region and port, over what its attach gave."""
 
+    pins = False
+    """Whether what is fetched into must be registered."""
     _left: "_Left | None" = None
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
@@ -347,6 +347,7 @@ class Driver:
     def register(self, array: NDArray[Any]) -> None:
         """Fetches may go into `array` (contiguous) from now until the same is unregistered."""
         assert array.flags.c_contiguous
+        self._check_open("registering memory")
         rc = lib.ofs_driver_register(self._driver, _at("void *", array), array.nbytes)
         mend = "unregister what is no longer fetched into"
         if rc == -errno.ENOMEM:  # only a fabric that pins it says so
@@ -475,24 +476,6 @@ class _Left:
     calls: list[Fetch | Put]
     registered: list[NDArray[Any]]
     counted: dict[str, int]
-
-
-def spin_rtt(count: int) -> U64:
-    """Floor of a round trip here: two spinning threads and two words of memory, ns [count]."""
-    rtt_ns = np.zeros(count, np.uint64)
-    check_rc(lib.ofs_bench_spin_rtt(count, _at("uint64_t *", rtt_ns)), "starting a thread")
-    return rtt_ns
-
-
-def memcpy_times(source: U8, size_bytes: int, batch: int, rounds: int, target: U8) -> U64:
-    """`batch` memcpys of `size_bytes` out of `source`, far from each other: ns [rounds]."""
-    assert target.nbytes >= size_bytes * batch and source.nbytes >= size_bytes
-    times = np.zeros(rounds, np.uint64)
-    lib.ofs_bench_memcpy(
-        _at("uint8_t *", source), source.nbytes // size_bytes, size_bytes, batch, rounds,
-        _at("uint8_t *", target), _at("uint64_t *", times),
-    )  # fmt: skip
-    return times
 
 
 def _at(ctype: str, array: Any) -> Any:

@@ -7,7 +7,9 @@ back, once in RETRY_S; what it found is adopted by the owner.
 import threading
 from collections.abc import Callable
 
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
+from offstage.host.connectors.memory import READS_MAX
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 
@@ -19,7 +21,8 @@ AGAIN_S = 1.5  # for each answer of a daemon that may not be there
 
 class Link:
     """`connect` logs in and attaches, with so long for an answer. `control` and `fabric` are those
-    of the daemon of now, and so are the sizes of its blocks and messages."""
+    of the daemon of now, and so are the sizes of its blocks and messages, how many calls may be
+    under way, and whether what is read into must be registered (`pins`)."""
 
     def __init__(
         self, connect: Callable[[float], tuple[Control, Fabric]], timeout_s: float
@@ -59,6 +62,9 @@ class Link:
 
     def _take(self, found: tuple[Control, Fabric]) -> None:
         self.control, self.fabric = found
+        self.pins = isinstance(self.fabric, Driver) and self.fabric.pins
+        calls_max = self.fabric.calls_max
+        self.calls_max = min(calls_max, READS_MAX) if self.pins else calls_max
         geometry, limits = self.control.geometry, self.control.limits
         self.payload, self.layers = geometry.payload_size_bytes, geometry.layer_count
         self.chunks_max = limits.session_chunk_max

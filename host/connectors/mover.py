@@ -22,6 +22,7 @@ from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
+from offstage.host.connectors.inbox import Inbox
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.moves import (
     HELD,
@@ -59,7 +60,7 @@ ROOM_S = 10.0  # without a free session an object ends as REFUSED
 
 
 @dataclass
-class Mover:
+class Mover(Inbox):
     """`connect` logs in and attaches, with so long for an answer; `say` gets what a person should
     read, a line at a time; `timeout_s`: for an answer of the daemon."""
 
@@ -70,14 +71,10 @@ class Mover:
     """Blocks read by how they ended (`ends` of the fabric), objects and bytes by operation."""
 
     def __post_init__(self) -> None:
+        super().__init__()
         self._link = Link(self.connect, self.timeout_s)
-        self._wake = threading.Condition()
-        self._asked: deque[Move] = deque()
-        self._unlease: deque[bytes] = deque()
-        self._stop = False
         self._live: dict[int, Move] = {}
         self._waiting: deque[Move] = deque()
-        self._filled: list[Move] = []
         self._ready: list[tuple[int, int, Move, Begin, End]] = []  # a heap: first parts first
         self._calls = 0
         self._flying: dict[int, tuple[Move, End, Fetch | Put]] = {}
@@ -90,34 +87,6 @@ class Mover:
 
     # ---- any thread ----
 
-    def submit(self, moves: list[Move]) -> None:
-        """Begin; each `ended` is called once, on the mover's thread."""
-        with self._wake:
-            self._asked.extend(moves)
-            self._wake.notify()
-
-    def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:
-        """The first `size` bytes of these puts' buffers may be sent; `commit`: and the head."""
-        with self._wake:
-            for move in moves:
-                move.filled, move.committed = size, commit
-            self._filled.extend(moves)
-            self._wake.notify()
-
-    def drop(self, moves: list[Move]) -> None:
-        """Puts that were not committed end as ABSENT."""
-        with self._wake:
-            for move in moves:
-                move.dropped = not move.committed
-            self._filled.extend(moves)
-            self._wake.notify()
-
-    def unlease(self, names: list[bytes]) -> None:
-        """Let go of leases, now and not at their end."""
-        with self._wake:
-            self._unlease.extend(names)
-            self._wake.notify()
-
     def close(self) -> None:
         """End, after what was asked for but puts not committed. Closing twice does nothing."""
         self.drop(list(self._live.values()))
@@ -125,6 +94,7 @@ class Mover:
             self._stop = True
             self._wake.notify()
         self._thread.join()
+        self._memory.answer(None)
 
     @property
     def streams_max(self) -> int:
@@ -157,13 +127,14 @@ class Mover:
                 self._unlease.clear()
                 filled, self._filled = self._filled, []
                 busy = bool(self._live or names)
-                if busy or self._stop or self._expired():
+                if busy or self._stop or self._memory.asked or self._expired():
                     break
                 if self._closing or self._deleting:
                     if not self._wake.wait(LINGER_S):
                         break
                 else:
                     self._wake.wait(1.0 if self._leases else None)
+        self._memory.answer(None if self._link.lost else self._link.fabric)
         for name in names:
             self._end_lease(name)
         for move in filled:
@@ -250,7 +221,7 @@ class Mover:
         closing, deleting = self._closing, self._deleting
         self._closing, self._deleting = [], []
         due_s = min((move.due_s for move in batch if move.due_s > 0), default=0.0)
-        fabric, room = self._link.fabric, self._link.fabric.calls_max - len(self._flying)
+        fabric, room = self._link.fabric, self._link.calls_max - len(self._flying)
         copying = copy_ahead(fabric, batch, self._link.payload, self._link.layers, room)
         reply = self._link.control.sessions_open(
             texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s,
@@ -353,7 +324,11 @@ class Mover:
 
     def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
         keys = chain.of(piece.layer, piece.ordinals)
+        pinned = self._link.pins and not self._memory.covers(piece.memory)
+
         def begin() -> Fetch | Put:
+            if pinned:
+                self._link.fabric.register(piece.memory)
             return self._link.fabric.fetch_begin(chain.session, chain.step, piece.layer,
                                                  piece.ordinals, keys, piece.memory,
                                                  target_index=piece.rows)  # fmt: skip
@@ -361,6 +336,8 @@ class Mover:
         def end(call: Fetch | Put) -> None:
             assert isinstance(call, Fetch)
             got = self._link.fabric.fetch_end(call)
+            if pinned:
+                self._link.fabric.unregister(piece.memory)
             self._count(move, got.ends.tolist())
             land(move, piece, got)
 
@@ -435,7 +412,7 @@ class Mover:
             move.failure = (State.REFUSED, why_refused(worst))
 
     def _begin_ready(self) -> None:
-        while self._ready and len(self._flying) < self._link.fabric.calls_max:
+        while self._ready and len(self._flying) < self._link.calls_max:
             _, _, move, begin, end = self._ready[0]
             call = begin()
             heapq.heappop(self._ready)
@@ -496,5 +473,6 @@ class Mover:
         if not self._link.adopt():
             self._fail_all("the daemon was lost a moment ago")
             return False
+        self._memory.again(self._link.fabric)
         self.say("the tier is back")
         return True

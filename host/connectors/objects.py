@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.verbs import parse_rdma
 from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Kind, Move, State
 from offstage.host.control import DEFAULT_ENDPOINT, Control
@@ -38,7 +39,7 @@ from offstage.host.fabrics import Fabric, open_fabric
 
 __all__ = ["Completion", "ObjectClient", "State", "Stream", "Where"]
 
-FABRICS = ("shm", "zmq")
+FABRICS = ("shm", "verbs", "zmq")
 LAYOUT_BYTES = 256  # of the object that keeps a model's layout
 QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
 log = logging.getLogger("offstage.connectors")
@@ -47,11 +48,13 @@ Landed = Callable[[int, frozenset[int]], None]
 
 @dataclass(frozen=True)
 class Where:
-    """Which daemon, as whom; as `Control` takes it. `fabric`: shm, or zmq from another machine."""
+    """Which daemon, as whom; as `Control` takes it. `fabric`: shm, or from another machine verbs or
+    zmq; `rdma`: the adapter of verbs, as `offstage host run --rdma` takes it."""
 
     endpoint: str = DEFAULT_ENDPOINT
     tenant: str = "default"
     fabric: str = "shm"
+    rdma: str = ""
     name: str = "engine"
     secret: str = ""
     runtime_dir: str = ""
@@ -76,6 +79,7 @@ class Where:
         if self.fabric not in FABRICS:
             raise BadInput(f"objects do not go over {self.fabric!r}", "fabric",
                            f"choose one of {', '.join(FABRICS)}")  # fmt: skip
+        adapter = parse_rdma(self.rdma) if self.rdma else None
         control = Control(
             self.endpoint, name=self.name, tenant=self.tenant,
             secret=Path(self.secret) if self.secret else None,
@@ -83,7 +87,7 @@ class Where:
             curve_dir=Path(self.curve_dir) if self.curve_dir else None, timeout_s=timeout_s,
         )  # fmt: skip
         try:
-            return control, open_fabric(control, self.fabric)
+            return control, open_fabric(control, self.fabric, adapter)
         except BaseException:
             control.close()
             raise
@@ -238,6 +242,18 @@ class ObjectClient:
         begin(*arguments, **more, tell=tell)
         ended.wait()
         return found[0]
+
+    # ---- memory ----
+
+    def register(self, buffer: Any) -> None:
+        """Objects will be read into parts of this contiguous memory until it is unregistered: over
+        verbs the adapter then writes them there itself. Other targets do too, and are registered
+        for each read. BadInput, RunFailed: no more can be, or locked memory is at its limit."""
+        self._mover.register(_as_bytes(buffer))
+
+    def unregister(self, buffer: Any) -> None:
+        """The same memory, with no read into it under way, before it goes."""
+        self._mover.register(_as_bytes(buffer), keep=False)
 
     # ---- the client ----
 

@@ -36,6 +36,8 @@ FOR_NOW = (errno.EAGAIN, errno.EHOSTUNREACH, errno.EBUSY, errno.ESTALE)
 class VerbsDriver(Driver):
     """A driver that connects again. Owned by one thread, as every driver."""
 
+    pins = True
+
     def __init__(self, control: Control, rdma: Rdma) -> None:
         """Attach, from the adapter that the way to the daemon takes. Raises what it answers."""
         self._control = control

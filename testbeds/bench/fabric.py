@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
-from offstage.bindings.driver import READ_BATCH, Driver, Fetch, spin_rtt
+from offstage.bindings.driver import READ_BATCH, Driver, Fetch
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.floors import spin_rtt
 from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
 
 __all__ = ["bench_fabric"]

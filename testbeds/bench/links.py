@@ -30,8 +30,9 @@ import zmq
 from numpy.typing import NDArray
 
 from offstage.bindings import nixl, verbs
-from offstage.bindings.driver import Driver, memcpy_times
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric

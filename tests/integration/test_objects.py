@@ -257,8 +257,8 @@ def test_settings_that_are_none_are_refused(tier: Tier) -> None:
         Where.of({"endpont": "tcp://x"})
     with pytest.raises(BadInput, match="write a str"):
         Where.of({"endpoint": 7})
-    with pytest.raises(BadInput, match="do not go over 'verbs'"):
-        ObjectClient(where(tier, fabric="verbs"))
+    with pytest.raises(BadInput, match="do not go over 'sim'"):
+        ObjectClient(where(tier, fabric="sim"))
     with pytest.raises(OffstageError):
         ObjectClient(where(tier, endpoint="tcp://127.0.0.1:9", timeout_s=0.5))
 

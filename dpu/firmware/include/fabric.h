@@ -80,7 +80,7 @@ struct ofs_fabric_ops {
 	void (*pause)(struct ofs_fabric *fabric, uint64_t pause_ns);
 };
 
-#define OFS_FABRIC_MEMORIES_MAX 64
+#define OFS_FABRIC_MEMORIES_MAX 256
 
 struct ofs_fabric_memory {
 	uintptr_t first;

@@ -1,0 +1,84 @@
+"""Memory that objects are read into, where a fabric writes there by itself.
+
+An engine registers its own once, and what it reads into that is copied by no processor. Any other
+target is registered for the time of its read. A range stays registered when the daemon is lost and
+found again.
+"""
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import OffstageError
+from offstage.host.fabrics import Fabric
+
+__all__ = ["READS_MAX", "Memory"]
+
+READS_MAX = 64  # at once, each with a range of its own: a fabric has room for four times as many
+U8 = NDArray[np.uint8]
+
+
+class Memory:
+    """Owned by the thread that moves objects, but for `ask`. `wake`: the condition it waits on."""
+
+    def __init__(self, wake: threading.Condition) -> None:
+        self._wake = wake
+        self._asked: deque[tuple[U8, bool, Future[None]]] = deque()
+        self._ranges: list[U8] = []
+
+    def ask(self, array: U8, keep: bool) -> Future[None]:
+        """Any thread: have `array` registered, or, before it goes, no longer so."""
+        answer: Future[None] = Future()
+        with self._wake:
+            self._asked.append((array, keep, answer))
+            self._wake.notify()
+        return answer
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is something to answer."""
+        return bool(self._asked)
+
+    def answer(self, fabric: Fabric | None) -> None:
+        """Do what was asked; `fabric` None: no daemon is there, and it is done when one is."""
+        while self._asked:
+            array, keep, answer = self._asked.popleft()
+            try:
+                self._register(fabric, array) if keep else self._unregister(fabric, array)
+                answer.set_result(None)
+            except OffstageError as error:
+                answer.set_exception(error)
+
+    def again(self, fabric: Fabric) -> None:
+        """A daemon is there again: all of it is registered over this fabric."""
+        for array in self._ranges:
+            fabric.register(array)
+
+    def covers(self, target: U8) -> bool:
+        """Whether a target lies in one of the ranges."""
+        first = _address(target)
+        return any(_address(one) <= first and first + target.nbytes <= _address(one) + one.nbytes
+                   for one in self._ranges)  # fmt: skip
+
+    def _register(self, fabric: Fabric | None, array: U8) -> None:
+        if fabric is not None:
+            fabric.register(array)
+        self._ranges.append(array)
+
+    def _unregister(self, fabric: Fabric | None, array: U8) -> None:
+        place = next((i for i, one in enumerate(self._ranges) if _place(one) == _place(array)), -1)
+        if place >= 0:
+            kept = self._ranges.pop(place)
+            if fabric is not None:
+                fabric.unregister(kept)
+
+
+def _address(array: U8) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _place(array: U8) -> tuple[int, int]:
+    return _address(array), array.nbytes

@@ -1,0 +1,160 @@
+"""Objects over a fabric that writes into the reader's memory by itself: is all of it registered
+when it must be, no longer than it must be, and every byte right?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, until
+from numpy.typing import NDArray
+
+from offstage.bindings.driver import Driver, Fetch
+from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.verbs import Adapter
+from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.control import Control
+from offstage.host.fabrics import Fabric
+
+DONE = State.DONE
+SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
+
+
+class Pinning(Driver):
+    """Stands in for verbs where there is no RDMA device: it reads only into what is registered."""
+
+    pins = True
+    registrations = 0
+
+    def register(self, array: NDArray[Any]) -> None:
+        self.registrations += 1
+        super().register(array)
+
+    def fetch_begin(self, *given: Any, **more: Any) -> Fetch:
+        first, end = place(given[5])
+        assert any(a <= first and end <= b for a, b in map(place, self._registered))
+        return super().fetch_begin(*given, **more)
+
+
+class PinningWhere(Where):
+    """A daemon over such a fabric."""
+
+    def connect(self, timeout_s: float) -> tuple[Control, Fabric]:
+        control, fabric = super().connect(timeout_s)
+        assert isinstance(fabric, Driver)
+        fabric.__class__ = Pinning
+        return control, fabric
+
+
+def place(array: NDArray[Any]) -> tuple[int, int]:
+    first = int(array.ctypes.data)
+    return first, first + array.nbytes
+
+
+def settings(tier: Tier) -> dict[str, Any]:
+    return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir)}
+
+
+def fill(client: ObjectClient) -> tuple[list[bytes], list[NDArray[np.uint8]]]:
+    random = np.random.default_rng(7)
+    keys = [b"pinned%d" % i for i in range(COUNT)]
+    data = [random.integers(0, 256, SIZE, np.uint8) for _ in keys]
+    assert client.wait(client.put, keys, data).states == (DONE,) * COUNT
+    return keys, data
+
+
+def read(client: ObjectClient, keys: list[bytes], targets: list[NDArray[np.uint8]]) -> bool:
+    """All at once: whether every one came."""
+    return client.wait(client.get, keys, targets).states == (DONE,) * len(keys)
+
+
+def same(found: list[NDArray[np.uint8]], data: list[NDArray[np.uint8]]) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(found, data, strict=True))
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    with daemon(tmp_path_factory.mktemp("pinned"), limits__sessions="64") as running:
+        yield running
+
+
+def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
+    """Does a read into registered memory register only the end of each object, whose block is not
+    whole, and a read elsewhere all, each for as long as it lasts?"""
+    with ObjectClient(PinningWhere.of(settings(tier))) as client:
+        keys, data = fill(client)
+        fabric = client._mover._link.fabric
+        assert isinstance(fabric, Pinning)
+        pool = np.zeros((COUNT, SIZE + 100), np.uint8)
+        client.register(pool)
+        rows = [row[:SIZE] for row in pool]
+        for each in (1, LAYERS + 1):  # an object's end, and besides it what lies in each layer
+            before = fabric.registrations
+            pool[:] = 0
+            assert read(client, keys, rows) and same(rows, data) and not pool[:, SIZE:].any()
+            assert fabric.registrations - before == each * COUNT
+            assert len(fabric._registered) == (1 if each == 1 else 0)
+            client.unregister(pool)  # the second time: nothing
+
+
+def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Tier) -> None:
+    """More ranges than a fabric has room for: one error for who asks, and reads go on."""
+    with ObjectClient(PinningWhere.of(settings(tier))) as client:
+        keys, data = fill(client)
+        pieces = np.zeros((1000, 16), np.uint8)
+        with pytest.raises(OffstageError, match="registering memory"):
+            for piece in pieces:
+                client.register(piece)
+        for piece in pieces[:128]:
+            client.unregister(piece)
+        found = [np.zeros(SIZE, np.uint8) for _ in keys]
+        assert read(client, keys, found) and same(found, data)
+    client.register(pieces[0])  # it is closed: nothing
+    with pytest.raises(BadInput, match="names no part of an adapter"):
+        ObjectClient(Where.of(settings(tier) | {"fabric": "verbs", "rdma": "rxe0,gid=x"}))
+
+
+def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
+    """The daemon is killed and another comes: is what was registered with the first, and what was
+    registered while there was none, registered with the other?"""
+    address = {"daemon__endpoint": f"ipc://{tmp_path}/d"}
+    with daemon(tmp_path, **address) as first:
+        client = ObjectClient(PinningWhere.of(settings(first) | {"timeout_s": 5.0}))
+        keys, data = fill(client)
+        pool = np.zeros((2, COUNT, SIZE), np.uint8)
+        client.register(pool[0])
+        first.process.kill()
+        until(lambda: client.wait(client.exists, keys[:1]).states == (State.AWAY,))
+        client.register(pool[1])
+    with daemon(tmp_path, **address):
+        until(lambda: client.wait(client.exists, keys[:1]).states == (DONE,))
+        fabric = client._mover._link.fabric
+        fabric.__class__ = Pinning
+        client._mover._link.pins = True
+        assert isinstance(fabric, Pinning) and len(fabric._registered) == 2
+        for half in pool:
+            assert read(client, keys, list(half)) and same(list(half), data)
+        client.close()
+
+
+@pytest.mark.verbs
+def test_objects_go_over_rdma(rdma: Adapter, tmp_path: Path) -> None:
+    """Over a real adapter: are objects put, read into registered memory and into other, replaced
+    and deleted, as over shared memory?"""
+    with daemon(tmp_path, rdma__enabled="true", limits__sessions="64") as tier:
+        where = Where.of(settings(tier) | {"fabric": "verbs", "timeout_s": 30.0})
+        with ObjectClient(where) as client:
+            keys, data = fill(client)
+            pool = np.zeros((COUNT, SIZE), np.uint8)
+            client.register(pool)
+            assert read(client, keys, list(pool)) and same(list(pool), data)
+            found = [np.zeros(SIZE, np.uint8) for _ in keys]
+            assert read(client, keys, found) and same(found, data)
+            client.unregister(pool)
+            other = np.random.default_rng(8).integers(0, 256, 3 * PAYLOAD, np.uint8)
+            assert client.wait(client.put, keys[:1], [other]).states == (DONE,)
+            assert read(client, keys[:1], [pool[0][: other.nbytes]])
+            assert np.array_equal(pool[0][: other.nbytes], other)
+            assert client.wait(client.delete, keys).states == (DONE,) * COUNT
+            assert not any(client.wait(client.exists, keys).done)

@@ -12,7 +12,6 @@ a decision that the core does not repeat (with its offset), or a time that goes 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from offstage.bindings.core import COMPLETE, READ, CoreConfig, Policy
 from offstage.bindings.errors import BadInput, Corrupt
 from offstage.bindings.layouts import HIT_ENDS, layout
+from offstage.bindings.outside import read_json
 from offstage.bindings.replay import Event, Walk
 
 __all__ = ["START", "Fetch", "Read", "Trace", "log_path", "read_trace", "walk"]
@@ -189,8 +189,8 @@ def _heads(folder: Path) -> int:
 def _record(path: Path) -> dict[str, Any]:
     """What was written beside the log; nothing where there is only a log."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(path, "")
+    except BadInput:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -2,8 +2,8 @@
 
 An error says three things in one line: what happened, where, and the mend. The command line prints
 that line and exits with the class's `exit_code`: 2 where the user's input or machine must change
-before a second try can help, 1 where a run failed, 130 where the user ended it. A traceback means
-a mistake of ours.
+before a second try can help, 3 where nobody answers, 1 where a run failed, 130 where the user ended
+it. A traceback means a mistake of ours.
 """
 
 __all__ = [
@@ -13,10 +13,12 @@ __all__ = [
     "Incompatible",
     "Interrupted",
     "Missing",
+    "NoAnswer",
     "OffstageError",
     "RunFailed",
     "StoreFull",
     "Unknown",
+    "Unreachable",
 ]
 
 
@@ -50,8 +52,21 @@ class Unknown(BadInput):
     """A daemon knows nothing of that name: a tenant, or a session that is closed by now."""
 
 
+class Unreachable(BadInput):
+    """A daemon or server that was named is not there, or does not answer; the input may be right,
+    and a second try may help."""
+
+    exit_code = 3
+
+
 class RunFailed(OffstageError):
     """The input was good, and the run still did not finish."""
+
+
+class NoAnswer(RunFailed):
+    """A server that a run hangs on is away, and was there or may come back."""
+
+    exit_code = 3
 
 
 class Missing(OffstageError):

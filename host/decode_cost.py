@@ -8,7 +8,6 @@ Immutable, any thread. Raises BadInput for a file that is none, another geometry
 number of tokens that was not measured.
 """
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 from offstage.host.geometry import KvGeometry
 
 __all__ = ["FORMAT", "CostRow", "DecodeCost", "SelectionRow", "read"]
@@ -110,12 +110,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path) -> DecodeCost:
     """The file of one calibration."""
     mend = "write one with `offstage host calibrate --out FILE`"
-    try:
-        raw = json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), mend) from None
-    except ValueError:
-        raise BadInput("no JSON", str(path), mend) from None
+    raw = read_json(path, mend)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
         raise BadInput("no file of decode costs", str(path), mend)
     try:

@@ -4,12 +4,16 @@ A daemon that is stopped, one that takes no CURVE or takes only CURVE, a wrong k
 a key that it does not know all end in the same silence; the socket's events tell them apart.
 """
 
+import os
+import pwd
+import socket
+from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, Unreachable
 
 __all__ = ["EVENTS", "why_silent"]
 
@@ -31,13 +35,48 @@ def why_silent(monitor: "zmq.Socket[bytes]", endpoint: str, curve_dir: str) -> B
                         "on its machine: offstage keys add DIR client.key, with "
                         f"{curve_dir}/client.key")  # fmt: skip
     if zmq.EVENT_CONNECTED not in seen:
-        return BadInput("no daemon answers: nothing listens there", endpoint,
-                        "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+        return _not_there(endpoint)
     if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
-        return BadInput("no daemon answers: it takes connections and is held up", endpoint,
-                        "see its log, or give it time")  # fmt: skip
+        return Unreachable("no daemon answers: it takes connections and is held up", endpoint,
+                           "see its log, or give it time")  # fmt: skip
     if not curve_dir:
         return BadInput("no daemon answers without a key there: it may want CURVE", endpoint,
                         "give --curve-dir with server.key and client.key_secret")  # fmt: skip
     return BadInput("the daemon's key is another one, or it takes no CURVE", endpoint,
                     f"copy the daemon's server.key to {curve_dir} again")  # fmt: skip
+
+
+def _not_there(endpoint: str) -> BadInput:
+    """Nothing took the connection: no such name, somebody else's socket, or nobody."""
+    kind, _, rest = endpoint.partition("://")
+    if kind == "tcp":
+        name, _, port = rest.rpartition(":")
+        try:
+            socket.getaddrinfo(name.strip("[]"), port)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            return Unreachable(f"cannot resolve {name!r} ({reason})", endpoint,
+                               "correct the name, or write the address")  # fmt: skip
+    if kind == "ipc" and not rest.startswith("@"):
+        path = Path(rest)
+        try:
+            owner = path.stat().st_uid
+            if not os.access(path, os.W_OK):
+                return BadInput(f"the daemon there is of {_user(owner)}, and {_user(os.getuid())} "
+                                "may not use its socket", endpoint,
+                                "run as that user, or start a daemon of your own")  # fmt: skip
+        except PermissionError:
+            return BadInput(f"{_user(os.getuid())} may not look into the folder of its socket",
+                            endpoint, "run as the daemon's user, or start one of your own",
+                            )  # fmt: skip
+        except OSError:
+            pass
+    return Unreachable("no daemon answers: nothing listens there", endpoint,
+                       "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
 from offstage.dpu.device import DeviceLike
@@ -202,8 +203,8 @@ class PodMember:
 
     def _read(self) -> int:
         try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=_Carried)
-        except (OSError, msgspec.MsgspecError):
+            found = read_json(self._file, "", _Carried)
+        except BadInput:
             return 0
         return found.epoch if found.pod == self._pod else 0
 

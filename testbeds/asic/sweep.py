@@ -22,6 +22,7 @@ from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, log_path, read_trace
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import read_json
 from offstage.testbeds.asic.spec import Point, SweepSpec, load, points_of
 from offstage.testbeds.lab.run.parts import code_version
 from offstage.testbeds.lab.run.spread import spread
@@ -148,8 +149,8 @@ def _name(job: Job) -> str:
 def _read(path: Path) -> Row | None:
     """A point that is there and whole."""
     try:
-        row = msgspec.json.decode(path.read_bytes(), type=Row)
-    except (OSError, msgspec.MsgspecError):
+        row = read_json(path, "", Row)
+    except BadInput:
         return None
     return row if set(PLAIN) <= set(row) else None
 

@@ -19,6 +19,7 @@ from typing import Any
 import zmq.auth
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import read_json
 from offstage.testbeds.beds import netns
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.daemon_process import begin
@@ -136,9 +137,9 @@ def _real(ready: Mapping[str, Any], network: netns.Network | None) -> dict[str, 
 def find(out: Path) -> Up | None:
     """What is up there; None where nothing is, or its daemon has ended."""
     try:
-        state = json.loads(_state(out).read_text(encoding="utf-8"))
+        state = read_json(_state(out), "")
         command = Path(f"/proc/{state['pid']}/cmdline").read_text(encoding="utf-8")
-    except (OSError, ValueError, KeyError):
+    except (OSError, BadInput, KeyError, TypeError):
         return None
     if "serve" not in command.split("\0"):
         return None  # another process has its number

@@ -24,6 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import read_json
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
 from offstage.testbeds.beds.daemon_process import begin
@@ -111,9 +112,9 @@ def _segment_tokens(sizes: DaemonSizes) -> int:
 def find(out: Path) -> PodBed | None:
     """What is up there; None where nothing is, or all of it has ended."""
     try:
-        state = json.loads((out / STATE).read_text(encoding="utf-8"))
+        state = read_json(out / STATE, "")
         found = PodBed(out.absolute(), state["place"], state["processes"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, BadInput, KeyError, TypeError):
         return None
     return found if any(runs(pid, name) for name, pid in found.processes.items()) else None
 

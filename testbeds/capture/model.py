@@ -8,13 +8,13 @@ safetensors only. What can fail is the folder and the machine: BadInput, Missing
 
 import hashlib
 import importlib.util
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput, Missing, RunFailed
+from offstage.bindings.outside import decode_json
 
 __all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "text_tokens"]
 
@@ -28,6 +28,8 @@ _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 LAYERS_MAX = 1024
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
+_COUNTS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
+           "max_position_embeddings")  # fmt: skip
 _AGAIN = "copy the model again"
 
 
@@ -71,11 +73,11 @@ def look(folder: str | Path) -> Shape:
         raise BadInput("no such folder", where, "give the folder of a model, with its config.json")
     try:
         raw = (folder / "config.json").read_bytes()
-        config = json.loads(raw)
     except FileNotFoundError:
         raise BadInput("no config.json in it", where, "give the folder of a model") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
         raise BadInput(f"config.json cannot be read: {error}", where, _AGAIN) from None
+    config = decode_json(raw, f"{where}/config.json", _AGAIN, what="config.json cannot be read")
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -91,8 +93,12 @@ def look(folder: str | Path) -> Shape:
             f"rotary positions of type {rope['rope_type']!r} depend on how a context is fed in",
             where, "use a model with another type, say yarn or llama3",
         )  # fmt: skip
+    for name in _COUNTS:
+        count = getattr(parsed, name, None)
+        if type(count) is not int or count < 1:
+            raise BadInput(f"{name} is {count!r} in config.json", where, _AGAIN)
     heads, groups = parsed.num_attention_heads, parsed.num_key_value_heads
-    if groups is None or groups < 1 or heads % groups:
+    if heads % groups:
         raise BadInput(f"{heads} query heads and {groups} KV heads", where, _AGAIN)
     return Shape(
         folder=folder,
@@ -180,13 +186,27 @@ def _library() -> Any:
 
 
 def _window(config: Any, where: str) -> int | None:
-    """The sliding window, where any layer has one. Raises BadInput for one that is no number."""
-    kinds = getattr(config, "layer_types", None) or ["unknown"]
-    if all(kind == "full_attention" for kind in kinds):
+    """The sliding window, where any layer has one. Raises BadInput for one that is no number, and
+    for layers that are not plain causal attention."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and len(kinds) != config.num_hidden_layers:
+        raise BadInput(f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where,
+                       _AGAIN)  # fmt: skip
+    other = sorted({str(kind) for kind in kinds or ()} - {"full_attention", "sliding_attention"})
+    if other:
+        raise BadInput(
+            f"layers of type {', '.join(other)}, which are not plain causal attention", where,
+            "use a model of full_attention, or of sliding_attention with a sliding_window",
+        )  # fmt: skip
+    if kinds and all(kind == "full_attention" for kind in kinds):
         return None
     window = getattr(config, "sliding_window", None)
-    if window is not None and not isinstance(window, int):
-        raise BadInput(f"a sliding window of {window!r} tokens", where, _AGAIN)
+    if window is None and not kinds:
+        return None
+    if type(window) is not int or window < 1:
+        raise BadInput(f"sliding layers, and a sliding window of {window!r} tokens", where,
+                       "set sliding_window, and use_sliding_window where the model has it",
+                       )  # fmt: skip
     return window
 
 

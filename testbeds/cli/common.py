@@ -1,6 +1,8 @@
 """What every command shares: options' types, output in two formats, errors in one line."""
 
 import contextlib
+import errno
+import io
 import json
 import os
 import sys
@@ -30,6 +32,7 @@ __all__ = [
     "OperatorSecretOption",
     "Outcome",
     "RuntimeDirOption",
+    "TimeUnitOption",
     "emit",
     "one_line_errors",
     "operator",
@@ -86,6 +89,12 @@ OperatorSecretOption = Annotated[
         help="file with the operator's secret; default: as the daemon left it for this user",
     ),
 ]  # fmt: skip
+TimeUnitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--time-unit", metavar="UNIT", help="what the trace's times are in: s, ms, us or ns"
+    ),
+]  # fmt: skip
 RuntimeDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -93,6 +102,10 @@ RuntimeDirOption = Annotated[
         help="where the daemon left its secrets; default: as the daemon chooses it",
     ),
 ]  # fmt: skip
+
+
+WRITES_FAIL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What the system says where an output has no room: a machine's fault, and no mistake of ours."""
 
 
 @dataclass
@@ -106,11 +119,16 @@ class Outcome:
 def one_line_errors() -> Iterator[Outcome]:
     """Turn what we raise on purpose into one line on stderr and an exit code, never a traceback.
 
-    0 done, 1 a run failed, 2 bad input, 130 interrupted. A traceback means a mistake of ours.
+    0 done, 1 a run failed, 2 bad input, 3 not reachable, 130 interrupted. A traceback means
+    a mistake of ours.
     """
     outcome = Outcome()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal lacks becomes "?"
+            stream.reconfigure(errors="replace")
     try:
         yield outcome
+        sys.stdout.flush()  # what cannot be written is an error here, and not of the interpreter
     except OffstageError as error:
         outcome.code = _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -118,8 +136,15 @@ def one_line_errors() -> Iterator[Outcome]:
     except typer.Exit as done:
         outcome.code = done.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _output_ends()
+    except OSError as error:
+        if error.errno not in WRITES_FAIL:
+            raise
+        outcome.code = _complain(f"output cannot be written ({error.strerror})", 1)
+        _output_ends()
+    except MemoryError as error:
+        outcome.code = _complain(f"out of memory{': ' * bool(str(error))}{error}; "
+                                 "give it less, or a machine with more", 1)  # fmt: skip
     except Exception as error:
         # Usage errors of the option parser: typer has carried its own copy of click since 0.26,
         # so they are known by what they can do and not by their class.
@@ -128,6 +153,13 @@ def one_line_errors() -> Iterator[Outcome]:
         line = " ".join(str(error.format_message()).split()).rstrip(".")
         # An empty one: no arguments were given, and the help has been printed, which is no fault.
         outcome.code = _complain(f"{line}; see --help", 2) if line else 0
+
+
+def _output_ends() -> None:
+    """Whoever read our output has seen enough, or it has no room: the interpreter must not complain
+    at its end of what is left."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: no file behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def emit(result: Any, form: Format, text: Any) -> None:

@@ -15,6 +15,7 @@ from offstage.testbeds.cli.common import (
     Format,
     FormatOption,
     Kernel,
+    TimeUnitOption,
     refuse_both_paces,
 )
 
@@ -46,6 +47,7 @@ def demo(
         Path | None,
         typer.Option("--trace", help="a trace of requests, any format; default: generated"),
     ] = None,
+    time_unit: TimeUnitOption = None,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
@@ -89,16 +91,15 @@ def demo(
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
-        {**(QUICK if quick else {}), **given}, out=out, trace=trace, seed=seed,
-        pool_ratio=pool, warm_up=warm_up, keep_store=keep_store, kernel=kernel.value, device=device,
-        time_per_token=time_per_token, decode_cost=decode_cost,
+        {**(QUICK if quick else {}), **given}, out=out, trace=trace, time_unit=time_unit,
+        seed=seed, pool_ratio=pool, warm_up=warm_up, keep_store=keep_store, kernel=kernel.value,
+        device=device, time_per_token=time_per_token, decode_cost=decode_cost,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
         ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),
     )  # fmt: skip
     # Prefill, the runs, the curve; and the same for baselines.
-    stages = 2 + (len(options.arms) + options.ahead + len(options.baselines)) * len(
-        options.storages
-    )
+    arms = len(options.arms) + options.ahead + len(options.baselines)
+    stages = 2 + arms * len(options.storages)
     try:
         with shown(stages + bool(options.baselines)) as progress:
             summary = run(options, progress)

@@ -20,6 +20,7 @@ from offstage.testbeds.cli.common import (
     FormatOption,
     Kernel,
     RuntimeDirOption,
+    TimeUnitOption,
     refuse_both_paces,
 )
 from offstage.testbeds.cli.host_calibrate import calibrate
@@ -132,6 +133,7 @@ def run(
     timeout: TimeoutOption = "5s",
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
+    time_unit: TimeUnitOption = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
     context_tokens: ContextOption = None,
     steps: StepsOption = None,
@@ -156,8 +158,7 @@ def run(
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
 
     Policy and buffer are the daemon's; figures are of this run alone. With --model a real model
-    decodes a text instead, and is compared with its own dense attention.
-    """
+    decodes a text instead, and is compared with its own dense attention."""
     from offstage.bindings.units import parse_time
     from offstage.bindings.verbs import parse_rdma
     from offstage.testbeds.beds.connect import Link
@@ -178,14 +179,14 @@ def run(
         if text is not None or generate or foretell or ahead is not AheadName.none:
             raise BadInput("--text, --generate, --foretell and --ahead are for a model", "host run",
                            "name it with --model")  # fmt: skip
-        given |= {"trace": trace, "seed": seed, "sessions": sessions, "selector": selector,
-                  "granule_tokens": granule_tokens}  # fmt: skip
+        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions,
+                  "selector": selector, "granule_tokens": granule_tokens}  # fmt: skip
         return _run_drawn(link, out, form, geometry, decode_cost, given)
     if granule_tokens:
         raise BadInput("a model reads whole blocks", "host run", "leave out --granule-tokens")
-    if trace is not None or decode_cost is not None:
+    if any(one is not None for one in (trace, time_unit, decode_cost)):
         raise BadInput("a model has its own text, and takes its own time", "host run",
-                       "leave out --trace and --decode-cost, or --model")  # fmt: skip
+                       "leave out --trace, --time-unit and --decode-cost, or --model")  # fmt: skip
     run_model(
         link, out, form, model=model, text=text, select_blocks=select_blocks, selector=selector,
         pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell,

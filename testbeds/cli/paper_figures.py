@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import decode_json
 from offstage.testbeds.report.page.files import (
     SUMMARY_NAME,
     holds_lab_summary,
@@ -72,10 +71,8 @@ def _of_engine(path: Path) -> list[Figure]:
     from offstage.testbeds.report.engine import figures_of
 
     data, where = read_json(path, MEND)
+    found = decode_json(data, where, MEND, dict[str, Any], what="not what a page is made of")
     try:
-        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         return figures_of(found)
-    except (
-        msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError, AttributeError,
-    ) as error:  # fmt: skip
+    except (LookupError, TypeError, AttributeError) as error:
         raise BadInput(f"not what a page is made of: {error}", where, MEND) from None

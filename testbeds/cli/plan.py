@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 
 if TYPE_CHECKING:
     from offstage.testbeds.plan.result import Plan
@@ -59,6 +59,7 @@ def plan(
     trace_format: Annotated[
         str | None, typer.Option("--trace-format", metavar="NAME", help="what the trace is")
     ] = None,
+    time_unit: TimeUnitOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="only the first N requests of the trace")
     ] = None,
@@ -79,22 +80,22 @@ def plan(
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
-    if trace is None and (trace_format or limit is not None or whole):
+    if trace is None and (trace_format or time_unit or limit is not None or whole):
         raise BadInput(
             "there is no trace to read", "offstage plan",
-            "give --trace FILE, or leave out --trace-format, --limit and --whole",
+            "give --trace FILE, or leave out --trace-format, --time-unit, --limit and --whole",
         )  # fmt: skip
-    request = None if trace is None else (trace, trace_format, limit, whole)
+    request = None if trace is None else (trace, trace_format, limit, whole, time_unit)
     found = _plan(spec, given, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)
 
 
 def _plan(
     spec: Path | None, given: dict[str, Any], prices: list[Path], runs: list[Path],
-    trace: tuple[Path, str | None, int | None, bool] | None, seed: int,
+    trace: tuple[Path, str | None, int | None, bool, str | None] | None, seed: int,
 ) -> "Plan":  # fmt: skip
     """The question, its numbers, what was measured, and the plan of it all. `trace`: file, format,
-    how many requests, and whether all ways are walked."""
+    how many requests, whether all ways are walked, the unit of its times."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather
@@ -114,8 +115,9 @@ def _plan(
     curves = None
     if trace is not None:
         with shown(2) as progress:
-            path, form, limit, whole = trace
-            curves, read = from_trace(path, form, limit, numbers.values, progress, whole=whole)
+            path, form, limit, whole, unit = trace
+            curves, read = from_trace(path, form, limit, numbers.values, progress,
+                                      whole=whole, time_unit=unit)  # fmt: skip
         numbers = numbers.set(measured_workload(read, curves), "measured")
     found = make_plan(asked, numbers, seed=seed)
     found.curves = curves

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,6 +233,7 @@ def run(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
     ] = None,
+    time_unit: TimeUnitOption = None,
     sessions: Annotated[int, typer.Option("--sessions")] = 4,
     active: Annotated[
         int, typer.Option("--active", help="sessions that decode at once; 0: all")
@@ -270,7 +271,8 @@ def run(
     if not DEADLINE_NS_MIN <= deadline_ns <= DEADLINE_NS_MAX:
         raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
     options = DriveOptions(
-        geometry=geometry_of(geometry), trace=trace, sessions=sessions, steps=steps, seed=seed,
+        geometry=geometry_of(geometry), trace=trace, time_unit=time_unit,
+        sessions=sessions, steps=steps, seed=seed,
         active=active, schedule=schedule.value,
         context_tokens=context_tokens,
         time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, table
 from offstage.testbeds.cli.progress import shown
 
 __all__ = ["register"]
@@ -40,6 +40,7 @@ def about() -> None:
 def info(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
     trace_format: TraceFormatOption = None,
+    time_unit: TimeUnitOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="only the first N requests")
     ] = None,
@@ -54,11 +55,12 @@ def info(
 
     if limit is not None and limit < 1:
         raise BadInput(f"--limit = {limit}", "trace info", "give 1 or more")
-    if len(files) == 1 and trace_format is None and (kind := selections_kind(files[0])):
+    said = trace_format is not None or time_unit is not None
+    if len(files) == 1 and not said and (kind := selections_kind(files[0])):
         held = described(files[0], kind)
         emit(held, form, shown_with_spec(held))
         return
-    found = summarise(open_trace(files, trace_format, limit=limit, seed=seed))
+    found = summarise(open_trace(files, trace_format, limit=limit, seed=seed, time_unit=time_unit))
     emit(to_dict(found), form, render(found))
 
 
@@ -69,6 +71,7 @@ def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="where to write it")],
     trace_format: TraceFormatOption = None,
+    time_unit: TimeUnitOption = None,
     limit: Annotated[
         int | None, typer.Option("--limit", help="only the first N requests")
     ] = None,
@@ -80,7 +83,7 @@ def import_trace(
 
     if limit is not None and limit < 1:
         raise BadInput(f"--limit = {limit}", "trace import", "give 1 or more")
-    trace = open_trace(files, trace_format, limit=limit, seed=seed)
+    trace = open_trace(files, trace_format, limit=limit, seed=seed, time_unit=time_unit)
     write_trace(trace, out)
     origin = trace.origin
     sessions = len(trace.session_names) if trace.has_sessions else 0

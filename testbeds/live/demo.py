@@ -187,7 +187,7 @@ def _measure(
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))
         timed, ended = stages(link, fabric), wear(link)
-    warnings = [said["warning"]] if said["warning"] else []
+    warnings = [text for text in (said["warning"], *workload.notes) if text]
     storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)

@@ -76,7 +76,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
             "+".join(prefetchers) or "none", _shown(control.storage, status),
             _provenance(control.storage), prefetchers,
         )  # fmt: skip
-        texts = (status["warning"], _warm(before), _baseline(ledger))
+        texts = (status["warning"], _warm(before), _baseline(ledger), *workload.notes)
         warnings = [text for text in texts if text]
         result = run_result(label, ledger, counters, record, -1, warnings)
         result.stages = stages(link, fabric)

@@ -49,6 +49,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an error names as where it is."""
 
     trace: Path | None = None
+    time_unit: str | None = None
+    """What the trace's times are in; None: as its format has them."""
     seed: Annotated[int, within(0, 2**63 - 1)] = 1
     sessions: Annotated[int, within(1, 64)] = 4
     active: Annotated[int, within(0, 64)] = 0
@@ -98,6 +100,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         or device that this machine lacks."""
         where = self.where
         check_bounds(self, where)
+        if self.time_unit is not None and self.trace is None:
+            raise BadInput("a time unit, and no trace", where, "give --trace FILE, or leave it out")
         if self.prefix_tokens > self.context_tokens:
             raise BadInput(
                 f"a shared prefix of {self.prefix_tokens} tokens is longer than the "

@@ -22,6 +22,8 @@ from offstage.host.synthetic_kv import SyntheticKv
 from offstage.host.transfers.measure import copy_rate
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.progress import Progress
+from offstage.testbeds.workloads.requests.importer import open_trace
+from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
 from offstage.testbeds.workloads.requests.sessions import (
     ChunkShape,
@@ -48,6 +50,8 @@ class Workload:
     processes: list[str]
     granules: int = 1
     """Of each block of the tier, where the workload is in granules: contexts end with a block."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the trace changed or doubts."""
 
     def jobs(
         self,
@@ -81,6 +85,7 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
     BadInput: see the plan."""
     geometry = options.geometry
     shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
+    notes: tuple[str, ...] = ()
     if options.trace is None:
         plan = generated(
             sessions=options.sessions,
@@ -99,10 +104,12 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
             context_tokens_max=options.context_tokens,
             decode_steps=options.steps,
         )
-        plan = from_trace(options.trace, chosen, shape, options.seed)
+        trace = open_trace(options.trace, time_unit=options.time_unit)
+        requests, notes = list(requests_in_blocks(trace)), trace.origin.notes
+        plan = from_trace(requests, chosen, shape, options.seed, options.trace.name)
     processes = layer_processes(PROFILE, geometry.layer_count, geometry.block_tokens)
     synthetic_kv = SyntheticKv(options.seed, geometry, [one.params for one in processes])
-    return Workload(plan, synthetic_kv, [one.name for one in processes])
+    return Workload(plan, synthetic_kv, [one.name for one in processes], notes=notes)
 
 
 def full_chunks(session: SessionPlan) -> list[int]:

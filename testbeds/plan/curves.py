@@ -77,12 +77,12 @@ class Curves(msgspec.Struct, kw_only=True):
 
 def from_trace(
     path: Path, format: str | None, limit: int | None, v: Mapping[str, float], progress: Progress,
-    *, whole: bool = False,
+    *, whole: bool = False, time_unit: str | None = None,
 ) -> tuple[Curves, Trace]:  # fmt: skip
     """The curves of a trace file, with the bytes of a token and the flash of a plan's values.
     `whole`: all ways of keeping, however many accesses there are."""
     progress.start(f"read {path.name}", 1)
-    trace = open_trace(path, format, limit=limit)
+    trace = open_trace(path, format, limit=limit, time_unit=time_unit)
     progress.advance(1)
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if not duration_s:

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 from offstage.testbeds.plan.inputs import Inputs, Kind
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
@@ -79,11 +78,8 @@ def _times(
 
 def _compared(path: Path, dpu: str) -> dict[str, Number]:
     """The median fetch of that DPU's column."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-        raise BadInput(f"no comparison: {error}", str(path), "write it anew with `offstage compare`"
-                       ) from None  # fmt: skip
+    found = read_json(path, "write it anew with `offstage compare`", Comparison,
+                      what="no comparison")  # fmt: skip
     column = next((one for one in found.columns if one.device == dpu), None)
     if column is None:
         names = ", ".join(one.device for one in found.columns)

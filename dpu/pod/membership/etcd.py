@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from offstage.bindings.errors import BadInput, Missing, RunFailed
+from offstage.bindings.errors import BadInput, Missing, NoAnswer, RunFailed
+from offstage.bindings.outside import decode_json
 from offstage.bindings.settings import convert
 from offstage.dpu.pod.map import Living, PodMap, from_tables, noted
 
@@ -182,21 +183,18 @@ class EtcdMembership:
                 if answer.status == 200:
                     self._addresses.remove(address)
                     self._addresses.insert(0, address)
-                    return dict(msgspec.json.decode(answer.data))
+                    return decode_json(answer.data, address, "", dict[str, Any])
                 why = f"status {answer.status}"
-            except (self._failed, OSError, msgspec.DecodeError) as error:
+            except (self._failed, OSError, BadInput) as error:
                 why = error
-        raise RunFailed(f"etcd does not answer ({why})", ",".join(self._addresses),
+        raise NoAnswer(f"etcd does not answer ({why})", ",".join(self._addresses),
                         "see `etcdctl endpoint status`; the map stays as it is")  # fmt: skip
 
 
 def _decoded(value: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise BadInput(f"is no JSON of a pod ({error})", f"etcd: {PREFIX}",
+    return decode_json(value, f"etcd: {PREFIX}",
                        f"etcdctl get --prefix {PREFIX} shows it; delete what is not ours",
-                       ) from None  # fmt: skip
+                       dict[str, Any])  # fmt: skip
 
 
 def _text(value: str | bytes) -> str:

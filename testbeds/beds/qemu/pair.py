@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import decode_json
 from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
 from offstage.testbeds.beds.qemu.command import uninterrupted
@@ -243,8 +244,7 @@ def _write_state(pair: Pair) -> None:
 
 def _read_state() -> _State | None:
     try:
-        return msgspec.json.decode(_state_path().read_bytes(), type=_State)
+        raw = _state_path().read_bytes()
     except OSError:
         return None
-    except msgspec.DecodeError:
-        raise BadInput("is not what `testbed up` wrote", str(_state_path()), "delete it") from None
+    return decode_json(raw, str(_state_path()), "delete it: not what `testbed up` wrote", _State)

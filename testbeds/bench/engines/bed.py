@@ -1,13 +1,13 @@
 """What all arms of `offstage bench engine` run on: a model, a daemon, engines that answer alike."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import read_json
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.link import Engine
@@ -40,10 +40,10 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
     """A bed for a model: vLLM's own cache holds two of its contexts, and the tier's memory one.
     BadInput: there is no such model."""
     try:
-        config = json.loads((model / "config.json").read_text())
+        config = read_json(model / "config.json", "give the folder of a model")
         heads, size = config["num_key_value_heads"], config["head_dim"]
         layers, vocabulary = config["num_hidden_layers"], config["vocab_size"]
-    except (OSError, KeyError, ValueError):
+    except (KeyError, TypeError):
         raise BadInput("no model with a config.json of attention", str(model),
                        "give a model's folder") from None  # fmt: skip
     layer_bytes = 2 * heads * size * 4 * BLOCK  # of one layer of a block, in float32

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 from offstage.testbeds.lab.pod.figures import PodPoint
 
 __all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "rows_of"]
@@ -133,16 +134,7 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
 
 def _live(folder: Path) -> _Live:
     path = folder / POD_JSON if folder.is_dir() else folder
-    try:
-        if path.stat().st_size > LIVE_BYTES_MAX:
-            raise BadInput("is too large", str(path), MEND)
-        found = msgspec.json.decode(path.read_bytes(), type=_Live)
-    except FileNotFoundError:
-        raise BadInput("no such run", str(path), MEND) from None
-    except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path), MEND) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"is none of a pod ({error})", str(path), MEND) from None
+    found = read_json(path, MEND, _Live, LIVE_BYTES_MAX, what="is none of a pod")
     if not found.members:
         raise BadInput("has no members", str(path), MEND)
     return found

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from offstage.bindings.engine import ROW
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.outside import decode_json
 from offstage.testbeds.lab.results.summary import PointInfo
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def describe(path: str | Path) -> dict[int, Described]:
         said = (pq.read_schema(path).metadata or {}).get(POINTS_KEY)
         if said is None:
             raise BadInput("does not say what its points are", str(path), MEND)
-        return msgspec.json.decode(said, type=dict[int, Described], strict=False)
+        return decode_json(said, str(path), MEND, dict[int, Described])
 
 
 def ledger_rows(path: str | Path, point: int, columns: Sequence[str] = ()) -> "pa.Table":

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from offstage import __version__
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import read_json
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
@@ -89,12 +88,7 @@ def record_name(provenance: str, name: str) -> str:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    try:
-        record = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), MEND) from None
-    except msgspec.DecodeError as error:
-        raise BadInput(f"not what a recorder wrote: {error}", str(path), MEND) from None
+    record = read_json(path, MEND, what="not what a recorder wrote")
     if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
         raise BadInput("not what a recorder wrote", str(path), MEND)
     _check_version(record.get("version"), path)

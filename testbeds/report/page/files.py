@@ -16,6 +16,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.layouts import ENDS, FATES
+from offstage.bindings.outside import decode_json
 from offstage.testbeds.lab.results.summary import (
     LAB_KIND,
     BoundSummary,
@@ -87,10 +88,7 @@ def read_json(path: str | Path, mend: str) -> tuple[bytes, str]:
 def read_struct(path: Path, kind: type[Kind], mend: str) -> Kind:
     """The JSON of a page as the struct that it was made from. BadInput for what is none."""
     data, where = read_json(path, mend)
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"cannot be read: {error}", where, mend) from None
+    return decode_json(data, where, mend, kind, what="cannot be read")
 
 
 def read_summary(path: str | Path) -> Summary:
@@ -98,8 +96,9 @@ def read_summary(path: str | Path) -> Summary:
     mend = "name a folder that `offstage demo --out` wrote"
     data, where = read_json(path, mend)
     try:
-        summary = msgspec.convert(_renamed(msgspec.json.decode(data)), Summary)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = decode_json(data, where, mend, what="not a summary")
+        summary = msgspec.convert(_renamed(found), Summary)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadInput(f"not a summary: {error}", where, mend) from None
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
@@ -196,10 +195,11 @@ class _Kind(msgspec.Struct):
 
 def holds_lab_summary(path: str | Path) -> bool:
     """Whether the summary.json, or the one in the folder, says that it is a lab's."""
-    data, _ = read_json(path, "name the folder of a run")
+    mend = "name the folder of a run"
+    data, where = read_json(path, mend)
     try:
-        return msgspec.json.decode(data, type=_Kind).kind == LAB_KIND
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_json(data, where, mend, _Kind).kind == LAB_KIND
+    except BadInput:  # whoever reads it says so
         return False
 
 
@@ -213,12 +213,9 @@ def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
 def read_lab_summary(path: str | Path) -> LabSummary:
     """Reads a lab's summary.json, or the one in a folder. BadInput for what is not one."""
     data, where = read_json(path, MEND)
-    try:
-        summary = msgspec.json.decode(data, type=LabSummary)
-        kind = msgspec.json.decode(data, type=_Kind).kind
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not the summary of a lab run: {error}", where, MEND) from None
-    if kind != LAB_KIND:
+    summary = decode_json(data, where, MEND, LabSummary,
+                          what="not the summary of a lab run")  # fmt: skip
+    if decode_json(data, where, MEND, _Kind).kind != LAB_KIND:
         raise BadInput("not the summary of a lab run", where, MEND)
     if wrong := _wrong_lab(summary):
         raise BadInput(wrong, where, "write it anew with a run")

@@ -229,6 +229,12 @@ BLOCK_ID_MAX = 2**63 - 1
 
 _ARRIVAL_S_MAX = 1e12
 
+TOKENS_MAX = 1 << 30
+"""Of a prompt or an answer: beyond any context that a model has."""
+
+ACCESSES_MAX = 1 << 29
+"""Blocks of all requests of a trace: arrays over them are of 2 to 4 GiB."""
+
 
 class Columns:
     """Requests so far. `ordered`: arrivals must not go back; else `finish` sorts them."""
@@ -241,6 +247,7 @@ class Columns:
         self._session, self._run_total = array("q"), array("q", [0])
         self._first, self._count = array("Q"), array("q")
         self._numbers: dict[str, int] = {}
+        self._accesses = 0
 
     def __len__(self) -> int:
         return len(self._arrival_s)
@@ -265,10 +272,11 @@ class Columns:
                 where,
                 "sort the trace by arrival",
             )
-        if min(input_tokens, output_tokens) < 0:
+        if min(input_tokens, output_tokens) < 0 or max(input_tokens, output_tokens) > TOKENS_MAX:
             raise BadInput(
-                f"{input_tokens} input and {output_tokens} output tokens", where, "give 0 or more"
-            )
+                f"{input_tokens} input and {output_tokens} output tokens", where,
+                f"give 0 to {TOKENS_MAX:,}",
+            )  # fmt: skip
         blocks = 0
         for first, count in runs:
             if count < 1 or first < 0 or first + count > BLOCK_ID_MAX:
@@ -279,6 +287,10 @@ class Columns:
             self._count.append(count)
             blocks += count
         self._check_blocks(where, blocks, input_tokens)
+        self._accesses += blocks
+        if self._accesses > ACCESSES_MAX:
+            raise BadInput(f"more than {ACCESSES_MAX:,} blocks in all requests", where,
+                           "take the first requests, with a limit")  # fmt: skip
         self._arrival_s.append(arrival_s)
         self._think_s.append(math.nan if think_s is None else think_s)
         self._input.append(input_tokens)

@@ -5,12 +5,16 @@ a user who knows better says it. Everything that can be wrong is a `BadInput`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import json_line
 from offstage.testbeds.workloads.requests.columns import Trace
+from offstage.testbeds.workloads.requests.containers import holds_rates, opened
 from offstage.testbeds.workloads.requests.formats import (
     azure,
     hashed,
@@ -20,9 +24,8 @@ from offstage.testbeds.workloads.requests.formats import (
     servegen,
     weka,
 )
-from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
+from offstage.testbeds.workloads.requests.formats.base import PER_SECOND, Format, Head, Source
 from offstage.testbeds.workloads.requests.formats.weka import FILE_BYTES_MAX
-from offstage.testbeds.workloads.requests.trace import opened
 
 __all__ = ["FORMATS", "SELECTIONS", "open_trace", "selections_kind", "write_trace"]
 
@@ -39,8 +42,6 @@ FORMATS: dict[str, Format] = {
     )
 }
 
-_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
-
 
 def open_trace(
     path: str | Path | Sequence[str | Path],
@@ -48,12 +49,15 @@ def open_trace(
     *,
     limit: int | None = None,
     seed: int = 1,
+    time_unit: str | None = None,
 ) -> Trace:
     """The trace in these files: several only where a format has a file for each session.
 
     `format` is a name of `FORMATS`, `servegen:FOLDER` for one part of such an archive, None to find
     it out from the first file. `limit`: only the first requests by arrival. `seed` is of formats
-    that are generators. Raises BadInput, with file and line where there is one.
+    that are generators. `time_unit`: s, ms, us or ns, where its times are in another than the
+    format has; without it, a note says where what comes out is implausible. Raises
+    BadInput, with file and line where there is one.
     """
     given = [path] if isinstance(path, str | Path) else list(path)
     paths = tuple(Path(one) for one in given)
@@ -67,7 +71,45 @@ def open_trace(
         raise BadInput(
             f"no format {format!r}", str(paths[0]), f"choose one of {', '.join(FORMATS)}"
         )
-    return found.read(Source(paths, limit, seed, part))
+    if time_unit is not None and (time_unit not in PER_SECOND or not found.time_unit):
+        raise BadInput(
+            f"times in {time_unit}" if found.time_unit else
+            f"a time unit, and times of format {found.name} are no numbers", "--time-unit",
+            f"give one of {', '.join(PER_SECOND)}" if found.time_unit else "leave it out",
+        )  # fmt: skip
+    trace = found.read(Source(paths, limit, seed, part, time_unit))
+    notes = trace.origin.notes
+    if time_unit and time_unit != found.time_unit:
+        notes = (*notes, f"times read as {time_unit}; format {found.name} has {found.time_unit}")
+    if not time_unit and (note := _implausible(trace, found.time_unit)):
+        notes = (*notes, note)
+    return replace(trace, origin=replace(trace.origin, notes=notes))
+
+
+RATE_MAX, RATE_MAX_FRACTIONS, GAP_S_MAX = 100.0, 20.0, 900.0
+"""Requests/s beyond which a trace is more likely in another unit: at all, and where its times have
+fractions of the unit; and seconds between two requests, likewise."""
+
+
+def _implausible(trace: Trace, unit: str) -> str:
+    """What a user should look at in the trace's times; empty where they may well be so."""
+    duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    if not unit or len(trace) < 2 or duration_s <= 0:
+        return ""
+    rate = len(trace) / duration_s
+    times = trace.arrival_s * PER_SECOND[unit]
+    whole = bool((np.abs(times - np.rint(times)) < 1e-6 * np.maximum(times, 1.0)).all())
+    if unit != "s" and rate > (RATE_MAX if whole else RATE_MAX_FRACTIONS):
+        finer = "s or ms" if unit in ("us", "ns") else "s"
+        what = f"{rate:,.0f} requests/s"
+    elif unit == "s" and rate > RATE_MAX:
+        return f"{rate:,.0f} requests/s, if its times are in s: check what they are in"
+    elif rate < 1 / GAP_S_MAX and len(trace) >= 8 and not trace.has_sessions:
+        finer, what = "a finer one", f"{1 / rate:,.0f} s between two requests"
+    else:
+        return ""
+    return (f"{what}, if its times are in {unit}: where they are in {finer}, say it with "
+            "--time-unit, here or in `offstage trace import`")  # fmt: skip
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
@@ -98,6 +140,7 @@ SELECTIONS = {"captured": "captured scores", "selections": "recorded selections"
 """What a file has that is no trace of requests, by the `[workload] kind` that runs it."""
 
 CAPTURE_MAGIC = "PAR1"
+_ANY = msgspec.json.Decoder()
 _RUN_KEYS = {"run", "model", "layers", "prompt_tokens", "steps"}
 
 
@@ -114,17 +157,20 @@ def _kind(head: Head) -> str:
 
 
 def _head(path: Path) -> Head:
-    with opened(path) as file:
+    if holds_rates(path):
+        return Head("", None, is_tar=True)
+    with opened(path, lambda: f"{path}:1") as file:
         begin = file.read(1024)
-        if begin[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
-            return Head("", None, is_tar=True)
         newline = begin.find(b"\n")
         line = begin[:newline] if newline >= 0 else begin + file.readline(FILE_BYTES_MAX)
         if line.strip() == b"{":
             line = begin + file.read(FILE_BYTES_MAX)
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        value = None
-    text = line[:1024].decode("utf-8", "replace").removeprefix("\ufeff")
+    value = None
+    if line.lstrip().startswith(b"{"):
+        try:
+            value = json_line(_ANY, line, f"{path}:1", "a trace has one JSON object per line")
+        except BadInput as bad:
+            if "nested" in bad.what:
+                raise
+    text = line[:1024].decode("utf-8", "replace")
     return Head(text, value if isinstance(value, dict) else None)

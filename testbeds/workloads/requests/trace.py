@@ -5,17 +5,16 @@ Owns nothing but the open file of one iterator. Every way in which a file can be
 repaired silently, since a missing request changes every hit rate that follows.
 """
 
-import gzip
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import json_line
+from offstage.testbeds.workloads.requests.containers import opened
 
 __all__ = [
     "LINE_BYTES_MAX",
@@ -27,7 +26,6 @@ __all__ = [
     "choose",
     "decoded",
     "lines",
-    "opened",
     "stored_tokens",
 ]
 
@@ -38,8 +36,6 @@ TRACE_BLOCK_TOKENS = 512
 
 LINE_BYTES_MAX = 16 << 20
 """A longer line is refused before it is held in memory; 16 MiB is about a billion tokens."""
-
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -72,10 +68,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, raw line with its end) of a plain or gzip file.
+    """Yields (line number from 1, raw line with its end) of a file, packed or not.
 
-    Gzip is recognized by its magic bytes. Raises BadInput for a file that is missing, unreadable,
-    named .gz without being gzip, cut short inside the gzip stream, or that has an endless line.
+    Raises BadInput for what `opened` refuses, and for an endless line.
     """
     number = 0
 
@@ -94,71 +89,18 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, raw
 
 
-@contextmanager
-def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked where it is gzip; every defect of the container is a BadInput.
-
-    `where` says how far the reader has come, for the message.
-    """
-    position = where or (lambda: str(path))
-    try:
-        with _open(path) as file:
-            yield file
-    except FileNotFoundError:
-        raise BadInput("no such file", str(path), "check the path of the trace") from None
-    except EOFError:
-        raise BadInput(
-            "the gzip stream ends early: the file is torn",
-            position(),
-            "copy the file again, or check it with gzip -t",
-        ) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(
-            f"damaged gzip stream ({error})",
-            position(),
-            "copy the file again, or check it with gzip -t",
-        ) from None
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror or error})", str(path), "give a readable file"
-        ) from None
-
-
 def decoded(decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected: str) -> Row:
     """One line of a trace. BadInput distinguishes blank, torn, foreign and wrong lines."""
     try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise BadInput(str(error), where, expected) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return json_line(decoder, raw, where, expected)
+    except BadInput as bad:
         if not raw.strip():
             raise BadInput("blank line", where, "remove it") from None
-        if not raw.endswith(b"\n"):
+        if bad.what.startswith("not JSON") and not raw.endswith(b"\n"):
             raise BadInput(
                 "the last line is torn", where, "copy the file again, or delete that line"
             ) from None
-        raise BadInput(f"not JSON ({error})", where, expected) from None
-
-
-def _open(path: Path) -> IO[bytes]:
-    file = path.open("rb")
-    try:
-        magic = file.read(len(_GZIP_MAGIC))
-        file.seek(0)
-    except BaseException:
-        file.close()
         raise
-    if magic == _GZIP_MAGIC:
-        file.close()
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    if path.suffix == ".gz" and magic:
-        file.close()
-        raise BadInput(
-            "named .gz, but not a gzip file",
-            str(path),
-            "compress it with gzip, or drop .gz from its name",
-        )
-    return file
 
 
 # Which requests of a trace a run takes: a window, chosen by rule and recorded in full.

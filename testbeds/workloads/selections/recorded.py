@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import json_line
 from offstage.testbeds.workloads.requests.trace import lines
 from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
 
@@ -128,13 +129,11 @@ class SelectionWorkload:
         return count
 
 
+_RUN = msgspec.json.Decoder(_Run)
+
+
 def _parse(line: bytes, where: str) -> _Run:
-    try:
-        run = msgspec.json.decode(line, type=_Run)
-    except msgspec.DecodeError as error:
-        raise _bad(
-            f"is no recorded run: {error}", where, "see docs/reference/workloads.md"
-        ) from None
+    run = json_line(_RUN, line, where, "see docs/reference/workloads.md", "is no recorded run")
     if not (1 <= run.layers <= 4096 and run.block_tokens >= 1 and run.steps):
         raise _bad("a run without layers, tokens of a block or steps", where, "record one step")
     if run.prompt_tokens < run.block_tokens or run.prompt_tokens > 1 << 30:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.outside import json_line
 
 __all__ = [
     "COLUMNS",
@@ -114,16 +115,14 @@ def decode_header(raw: bytes | None, where: str) -> Header:
     """The header in a file's metadata. Raises BadInput, naming `where`, for what is none."""
     if raw is None:
         raise BadInput("this Parquet file has no header of Offstage", where, _MEND)
-    try:
-        known = msgspec.json.decode(raw, type=_Version)
-        if known.version != VERSION:
-            raise BadInput(
-                f"format version {known.version}; this release reads version {VERSION}", where,
-                "capture again, or use the release that wrote it",
-            )  # fmt: skip
-        header = msgspec.json.decode(raw, type=Header)
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"the header cannot be read: {error}", where, _MEND) from None
+    what = "the header cannot be read"
+    known = json_line(msgspec.json.Decoder(_Version), raw, where, _MEND, what)
+    if known.version != VERSION:
+        raise BadInput(
+            f"format version {known.version}; this release reads version {VERSION}", where,
+            "capture again, or use the release that wrote it",
+        )  # fmt: skip
+    header = json_line(msgspec.json.Decoder(Header), raw, where, _MEND, what)
     _check(header, where)
     return header
 

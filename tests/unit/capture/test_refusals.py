@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.capture.model import look
 from offstage.testbeds.cli import run
 from offstage.testbeds.workloads.selections.scores_file import open_capture
 from offstage.testbeds.workloads.selections.scores_writer import Writer
@@ -233,3 +235,23 @@ def test_ctrl_c_keeps_the_steps_that_were_whole(
     assert f"{out} holds the 6 steps that were whole" in line(capsys)
     assert [one.steps for one in open_capture(out).sessions] == [6]
     assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("kinds", [
+    ["full_attention", "chunked_attention"], ["full_attention", "linear_attention"],
+    ["full_attention", "sliding_attention"], ["full_attention", "mamba"], ["full_attention"],
+])  # fmt: skip
+def test_layers_that_are_not_plain_attention_are_refused(
+    tmp_path: Path, kinds: list[str]
+) -> None:
+    """Is a model of other layers, or of a window without a width, one line and no traceback?"""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "hidden_size": 64,
+        "intermediate_size": 128, "vocab_size": 300, "use_sliding_window": False,
+        "layer_types": kinds,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput) as caught:
+        look(tmp_path)
+    assert str(tmp_path) in caught.value.where

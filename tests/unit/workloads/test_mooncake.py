@@ -88,7 +88,6 @@ def test_a_wrong_value_is_named_with_file_and_line(
         (json.dumps(row()) + "\nhello\n", 2, "not JSON"),
         ("[1, 2]\n", 1, "Expected `object`, got `array`"),
         (json.dumps(row()) + "\n\n" + json.dumps(row()) + "\n", 2, "blank line"),
-        ("\ufeff" + json.dumps(row()) + "\n", 1, "not JSON"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, text: str, line: int, what: str) -> None:

@@ -13,18 +13,23 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Origin, Trace
+from offstage.testbeds.workloads.requests.containers import on_disk
 
-__all__ = ["Format", "Head", "Source"]
+__all__ = ["PER_SECOND", "Format", "Head", "Source"]
 
 
 @dataclass(frozen=True)
 class Head:
     """The begin of a file. `text`: its first line, "" for a binary one; `json`: the object on that
-    line, or the one that is the whole file; `is_tar`: it is a tar archive (packed or not)."""
+    line, or the one that is the whole file; `is_tar`: it is an archive of rates."""
 
     text: str
     json: dict[str, Any] | None
     is_tar: bool = False
+
+
+PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+"""Units that times of a trace may be in."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,14 @@ class Source:
 
     limit: at most so many requests, counted in order of arrival. seed: of formats that are a
     generator. part: which part of a file with several, after a colon in the name of the format.
+    time_unit: what the times are in, where a user knows better.
     """
 
     paths: tuple[Path, ...]
     limit: int | None = None
     seed: int = 1
     part: str = ""
+    time_unit: str | None = None
 
     @property
     def path(self) -> Path:
@@ -51,6 +58,10 @@ class Source:
             )
         return self.paths[0]
 
+    def per_second(self, own: str) -> float:
+        """What one second is in the trace's times, which are in `own` as the format has them."""
+        return PER_SECOND[self.time_unit or own]
+
     def full(self, count: int) -> bool:
         """The limit is reached with `count` requests."""
         return self.limit is not None and count >= self.limit
@@ -62,17 +73,19 @@ class Source:
             name = f"{name} and {len(self.paths) - 1} more"
         sha256 = []
         for path in self.paths:
-            with path.open("rb") as file:
+            with on_disk(path).open("rb") as file:
                 sha256.append(hashlib.file_digest(file, "sha256").hexdigest())
         return Origin(name, found.name, found.licence, tuple(sha256), notes)
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format. `licence` is that of the data set it was published with, as far as known."""
+    """One format. `licence` is that of the data set it was published with, as far as known;
+    `time_unit` what its times are in, empty where they are no numbers."""
 
     name: str
     about: str
     licence: str
     knows: Callable[[Head], bool]
     read: Callable[[Source], Trace]
+    time_unit: str = ""

@@ -28,7 +28,7 @@ _EXPECTED = (
 
 
 class _Row(msgspec.Struct, gc=False):
-    timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e19)]
     input_length: _Count
     output_length: _Count
     hash_runs: list[tuple[_Count, _Count]]
@@ -41,6 +41,7 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
     columns = Columns(block_tokens, ordered=True)
     path = source.path
     with_sessions: bool | None = None
+    per_s = source.per_second("ms")
     for number, raw in lines(path):
         row, where = decoded(decoder, raw, f"{path}:{number}", _EXPECTED), f"{path}:{number}"
         if with_sessions is None:
@@ -49,7 +50,7 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
             raise BadInput('"session" is in some lines only', where, "give it in all or in none")
         columns.add(
             where,
-            row.timestamp / 1e3,
+            row.timestamp / per_s,
             row.input_length,
             row.output_length,
             row.hash_runs,
@@ -76,4 +77,5 @@ SHAREGPT = Format(
     "MIT (casys-kaist/LLMServingSim; text: ShareGPT)",
     _knows,
     _read,
+    "ms",
 )

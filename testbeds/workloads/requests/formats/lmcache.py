@@ -29,7 +29,7 @@ _EXPECTED = (
 
 
 class _Call(msgspec.Struct, gc=False):
-    timestamp: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e19)]
     input: str
     output: str
     session_id: str
@@ -70,12 +70,13 @@ def _read(source: Source) -> Trace:
     ]
     if not calls:
         raise BadInput("the files hold no call", str(source.paths[0]), _EXPECTED)
-    begin_us = min(call.timestamp for _, call in calls)
+    per_s = source.per_second("us")
+    begin = min(call.timestamp for _, call in calls)
     for where, call in calls:
         text, answer = call.input.encode(), call.output.encode()
         columns.add(
             where,
-            (call.timestamp - begin_us) / 1e6,
+            (call.timestamp - begin) / per_s,
             max(1, len(text) // BYTES_PER_TOKEN) if text else 0,
             max(1, len(answer) // BYTES_PER_TOKEN) if answer else 0,
             runs_of(chained_ids(text)),
@@ -94,4 +95,5 @@ FORMAT = Format(
     "Apache-2.0 (LMCache/lmcache-agent-trace)",
     _knows,
     _read,
+    "us",
 )

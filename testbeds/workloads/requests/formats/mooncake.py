@@ -20,7 +20,7 @@ from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Reque
 __all__ = ["FORMAT", "iterate"]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e19)]
 
 _FORMAT = (
     'one JSON object per line with "timestamp" (ms), "input_length", "output_length" and '
@@ -85,11 +85,11 @@ def _knows(head: Head) -> bool:
 
 def _read(source: Source) -> Trace:
     columns = Columns(TRACE_BLOCK_TOKENS, ordered=True)
-    path = source.path
+    path, per_s = source.path, source.per_second("ms")
     for row in iterate(path, source.limit):
         columns.add(
             f"{path}:{row.index + 1}",
-            row.timestamp_ms / 1e3,
+            row.timestamp_ms / per_s,
             row.input_tokens,
             row.output_tokens,
             runs_of(row.block_ids),
@@ -103,4 +103,5 @@ FORMAT = Format(
     "Apache-2.0 (kvcache-ai/Mooncake)",
     _knows,
     _read,
+    "ms",
 )

@@ -39,7 +39,7 @@ class _Header(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, gc=False, omit_defaults=True):
-    t: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    t: Annotated[float, msgspec.Meta(ge=0, le=1e19)]
     input: _Count = msgspec.field(name="in")
     output: _Count = msgspec.field(name="out")
     runs: list[tuple[_Count, _Count]] = msgspec.field(default_factory=list)
@@ -55,6 +55,7 @@ def _read(source: Source) -> Trace:
     path = source.path
     rows = msgspec.json.Decoder(_Row)
     header: _Header | None = None
+    per_s = source.per_second("s")
     columns = Columns(None, ordered=True)
     for number, raw in lines(path):
         where = f"{path}:{number}"
@@ -72,7 +73,8 @@ def _read(source: Source) -> Trace:
         if row.runs and header.block_tokens is None:
             raise BadInput("runs of blocks without block_tokens in the header", where, _EXPECTED)
         columns.add(
-            where, row.t, row.input, row.output, row.runs, session=row.session, think_s=row.think
+            where, row.t / per_s, row.input, row.output, row.runs, session=row.session,
+            think_s=None if row.think is None else row.think / per_s,
         )
         if source.full(len(columns)):
             break
@@ -147,4 +149,5 @@ def _rows(trace: Trace) -> Any:
         )
 
 
-FORMAT = Format("offstage", "our own form, written by `offstage trace import`", "", _knows, _read)
+FORMAT = Format("offstage", "our own form, written by `offstage trace import`", "", _knows, _read,
+                "s")

@@ -13,17 +13,17 @@ variance between clients and half within one. A trace made so is synthetic, and 
 """
 
 import math
-import tarfile
-import zlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from statistics import NormalDist
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Columns, Trace
+from offstage.testbeds.workloads.requests.containers import RATES_END, members
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 
 __all__ = ["FORMAT"]
@@ -32,6 +32,7 @@ WINDOW_S = 600.0
 INPUT_TOKENS = (1_020, 4_142)
 OUTPUT_TOKENS = (129, 601)
 _RATE_MAX = 1e5
+_FILE_BYTES_MAX = 16 << 20
 _EXPECTED = (
     "lines of start (s), requests/s, coefficient of variation, Gamma or Weibull (or nothing), "
     "shape and scale are expected"
@@ -72,32 +73,29 @@ def _rate(line: str, where: str) -> _Rate | None:
     return _Rate(start_s, per_s, fields[3], shape)
 
 
+def _text(file: IO[bytes], where: str) -> str:
+    data = file.read(_FILE_BYTES_MAX + 1)
+    if len(data) > _FILE_BYTES_MAX:
+        raise BadInput(f"more than {_FILE_BYTES_MAX >> 20} MiB of one client", where, _EXPECTED)
+    return data.decode("utf-8", "replace")
+
+
 def _clients(source: Source) -> tuple[str, list[list[_Rate]]]:
     """The folder taken, and the rates of each of its clients in order of their names."""
     path = source.path
     folders: dict[str, list[list[_Rate]]] = {}
-    try:
-        with tarfile.open(path) as archive:
-            for member in sorted(archive, key=lambda member: member.name):
-                if not member.isfile() or not member.name.endswith("-trace.csv"):
-                    continue
-                file = archive.extractfile(member)
-                assert file is not None  # a regular file has contents
-                text = file.read().decode("utf-8", "replace")
-                rates = [
-                    _rate(line, f"{path}:{member.name}:{number}")
-                    for number, line in enumerate(text.splitlines(), 1)
-                ]
-                folder = str(PurePosixPath(member.name).parent)
-                folders.setdefault(folder, []).append([rate for rate in rates if rate])
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise BadInput(
-            f"damaged or torn archive ({error})", str(path), "copy the file again"
-        ) from None
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror or error})", str(path), "give a readable file"
-        ) from None
+    archive = members(path)
+    if archive is None:
+        raise BadInput("is no tar archive", str(path), _EXPECTED)
+    texts = {name: _text(file, f"{path}:{name}") for name, file in archive
+             if name.endswith(RATES_END)}  # fmt: skip
+    for name in sorted(texts):
+        rates = [
+            _rate(line, f"{path}:{name}:{number}")
+            for number, line in enumerate(texts[name].splitlines(), 1)
+        ]
+        folder = str(PurePosixPath(name).parent)
+        folders.setdefault(folder, []).append([rate for rate in rates if rate])
     found = {name: clients for name, clients in folders.items() if any(clients)}
     if not found:
         raise BadInput("the archive holds no rate above 0", str(path), _EXPECTED)

@@ -17,8 +17,9 @@ import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Columns, Trace, runs_of
+from offstage.testbeds.workloads.requests.containers import opened
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.trace import decoded, lines, opened
+from offstage.testbeds.workloads.requests.trace import decoded, lines
 
 __all__ = ["FORMAT"]
 
@@ -28,7 +29,7 @@ NESTING_MAX = 8
 FILE_BYTES_MAX = 1 << 28
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _EXPECTED = (
     'a session with "block_size" and "requests" of "t" (s), "in", "out" and "hash_ids" '
     '(or "runs") is expected'
@@ -90,6 +91,7 @@ def _flat(
 def _read(source: Source) -> Trace:
     columns: Columns | None = None
     base = 1 << 20
+    per_s = source.per_second("s")
     for ordinal, (where, session) in enumerate(_sessions(source)):
         if columns is None:
             columns = Columns(session.block_size, ordered=False)
@@ -104,15 +106,16 @@ def _read(source: Source) -> Trace:
         end = 0
         for time_s, entry in _flat(session.requests, where):
             runs = entry.runs if entry.runs is not None else runs_of(entry.hash_ids or [])
+            think = entry.think if entry.think is not None else entry.think_time
             end = max(end, max((first + count for first, count in runs), default=0))
             columns.add(
                 where,
-                start_s + time_s,
+                start_s + time_s / per_s,
                 entry.input,
                 entry.output,
                 [(first + shift, count) for first, count in runs],
                 session=session.id,
-                think_s=entry.think if entry.think is not None else entry.think_time,
+                think_s=None if think is None else think / per_s,
             )
         base += end
     if columns is None or not len(columns):
@@ -127,4 +130,5 @@ FORMAT = Format(
     "Apache-2.0 (callanjfox/kv-cache-tester)",
     _knows,
     _read,
+    "s",
 )

@@ -1,0 +1,98 @@
+"""JSON that somebody else wrote: a file, a line, an answer of a server.
+
+Whatever is wrong with it is a `BadInput` that says where: bytes that are no text, no JSON, nesting
+beyond any bound, a number of thousands of digits, other keys or types than asked for. Nobody else
+decodes JSON from outside.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from offstage.bindings.errors import BadInput
+
+__all__ = ["BYTES_MAX", "decode_json", "json_line", "read_json"]
+
+T = TypeVar("T")
+
+TOO_DEEP = "JSON nested beyond any bound"
+
+BYTES_MAX = 1 << 28
+"""Of a JSON file that is read whole."""
+
+
+def json_line(
+    decoder: "msgspec.json.Decoder[T]", raw: bytes, where: str, mend: str, what: str = ""
+) -> T:
+    """What a decoder makes of one line or file of which `where` says the place. BadInput, with the
+    reason behind `what`."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise _bad(what, str(error), where, mend) from None
+    except RecursionError:
+        raise _bad(what, TOO_DEEP, where, mend) from None
+    except (msgspec.DecodeError, ValueError) as error:  # also bytes that are no UTF-8
+        raise _bad(what, f"not JSON ({error})", where, mend) from None
+
+
+@overload
+def decode_json(raw: bytes, where: str, mend: str, *, what: str = ...) -> Any: ...
+@overload
+def decode_json(raw: bytes, where: str, mend: str, kind: type[T], *, what: str = ...) -> T: ...
+def decode_json(raw: bytes, where: str, mend: str, kind: Any = Any, *, what: str = "") -> Any:
+    """The value of a JSON text, of type `kind` where one is given. BadInput names the line, with
+    the reason behind `what`."""
+    try:
+        constant = None if kind is Any else _no_number
+        value = json.loads(raw.decode("utf-8-sig"), parse_constant=constant)
+    except json.JSONDecodeError as error:
+        reason = f"not JSON ({error.msg} at column {error.colno})"
+        raise _bad(what, reason, f"{where}:{error.lineno}", mend) from None
+    except RecursionError:
+        raise _bad(what, TOO_DEEP, f"{where}:1", mend) from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _bad(what, f"not JSON (no UTF-8: {error.reason})", f"{where}:{line}", mend) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise _bad(what, f"not JSON ({error})", where, mend) from None
+    try:
+        return value if kind is Any else msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _bad(what, str(error), where, mend) from None
+    except RecursionError:
+        raise _bad(what, TOO_DEEP, where, mend) from None
+
+
+@overload
+def read_json(path: Path, mend: str, *, what: str = ...) -> Any: ...
+@overload
+def read_json(
+    path: Path, mend: str, kind: type[T], bytes_max: int = ..., *, what: str = ...
+) -> T: ...
+def read_json(
+    path: Path, mend: str, kind: Any = Any, bytes_max: int = BYTES_MAX, *, what: str = ""
+) -> Any:
+    """As decode_json, of a file of at most `bytes_max` bytes. BadInput also where it cannot be
+    read."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(bytes_max + 1)
+    except FileNotFoundError:
+        raise BadInput("no such file", str(path), mend) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"cannot be read ({reason})", str(path), mend) from None
+    if len(raw) > bytes_max:
+        raise BadInput(f"larger than {bytes_max:,} bytes", str(path), mend)
+    return decode_json(raw, str(path), mend, kind, what=what)
+
+
+def _bad(what: str, reason: str, where: str, mend: str) -> BadInput:
+    return BadInput(f"{what}: {reason}" if what else reason, where, mend)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")

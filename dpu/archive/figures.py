@@ -17,7 +17,7 @@ TENANT = {
                             "fewer tokens than return_tokens_min"),
     "archive_objects_deleted": ("archive_deleted_objects", "deleted from the bucket"),
     "archive_errors": ("archive_errors", "calls that failed"),
-    "archive_damaged": ("archive_damaged_objects", "that failed their check"),
+    "archive_damaged": ("archive_damaged_objects", "reads of objects that failed their check"),
     "archive_dropped": ("archive_dropped_chunks", "chunks that did not go up: the queue was full, "
                         "or the server answered errors"),
 }  # fmt: skip

@@ -5,13 +5,14 @@ was checked against the object's keyed sum, under the keys that its name and hea
 """
 
 import errno
+import hashlib
 import time
 from collections.abc import Sequence
 
 from offstage.bindings.archive import LOOK_MAX, Places
 from offstage.bindings.errors import Corrupt, OffstageError
 from offstage.dpu.archive.format import Block, Shape, keys_of, pack, unpack
-from offstage.dpu.archive.s3 import Bucket
+from offstage.dpu.archive.s3 import Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant, Upload
 
 __all__ = ["bring_back", "look", "send_up"]
@@ -59,19 +60,31 @@ def bring_back(
     state: State, bucket: Bucket, places: Places, shape: Shape, one: Return, ttl_s: int
 ) -> None:
     """Store what the object has. Failed where it does not come; one that fails its check, or is
-    older than blocks live, is deleted."""
+    older than blocks live, is deleted: of the first only what two reads, apart in time, and a HEAD
+    agree on."""
     tenant = one.tenant
     begun_s = time.monotonic()
     size_max = OVERHEAD_BYTES + 16 * shape.layers * shape.payload_bytes
-    data = bucket.get(one.name, size_max)
+    try:
+        data = bucket.get(one.name, size_max)
+    except Failed as failed:
+        if failed.kind != "missing":
+            raise
+        # Somebody else deleted it, or another server answered.
+        if state.doubt(one.name, b"missing") and bucket.holds(one.name, None):
+            state.condemn(tenant, [one.name])
+        return
     tenant.counts["bytes_down"] += len(data)
     name = one.name.rpartition("/")[2]
     try:
         written_s, blocks = unpack(shape, tenant.key, name, data)
     except Corrupt:
         tenant.counts["damaged"] += 1
-        state.condemn(tenant, [one.name])
+        seen = hashlib.blake2b(data, digest_size=16).digest()
+        if state.doubt(one.name, seen) and bucket.holds(one.name, data):
+            state.condemn(tenant, [one.name])
         raise
+    state.trust(one.name)
     if ttl_s and time.time() > written_s + ttl_s:
         state.condemn(tenant, [one.name])
         return

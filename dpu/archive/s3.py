@@ -6,8 +6,13 @@ whether and when another follows is the archive's to say, since a server that is
 slow for all.
 """
 
+import concurrent.futures as futures
+import hashlib
 import importlib
-from collections.abc import Iterator
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +37,12 @@ REFUSED = {
 FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioStorageFull",
         "EntityTooLarge", "507", "413")  # fmt: skip
 MISSING = ("NoSuchKey", "NoSuchVersion")
+HEAD_MISSING = "there is no such bucket"  # a HEAD has no body: 404 is all it says
 LISTING = (b"<ListBucketResult", b"<Error")
+KEYS_MAX = 1000  # of one page of a listing
+BODY_BYTES_MAX = 8 << 20  # of any answer that is no object: 1000 names of 1 KiB, escaped
+DEADLINE_TIMEOUTS = 4  # a call ends after so many `archive.timeout`, however slowly bytes drip in
+LOOK_S = 0.1
 SAID_MAX = 120  # characters of what is no S3: it may be a whole page
 MEND = {
     "the": "correct archive.key_file, or the credentials that botocore finds",
@@ -84,6 +94,15 @@ class Bucket:
             raise BadInput(f"is no S3 endpoint ({error})", options.endpoint or where,
                            "write archive.endpoint as http://host:port") from None  # fmt: skip
         self._client.meta.events.register_first("before-parse.*", _check_page)
+        self._deadline_s = DEADLINE_TIMEOUTS * timeout_s
+        self._stopping = threading.Event()
+        self._size_max = threading.local()
+        session = self._client._endpoint.http_session
+        self._send, session.send = session.send, self._sent
+
+    def stop(self) -> None:
+        """Calls under way end as `gone`, and later ones too."""
+        self._stopping.set()
 
     def check(self) -> str:
         """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot mend:
@@ -99,28 +118,40 @@ class Bucket:
 
     def put(self, name: str, data: bytes) -> None:
         """Store an object, whole or not at all. Failed."""
-        self._call("put_object", Key=name, Body=data, ContentLength=len(data))
+        reply = self._call("put_object", Key=name, Body=data, ContentLength=len(data))
+        if not reply.get("ETag"):
+            raise Failed("refused", "it answers no S3: it took an object and names no tag of it")
 
     def get(self, name: str, size_max: int) -> bytes:
         """An object's bytes. Failed, also where there are more than `size_max`."""
-        reply = self._call("get_object", Key=name)
-        try:
-            data = bytes(reply["Body"].read(size_max + 1))
-        except (OSError, self._errors.BotoCoreError, self._errors.HTTPClientError) as error:
-            raise Failed("gone", str(error)) from None
-        finally:
-            reply["Body"].close()
-        if len(data) > size_max:
-            raise Failed("error", f"more than {size_max} B")
+        reply = self._call("get_object", size_max=size_max, Key=name)
+        data = bytes(reply["Body"].read())
         size = int(reply.get("ContentLength", len(data)))
         if len(data) != size:  # a read with a limit does not see that the connection was cut
             raise Failed("gone", f"{len(data)} B of {size} came")
         return data
 
+    def holds(self, name: str, data: bytes | None) -> bool:
+        """Whether a HEAD says that the object is these bytes, by length and tag, or, None, that
+        there is none: what answered a GET may have been somebody else. Failed: nobody answers."""
+        try:
+            reply = self._call("head_object", Key=name)
+        except Failed as failed:
+            if failed.kind == "missing" or str(failed) == HEAD_MISSING:
+                return data is None
+            raise
+        if data is None:
+            return False
+        tag = str(reply.get("ETag", "")).strip('"')
+        md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        return (tag, reply.get("ContentLength")) == (md5, len(data))
+
     def delete(self, name: str) -> None:
         """It is not there afterwards. Failed."""
         try:
-            self._call("delete_object", Key=name)
+            reply = self._call("delete_object", Key=name)
+            if reply["ResponseMetadata"]["HTTPStatusCode"] != 204:
+                raise Failed("refused", "it answers no S3: a delete has an answer with a page")
         except Failed as failed:
             if failed.kind != "missing":
                 raise
@@ -128,21 +159,57 @@ class Bucket:
     def names(self, prefix: str) -> Iterator[str]:
         """The names that begin so, a page at a time. Failed."""
         more: dict[str, Any] = {}
+        seen: set[str] = set()
         while True:
             page = self._page(Prefix=prefix, **more)
             yield from (str(one["Key"]) for one in page.get("Contents", ()))
             if not page.get("IsTruncated"):
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            token = str(page.get("NextContinuationToken") or "")
+            if not token or token in seen:
+                raise Failed("error", "its listing has more, and names no way on")
+            seen.add(token)
+            more = {"ContinuationToken": token}
 
     def _page(self, **arguments: Any) -> Any:
         """Of a listing. Any XML parses as an empty one: each must say whether more follows."""
-        page = self._call("list_objects_v2", **arguments)
+        page = self._call("list_objects_v2", **{"MaxKeys": KEYS_MAX, **arguments})
+        if len(page.get("Contents", ())) > KEYS_MAX:
+            raise Failed("error", f"more than {KEYS_MAX} names on one page of its listing")
         if "IsTruncated" not in page:
             raise Failed("refused", "it answers no S3: its listing is none")
         return page
 
-    def _call(self, method: str, **arguments: Any) -> Any:
+    def _call(self, method: str, *, size_max: int = BODY_BYTES_MAX, **arguments: Any) -> Any:
+        """One call, at most so many bytes of an answer, within the deadline: in a thread of its
+        own, which is left to itself when that is over, or the archive ends."""
+        done: futures.Future[Any] = futures.Future()
+
+        def work() -> None:
+            self._size_max.value = size_max, time.monotonic() + self._deadline_s
+            try:
+                done.set_result(self._called(method, **arguments))
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=work, name="ofs-archive-call", daemon=True).start()
+        until_s = time.monotonic() + self._deadline_s
+        while not self._stopping.is_set() and time.monotonic() < until_s:
+            if futures.wait([done], LOOK_S).done:
+                return done.result()
+        raise Failed("gone", "no whole answer in time" if not self._stopping.is_set()
+                     else "the archive ends")  # fmt: skip
+
+    def _sent(self, request: Any) -> Any:
+        """As the client's own, with all of the body, which has bounds in size and in time."""
+        request.stream_output = True
+        response = self._send(request)
+        size_max, until_s = self._size_max.value
+        data = _body(response.raw, size_max, until_s)
+        response.raw, response._content = io.BytesIO(data), data
+        return response
+
+    def _called(self, method: str, **arguments: Any) -> Any:
         try:
             return getattr(self._client, method)(Bucket=self._options.bucket, **arguments)
         except self._errors.ClientError as error:
@@ -159,6 +226,25 @@ class Bucket:
             raise Failed("gone", " ".join(str(error).split())) from None
 
 
+def _body(raw: Any, size_max: int, until_s: float) -> bytes:
+    read: Callable[[int], bytes] = getattr(raw, "read1", raw.read)
+    data = bytearray()
+    try:
+        while some := read(1 << 16):
+            data += some
+            if len(data) > size_max:
+                raise Failed("error", f"more than {size_max} B")
+            if time.monotonic() > until_s:
+                raise Failed("gone", "no whole answer in time")
+        return bytes(data)
+    except Failed:
+        raise
+    except Exception as error:  # urllib3's own classes, which botocore does not name
+        raise Failed("gone", str(error)) from None
+    finally:
+        raw.close()
+
+
 def _check_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
     """Failed for a page of something else. botocore's own handler, which comes after this one,
     makes an error of the server of what does not parse, as of a listing that was cut; but that
@@ -166,7 +252,8 @@ def _check_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -
     if operation_model.name != "ListObjectsV2" or response_dict["status_code"] != 200:
         return
     begin = bytes(response_dict["body"][:1024])
-    if not any(one in begin for one in LISTING):
+    body = bytes(response_dict["body"])
+    if b"<!DOCTYPE" in body or b"<!ENTITY" in body or not any(one in begin for one in LISTING):
         text = " ".join(begin.decode(errors="replace").split())[:SAID_MAX]
         raise Failed("refused", f"it answers no S3: {text}")
 

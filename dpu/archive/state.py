@@ -23,6 +23,8 @@ from offstage.dpu.archive.format import keys_of, name_of
 __all__ = ["COUNTS", "RETURNS_MAX", "Return", "State", "Tenant", "Upload"]
 
 RETURNS_MAX = 1024
+DOUBT_S = 60.0  # between the two looks at an object that is to go because of them
+DOUBTS_MAX = 1024
 COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "chunks_left", "objects_deleted",
           "errors", "damaged", "dropped")  # fmt: skip
 PACE_PART = 1 / 16  # that a new return weighs
@@ -113,6 +115,7 @@ class State:
         self.leaving: set[str] = set()  # the journal's names
         self.unnoted: list[tuple[Tenant, str]] = []  # deletes that are not in the journal yet
         self.sweeps: deque[Tenant] = deque()
+        self._doubts: dict[str, tuple[bytes, float]] = {}
         self._pace: tuple[float, float, float] | None = None  # seconds, chunks, when
 
     def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
@@ -276,6 +279,23 @@ class State:
             if self._pace is None or time.monotonic() - self._pace[2] > PACE_S:
                 return 0.0, 0.0
             return self._pace[:2]
+
+    def doubt(self, name: str, seen: bytes) -> bool:
+        """An object was not what it should be: `seen` names how. Whether it was that before too, so
+        long ago that one fault of the way to the server is not both."""
+        with self.lock:
+            before, at_s = self._doubts.get(name, (b"", 0.0))
+            if before == seen:
+                return time.monotonic() - at_s >= DOUBT_S
+            while len(self._doubts) >= DOUBTS_MAX:
+                del self._doubts[next(iter(self._doubts))]
+            self._doubts[name] = seen, time.monotonic()
+            return False
+
+    def trust(self, name: str) -> None:
+        """The object came as it should."""
+        with self.lock:
+            self._doubts.pop(name, None)
 
     def end_return(self, one: Return) -> None:
         """However it went."""

@@ -103,6 +103,7 @@ class Workers:
                 self._wake.wait(LOOK_S)
             self._stopping = True
             self._wake.notify_all()
+        self._bucket.stop()
         for thread in self._threads:
             thread.join()
         self._note()
@@ -211,10 +212,7 @@ class Workers:
             bring_back(self._state, self._bucket, places, self._shape, one, self._ttl_s)
             self._well()
         except Failed as failed:
-            if failed.kind == "missing":  # somebody else deleted it, or the listing was old
-                self._state.condemn(one.tenant, [one.name])
-            else:
-                self._failed(one.tenant, failed)
+            self._failed(one.tenant, failed)
         except OffstageError as error:
             one.tenant.counts["errors"] += 1
             self._log.warning("archive_return_failed", error=str(error))

@@ -4,6 +4,7 @@ It stands beside the real one (swift_server.py) for what no real server does on 
 to answer errors, to take its time, to hand out other bytes. It looks at no signature.
 """
 
+import hashlib
 import threading
 import time
 import urllib.parse
@@ -61,6 +62,10 @@ def _listing(objects: Iterable[str], query: dict[str, str]) -> bytes:
     return f"<ListBucketResult>{text}</ListBucketResult>".encode()
 
 
+def _tag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
 def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -70,7 +75,7 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
             if self._fails(tiny.fail or tiny.fail_puts):
                 return
             tiny.objects[self._name] = data
-            self._send(200, b"")
+            self._send(200, b"", tag=_tag(data))
 
         def do_GET(self) -> None:
             if self._fails(tiny.fail):
@@ -83,6 +88,12 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
                 self._send(200, tiny.objects[self._name], 2 if self.close_connection else 1)
             else:
                 self._error(404, "NoSuchKey")
+
+        def do_HEAD(self) -> None:
+            if self._fails(tiny.fail):
+                return
+            data = tiny.objects.get(self._name)
+            self._send(404 if data is None else 200, data or b"", tag=_tag(data or b""))
 
         def do_DELETE(self) -> None:
             if not self._fails(tiny.fail):
@@ -113,11 +124,13 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
         def _error(self, status: int, code: str) -> None:
             self._send(status, f"<Error><Code>{code}</Code></Error>".encode())
 
-        def _send(self, status: int, data: bytes, part: int = 1) -> None:
+        def _send(self, status: int, data: bytes, part: int = 1, tag: str = "") -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
+            if tag:
+                self.send_header("ETag", tag)
             self.end_headers()
-            self.wfile.write(data[: len(data) // part])
+            self.wfile.write(data[: len(data) // part] if self.command != "HEAD" else b"")
 
         def log_message(self, format: str, *args: object) -> None:
             pass

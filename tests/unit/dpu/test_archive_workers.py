@@ -70,6 +70,9 @@ class Objects:
         if self.after:
             raise Failed(self.after, "after all")
 
+    def stop(self) -> None:
+        pass
+
     def delete(self, name: str) -> None:
         self._ask()
         self.names_.pop(name, None)

@@ -1,0 +1,152 @@
+"""Does the archive keep what it has, whatever one answer of a server, or of what stands in its
+place, says?"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import Corrupt
+from offstage.dpu.archive import s3, state
+from offstage.dpu.archive.format import Shape, name_of
+from offstage.dpu.archive.moves import bring_back
+from offstage.dpu.archive.s3 import Bucket, Failed
+from offstage.dpu.archive.state import Return, State, Tenant
+from offstage.dpu.options import Archive
+from tests.reference.tiny_s3 import BUCKET, TinyS3
+
+pytest.importorskip("botocore", reason="needs the extra s3")
+
+HTML = b"<html><body>Please log in</body></html>"
+NAME = "t/" + name_of([b"k" * 16])
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+
+
+@pytest.fixture
+def tiny() -> Iterator[TinyS3]:
+    with TinyS3() as server:
+        yield server
+
+
+def bucket_of(tiny: TinyS3, timeout_ns: int = 1_000_000_000) -> Bucket:
+    return Bucket(Archive(bucket=BUCKET, endpoint=tiny.endpoint, timeout_ns=timeout_ns), "")
+
+
+def read(tables: State, tenant: Tenant, bucket: Bucket) -> None:
+    one: Any = Return(tenant, NAME)
+    places: Any = None
+    bring_back(tables, bucket, places, Shape(64, 3, 64, "off"), one, 0)
+
+
+def tables() -> tuple[State, Tenant]:
+    tenant = Tenant(0, "t/", b"x" * 32)
+    tenant.add(b"k" * 16, NAME)
+    return State(9, 4, 3), tenant
+
+
+def test_a_page_in_place_of_an_object_deletes_nothing(
+    tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTML on every GET, however often and long: is the object still known, and not to go?"""
+    monkeypatch.setattr(state, "DOUBT_S", 0.0)
+    (held, tenant), bucket = tables(), bucket_of(tiny)
+    tiny.objects[NAME] = b"what was sent up"
+    real = Bucket.get
+    monkeypatch.setattr(Bucket, "get", lambda self, name, size_max: HTML)
+    for _ in range(5):
+        with pytest.raises(Corrupt):
+            read(held, tenant, bucket)
+    assert (tenant.has(NAME), held.unnoted) == (True, [])
+    monkeypatch.setattr(Bucket, "get", real)
+    assert tenant.counts["damaged"] == 5
+
+
+def test_what_is_damaged_twice_and_a_head_agrees_goes(
+    tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is an object that the server really holds damaged deleted, and after one read not yet?"""
+    (held, tenant), bucket = tables(), bucket_of(tiny)
+    tiny.objects[NAME] = b"damaged"
+    for wait_s, gone in ((60.0, False), (60.0, False), (0.0, True)):
+        monkeypatch.setattr(state, "DOUBT_S", wait_s)
+        with pytest.raises(Corrupt):
+            read(held, tenant, bucket)
+        assert (not tenant.has(NAME), len(held.unnoted)) == (gone, gone)
+
+
+def test_one_that_is_not_found_once_is_still_known(
+    tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is a 404 of a server that may be another a miss, and no deletion?"""
+    (held, tenant), bucket = tables(), bucket_of(tiny)
+    read(held, tenant, bucket)
+    read(held, tenant, bucket)
+    assert (tenant.has(NAME), held.unnoted) == (True, [])
+    monkeypatch.setattr(state, "DOUBT_S", 0.0)
+    tiny.objects[NAME] = b"x"
+    assert not bucket.holds(NAME, None)
+    del tiny.objects[NAME]
+    read(held, tenant, bucket)
+    assert not tenant.has(NAME)
+
+
+def test_a_page_confirms_neither_a_put_nor_a_delete(tiny: TinyS3) -> None:
+    """Is a 200 with HTML no answer to a delete, which the journal would forget, nor to a put?"""
+    bucket = bucket_of(tiny)
+    tiny.page = HTML
+    for call in (lambda: bucket.delete(NAME), lambda: bucket.put(NAME, b"x")):
+        with pytest.raises(Failed):
+            call()
+
+
+@pytest.mark.parametrize("page", [
+    b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+    b"<ListBucketResult><IsTruncated>true</IsTruncated>"
+    b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>",
+    b"<ListBucketResult>" + b"<Contents><Key>a</Key></Contents>" * (s3.KEYS_MAX + 1)
+    + b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+    b"<ListBucketResult>" + b" " * s3.BODY_BYTES_MAX + b"</ListBucketResult>",
+    b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult><Contents><Key>&a;</Key></Contents>'
+    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+], ids=["no token", "a token again", "many names", "many bytes", "entities"])  # fmt: skip
+def test_a_listing_beyond_its_bounds_is_a_failure(tiny: TinyS3, page: bytes) -> None:
+    """Does a listing without an end, or without a bound, fail in place of filling memory?"""
+    tiny.page = page
+    with pytest.raises(Failed):
+        list(bucket_of(tiny).names("t/"))
+
+
+def test_a_dripping_answer_ends_with_the_archive(tmp_path: Path) -> None:
+    """A byte at a time, each in time: does a stop end the call, and the deadline without one?"""
+    import socket
+
+    server = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.is_set():
+            try:
+                to = server.accept()[0]
+                to.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not over.wait(0.05):
+                    to.sendall(b"x")
+            except OSError:
+                continue
+
+    threading.Thread(target=drip, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+    bucket = Bucket(Archive(bucket=BUCKET, endpoint=endpoint, timeout_ns=300_000_000), "")
+    with pytest.raises(Failed, match="in time"):
+        bucket.get(NAME, 1 << 20)
+    threading.Timer(0.2, bucket.stop).start()
+    with pytest.raises(Failed, match="ends"):
+        bucket.get(NAME, 1 << 20)
+    over.set()
+    server.close()

@@ -208,6 +208,6 @@ def until_ready(output: Path, daemon: "subprocess.Popen[bytes]") -> None:
 
 def refusal(world: World, line: str) -> str:
     """What the node is told of a daemon that is stopped."""
-    said = world.run("node", f"{line} && exit 1 || [ $? -eq 2 ]")
+    said = world.run("node", f"{line} && exit 1 || [ $? -eq 3 ]")
     assert "Traceback" not in said and len(said.splitlines()) == 1
     return said

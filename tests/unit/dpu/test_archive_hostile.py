@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_s3 import BUCKET, TinyS3
 
 from offstage.bindings.errors import Corrupt
 from offstage.dpu.archive import s3, state
@@ -15,7 +16,6 @@ from offstage.dpu.archive.moves import bring_back
 from offstage.dpu.archive.s3 import Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant
 from offstage.dpu.options import Archive
-from tests.reference.tiny_s3 import BUCKET, TinyS3
 
 pytest.importorskip("botocore", reason="needs the extra s3")
 

@@ -11,11 +11,14 @@ __all__ = ["check_private", "parse_secret", "read_secret"]
 SECRET_BYTES_MIN = 16
 
 
-def check_private(path: Path, *, ours: bool = True) -> None:
+def check_private(
+    path: Path, *, ours: bool = True, found: os.stat_result | None = None
+) -> None:
     """BadInput where others can read or change the file, or, with `ours`, it belongs to somebody
     else than us and root (a folder shared with a virtual machine has its owner's number). OSError
-    where there is none. Of a drive, the group of its node may have it: it is the system's own."""
-    found = path.stat()
+    where there is none. Of a drive, the group of its node may have it: it is the system's own.
+    `found`: of the open descriptor, where there is one."""
+    found = path.stat() if found is None else found
     closed = 0o007 if stat.S_ISBLK(found.st_mode) else 0o077
     if found.st_mode & closed:
         raise BadInput("others can read or change it", str(path), f"chmod 600 {path}")

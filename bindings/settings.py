@@ -168,6 +168,10 @@ def read_table(kind: type[msgspec.Struct], table: Mapping[str, Any], where: str)
 
 def _read(one: Option, value: Any, where: str) -> Any:
     """The typed value of what a file, a variable or a person gave."""
+    texts = [value] if one.unit is None and isinstance(value, str) else value
+    for text in texts if isinstance(texts, list) else ():
+        if isinstance(text, str) and not text.isprintable():
+            raise BadInput(f"{text!a} is not printable", where, "remove such characters")
     plain = value
     if one.unit is not None:
         plain = int(one.unit.parse(value, where))

@@ -98,7 +98,10 @@ class ControlSocket:
     def note_keys(self) -> None:
         """Take clients' keys that were added or removed since."""
         if self._authenticator is not None and self._clients_at_ns() != self._clients_seen_ns:
-            self._log.info("client_keys", count=len(self._read_clients()))
+            try:
+                self._log.info("client_keys", count=len(self._read_clients()))
+            except (OSError, ValueError) as error:  # those that were taken stay
+                self._log.error("client_keys_failed", error=str(error))
 
     def _clients_at_ns(self) -> int:
         try:

@@ -36,7 +36,6 @@ from offstage.dpu.pod.member import PodMember
 from offstage.dpu.process import say_ready
 from offstage.dpu.quotas import give
 from offstage.dpu.recorder import Recorder
-from offstage.dpu.replies import error_reply
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import Hosts, TenantState, draining
 from offstage.dpu.telemetry import Snapshot, Telemetry
@@ -323,26 +322,26 @@ class Daemon:
             self.control.send(frames[0], bad)
             return
         self.log.debug("request", request=type(request).__name__)
+        try:
+            self._handle(frames, request)
+        except Exception as error:
+            self._refuse(frames, request.id, type(request), error)
+
+    def _handle(self, frames: list[bytes], request: p.Request) -> None:
+        """Raises what the requester is to be told."""
         if isinstance(request, p.Drain):
             self._begin_drain(frames, request)
         elif isinstance(request, p.Undrain):
             self._end_drain(frames, request)
         elif isinstance(request, p.StorageMove):
-            self._begin_move(frames, request)
+            self.service.operator(frames[1])
+            self.moves.begin(request.changes)
+            self._moving = frames, request.id
         elif isinstance(request, p.Connect):
-            self._begin_connect(frames, request)
+            self.service.begin_connect(frames[1], request, (frames, request.id))
         else:
             reply = self.service.answer(frames[1], request, frames[0])
             self.deletes.answer(self.service.deleted, frames[0], reply)
-
-    def _begin_move(self, frames: list[bytes], request: p.StorageMove) -> None:
-        try:
-            self.service.operator(frames[1])
-            self.moves.begin(request.changes)
-        except OffstageError as error:
-            self._refuse(frames, request.id, error)
-            return
-        self._moving = frames, request.id
 
     def _answer_move(self) -> None:
         """The move that was asked for has begun, or the firmware refused it."""
@@ -353,15 +352,9 @@ class Daemon:
             if not self.moves.begun():
                 return
             self.control.send(frames[0], p.Ok(id=number))
-        except OffstageError as error:
-            self._refuse(frames, number, error)
+        except Exception as error:
+            self._refuse(frames, number, p.StorageMove, error)
         self._moving = None
-
-    def _begin_connect(self, frames: list[bytes], request: p.Connect) -> None:
-        try:
-            self.service.begin_connect(frames[1], request, (frames, request.id))
-        except OffstageError as error:
-            self._refuse(frames, request.id, error)
 
     def _answer_connects(self) -> None:
         for one in self.connects.ended():
@@ -375,30 +368,24 @@ class Daemon:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_w, b"w")
 
-    def _refuse(self, frames: list[bytes], number: int, error: OffstageError) -> None:
-        refused = error_reply(error)
+    def _refuse(
+        self, frames: list[bytes], number: int, request: type[p.Request], error: Exception
+    ) -> None:
+        refused = self.service.failed(request, error)
         refused.id = number
         self.control.send(frames[0], refused)
 
     def _begin_drain(self, frames: list[bytes], request: p.Drain) -> None:
-        try:
-            self.service.operator(frames[1])
-        except OffstageError as error:
-            self._refuse(frames, request.id, error)
-            return
+        self.service.operator(frames[1])
         self.service.draining = True
         self.log.info("draining")
         self._drains.append((frames, request.id, time.monotonic() + request.timeout_ns / 1e9))
 
     def _end_drain(self, frames: list[bytes], request: p.Undrain) -> None:
-        try:
-            self.service.operator(frames[1])
-            if self._stop_at_s is not None:
-                raise draining()
-            self.device.undrain()
-        except OffstageError as error:
-            self._refuse(frames, request.id, error)
-            return
+        self.service.operator(frames[1])
+        if self._stop_at_s is not None:
+            raise draining()
+        self.device.undrain()
         self.service.draining = False
         for route, number, _ in self._drains:
             reply = p.Drained(id=number, drained=False, dirty_blocks=self._dirty_blocks())

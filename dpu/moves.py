@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings import settings, sides
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput
 from offstage.dpu import options
 from offstage.dpu.config import Config
 from offstage.dpu.derive import derive
@@ -24,7 +24,7 @@ from offstage.dpu.preflight import check_store_file
 from offstage.dpu.sessions import TenantState
 from offstage.dpu.store_places import file_of, opened
 from offstage.dpu.storefile import StoreFile
-from offstage.dpu.tenancy import carry_secret, secrets_beside
+from offstage.dpu.tenancy import carry_secret, check_carried, secrets_beside
 
 __all__ = ["Moves", "follow", "target"]
 
@@ -103,11 +103,19 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
     ):
         raise BadInput("is the present storage", moved.storage.path, "give another drive")
     present, path = Path(file_of(config.storage)), Path(file_of(moved.storage))
-    if path.is_file() and present.is_file() and path.samefile(present):
+    if _same(path, present):
         raise BadInput("is the present storage", str(path), "give another path")
     sides.ensure(moved.storage.backend)
     check_store_file(moved)
     return moved
+
+
+def _same(path: Path, present: Path) -> bool:
+    """BadInput where the kernel takes no such path."""
+    try:
+        return path.is_file() and present.is_file() and path.samefile(present)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot be looked at ({error})", str(path), "give another path") from None
 
 
 class Moves:
@@ -122,7 +130,7 @@ class Moves:
         self._runtime_dir = runtime_dir
         self._target: Config | None = None  # of a move that is beginning or running
         self._thread: threading.Thread | None = None
-        self._refused: OffstageError | None = None
+        self._refused: Exception | None = None
 
     @property
     def beginning(self) -> bool:
@@ -136,7 +144,10 @@ class Moves:
             raise BadInput("a move is running", "storage move", "wait for its end: dpu status")
         moved = target(self._config, changes)
         beside = secrets_beside(moved.storage)
-        for tenant, state in zip(self._config.tenants, self._tenants, strict=True):
+        pairs = list(zip(self._config.tenants, self._tenants, strict=True))
+        for tenant, state in pairs:
+            check_carried(tenant, beside, self._runtime_dir, state.secret)
+        for tenant, state in pairs:
             carry_secret(tenant, beside, self._runtime_dir, state.secret)
         self._target, self._refused = moved, None
         self._thread = threading.Thread(target=self._run, args=(moved,), name="ofs-move")
@@ -177,5 +188,5 @@ class Moves:
     def _run(self, moved: Config) -> None:
         try:
             self._device.move(moved)
-        except OffstageError as error:
+        except Exception as error:  # whoever asked is told, and the daemon logs what is its own
             self._refused = error

@@ -17,7 +17,7 @@ from offstage.dpu.config import Config
 from offstage.dpu.drives import HEAD_BYTES, STORE, block_name, holds, occupied
 from offstage.dpu.storefile import STORE_MAGIC
 
-__all__ = ["check_machine", "check_store_file"]
+__all__ = ["check_machine", "check_store_file", "check_taken"]
 
 
 def check_machine(config: Config) -> None:
@@ -39,11 +39,10 @@ def check_machine(config: Config) -> None:
 
 
 def check_store_file(config: Config) -> None:
-    """BadInput for a file that others can read, or that holds something and is shorter than the
-    store is to be.
+    """BadInput for a file that is no store and not empty, is a store of another size, or is another
+    user's; for a block device that somebody uses or that carries something else, say a mount.
 
-    A store has its whole size before its first byte is written, so a shorter one was cut. So it is
-    for a block device that somebody uses or that carries something else; a mount on it, say."""
+    A file that passes is made private where it is ours; one that is refused is left as it was."""
     storage = config.storage
     if storage.backend == "spdk":
         _check_namespace(config)
@@ -51,38 +50,52 @@ def check_store_file(config: Config) -> None:
     if not storage.path or (storage.backend == "emulated" and not storage.inner):
         return
     path = Path(storage.path)
+    # Not to wait for a writer where it is a pipe. What is looked at is what is changed below.
     try:
-        _close_to_others(path)
-        status = path.stat()
-        if stat.S_ISBLK(status.st_mode):
-            _check_drive(path, status.st_rdev)
-        if not stat.S_ISREG(status.st_mode) or status.st_size >= storage.size_bytes:
-            return
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return  # the firmware says why it cannot be opened
-    if head.startswith(STORE_MAGIC):
-        size_bytes = int.from_bytes(head[32:40], "little")
-        if size_bytes > status.st_size:
-            raise BadInput(
-                f"the store was cut: {status.st_size} B are left of {size_bytes} B", str(path),
-                "restore it from a copy, or give a new path",
-            )  # fmt: skip
-        raise BadInput(
-            f"the store has a size of {size_bytes} B, not {storage.size_bytes} B", str(path),
-            "configure it so, or give a new path",
-        )  # fmt: skip
-    elif head.strip(b"\0"):
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISBLK(status.st_mode):
+            _check_drive(path, status.st_rdev)
+            check_private(path, found=status)
+        elif stat.S_ISREG(status.st_mode):
+            check_taken(path, os.pread(fd, HEAD_BYTES, 0))
+            _check_size(path, os.pread(fd, HEAD_BYTES, 0), status.st_size, storage.size_bytes)
+            if status.st_uid == os.getuid() and status.st_mode & 0o077:
+                os.fchmod(fd, status.st_mode & 0o700)  # blocks are in the clear
+            check_private(path, found=os.fstat(fd))
+        elif not stat.S_ISDIR(status.st_mode):
+            raise BadInput("is neither a file nor a block device", str(path), "give another path")
+    except OSError as error:
+        raise BadInput(f"cannot be read ({error.strerror})", str(path),
+                       "check owner and mode of the file") from None  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+def check_taken(path: Path, head: bytes) -> None:
+    """BadInput where the first HEAD_BYTES of a file say that it is somebody's and no store."""
+    if holds(head) not in ("", STORE):
         raise BadInput("this is no store and not empty", str(path), "give another path")
 
 
-def _close_to_others(path: Path) -> None:
-    """Blocks are in the clear: a file of ours is made private, what others can read is refused."""
-    found = path.stat()
-    if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-        path.chmod(found.st_mode & 0o700)
-    check_private(path)
+def _check_size(path: Path, head: bytes, has_bytes: int, wanted_bytes: int) -> None:
+    """A store has its whole size before its first byte is written, so a shorter one was cut."""
+    if has_bytes >= wanted_bytes:
+        return
+    if head.startswith(STORE_MAGIC):
+        size_bytes = int.from_bytes(head[32:40], "little")
+        if size_bytes > has_bytes:
+            raise BadInput(
+                f"the store was cut: {has_bytes} B are left of {size_bytes} B", str(path),
+                "restore it from a copy, or give a new path",
+            )  # fmt: skip
+        raise BadInput(
+            f"the store has a size of {size_bytes} B, not {wanted_bytes} B", str(path),
+            "configure it so, or give a new path",
+        )  # fmt: skip
 
 
 def _check_drive(path: Path, device: int) -> None:

@@ -8,6 +8,7 @@ and leaves the daemon running.
 import os
 import platform
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -15,9 +16,7 @@ import msgspec
 
 from offstage.bindings import nixl
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import (
-    OffstageError,
-)
+from offstage.bindings.errors import OffstageError
 from offstage.dpu import options
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy, change_tenant
@@ -119,7 +118,9 @@ class Service:
         """What a host is told of a request that raised; what nobody expected is logged."""
         if isinstance(error, OffstageError):
             return error_reply(error)
-        self._log.error("request_failed", request=request.__name__, error=repr(error))
+        self.hosts.counts["requests_failed"] += 1
+        self._log.error("request_failed", request=request.__name__, error=repr(error),
+                        traceback="".join(traceback.format_exception(error)))  # fmt: skip
         return p.Error(code="internal", what="the daemon failed at this request",
                        mend="see the daemon's log")  # fmt: skip
 

@@ -106,7 +106,7 @@ class Hosts:
         self._hosts: dict[bytes, Host] = {}
         self._replaced: set[str] = set()  # tenants whose secret file holds another secret now
         self.counts: Counter[str] = Counter(
-            messages=0, messages_bad=0, logins_refused=0, hosts_dead=0
+            messages=0, messages_bad=0, requests_failed=0, logins_refused=0, hosts_dead=0
         )
 
     def all(self) -> list[Host]:

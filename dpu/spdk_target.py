@@ -26,6 +26,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from offstage.bindings.errors import BadInput, Missing, RunFailed
+from offstage.dpu.drives import HEAD_BYTES
+from offstage.dpu.preflight import check_taken
 
 __all__ = ["Target"]
 
@@ -112,7 +114,8 @@ class Target:
     ) -> str:
         """A drive on a file, which is made or grown to `size_bytes`; its name."""
         try:
-            with Path(path).open("ab") as file:
+            with Path(path).open("a+b") as file:
+                check_taken(Path(path), os.pread(file.fileno(), HEAD_BYTES, 0))
                 if file.tell() < size_bytes:
                     os.posix_fallocate(file.fileno(), 0, size_bytes)
         except OSError as error:

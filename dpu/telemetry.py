@@ -138,6 +138,7 @@ THRESHOLD_GAUGES = {
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
     "messages_bad": "control messages that were refused",
+    "requests_failed": "requests that failed by a mistake of the daemon's, see its log",
     "logins_refused": "logins with a wrong proof",
     "hosts_dead": "hosts that fell silent or vanished; sessions and leases reclaimed",
     "connections": "connections that were let in",

@@ -23,8 +23,9 @@ from offstage.dpu.sessions import Hosts
 from offstage.dpu.storefile import tenants_stored
 
 __all__ = [
-    "carry_secret", "check_secrets", "hold_runtime_dir", "index_key", "metrics_token",
-    "metrics_tokens", "operator_secret", "publish_secret", "secrets_beside", "tenant_secret",
+    "carry_secret", "check_carried", "check_secrets", "hold_runtime_dir", "index_key",
+    "metrics_token", "metrics_tokens", "operator_secret", "publish_secret", "secrets_beside",
+    "tenant_secret",
 ]  # fmt: skip
 
 
@@ -142,6 +143,24 @@ def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: byt
         _write_private(kept.with_suffix(".mark"), _mark(secret))
 
 
+def check_carried(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
+    """BadInput where another secret lies where `carry_secret` would write: that of another store,
+    whose blocks nothing else finds."""
+    kept = _kept_at(tenant, store_path, runtime_dir)
+    for path, text in ((kept, secret.hex()), (kept.with_suffix(".mark"), _mark(secret))):
+        generated = not tenant.secret and not tenant.secret_file
+        if (path == kept and not generated) or not path.exists():
+            continue
+        try:
+            said = path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError as error:
+            raise BadInput(f"cannot be read ({error.strerror})", str(path),
+                           "give another path") from None  # fmt: skip
+        if said != text:
+            raise BadInput("belongs to another store", str(path),
+                           "give another path, or remove it with its store")  # fmt: skip
+
+
 def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
     base = Path(store_path) if store_path else runtime_dir / "memory"
     return base.with_name(f"{base.name}.{tenant.name}.secret")
@@ -194,10 +213,12 @@ def _read_token(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write through a new file, so that nobody ever reads a half of it or another mode."""
+    """Write through a new file, so that nobody ever reads a half of it or another mode. No link
+    that somebody laid there is followed."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fresh.unlink(missing_ok=True)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(text + "\n")
         fresh.replace(path)

@@ -31,7 +31,8 @@ class Journal:
             if path.exists():
                 self._read(path.read_text(encoding="ascii", errors="replace"))
             fresh = path.with_name(f"{path.name}.new")
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fresh.unlink(missing_ok=True)  # of a kill; no link that lies there is followed
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._file = os.fdopen(fd, "w", encoding="ascii")
             self._write("+", self.names)
             fresh.replace(path)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import DeviceTimeout
+from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.daemon import Daemon
 from offstage.dpu.derive import derive
@@ -148,3 +149,22 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
         assert daemon.hosts.all() == []
     finally:
         daemon._close()
+
+
+def test_no_request_of_the_operator_ends_the_daemon(tmp_path: Path, device: Any) -> None:
+    """Every handler fails in turn by a mistake of ours: is each answered and counted?"""
+    daemon = make(tmp_path, device)
+    told: list[Any] = []
+    daemon.control.send = lambda route, reply: told.append(reply)  # type: ignore[method-assign]
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("embedded null byte")
+
+    daemon.service.operator = daemon.service.begin_connect = fails  # type: ignore[method-assign]
+    requests: list[Any] = [p.Drain(timeout_ns=1), p.Undrain(), p.Connect(blob=b""),
+                           p.StorageMove(changes={"path": "a\0b"})]  # fmt: skip
+    for request in requests:
+        daemon._take([b"route", b"ticket", p.encode(request)])
+    assert [one.code for one in told] == ["internal"] * len(requests)
+    assert daemon.hosts.counts["requests_failed"] == len(requests)
+    daemon._close()

@@ -165,3 +165,34 @@ def test_a_move_that_is_refused_or_fails_leaves_the_storage_what_it_was(tmp_path
     with pytest.raises(BadInput, match="is the present storage"):
         moves.begin({"path": str(tmp_path / "one")})
     moves.close()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\udc80b", "/" + "d" * 5000, "/dev/null", ""])
+def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_path: Path) -> None:
+    """Is each of these bad input, and no exception that ends the daemon?"""
+    (tmp_path / "one").write_bytes(b"")
+    moves, _ = moves_of(Device(), tmp_path / "one")
+    with pytest.raises(BadInput):
+        moves.begin({"path": path})
+
+
+def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:
+    """Would the secret that lies beside the new place be lost? Its store is found by no other."""
+    (tmp_path / "one").write_bytes(b"")
+    kept = tmp_path / "two.default.secret"
+    kept.write_text("ab" * 32)
+    moves, _ = moves_of(Device(), tmp_path / "one")
+    with pytest.raises(BadInput, match="belongs to another store"):
+        moves.begin({"path": str(tmp_path / "two")})
+    assert kept.read_text() == "ab" * 32
+
+
+def test_a_move_that_fails_by_a_mistake_of_ours_is_told(tmp_path: Path) -> None:
+    """Does an exception on the move's thread reach who asked, instead of an ok?"""
+    (tmp_path / "one").write_bytes(b"")
+    device = Device()
+    device.move = lambda config: 1 / 0  # type: ignore[assignment, return-value]
+    moves, _ = moves_of(device, tmp_path / "one")
+    moves.begin({"path": str(tmp_path / "two")})
+    with pytest.raises(ZeroDivisionError):
+        wait_begun(moves)

@@ -50,3 +50,29 @@ def test_more_memory_or_cores_than_there_are_is_refused() -> None:
         check_machine(load(overrides={"daemon.cpu": "4095"}, environ={}))
     mine = str(min(os.sched_getaffinity(0)))
     check_machine(load(overrides={"daemon.cpu": mine}, environ={}))
+
+
+def test_a_file_that_is_refused_keeps_its_mode_and_bytes(tmp_path: Path) -> None:
+    """Is what is no store looked at, of any size, before its mode is changed? And a pipe not waited
+    for?"""
+    for size_bytes in (100, SIZE_BYTES):
+        file = tmp_path / f"alien{size_bytes}"
+        file.write_bytes(b"x" * size_bytes)
+        file.chmod(0o644)
+        with pytest.raises(BadInput, match="no store and not empty"):
+            check_store_file(stored_at(file))
+        assert file.stat().st_mode & 0o777 == 0o644 and file.stat().st_size == size_bytes
+    os.mkfifo(tmp_path / "pipe", 0o644)
+    with pytest.raises(BadInput, match="neither a file nor a block device"):
+        check_store_file(stored_at(tmp_path / "pipe"))
+    (tmp_path / "empty").touch(0o644)
+    check_store_file(stored_at(tmp_path / "empty"))
+    assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\x1b[31mb", "a\nb", "a\udc80b", "a\u202eb"])
+def test_a_path_that_is_no_text_is_refused(path: str) -> None:
+    """Is a zero byte, an escape, a surrogate or a change of direction one line of bad input?"""
+    with pytest.raises(BadInput, match="not printable") as refused:
+        load(overrides={"storage.path": path}, environ={})
+    assert str(refused.value).isprintable()

@@ -56,6 +56,7 @@ TICK_S = 0.5  # heartbeats, expiry, snapshot
 RECORD_S = 0.025
 DRAIN_S = 0.01
 MESSAGES_MAX = 64  # of one turn, so that a flood does not starve the rest
+AGAIN_S = 2.0  # whoever signals a process and then its group (timeout(1)) means one request
 CUT_HOSTS_S = 1.0  # a terminating daemon lets its hosts finish what they wait for
 
 OpenDevice = Callable[[], DeviceLike]
@@ -70,6 +71,7 @@ class Daemon:
         self.log = Log(config.daemon.log_level)
         self._closing: list[Callable[[], object]] = []
         self._signals = 0
+        self._signalled_s = 0.0
         self._stuck = False  # the reactor does not answer: joining its thread would hang
         self._lost = False  # it ends with blocks that are only in memory
         self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
@@ -216,7 +218,10 @@ class Daemon:
         self._next_tick_s = 0.0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
+        now_s = time.monotonic()
+        if not self._signals or now_s - self._signalled_s >= AGAIN_S:
+            self._signals += 1
+            self._signalled_s = now_s
 
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
@@ -257,7 +262,7 @@ class Daemon:
         except OSError as error:
             self.log.warning("watch_failed", error=str(error))
         self._watch_fd = None
-        self._signals += 1
+        self._on_signal(signal.SIGTERM, None)
         self.log.info("starter_gone")
 
     def _pause_s(self) -> float:
@@ -400,7 +405,8 @@ class Daemon:
             self._stop_at_s = now_s + self._config.daemon.drain_timeout_ns / 1e9
             self._cut_at_s = now_s + CUT_HOSTS_S
             self.service.draining = True
-            self.log.info("terminating", drain_timeout_ns=self._config.daemon.drain_timeout_ns)
+            self.log.info("terminating", drain_timeout_ns=self._config.daemon.drain_timeout_ns,
+                          note=f"a signal after {AGAIN_S:.0f} s ends it at once")  # fmt: skip
         if self._signals > 1:
             self.log.warning("stopped_undrained")
             return False

@@ -3,8 +3,9 @@
 Model: the firmware forgets a block at once, and then has every copy of it on the drive overwritten.
 The answer to the host waits for that with a ticket of its tenant, which the loop shows again in
 each turn until the device says that all is done. Where nothing more of it ends for
-`storage.io_timeout`, the drive refuses the writes: the host is told that the delete may not outlast
-a restart, and the device goes on trying. Belongs to the daemon's loop.
+`storage.io_timeout`, the drive refuses the writes (it ended some with an error) or is busy: the
+host is told which, and that the delete may not outlast a restart; the device goes on trying.
+Belongs to the daemon's loop.
 """
 
 import time
@@ -30,6 +31,7 @@ class _Held:
     ticket: int
     left: int
     until_s: float
+    errors: int  # of the drive, when it began to wait
 
 
 class Deletes:
@@ -52,7 +54,7 @@ class Deletes:
             self._send(route, reply)
             return
         until_s = time.monotonic() + self._patience_s
-        self._held.append(_Held(route, reply, tenant, 0, 0, until_s))
+        self._held.append(_Held(route, reply, tenant, 0, 0, until_s, self._errors()))
         self.turn()
 
     def turn(self) -> None:
@@ -73,13 +75,25 @@ class Deletes:
         except OffstageError:  # a reactor that is stuck, or ends: nothing is known
             return False, one.ticket, one.left
 
+    def _errors(self) -> int:
+        """I/O that the drive ended with an error; -1 where nothing is known."""
+        try:
+            return int(self._device.status().get("store", {}).get("io_errors", 0))
+        except OffstageError:
+            return -1
+
     def _late(self, one: _Held) -> p.Reply:
-        self._log.error("delete_not_on_drive", tenant=one.tenant, left=one.left)
+        refused = self._errors() > one.errors >= 0
+        self._log.error("delete_not_on_drive", tenant=one.tenant, left=one.left, refused=refused)
         if isinstance(one.reply, p.SessionsOpened):
             one.reply.deleted = False
             return one.reply
         return p.Error(
             id=one.reply.id, code="io", where=f"{one.left} writes",
-            what="the blocks may come back at a restart: the drive refuses the writes",
-            mend="look at dmesg and the drive; they are tried again by themselves",
+            what="the blocks may come back at a restart: " + (
+                "the drive refuses the writes" if refused
+                else "the drive is busy or does not answer"
+            ),
+            mend="look at dmesg and the drive; they are tried again by themselves" if refused
+            else "wait, or raise storage.io_timeout; they are written as the drive takes them",
         )  # fmt: skip

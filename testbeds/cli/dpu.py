@@ -90,7 +90,7 @@ def serve(
         str | None, typer.Option("--zone", help="what fails together with it: a rack")
     ] = None,
 ) -> None:
-    """Run the daemon until SIGTERM drains it; a second signal stops it at once."""
+    """Run the daemon until SIGTERM drains it; one 2 s later or more stops it at once."""
     from offstage.dpu.config import load
     from offstage.dpu.daemon import Daemon
     from offstage.dpu.derive import derive

@@ -35,4 +35,22 @@ def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
     late = patience_ns != 10**12
     assert [type(reply) for _, reply in sent[2:]] == [p.Error if late else p.Ok, p.SessionsOpened]
     assert [reply.id for _, reply in sent[2:]] == [3, 4]
+    if late:
+        assert isinstance(said := sent[2][1], p.Error) and "is busy" in said.what
     assert opened.deleted is not late and deletes.pause_s(5.0) == 5.0
+
+
+@pytest.mark.parametrize("errors", [0, 3])
+def test_a_busy_drive_is_not_said_to_refuse(errors: int, device: Any) -> None:
+    """Is a refusal said of a drive that ended writes with errors, and of no other?"""
+    sent: list[p.Reply] = []
+    config = Config(storage=Storage(io_timeout_ns=1_000_000))
+    deletes = Deletes(config, device, lambda to, reply: sent.append(reply), Log("error"))
+    device.wiping, counted = 7, {"store": {"io_errors": 5}}
+    device.status = lambda: counted
+    deletes.answer(0, b"r", p.Ok(id=1))
+    counted["store"]["io_errors"] += errors
+    while not sent:
+        deletes.turn()
+    assert isinstance(said := sent[0], p.Error)
+    assert ("refuses" in said.what) == (errors > 0) and ("busy" in said.what) == (errors == 0)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput
@@ -34,10 +35,9 @@ def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
 
     `shared`: other users reach the sockets in it by name; they can neither list nor change it."""
     try:
+        _check_owners(directory)
         _make_folder(directory, shared)
-        owners = {directory.stat().st_uid, directory.parent.stat().st_uid}
-        if not owners <= {os.getuid(), 0}:
-            raise BadInput("belongs to another user", str(directory), "set daemon.runtime_dir")
+        _check_owners(directory)
         directory.chmod(0o711 if shared else 0o700)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -55,6 +55,20 @@ def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock
+
+
+def _check_owners(directory: Path) -> None:
+    """BadInput where somebody else had the folder, the one it is in, or a link there, before us."""
+    for one in (directory.parent, directory):
+        if not os.path.lexists(one):
+            continue
+        for found in (one.lstat(), one.stat()):
+            others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+            if found.st_uid not in (os.getuid(), 0):
+                raise BadInput("belongs to another user", str(one),
+                               "set XDG_RUNTIME_DIR, or daemon.runtime_dir")  # fmt: skip
+            if one != directory and others and not stat.S_ISLNK(found.st_mode):
+                raise BadInput("others can change it", str(one), f"chmod go-w {one}")
 
 
 def _make_folder(directory: Path, shared: bool) -> None:

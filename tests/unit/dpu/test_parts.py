@@ -185,3 +185,28 @@ def test_the_reference_pages_name_every_metric_and_message(
         assert f"`{kind.__name__}" in messages or f"[{kind.__name__}]" in messages, kind
     for code in get_args(p.ErrorCode):
         assert f"`{code}`" in messages
+
+
+def test_a_runtime_folder_that_others_had_first_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is a folder above it that others can change, or a link of theirs, refused and left alone?"""
+    base = tmp_path / "offstage-1"
+    base.mkdir()
+    base.chmod(0o777)
+    with pytest.raises(BadInput, match="others can change it"):
+        hold_runtime_dir(base / "c")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    lstat = Path.lstat
+
+    def another(self: Path) -> os.stat_result:
+        found = lstat(self)
+        if self.name != "link":
+            return found
+        return os.stat_result([*found[:4], os.getuid() + 1, *found[5:10]])
+
+    monkeypatch.setattr(Path, "lstat", another)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        hold_runtime_dir(tmp_path / "link/c")
+    assert not list(base.iterdir()) and not list((tmp_path / "theirs").iterdir())

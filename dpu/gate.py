@@ -9,7 +9,9 @@ connection that is a message's length ahead is not read until then, and is close
 Where the gate is full, whoever has the most connections loses the one that has been silent for
 longest: nobody shuts another out by having many. A connection is its tenant's from the first
 message on that came by it with a host's ticket; until then it is its address's, or, where it is of
-this machine and by a path, its user's. A host that loses an idle one connects again by itself.
+this machine and by a path, its user's. Those that named no tenant displace each other while they
+are more than half, so that no number of addresses displaces a host. A host that loses an idle one
+connects again by itself.
 
 One thread of its own; `took` may come from any other.
 """
@@ -218,7 +220,9 @@ class Gate:
     def _make_room(self) -> None:
         if len(self._pairs) < self._connections_max:
             return
-        (peer, count), *_ = Counter(one.peer for one in self._pairs.values()).most_common(1)
+        strangers = [one for one in self._pairs.values() if not one.peer.startswith("tenant ")]
+        crowd = strangers if 2 * len(strangers) > len(self._pairs) else self._pairs.values()
+        (peer, count), *_ = Counter(one.peer for one in crowd).most_common(1)
         oldest = min((one for one in self._pairs.values() if one.peer == peer),
                      key=lambda one: one.heard_s)  # fmt: skip
         self.counts["displaced"] += 1

@@ -17,6 +17,7 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu import gate
 from offstage.dpu.config import load
 from offstage.dpu.control_socket import ControlSocket
+from offstage.dpu.gate import Gate, _Pair
 from offstage.dpu.log import Log
 from offstage.dpu.sessions import Hosts
 
@@ -195,3 +196,17 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     control.close()
 
 
+
+
+def test_connections_of_many_addresses_displace_no_host() -> None:
+    """Each address has one connection, a tenant has three: does a stranger make room for the next?
+    """
+    gate = Gate("ipc://@x", connections_max=8, message_bytes_max=1, shared=False, log=quiet())
+    pairs = []
+    for number, peer in enumerate(["tenant a"] * 3 + [f"10.0.0.{at}" for at in range(5)]):
+        ends = socket.socketpair()
+        pairs.append(_Pair(*ends, peer, float(number)))
+        gate._pairs[str(number)] = pairs[-1]
+    gate._make_room()
+    assert [one.peer for one in pairs].count("tenant a") == 3 and pairs[3].peer == ""
+    gate.close()

@@ -369,3 +369,11 @@ def test_what_is_kept_of_segments_is_the_tenants_own(world: World) -> None:
     assert isinstance(status, p.StatusReply)
     shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}
     assert shown == {"red": 1, "blue": 0}
+
+
+def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:
+    """Are an escape, a new line and a change of direction shown, and not done?"""
+    stream = io.StringIO()
+    Log("info", stream, text=True).info("host", name="a\x1b[2J\nfake error\u202eb")
+    assert stream.getvalue().endswith("name=a\\x1b[2J\\nfake error\\u202eb\n")
+    assert stream.getvalue().rstrip("\n").isprintable()

@@ -487,8 +487,9 @@ class Service:
                 "cores": os.cpu_count(), "store": path}  # fmt: skip
 
     def counts(self) -> dict[str, int]:
-        """The daemon's own counters: of its messages and of the connections that they come by."""
-        return {**self.hosts.counts, **self.attachments.counts()}
+        """The daemon's own figures: of its messages, the connections that they come by, its pod."""
+        doubt = {} if self.pod is None else {"pod_in_doubt": int(bool(self.pod.keeper.doubt))}
+        return {**self.hosts.counts, **self.attachments.counts(), **doubt}
 
 
 def _check_session(host: Host, session: int) -> None:

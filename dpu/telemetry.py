@@ -146,6 +146,10 @@ DAEMON_COUNTERS = {
     "connections_stalled": "of them, closed in the middle of a message that did not end",
 }
 
+DAEMON_GAUGES = {
+    "pod_in_doubt": "1: the pod's map went back or is another one, and nobody is served",
+}
+
 
 class Snapshot(dict[str, Any]):
     """`tenants`: name -> ledger; `shares`: name -> its figures at the drive; `status` and
@@ -163,6 +167,8 @@ class View(Collector):
         snapshot, who = self._snapshot, self._who
         daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
         yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
+        state = {name: (name, text) for name, text in DAEMON_GAUGES.items()}
+        yield from _plain(snapshot["daemon"], state, GaugeMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
         tenants: Mapping[str, Any] = snapshot["tenants"]
         shares: Mapping[str, Any] = snapshot["shares"]

@@ -20,7 +20,7 @@ order, and each rule is needed there: decision 95.
 Times are whole numbers of one unit, of the clock of who calls.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -77,10 +77,11 @@ def reads_memory(asked: int, now: int, ttl: int) -> bool:
     return ttl == 0 or now - asked <= 3 * ttl // 8
 
 
-def adopts(written_epoch: int, deleted_epoch: int) -> bool:
-    """Whether a block of a tenant still stands: it was written after its last deletion. Asked for
-    each block when a deletion is carried out, and by a daemon that comes back with its store."""
-    return written_epoch >= deleted_epoch
+def adopts(carried_out: Collection[str], purges: Iterable[str]) -> bool:
+    """Whether a tenant's blocks stand as a store has them: of each deletion that the map names, by
+    its random id, the store has seen that it was carried out. Epochs do not tell: they are counted
+    anew where the map was put back."""
+    return all(one in carried_out for one in purges)
 
 
 def held_since(

@@ -7,8 +7,9 @@ daemon's loop carries out what a newer map says and calls `carried_out`. Who is 
     adopting   its life is in the map, and what was deleted while it was away is being dropped
     serving    hosts are served until `serves_until`
     over       its lease has ended, or the map has it no more: the loop lets all hosts go, `left`
-    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers; or
-               it was removed from a map without leases, and stays out until it is started anew
+    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers and
+               the map is in no doubt (`pod.history`); or it was removed from a map without leases,
+               and stays out until it is started anew
 
 Where it is not heard, it asks the other members: whether these, which are not heard either, promise
 not to take this daemon out of the map. With a promise of each it serves as with a confirmation.
@@ -18,6 +19,9 @@ holds against its own clock what it was told last.
 """
 
 import contextlib
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,12 +40,16 @@ from offstage.dpu.pod.fence import (
     serves_until,
     takes_out,
 )
+from offstage.dpu.pod.history import Seen, brought, comes_of, doubt, doubted
 from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, reconciled
 from offstage.dpu.pod.membership import Lease, Membership
 
 __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
 
 BEATS_PER_LEASE = 6
+UNANSWERED_PER_LEASE = 24
+"""A question to whoever keeps the map that is unanswered for such a part of a lease is silence
+already: members ask at unlike times, and one that waits for another to notice would be fenced."""
 LOOK_S = 0.3
 STATIC_NS = 3 * 10**9
 """In the place of a lease where the map has none: how soon a change of the map is seen."""
@@ -64,12 +72,13 @@ class Keeper:
     """Keeps the lease of `member`. The calls marked so are the loop's, any other the thread's."""
 
     def __init__(
-        self, membership: Membership, member: Member, epoch: int,
+        self, membership: Membership, member: Member, seen: Seen, holder: str,
         serve_until: Callable[[int], None], wake: Callable[[], None], log: Log, peers: Asking,
         clock: Callable[[], int] = boot_ns,
     ) -> None:  # fmt: skip
-        """`epoch`: of the newest map whose deletions its store has seen. `serve_until` may be
-        called from any thread; `wake` makes the loop turn; `peers` asks other members."""
+        """`seen`: the newest map whose deletions its store has seen; `holder`: under which id this
+        daemon had its name last. `serve_until` may be called from any thread; `wake` makes the loop
+        turn; `peers` asks other members."""
         self._membership, self._member, self._clock = membership, member, clock
         self._peers = peers
         self._serve_until, self._wake, self._log = serve_until, wake, log
@@ -83,12 +92,21 @@ class Keeper:
         self._joined = 0
         self._reported: dict[Life, int] = {}
         self._silent = ""
+        self._asked: int | None = None  # when whoever keeps the map was asked, who has not answered
+        self._all_promise = True
+        self._not_before = 0  # hosts may read memory of the life in doubt for part of its lease
         self._removed = False
         self._taking: set[Life] = set()
         self._held: dict[Life, int] = {}  # when who was asked for the promise that it gave last
         self.phase: Phase = "away"
         self.newest = PodMap()
-        self.standing = Standing(0, epoch, 1, 0)
+        self.seen, self.holder = seen, holder
+        self.doubt = ""
+        """Why the newest map is not followed."""
+        self.unknown = False
+        """It cannot tell what it missed: more was changed meanwhile than the map names, or its
+        store is of another pod. Then all that it has is dropped."""
+        self.standing = Standing(0, seen.epoch, 1, 0)
         self.promised: dict[Life, int] = {}
         """When each life was promised last that this daemon does not take it out."""
         serve_until(0)
@@ -112,6 +130,7 @@ class Keeper:
         """What the maps up to `epoch` deleted is gone here."""
         with self._lock:
             self.standing = confirmed(self.standing, self.standing.asked, epoch)
+            self.unknown = False
             if self.phase == "adopting" and epoch >= self._joined:
                 self.phase = "serving"
                 self._tell()
@@ -134,12 +153,17 @@ class Keeper:
 
     def promise(self, life: Life) -> bool:
         """Another member asks not to be taken out for a whole lease from now on. Not where this
-        daemon is heard: then the other is cut off alone; nor once it has begun to take it out."""
+        daemon is heard: then the other is cut off alone; nor once it has begun to take it out. One
+        that is refused makes this daemon ask now whether it is heard still."""
         with self._lock:
-            if not self._silent or life in self._taking:
-                return False
-            self.promised[life] = self._clock()
-            return True
+            now, asked, ttl = self._clock(), self._asked, self.standing.ttl
+            waits = asked is not None and now - asked >= ttl // UNANSWERED_PER_LEASE
+            good = (bool(self._silent) or waits) and life not in self._taking
+            if good:
+                self.promised[life] = now
+        if not good:
+            self._kick.set()
+        return good
 
     def left(self) -> None:
         """No host of the life that is over has anything of this daemon any more."""
@@ -164,6 +188,8 @@ class Keeper:
         while not self._stop.is_set():
             beat_s = (self.standing.ttl or STATIC_NS) / BEATS_PER_LEASE / 1e9
             pause_s = begun_s + beat_s - time.monotonic()
+            if self._silent and not self._all_promise:  # some may not have noticed yet
+                pause_s = beat_s * BEATS_PER_LEASE / UNANSWERED_PER_LEASE
             self._kick.wait(max(pause_s, 0.0))
             self._kick.clear()
             begun_s = time.monotonic()
@@ -186,9 +212,10 @@ class Keeper:
             return
         if self._silent:  # first, since whoever keeps the map may take its time not to answer
             self._unheard()
-        asked = self._clock()
+        self._asked = asked = self._clock()
         kept = self._lease.keep()
         if self._lease.lost:
+            self._asked = None
             self._over("its lease has ended")
             return
         pod = self._membership.map() if kept else self.newest
@@ -196,9 +223,12 @@ class Keeper:
             if not self._silent:
                 self._unheard()
             return
+        self._asked = None
         own = pod.find(self._member.name)
-        if self._is_another(pod):
-            self._over("the map is another one, or went back")
+        if why := doubt(pod, self.seen):
+            self._not_before = self.standing.asked + self.standing.ttl
+            self._over(why)
+            self._in_doubt(pod, why)
             return
         if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
             self._removed = not self.standing.ttl and own is not None and own.state == "gone"
@@ -209,7 +239,7 @@ class Keeper:
         with self._lock:
             self.standing = confirmed(self.standing, asked, self.standing.epoch)
             newer = pod.epoch > self.newest.epoch
-            self.newest = pod
+            self.newest, self.seen = pod, Seen.of(pod)
             if self.phase == "serving":
                 self._tell()
         if newer:
@@ -227,49 +257,87 @@ class Keeper:
         for one in self._peers(own, others):
             self._held[one] = asked
         with self._lock:
+            self._all_promise = all(
+                self._held.get((one.name, one.incarnation)) == asked for one in others
+            )
             held = held_since(self._held, [(one.name, one.incarnation) for one in others], asked)
             if held is not None and self.phase == "serving":
                 self.standing = confirmed(self.standing, held, self.standing.epoch)
                 self._tell()
 
     def _join(self) -> None:
-        """A new life: first its key under a lease, then its place in the map."""
+        """A new life: first its key under a lease, then its place in the map. Not in doubt."""
         name, pod = self._member.name, self._membership.map()
-        if pod.epoch < self.standing.epoch or self._is_another(pod):
+        if why := doubt(pod, self.seen):
+            self._in_doubt(pod, why)
+            return
+        self._note_doubt("")
+        if self._clock() < self._not_before:
+            return
+        strange = not comes_of(pod, self.seen)
+        self.unknown = self.unknown or (strange and pod.is_long)
+        if strange:
             self.standing = replace(self.standing, epoch=0)
+            self._taking.clear()
+            self._held.clear()
         before = pod.find(name)
         draining = before is not None and before.state == "draining"
         member = msgspec.structs.replace(
-            self._member, incarnation=before.incarnation + 1 if before else 1,
+            self._member,
+            incarnation=max(before.incarnation if before else 0, self.standing.incarnation) + 1,
             state="draining" if draining else "up",
         )  # fmt: skip
-        asked = self._clock()
-        lease = self._membership.announce(_living(member, self.standing.epoch))
-        if lease.ttl_ns == 0:
-            member = msgspec.structs.replace(member, incarnation=0)
-            pod = self._membership.change(lambda pod: _registered(pod, member))
-        else:
-            try:
-                pod = self._membership.change(
-                    lambda pod: added(leased(pod, name, lease.ttl_ns), member)
-                )
-            except BadInput:
-                with contextlib.suppress(OffstageError):
-                    lease.end()
-                raise
+        asked, holder = self._clock(), secrets.token_hex(8)
+        lease = self._membership.announce(_living(member, self.standing.epoch, holder), self.holder)
+        self.holder = holder
+        try:
+            pod = self._membership.change(lambda found: self._joined_to(found, member, lease))
+        except BadInput:
+            with contextlib.suppress(OffstageError):
+                lease.end()
+            raise
+        life = member.incarnation if lease.ttl_ns else 0
         with self._lock:
             self._lease, self._said, self._joined = lease, self.standing.epoch, pod.epoch
-            self.standing = Standing(member.incarnation, self.standing.epoch, lease.ttl_ns, asked)
-            self.newest, self.phase = pod, "adopting"
+            self.standing = Standing(life, self.standing.epoch, lease.ttl_ns, asked)
+            self.newest, self.seen, self.phase = pod, Seen.of(pod), "adopting"
             self._reported.clear()
-        self._log.info("pod_joined", name=name, life=member.incarnation, epoch=pod.epoch,
-                       lease_ns=lease.ttl_ns)  # fmt: skip
+        self._log.info("pod_joined", name=name, life=life, epoch=pod.epoch, lease_ns=lease.ttl_ns)
         self._wake()
 
-    def _is_another(self, pod: PodMap) -> bool:
-        """Whether it did not come of the newest map that was seen: what it deleted is unknown."""
-        last = self.newest
-        return pod.epoch < last.epoch or bool(last.epoch and pod.identity != last.identity)
+    def _joined_to(self, found: PodMap, member: Member, lease: Lease) -> PodMap:
+        """The map with the member, and with the deletions that it saw in a history that is over."""
+        if why := doubt(found, self.seen):
+            raise BadInput(why, "pod map", "see offstage pod status")
+        if not comes_of(found, self.seen) and not found.is_long:
+            found = brought(found, self.seen)
+        if lease.ttl_ns:
+            return added(leased(found, member.name, lease.ttl_ns), member)
+        return _registered(found, msgspec.structs.replace(member, incarnation=0))
+
+    def _in_doubt(self, pod: PodMap, why: str) -> None:
+        """Nobody is served until an operator accepts the map. What this daemon alone knows of it,
+        it says to all: once, and with what it has seen deleted."""
+        self._note_silence("")
+        self._note_doubt(why)
+        name = self._member.name
+        if name in pod.doubt or comes_of(pod, self.seen):
+            return
+
+        def said(found: PodMap) -> PodMap:
+            if name in found.doubt:
+                raise _AsItWas
+            return doubted(found, name, self.seen)
+
+        with contextlib.suppress(_AsItWas):
+            self._membership.change(said)
+
+    def _note_doubt(self, why: str) -> None:
+        if bool(why) != bool(self.doubt):
+            level = self._log.error if why else self._log.info
+            level("pod_in_doubt" if why else "pod_accepted", why=why or self.doubt,
+                  mend="offstage pod status MAP; offstage pod accept MAP")  # fmt: skip
+        self.doubt = why
 
     def _over(self, why: str) -> None:
         self._serve_until(0)
@@ -289,7 +357,7 @@ class Keeper:
     def _say(self, own: Member) -> None:
         assert self._lease is not None
         epoch = self.standing.epoch
-        self._lease.say(_living(own, epoch))
+        self._lease.say(_living(own, epoch, self.holder))
         self._said = epoch
 
     def _look(self, pod: PodMap) -> None:
@@ -335,9 +403,10 @@ class Keeper:
         self._silent = why
 
 
-def _living(member: Member, epoch: int) -> Living:
+def _living(member: Member, epoch: int, holder: str) -> Living:
     fields: dict[str, Any] = msgspec.structs.asdict(member)
-    return Living(**fields, carried_out=epoch)
+    return Living(**fields, carried_out=epoch, holder=holder, host=socket.gethostname(),
+                  pid=os.getpid())  # fmt: skip
 
 
 def _registered(pod: PodMap, member: Member) -> PodMap:

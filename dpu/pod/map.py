@@ -4,8 +4,12 @@ A map never changes: a transition gives another one, and whoever keeps it (`pod.
 that its epoch, which grows with every change. A member's *incarnation* is one life of its daemon:
 it grows with each start, so what was addressed to an earlier life is told from what is meant now.
 A member that left stays in the map as `gone`, so that its incarnation is not used again.
+
+Counters order changes and name none: a map that was put back counts through the same numbers again.
+What names a change, a deletion or an acceptance is a random id (`pod.history`).
 """
 
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
@@ -18,13 +22,15 @@ from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.segments import SegmentGrid
 
 __all__ = [
-    "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State", "added", "checked", "deleted",
-    "from_tables", "leased", "moved", "noted", "reconciled",
+    "HISTORY_MAX", "PURGES_MAX", "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State",
+    "added", "checked", "deleted", "from_tables", "leased", "moved", "noted", "reconciled",
 ]  # fmt: skip
 
 WEIGHT_MAX = 1 << 20
 MEMBERS_MAX = 256
 FORMER_MAX = 4
+HISTORY_MAX, PURGES_MAX = 256, 8
+"""Changes that a map names, and deletions of one tenant."""
 State = Literal["up", "draining", "gone"]
 
 
@@ -50,6 +56,9 @@ class Living(Member, frozen=True, kw_only=True):
     """A daemon as it says of itself, under its lease."""
 
     carried_out: Annotated[int, within(0, 2**62, "newest epoch whose deletions are done here")] = 0
+    holder: Annotated[str, about("random id of the process that has the name")] = ""
+    host: Annotated[str, about("its machine, by the name that it gives itself")] = ""
+    pid: Annotated[int, within(0, 2**31, "its process there")] = 0
 
 
 class PodMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +74,17 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}
     """By tenant, the epoch of its last deletion: what was written under an earlier one is gone."""
+    purges: dict[str, tuple[str, ...]] = {}
+    """By tenant, random ids of its last deletions, the newest first."""
+    history: tuple[str, ...] = ()
+    """Random ids of the last changes, the newest first, which is this map's own."""
+    accepted: tuple[str, ...] = ()
+    """Random ids of the last times that an operator accepted the map, the newest first."""
+    doubt: dict[str, int] = {}
+    """Members that have seen an epoch of which this map does not come."""
+    epoch_base: Annotated[int, within(0, 2**62, "in etcd: the epoch, less the revision")] = 0
+    cluster: Annotated[str, about("the etcd cluster in which the map was begun or accepted")] = ""
+    kept_by: Annotated[str, about("the etcd cluster that has it now")] = ""
     copies: CopyRule = CopyRule()
     fill_s: Annotated[
         int, within(0, 2**31, "who was home before a change is asked so long; 0: never")
@@ -81,6 +101,11 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     def readable(self) -> list[Member]:
         """Who may still be asked: a draining member keeps what it has."""
         return [one for one in self.member if one.state != "gone"]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there were more changes than it names."""
+        return len(self.history) == HISTORY_MAX
 
     def grid(self, block_tokens: int) -> SegmentGrid:
         """Where segments begin, in chunks of one block."""
@@ -164,14 +189,17 @@ def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
 
 def deleted(pod: PodMap, tenant: str) -> PodMap:
     """Everything of the tenant that was written up to this epoch is deleted."""
-    return replace(pod, deleted={**pod.deleted, tenant: pod.epoch + 1})
+    ids = (secrets.token_hex(8), *pod.purges.get(tenant, ()))[:PURGES_MAX]
+    return replace(pod, deleted={**pod.deleted, tenant: pod.epoch + 1},
+                   purges={**pod.purges, tenant: ids})  # fmt: skip
 
 
 def noted(before: PodMap, after: PodMap, now_s: int) -> PodMap:
-    """The map after a change, which remembers who was home before it and forgets what is past
-    `fill_s`. Whoever keeps the map does this with every change, by its own clock."""
+    """The map after a change, which has an id, remembers who was home before it and forgets what is
+    past `fill_s`. Whoever keeps the map does this with every change, by its own clock."""
     kept = [one for one in after.former if now_s - one.until_s < after.fill_s]
     weights = {one.name: one.weight for one in before.homes}
     if weights and weights != {one.name: one.weight for one in after.homes} and after.fill_s:
         kept = [Former(until_s=now_s, weights=weights), *kept]
-    return replace(after, former=tuple(kept[:FORMER_MAX]))
+    history = (secrets.token_hex(8), *before.history)[:HISTORY_MAX]
+    return replace(after, former=tuple(kept[:FORMER_MAX]), history=history)

@@ -6,11 +6,15 @@ a map deletes a tenant's blocks, the connections of that tenant end, everything 
 and nobody of it is let in meanwhile, nor later under an older map; then the epoch counts as carried
 out. Where a life ends in a running process, the connections of all tenants end.
 
-The epoch that was carried out last stands beside the store, with the pod that it is an epoch of: a
-store that comes back without it, or out of another pod, has seen no deletion.
+The map that was carried out last stands beside the store, by the random ids of its change and of
+its deletions: a store that comes back without it has seen no deletion, and one that comes back to a
+map which does not come of it is in doubt (`pod.history`). One out of another pod, which is told by
+its secret, drops all that it has. The id under which the daemon had its name stands there too:
+started again, it takes it from its own earlier process at once, and from nobody else.
 """
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,8 +30,9 @@ from offstage.dpu.config import Config
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.pod.fence import Refusal, adopts, refusal, serves_until
+from offstage.dpu.pod.history import Seen
 from offstage.dpu.pod.keeper import Keeper, boot_ns
-from offstage.dpu.pod.map import Member
+from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership, open_membership
 from offstage.dpu.pod.peers import Peers, answered, asks_rightly
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
@@ -45,10 +50,19 @@ MENDS: dict[Refusal, tuple[str, str]] = {
 
 
 class _Carried(msgspec.Struct):
-    """The file beside the store."""
+    """The file beside the store: `Seen` of the map that was carried out, and `Keeper.holder`."""
 
-    pod: str
-    epoch: int
+    pod: str = ""
+    change: str = ""
+    epoch: int = 0
+    accepted: tuple[str, ...] = ()
+    purges: dict[str, tuple[str, ...]] = {}
+    holder: str = ""
+
+    @property
+    def seen(self) -> Seen:
+        """Without the holder."""
+        return Seen(self.change, self.epoch, self.accepted, self.purges)
 
 
 class PodMember:
@@ -70,18 +84,22 @@ class PodMember:
         self._device, self._hosts, self._leave, self._log = device, hosts, leave, log
         membership = membership or open_membership(pod.map, pod.lease_ns)
         self._secret = membership.secret()
-        self._pod = hashlib.sha256(self._secret).hexdigest()
         self._peers = peers or Peers(b"" if config.daemon.curve_dir else self._secret)
         base = Path(secrets_beside(config.storage) or runtime_dir / "memory")
         self._file = base.with_name(f"{base.name}.pod")
         self._purging: list[TenantState] = []
-        self._target = 0
+        self._target = PodMap()
+        self._pod = hashlib.sha256(self._secret).hexdigest()
+        found = self._read()
+        foreign = found.pod not in ("", self._pod)
+        self._done = _Carried(holder=found.holder) if foreign else found
         member = Member(name=pod.name, endpoint=pod.endpoint or endpoint, weight=pod.weight,
                         zone=pod.zone)  # fmt: skip
         self.keeper = Keeper(
-            membership, member, self._read(), device.serve_until, wake, log, self._peers.ask,
-            clock,
+            membership, member, self._done.seen, self._done.holder, device.serve_until, wake, log,
+            self._peers.ask, clock,
         )  # fmt: skip
+        self.keeper.unknown = foreign
 
     def join(self) -> None:
         """Become a member, and drop what was deleted meanwhile: from then on hosts are served.
@@ -131,15 +149,18 @@ class PodMember:
         if keeper.phase == "over":
             self._drop(None, "its life in the pod is over")
             self._purging.clear()
-            self._target = 0  # it may join a map that went back
+            self._target = PodMap()  # it may join a map whose epochs are counted anew
             keeper.left()
             return True
+        if keeper.phase == "away":
+            return False  # what it knows is of a life that is over, and perhaps of another history
         newest, done = keeper.newest, keeper.standing.epoch
-        if newest.epoch > max(done, self._target):
-            self._target = newest.epoch
-            for name, deleted in newest.deleted.items():
-                tenant = self._hosts.tenants.get(name)
-                if tenant is not None and not adopts(done, deleted):
+        if newest.epoch > max(done, self._target.epoch):
+            self._target = newest
+            for name, tenant in self._hosts.tenants.items():
+                if keeper.unknown or not adopts(
+                    self._done.purges.get(name, ()), newest.purges.get(name, ())
+                ):
                     self._drop(tenant, "the tenant's blocks are being deleted")
                     self._purging.append(tenant)
         if self._purging and not self._purged(self._purging[-1]):
@@ -147,9 +168,9 @@ class PodMember:
         if self._purging:
             self._purging.pop()
             return True
-        if self._target > done:
-            self._write(self._target)
-            keeper.carried_out(self._target)
+        if self._target.epoch > done:
+            self._write(Seen.of(self._target))
+            keeper.carried_out(self._target.epoch)
             return True
         return False
 
@@ -159,7 +180,7 @@ class PodMember:
         standing = keeper.standing
         left_ns = 0 if not standing.ttl else serves_until(standing) - keeper.now()
         return {"phase": keeper.phase, "serves": keeper.serves(), "life": standing.incarnation,
-                "epoch": keeper.newest.epoch, "carried_out": standing.epoch,
+                "doubt": keeper.doubt, "epoch": keeper.newest.epoch, "carried_out": standing.epoch,
                 "lease_s": standing.ttl / 1e9, "serves_s": max(0.0, left_ns / 1e9)}  # fmt: skip
 
     def close(self) -> None:
@@ -185,6 +206,8 @@ class PodMember:
     def _refuse(self, why: Refusal) -> None:
         if why:
             what, mend = MENDS[why]
+            if self.keeper.doubt:
+                what, mend = "the pod's map is in doubt: it serves nobody", "offstage pod status"
             raise Refused(why, what, self._name, mend)
 
     def _drop(self, tenant: TenantState | None, reason: str) -> None:
@@ -201,18 +224,28 @@ class PodMember:
             self._drop(tenant, "the tenant's blocks are being deleted")
         return not any(purged[name] for name in ("chunks", "more", "marking", "writing", "named"))
 
-    def _read(self) -> int:
+    def _read(self) -> _Carried:
         try:
-            found = read_json(self._file, "", _Carried)
+            return read_json(self._file, "", _Carried)
         except BadInput:
-            return 0
-        return found.epoch if found.pod == self._pod else 0
+            return _Carried()
 
-    def _write(self, epoch: int) -> None:
-        """Raises nothing: a store without it drops more than it must when it comes back."""
+    def _write(self, seen: Seen) -> None:
+        """On the drive before it is told to anybody. Raises nothing: a store with an older one
+        drops more than it must when it comes back."""
+        self._done = _Carried(self._pod, seen.change, seen.epoch, seen.accepted, dict(seen.purges),
+                              self.keeper.holder)  # fmt: skip
         fresh = self._file.with_name(f"{self._file.name}.new")
         try:
-            fresh.write_bytes(msgspec.json.encode(_Carried(self._pod, epoch)))
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(self._done))
+                file.flush()
+                os.fsync(file.fileno())
             fresh.replace(self._file)
+            folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except OSError as error:
             self._log.warning("pod_epoch_not_kept", error=str(error))

@@ -3,15 +3,18 @@
 A thread of its own reads the map now and then and logs in, since both may take seconds; what it
 found is taken over by the thread that owns sessions and fabric, between two of its calls. Where
 whoever keeps the map does not answer, the last map stands, and members that were lost are still
-tried again.
+tried again. It stands too where a map comes that is in doubt or not made of it
+(`dpu.pod.history`): its members serve nobody until an operator accepts it, and then all follow.
 """
 
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
 
 from offstage.bindings.errors import OffstageError
+from offstage.dpu.pod.history import Seen, doubt
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
 from offstage.host.pod.fabric import PodFabric
@@ -20,6 +23,7 @@ from offstage.host.pod.sessions import PodSessions
 
 __all__ = ["LOOK_S", "Follower"]
 
+LOG = logging.getLogger("offstage.pod")
 LOOK_S = 0.5
 """Between two looks at the map."""
 
@@ -44,6 +48,9 @@ class Follower:
         self._left: queue.SimpleQueue[Joined] = queue.SimpleQueue()
         self._map: PodMap | None = None
         self._epoch = 0
+        self._seen = Seen()
+        self.doubt = ""
+        """Why the newest map is not followed."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="ofs-pod-map", daemon=True)
         if look_s:
@@ -83,14 +90,21 @@ class Follower:
         """Read the map once, and log in to whom this host has no connection with."""
         self._leave()
         with contextlib.suppress(OffstageError):
-            self._map = self._membership.map()
-            self._epoch = self._map.epoch
+            self._read(self._membership.map())
         for member in self._map.readable if self._map is not None else ():
             known = self._known.get(member.name)
             if known is None or known.lost:
                 with contextlib.suppress(OffstageError):
                     self._known[member.name] = coming = self._login(member, self._epoch)
                     self._came.put(coming)
+
+    def _read(self, pod: PodMap) -> None:
+        why = doubt(pod, self._seen)
+        if why and why != self.doubt:
+            LOG.error("the pod's map is in doubt: %s; see offstage pod status", why)
+        self.doubt = why
+        if not why:
+            self._map, self._epoch, self._seen = pod, pod.epoch, Seen.of(pod)
 
     def _leave(self) -> None:
         """Here, because a daemon that is gone lets whoever leaves it wait."""

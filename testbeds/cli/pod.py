@@ -70,13 +70,14 @@ def status(
 ) -> None:
     """The map, each member's share of the segments, whether its daemon answers, and what all of
     them together served."""
+    from offstage.dpu.pod.history import told
     from offstage.dpu.pod.membership import open_membership
     from offstage.testbeds.live.pod_status import pod_report
 
     membership = open_membership(place)
     found = membership.map()
     frozen = "" if membership.fresh else "yes: whoever keeps the map does not answer"
-    result = {**_shown(found), "frozen": frozen or "no"}
+    result = {**_shown(found), "frozen": frozen or "no", "doubt": told(found) or "no"}
     seen: dict[str, dict[str, Any]] = {}
     for member in found.readable:
         shown = result["members"][member.name]
@@ -178,6 +179,19 @@ def remove(
 
 
 @pod.command()
+def accept(
+    place: PlaceArgument,
+    form: FormatOption = Format.text,
+) -> None:
+    """Take a map in doubt as it is: it was put back, or its etcd is another one.
+
+    Members serve again when they have carried out every deletion that any of them knows."""
+    from offstage.dpu.pod.history import accepted
+
+    _change(place, accepted, form)
+
+
+@pod.command()
 def purge(
     place: PlaceArgument,
     tenant: Annotated[str, typer.Argument(help="a tenant's name")],
@@ -190,6 +204,7 @@ def purge(
     others are told. Exit code 1, and who it is, where a member has not carried it out."""
     from offstage.bindings.errors import OffstageError, RunFailed
     from offstage.dpu.pod.fence import deletion_holds
+    from offstage.dpu.pod.history import keeps
     from offstage.dpu.pod.map import deleted
     from offstage.dpu.pod.membership import open_membership
 
@@ -211,12 +226,16 @@ def purge(
             if not done["more"] and not done["marking"]:
                 carried_out[member.name] = found.epoch
         names, said = _carried_out(membership, found.deleted[tenant])
+        last = membership.map()
     finally:
         membership.close()
     carried_out |= said
     for name in names:
         result["members"].setdefault(name, {"carried_out": said.get(name, 0)})
     emit({"epoch": found.epoch, **result}, form, table({"epoch": found.epoch, **result}))
+    if not keeps(last, tenant, found.purges[tenant][0]):
+        raise RunFailed("the pod's map is in doubt or was put back meanwhile", f"tenant {tenant}",
+                        "see offstage pod status, then give the same command again")  # fmt: skip
     if not deletion_holds(found.deleted[tenant], names, carried_out):
         left = ", ".join(name for name in names if name not in carried_out)
         raise RunFailed(f"{left}: not carried out there", f"tenant {tenant}",

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from etcd import Etcd
+from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
-from offstage.dpu.pod.map import Member, PodMap, added, moved, reconciled
+from offstage.dpu.pod.history import Seen, accepted, doubt, told
+from offstage.dpu.pod.map import Living, Member, PodMap, added, moved, reconciled
 from offstage.dpu.pod.membership import Membership, open_membership
 from offstage.dpu.pod.membership.etcd import EtcdMembership
 
@@ -190,3 +192,47 @@ def test_a_change_whose_answer_was_lost_is_made_once(etcd: Etcd) -> None:
     membership._http.request = once  # type: ignore[method-assign, assignment]
     pod = membership.change(lambda pod: added(pod, member("a", 5)))
     assert lost and [one.name for one in pod.member] == ["a"] and pod.epoch > 0
+
+
+def living(name: str, holder: str) -> Living:
+    return Living(name=name, endpoint=f"ipc:///{holder}", incarnation=1, holder=holder,
+                  host="here", pid=77)  # fmt: skip
+
+
+def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
+    """The second is refused, and told who has it; the first keeps it, in every beat. A process that
+    shows the holder of before has it at once, and who was displaced does not take it back."""
+    membership = EtcdMembership([etcd.address], TTL_S)
+    membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
+    first = membership.announce(living("a", "one"))
+    for _ in range(3):
+        with pytest.raises(BadInput, match="process 77 on 'here' at 'ipc:///one'"):
+            membership.announce(living("a", "two"), "of another life")
+        first.say(living("a", "one"))
+    membership.announce(living("a", "three"), "one")
+    with pytest.raises(RunFailed, match="another process's"):
+        first.say(living("a", "one"))
+    assert first.lost and [one.holder for one in membership.alive()] == ["three"]
+    with pytest.raises(BadInput):
+        membership.announce(living("a", "four"), "one")
+
+
+def test_another_cluster_has_the_map_and_it_is_in_doubt(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """As where a snapshot is restored into a new cluster: whoever reads it sees that, who saw
+    nothing before too, until it is accepted."""
+    membership = EtcdMembership([etcd.address], TTL_S)
+    membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
+    pod = membership.change(lambda pod: added(pod, member("a", 5)))
+    assert pod.cluster and not told(pod)
+    other = Etcd(tmp_path)
+    try:
+        moved_to = EtcdMembership([other.address], TTL_S)
+        moved_to.change(lambda _: replace(pod, epoch_base=pod.epoch))
+        assert "etcd cluster" in told(moved_to.map())
+        assert doubt(moved_to.map(), Seen())
+        moved_to.change(accepted)
+        assert not told(moved_to.map())
+    finally:
+        other.kill()

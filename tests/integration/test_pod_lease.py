@@ -238,3 +238,20 @@ def test_who_nobody_may_take_out_is_removed_by_an_operator(
     pod.start("dpu1")
     assert pod.member("dpu1").incarnation == 2
     assert driven(pod).blocks_corrupt == 0
+
+
+def test_two_daemons_of_one_name(pod: Leased, tmp_path: Path) -> None:
+    """The second, over a store of its own, ends with a line that says who has the name, and the
+    first serves on in its life; killed, that one has its name again at once."""
+    second = tmp_path / "second"
+    second.mkdir()
+    with contextlib.closing(Leased(second, [pod.place.removeprefix("etcd:")])) as other:
+        with pytest.raises(OffstageError):
+            other.start("dpu0")
+        said = other.log("dpu0")
+    first = pod.tiers["dpu0"].process.pid
+    assert "'dpu0' is another daemon's" in said and f"process {first} on" in said
+    assert pod.member("dpu0").incarnation == 1 and serves(pod, "dpu0")
+    pod.send("dpu0", signal.SIGKILL)
+    pod.start("dpu0")
+    assert pod.member("dpu0").incarnation == 2

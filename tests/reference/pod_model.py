@@ -199,8 +199,9 @@ def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 def _carried_out(s: State, rules: type[Rules]) -> State:
     """What the map of the daemon's epoch deleted is gone from slot and store."""
     floor = s.pod.floor if s.pod.floor <= s.epoch else 0
-    written = {"A1": 1, "A2": s.pod.floor}
-    gone = [one for one, epoch in written.items() if not rules.adopts(epoch, floor)]
+    purges = ("deletion",) if floor else ()
+    written: dict[str, tuple[str, ...]] = {"A1": (), "A2": ("deletion",)}
+    gone = [one for one, seen in written.items() if not rules.adopts(seen, purges)]
     return s._replace(slot="" if s.slot in gone else s.slot,
                       store="" if s.store in gone else s.store)  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pod_world import Client, Etcd, Machine, S, World
 
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.pod.map import Living, PodMap
 
 __all__ = ["LEASE_NS", "SECRET", "LeaseClient", "LeaseEtcd"]
@@ -26,7 +26,13 @@ class LeaseEtcd(Etcd):
         """When each epoch began."""
         self._number = 0
 
-    def grant(self, member: Living) -> int:
+    def grant(self, member: Living, before: str) -> int:
+        self._end()
+        for number, (other, _) in list(self.leases.items()):
+            if other.name == member.name:
+                if not before or other.holder != before:
+                    raise BadInput(f"{other.name} is another daemon's", "pod", "end that one")
+                del self.leases[number]
         self._number += 1
         self.leases[self._number] = [member, self.world.now + LEASE_NS]
         return self._number
@@ -46,6 +52,16 @@ class LeaseEtcd(Etcd):
         self.quorum = True
         for one in self.leases.values():
             one[1] = self.world.now + LEASE_NS
+
+    def copy(self) -> tuple[PodMap, dict[int, Living]]:
+        """As a snapshot has it."""
+        self._end()
+        return self.pod, {number: one for number, (one, _) in self.leases.items()}
+
+    def put_back(self, copy: tuple[PodMap, dict[int, Living]]) -> None:
+        """A snapshot is restored; each lease has its whole time again."""
+        self.pod = copy[0]
+        self.leases = {number: [one, self.world.now + LEASE_NS] for number, one in copy[1].items()}
 
     def _end(self) -> None:
         self.leases = {number: one for number, one in self.leases.items()
@@ -89,8 +105,8 @@ class LeaseClient(Client):
         super().__init__(etcd, of)
         self.etcd = etcd
 
-    def announce(self, member: Living) -> SimLease:
-        return SimLease(self, self.call(lambda: self.etcd.grant(member)))
+    def announce(self, member: Living, before: str = "") -> SimLease:
+        return SimLease(self, self.call(lambda: self.etcd.grant(member, before)))
 
     def alive(self) -> list[Living]:
         found: list[Living] = self.call(self.etcd.alive)

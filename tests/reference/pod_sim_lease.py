@@ -26,6 +26,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.login import prove_member
 from offstage.dpu.pod.fence import deletion_holds, reads_memory
+from offstage.dpu.pod.history import accepted, comes_of, keeps, told
 from offstage.dpu.pod.keeper import BEATS_PER_LEASE
 from offstage.dpu.pod.map import Member, PodMap, deleted
 from offstage.dpu.pod.member import PodMember
@@ -302,6 +303,9 @@ class Pod:
         self.loss, self.over = 0.0, False
         self.acknowledged: dict[str, int] = {}
         """By tenant, what was made before is gone: this was acknowledged."""
+        self.put_back = self.unsure = False
+        """etcd was put back and nobody has accepted that yet; no lease has passed since a member
+        said that it is in doubt."""
         self.daemons: dict[str, SimDaemon] = {}
         for number in range(daemons):
             one = SimDaemon(self, number, self.rate())
@@ -327,27 +331,31 @@ class Pod:
     def check_life(self, name: str, life: int, what: str) -> None:
         """Broken: the map that is true now has this life no more."""
         found = self.etcd.pod.find(name)
+        if self.put_back:
+            return
         if found is None or (found.state, found.incarnation) == ("gone", life) \
                 or found.incarnation > life:  # fmt: skip
             raise Broken(f"{what} of {name} in life {life}, and the map has {found}")
 
     def check_deleted(self, tenant: str, made: int) -> None:
         """Broken: it was deleted, and that was acknowledged."""
-        if made < self.acknowledged.get(tenant, 0):
+        if made < self.acknowledged.get(tenant, 0) and not self.unsure:
             raise Broken(f"a block of {tenant} of {made / S:.3f} s is back")
 
     def purge(self, tenant: str) -> None:
         """As `offstage pod purge`, until it is acknowledged."""
         client = LeaseClient(self.etcd, Machine("operator"))
-        epoch = 0
+        epoch, since, ident = 0, 0, ""
         while not self.over:
             try:
                 if not epoch:
-                    epoch = client.change(lambda pod: deleted(pod, tenant)).deleted[tenant]
+                    made = client.change(lambda pod: deleted(pod, tenant))
+                    epoch, ident = made.deleted[tenant], made.purges[tenant][0]
+                    since = self.etcd.changed_at[epoch]
                 said = {one.name: one.carried_out for one in client.alive()}
                 members = [one.name for one in client.map().readable]
-                if client.fresh and deletion_holds(epoch, members, said):
-                    since = self.etcd.changed_at[epoch]
+                kept = client.fresh and keeps(client.map(), tenant, ident)
+                if kept and client.fresh and deletion_holds(epoch, members, said):
                     self.acknowledged[tenant] = max(since, self.acknowledged.get(tenant, 0))
                     self.counts["deletions"] += 1
                     return
@@ -357,12 +365,13 @@ class Pod:
 
 
 def run_seed(
-    seed: int, folder: Path, faults: int = 8, drift: float = DRIFT
+    seed: int, folder: Path, faults: int = 8, drift: float = DRIFT, *, restores: bool = False
 ) -> Counter[str]:
-    """One world to its end; what was counted. Broken: what must not happen did."""
+    """One world to its end; what was counted. `restores`: etcd is put back too, to an older copy.
+    Broken: what must not happen did."""
     pod = Pod(seed, folder, drift)
     try:
-        pod.world.spawn(Machine("chaos"), lambda: _chaos(pod, faults))
+        pod.world.spawn(Machine("chaos"), lambda: _chaos(pod, faults, restores))
         if not pod.world.run(600 * S, lambda: pod.over):
             raise Broken("it does not end")
         return pod.counts
@@ -373,16 +382,19 @@ def run_seed(
         pod.world.close()
 
 
-def _chaos(pod: Pod, count: int) -> None:
+def _chaos(pod: Pod, count: int, restores: bool) -> None:
     """Faults, some at once, and deletions; then all is healed and everybody is to serve."""
     world, rng = pod.world, pod.rng
     for _ in range(count):
         world.sleep(rng.randrange(100, 5000) * MS)
-        fault = rng.choice((*FAULTS, "purge", "purge"))
+        fault = rng.choice((*FAULTS, "purge", "purge", *(["restore"] * 3 if restores else [])))
         pod.counts[fault] += 1
         lasts = rng.randrange(100, 3 * LEASE_NS // MS) * MS
         world.spawn(Machine(fault), partial(_fault, pod, fault, lasts))
-    world.sleep(3 * LEASE_NS + CALM_NS)
+    world.sleep(3 * LEASE_NS)
+    while pod.put_back:
+        world.sleep(S)
+    world.sleep(CALM_NS)
     silent = [name for name, one in pod.daemons.items()
               if not one.member.keeper.serves() or one.clock() > one.until_ns]  # fmt: skip
     if silent:
@@ -394,6 +406,8 @@ def _fault(pod: Pod, fault: str, lasts: int) -> None:
     world, rng = pod.world, pod.rng
     daemon = pod.daemons[rng.choice(sorted(pod.daemons))]
     match fault:
+        case "restore":
+            _put_back(pod, lasts)
         case "purge":
             pod.purge(rng.choice(TENANTS))
         case "crash":
@@ -430,3 +444,37 @@ def _fault(pod: Pod, fault: str, lasts: int) -> None:
             daemon.slow = 20
             world.sleep(lasts)
             daemon.slow = 1
+
+
+def _put_back(pod: Pod, lasts: int) -> None:
+    """etcd goes back by `lasts`, with a deletion in between. An operator accepts that when all have
+    either said that they are in doubt or seen nothing that is not in the map."""
+    world, etcd = pod.world, pod.etcd
+    copy = etcd.copy()
+    world.spawn(Machine("purge"), partial(pod.purge, pod.rng.choice(TENANTS)))
+    world.sleep(lasts)
+    if pod.put_back:
+        return
+    etcd.put_back(copy)
+    pod.put_back = pod.unsure = True
+    said_at = 0
+    while not pod.over:
+        said_at = said_at or (world.now if etcd.pod.doubt else 0)
+        pod.unsure = pod.unsure and not (said_at and world.now - said_at > LEASE_NS)
+        if all(_has_said(one, etcd.pod) for one in pod.daemons.values()):
+            break
+        world.sleep(50 * MS)
+    client = LeaseClient(etcd, Machine("operator"))
+    while told(etcd.pod):
+        try:
+            client.change(accepted)
+            pod.counts["accepted"] += 1
+        except OffstageError:
+            world.sleep(100 * MS)
+    pod.put_back = pod.unsure = False
+
+
+def _has_said(one: SimDaemon, found: PodMap) -> bool:
+    return not one.machine.dead and (
+        one.name in found.doubt or comes_of(found, one.member.keeper.seen)
+    )

@@ -8,6 +8,7 @@ the middle of whatever it did; one that is killed never does.
 
 import heapq
 import random
+import secrets
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from offstage.bindings.errors import RunFailed
-from offstage.dpu.pod.map import PodMap
+from offstage.dpu.pod.map import HISTORY_MAX, PodMap
 
 MS, S = 10**6, 10**9
 CALL_NS = S // 4
@@ -209,13 +210,15 @@ class Client:
         while True:
             before = self.call(lambda: self._etcd.pod)
             after = transition(before)
+            after = replace(after, history=(secrets.token_hex(8), *before.history)[:HISTORY_MAX])
             if self.call(lambda before=before, after=after: self._swap(before, after)):
                 return self.map()
 
     def _swap(self, before: PodMap, after: PodMap) -> bool:
         if self._etcd.pod.epoch != before.epoch:
             return False
-        self._etcd.pod = replace(after, epoch=before.epoch + 1)
+        base = after.epoch_base - before.epoch_base
+        self._etcd.pod = replace(after, epoch=before.epoch + 1 + base)
         return True
 
     def close(self) -> None:

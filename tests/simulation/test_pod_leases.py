@@ -41,6 +41,16 @@ def test_whatever_fails_longer(tmp_path: Path) -> None:
     assert found["deletions"] > 50
 
 
+def test_whatever_fails_where_etcd_is_put_back(tmp_path: Path) -> None:
+    """To an older copy, in the middle of all else: no deletion that was acknowledged is undone, by
+    whoever was away; and accepted by an operator, all serve."""
+    found = Counter[str]()
+    for seed in range(SEEDS):
+        (tmp_path / f"{seed}").mkdir()
+        found += run_seed(seed, tmp_path / f"{seed}", restores=True)
+    assert found["restore"] > 10 and found["accepted"] > 5 and found["deletions"] > 20
+
+
 def _serves_its_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_keeper, "serves_until", lambda standing: standing.asked + standing.ttl)
 

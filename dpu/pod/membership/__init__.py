@@ -56,8 +56,9 @@ class Membership(Protocol):
         map with its new epoch. RunFailed where nobody answers: a frozen map does not change."""
         ...
 
-    def announce(self, member: Living) -> Lease:
-        """The daemon's key under a lease, which it keeps by `Lease.keep`."""
+    def announce(self, member: Living, before: str = "") -> Lease:
+        """The daemon's key under a lease, which it keeps by `Lease.keep`. BadInput: another process
+        has the name, whose lease holds; the holder `before` is this daemon's own earlier one."""
         ...
 
     def alive(self) -> list[Living]:

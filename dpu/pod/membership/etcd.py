@@ -1,7 +1,7 @@
 """The map in etcd, through its JSON gateway: a key for each daemon under a lease, one for the map.
 
-    offstage/pod/map             the map; its modification revision is the epoch
-    offstage/pod/member/NAME     a daemon, under its lease
+    offstage/pod/map             the map; its modification revision is the epoch, less `epoch_base`
+    offstage/pod/member/NAME     a daemon, under its lease; who is first has the name
     offstage/pod/secret          what proves to a member that another is one; made by the first
 
 Why the gateway and urllib3, and no client of etcd's own protocol: decision 94. Members of the etcd
@@ -54,10 +54,22 @@ class EtcdLease:
         return not self.lost
 
     def say(self, member: Living) -> None:
-        """See `Lease`."""
-        key, value = f"{MEMBERS}{member.name}", msgspec.json.encode(member)
-        self._etcd.call("kv/put", {"key": _text(key), "value": _text(value),
-                                   "lease": str(self._number)})  # fmt: skip
+        """See `Lease`: not where another process has taken the name."""
+        own = {"target": "LEASE", "lease": str(self._number)}
+        if not self.put(member, own):
+            self.lost = True
+            raise RunFailed(f"{member.name} is another process's by now", "etcd",
+                            "see offstage pod status")  # fmt: skip
+
+    def put(self, member: Living, where: Mapping[str, str], *, patient: bool = False) -> bool:
+        """Its key, if that is so `where`."""
+        key = _text(f"{MEMBERS}{member.name}")
+        value = _text(msgspec.json.encode(member))
+        done = self._etcd.call("kv/txn", {
+            "compare": [{"key": key, "result": "EQUAL", **where}],
+            "success": [{"requestPut": {"key": key, "value": value, "lease": str(self._number)}}],
+        }, patient=patient)  # fmt: skip
+        return bool(done.get("succeeded"))
 
     def end(self) -> None:
         """See `Lease`."""
@@ -83,6 +95,7 @@ class EtcdMembership:
         self._http = urllib3.PoolManager(timeout=call_s, retries=False)
         self._addresses, self._ttl_s = list(addresses), ttl_s
         self._last = PodMap()
+        self._cluster = ""
         self.fresh = False
 
     def map(self) -> PodMap:
@@ -105,7 +118,7 @@ class EtcdMembership:
             value = msgspec.json.encode(after)
             done = self.call("kv/txn", {
                 "compare": [{"key": _text(MAP_KEY), "target": "MOD", "result": "EQUAL",
-                             "mod_revision": str(before.epoch)}],
+                             "mod_revision": str(before.epoch - before.epoch_base)}],
                 "success": [{"requestPut": {"key": _text(MAP_KEY), "value": _text(value)}}],
             }, patient=True)  # fmt: skip
             # Not succeeded, and yet there: an earlier try of this call was answered by nobody.
@@ -113,12 +126,28 @@ class EtcdMembership:
                 return self.map()
         raise RunFailed(f"the map changed {TRIES_MAX} times meanwhile", "etcd", "try again")
 
-    def announce(self, member: Living) -> EtcdLease:
-        """See `Membership`."""
+    def announce(self, member: Living, before: str = "") -> EtcdLease:
+        """See `Membership`: the name is taken by compare-and-swap."""
         granted = self.call("lease/grant", {"TTL": str(self._ttl_s)}, patient=True)
         lease = EtcdLease(self, int(granted["ID"]), int(granted["TTL"]))
-        lease.say(member)
-        return lease
+        where = {"target": "VERSION", "version": "0"}
+        for _ in range(TRIES_MAX):
+            if lease.put(member, where, patient=True):
+                return lease
+            found = self._range(f"{MEMBERS}{member.name}", patient=True)
+            other = convert(_decoded(found[0][0]), Living, MEMBERS) if found else None
+            if other is not None and member.holder and other.holder == member.holder:
+                return lease  # it was there, and the answer was lost
+            if other is not None and (not before or other.holder != before):
+                lease.end()
+                raise BadInput(
+                    f"{other.name!r} is another daemon's, process {other.pid} on {other.host!r} "
+                    f"at {other.endpoint!r}, whose lease holds", "pod",
+                    f"end that one and wait {self._ttl_s} s, or give another --pod-name",
+                )  # fmt: skip
+            where = {"target": "MOD", "mod_revision": f"{found[0][1] if found else 0}"}
+        lease.end()
+        raise RunFailed(f"{member.name} changed hands {TRIES_MAX} times", "etcd", "try again")
 
     def alive(self) -> list[Living]:
         """See `Membership`."""
@@ -142,10 +171,13 @@ class EtcdMembership:
     def _read(self, *, patient: bool = False) -> PodMap:
         found = self._range(MAP_KEY, patient=patient)
         if not found:
-            return PodMap()
+            return PodMap(cluster=self._cluster, kept_by=self._cluster)
         value, revision = found[0]
         pod = from_tables(_decoded(value), MAP_KEY)
-        return msgspec.structs.replace(pod, epoch=revision)
+        return msgspec.structs.replace(
+            pod, epoch=revision + pod.epoch_base, kept_by=self._cluster,
+            cluster=pod.cluster or self._cluster,
+        )  # fmt: skip
 
     def _raw(self, key: str) -> bytes:
         found = self._range(key, patient=True)
@@ -157,6 +189,7 @@ class EtcdMembership:
         """Values and their revisions, read through a quorum."""
         end = {"range_end": _text(f"{key[:-1]}{chr(ord(key[-1]) + 1)}")} if all_of else {}
         found = self.call("kv/range", {"key": _text(key), **end}, patient=patient)
+        self._cluster = str(found.get("header", {}).get("cluster_id", ""))
         return [(base64.b64decode(one.get("value", "")), int(one["mod_revision"]))
                 for one in found.get("kvs", [])]  # fmt: skip
 

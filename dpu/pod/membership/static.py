@@ -63,7 +63,7 @@ class StaticMembership:
                 before = self._read() if self._path.exists() else PodMap()
                 after = noted(before, transition(before), int(time.time()))
                 pod = msgspec.structs.replace(
-                    after, epoch=before.epoch + 1,
+                    after, epoch=before.epoch + 1 + after.epoch_base - before.epoch_base,
                     identity=before.identity or secrets.token_hex(16),
                 )  # fmt: skip
                 write_map(self._path, pod)
@@ -73,7 +73,7 @@ class StaticMembership:
         self._last, self.fresh = pod, True
         return pod
 
-    def announce(self, member: Living) -> StaticLease:
+    def announce(self, member: Living, before: str = "") -> StaticLease:
         """See `Membership`: the member is added by hand."""
         return StaticLease()
 
@@ -109,9 +109,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def write_map(path: Path, pod: PodMap) -> None:
     """The map as a file, whole or not at all. Raises OSError."""
-    numbers = ("epoch", "lease_ns", "segment_tokens", "first_segment_tokens", "fill_s")
+    numbers = ("epoch", "epoch_base", "lease_ns", "segment_tokens", "first_segment_tokens",
+               "fill_s")  # fmt: skip
     lines = [f"{key} = {getattr(pod, key)}" for key in numbers]
     lines += [f"identity = {json.dumps(pod.identity)}"] if pod.identity else []
+    lines += [f"{key} = {json.dumps(ids)}" for key, ids in
+              (("history", pod.history), ("accepted", pod.accepted)) if ids]  # fmt: skip
     lines += ["", "[copies]"]
     lines += [f"{key} = {count}" for key, count in msgspec.to_builtins(pod.copies).items()]
     lines.append("")
@@ -123,9 +126,10 @@ def write_map(path: Path, pod: PodMap) -> None:
     for former in pod.former:
         weights = ", ".join(f"{json.dumps(key)} = {one}" for key, one in former.weights.items())
         lines += ["[[former]]", f"until_s = {former.until_s}", f"weights = {{ {weights} }}", ""]
-    if pod.deleted:
-        lines.append("[deleted]")
-        lines += [f"{json.dumps(key)} = {epoch}" for key, epoch in pod.deleted.items()]
+    for name in ("deleted", "purges", "doubt"):
+        by_name: dict[str, object] = getattr(pod, name)
+        lines += [f"[{name}]"] if by_name else []
+        lines += [f"{json.dumps(key)} = {json.dumps(one)}" for key, one in by_name.items()]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with partial.open("w", encoding="utf-8") as file:
         file.write("\n".join(lines))

@@ -358,6 +358,26 @@ def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
     assert [one.epoch for one in sessions.homes(0) if one.tenant == "red"] == [2]
 
 
+def test_a_host_does_not_follow_a_map_that_went_back() -> None:
+    """Nor one far past what it saw that does not come of it; it says so, and follows when an
+    operator has accepted it."""
+    sessions, _ = pod("up", "up")
+    kept = Kept(sessions)
+    fabric, login = PodFabric(sessions), lambda *_: None
+    follower = Follower(kept, login, fabric, sessions, look_s=0)  # type: ignore[arg-type]
+    first = kept.pod = replace(kept.pod, epoch=27, history=("b", "a"))
+    follower.look()
+    assert follower.doubt == ""
+    kept.pod = replace(first, epoch=32, history=("c", "a"))
+    follower.look()
+    follower.take()
+    assert "does not come of it" in follower.doubt and sessions.map == first
+    kept.pod = replace(kept.pod, epoch=33, history=("d", "c", "a"), accepted=("e",))
+    follower.look()
+    follower.take()
+    assert follower.doubt == "" and sessions.map == kept.pod
+
+
 class Kept:
     """A membership whose map a test changes."""
 

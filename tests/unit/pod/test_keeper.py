@@ -1,17 +1,20 @@
 """Does a daemon keep its place in the map as it should? Calm, out when removed, leases alike."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu.log import Log
-from offstage.dpu.pod.keeper import Keeper
+from offstage.dpu.pod.history import Seen
+from offstage.dpu.pod.keeper import UNANSWERED_PER_LEASE, Keeper
 from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, moved
 from offstage.dpu.pod.membership.static import StaticLease, StaticMembership
 
 NAME = "a"
+LEASE_NS = 5 * 10**9
 
 
 class Counted(StaticMembership):
@@ -31,15 +34,15 @@ def membership(tmp_path: Path) -> Counted:
     return one
 
 
-def keeper_of(membership: StaticMembership, epoch: int = 0) -> Keeper:
+def keeper_of(membership: StaticMembership) -> Keeper:
     member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
-    return Keeper(membership, member, epoch, lambda until_ns: None, lambda: None,
+    return Keeper(membership, member, Seen(), "", lambda until_ns: None, lambda: None,
                   Log("error"), lambda life, others: [])  # fmt: skip
 
 
-def joined(membership: StaticMembership, epoch: int = 0) -> Keeper:
+def joined(membership: StaticMembership) -> Keeper:
     """Serves; without its thread."""
-    keeper = keeper_of(membership, epoch)
+    keeper = keeper_of(membership)
     keeper.beat()
     keeper.carried_out(keeper.newest.epoch)
     assert keeper.serves()
@@ -76,7 +79,7 @@ class Leasing(StaticMembership):
         self.lease = StaticLease()
         self.lease.ttl_ns = lease_ns
 
-    def announce(self, member: Living) -> StaticLease:
+    def announce(self, member: Living, before: str = "") -> StaticLease:
         return self.lease
 
 
@@ -93,3 +96,43 @@ def test_all_members_have_one_lease(tmp_path: Path) -> None:
     longer.change(lambda pod: moved(moved(pod, "b", "gone"), NAME, "gone"))
     keeper_of(longer).beat()
     assert longer.map().lease_ns == 50 * 10**9, "alone it may have another"
+
+
+class Slow(StaticLease):
+    """Of whoever keeps the map and does not answer: `meanwhile` is done while the daemon waits."""
+
+    def __init__(self) -> None:
+        self.ttl_ns, self.lost = LEASE_NS, False
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def keep(self) -> bool:
+        self.meanwhile()
+        return False
+
+
+def test_who_waits_for_an_answer_promises_before_it_has_given_up(tmp_path: Path) -> None:
+    """Members ask etcd at unlike times. With a member of etcd dead the first that noticed was
+    refused by those that waited for their answers still, and served nobody until an election had
+    ended: hits were lost though etcd is in no path of a block."""
+    place, lease = Leasing(tmp_path / "pod.toml", LEASE_NS), Slow()
+    place.change(lambda pod: pod)
+    place.lease = lease
+    now, said = [0], list[bool]()
+    member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
+    keeper = Keeper(place, member, Seen(), "", lambda until_ns: None, lambda: None, Log("error"),
+                    lambda life, others: [], lambda: now[0])  # fmt: skip
+    keeper.beat()
+    keeper.carried_out(keeper.newest.epoch)
+    keeper._kick.clear()
+
+    def meanwhile() -> None:
+        said.append(keeper.promise(("b", 1)))
+        now[0] += LEASE_NS // UNANSWERED_PER_LEASE
+        said.append(keeper.promise(("b", 1)))
+
+    assert not keeper.promise(("b", 1)), "it is heard"
+    assert keeper._kick.is_set(), "and asks at once whether it is still"
+    lease.meanwhile = meanwhile
+    keeper.beat()
+    assert said == [False, True]
+    assert keeper.promised == {("b", 1): now[0]}

@@ -9,7 +9,8 @@ from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
 from offstage.dpu.log import Log
 from offstage.dpu.options import Pod
-from offstage.dpu.pod.map import deleted
+from offstage.dpu.pod.history import accepted
+from offstage.dpu.pod.map import HISTORY_MAX, deleted
 from offstage.dpu.pod.member import PodMember
 from offstage.dpu.pod.membership.static import StaticMembership
 from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
@@ -47,16 +48,18 @@ class World:
         self.device = Device()
         self.left: list[Host] = []
 
-    def start(self) -> PodMember:
+    def start(self, name: str = "a", serves: bool = True) -> PodMember:
         """As a daemon does, until it serves."""
-        config = Config(pod=Pod(map=str(self.place), name="a"))
+        config = Config(pod=Pod(map=str(self.place), name=name))
+        (self.folder / name).mkdir(exist_ok=True)
         hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
         member = PodMember(
-            config, "ipc:///a", self.folder, self.device,  # type: ignore[arg-type]
+            config, f"ipc:///{name}", self.folder / name, self.device,  # type: ignore[arg-type]
             hosts, lambda host, why: self.left.append(host), lambda: None, Log("error"),
         )  # fmt: skip
         member.keeper.beat()
-        self.turn(member)
+        if serves:
+            self.turn(member)
         return member
 
     def turn(self, member: PodMember) -> None:
@@ -88,18 +91,56 @@ def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
     assert world.device.purges > before
 
 
-def test_a_map_that_went_back_is_carried_out_anew(world: World) -> None:
-    """As after a snapshot was restored: the same pod, and an epoch that the store was past."""
+def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> None:
+    """Also where its counter has passed the store's since: epoch 6 of what was put back is not the
+    one that was carried out. Nobody is served; accepted, what it deleted is deleted here too."""
     saved = world.place.read_bytes()
-    for _ in range(5):
-        world.map.change(lambda pod: deleted(pod, "lab"))
+    for _ in range(3):
+        world.map.change(lambda pod: pod)
     world.start()
-    before = world.device.purges
     world.place.write_bytes(saved)
+    for _ in range(12):
+        world.map.change(lambda pod: deleted(pod, "lab"))
+    before = world.device.purges
+    member = world.start(serves=False)
+    assert member.keeper.phase == "away" and not member.keeper.serves()
+    assert "does not come of it" in member.status()["doubt"]
+    with pytest.raises(Refused, match="in doubt"):
+        member.admit(TENANT, 0, member.keeper.newest.epoch)
+    assert world.map.map().doubt == {"a": 5}
+    world.map.change(accepted)
+    member.keeper.beat()
+    world.turn(member)
+    assert world.device.purges > before and not world.map.map().doubt
+    assert member.keeper.standing.epoch == world.map.map().epoch
+
+
+def test_a_deletion_that_a_map_lost_is_carried_out_everywhere(world: World) -> None:
+    """The member that has carried it out brings it back; another, whose store saw nothing after the
+    copy, serves nobody meanwhile, and drops what it has before it serves."""
+    world.map.change(lambda pod: pod)
+    other = world.start("b")
+    saved = world.place.read_bytes()
     world.map.change(lambda pod: deleted(pod, "lab"))
     member = world.start()
-    assert member.keeper.standing.epoch == member.keeper.newest.epoch < 6
-    assert world.device.purges > before
+    lost = world.map.map()
+    world.place.write_bytes(saved)
+    member.keeper.beat()
+    assert not member.keeper.serves()
+    found = world.map.map()
+    assert found.doubt == {"a": lost.epoch}
+    assert found.purges == lost.purges
+    other.keeper.beat()
+    assert not other.keeper.serves()
+    member.turn()
+    other.turn()
+    before = world.device.purges
+    world.map.change(accepted)
+    assert world.map.map().epoch > lost.epoch
+    for one in (member, other):
+        one.keeper.beat()
+        world.turn(one)
+    assert world.device.purges == before + 1, "who had carried it out has nothing to drop"
 
 
 def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
@@ -107,15 +148,29 @@ def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
     world.map.change(lambda pod: pod)
     member = world.start()
     world.place.write_bytes(saved)
-    world.map.change(lambda pod: deleted(pod, "lab"))
+    for _ in range(9):  # far past what was seen
+        world.map.change(lambda pod: deleted(pod, "lab"))
     member.keeper.beat()
     assert not member.keeper.serves()
     member.turn()
     member.keeper.beat()
+    assert not member.keeper.serves() and member.keeper.doubt
+    world.map.change(accepted)
     before = world.device.purges
+    member.keeper.beat()
     world.turn(member)
-    assert member.keeper.standing.epoch == member.keeper.newest.epoch == 3
+    assert member.keeper.standing.epoch == member.keeper.newest.epoch
     assert world.device.purges > before
+
+
+def test_who_was_away_for_longer_than_a_map_names_drops_all_that_it_has(world: World) -> None:
+    """It cannot tell what it missed, and that stops nobody else."""
+    world.start()
+    before = world.device.purges
+    for _ in range(HISTORY_MAX):
+        world.map.change(lambda pod: pod)
+    member = world.start()
+    assert world.device.purges > before and not member.keeper.doubt
 
 
 def test_what_was_carried_out_is_not_done_again(world: World) -> None:

@@ -1,0 +1,112 @@
+"""Which history a map of a pod is of: pure functions of maps and of what was seen of earlier ones.
+
+Whoever keeps the map may be put back: a snapshot of etcd is restored, a file is copied over. Its
+counters then run through numbers that they had before, and say nothing of what was done under them.
+So each change of a map has a random id, and the map names those of its last changes; each deletion
+has one too. Who remembers the newest change that it saw knows whether a map comes of that: if not,
+what was deleted in between is unknown, and the map is *in doubt*. A member in doubt serves nobody
+and writes into the map that it is, so that nobody else serves either, and what it knows to be
+deleted; that stays until an operator accepts the map as it is (`offstage pod accept`).
+
+An acceptance has a random id too. Who does not know the newest one follows the map: the operator
+has decided since. Decision 116.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.pod.map import PURGES_MAX, PodMap
+
+__all__ = ["Seen", "accepted", "brought", "comes_of", "doubt", "doubted", "keeps", "told"]
+
+ACCEPTED_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What somebody remembers of the newest map that it saw; as it is made: of none."""
+
+    change: str = ""
+    epoch: int = 0
+    accepted: tuple[str, ...] = ()
+    purges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(pod: PodMap) -> "Seen":
+        """All of a map."""
+        return Seen(pod.history[0] if pod.history else "", pod.epoch, pod.accepted, pod.purges)
+
+
+def comes_of(pod: PodMap, seen: Seen) -> bool:
+    """Whether it is the map that was seen, or one made of it by changes."""
+    if not seen.change:
+        return pod.epoch >= seen.epoch
+    return seen.change in pod.history
+
+
+def told(pod: PodMap) -> str:
+    """Why the map is in doubt for everybody who reads it; "": it is not."""
+    if pod.cluster and pod.kept_by != pod.cluster:
+        return f"it was made in etcd cluster {pod.cluster}, and cluster {pod.kept_by} has it now"
+    if pod.doubt:
+        who = ", ".join(f"{name} has seen epoch {epoch}" for name, epoch in pod.doubt.items())
+        return f"{who}, of which the map of epoch {pod.epoch} does not come"
+    return ""
+
+
+def doubt(pod: PodMap, seen: Seen) -> str:
+    """Why a map is not followed by who saw that; "": it is. One that was away for more changes than
+    a map names cannot tell, and follows; it drops what it has (`PodMember`)."""
+    if said := told(pod):
+        return said
+    if comes_of(pod, seen) or (pod.accepted and pod.accepted[0] not in seen.accepted):
+        return ""
+    if pod.is_long and pod.epoch > seen.epoch:
+        return ""
+    return (f"epoch {seen.epoch} was seen here, and the map of epoch {pod.epoch} does not come of "
+            "it: it went back, or is another one")  # fmt: skip
+
+
+def keeps(pod: PodMap, tenant: str, purge: str) -> bool:
+    """Whether a deletion that was put into the map may be acknowledged by that map: it is in it
+    still, and nobody is in doubt of it. Counters of who carried it out say nothing before that."""
+    return purge in pod.purges.get(tenant, ()) and not told(pod)
+
+
+# Transitions.
+
+
+def brought(pod: PodMap, seen: Seen) -> PodMap:
+    """With the deletions that were seen and that the map lacks, under an epoch of its own: who has
+    not carried them out will."""
+    lacking = {
+        tenant: [one for one in ids if one not in pod.purges.get(tenant, ())]
+        for tenant, ids in seen.purges.items()
+    }
+    lacking = {tenant: ids for tenant, ids in lacking.items() if ids}
+    purges = {tenant: (*ids, *pod.purges.get(tenant, ())) for tenant, ids in lacking.items()}
+    return replace(
+        pod, deleted={**pod.deleted, **dict.fromkeys(lacking, pod.epoch + 1)},
+        purges={**pod.purges, **{name: ids[:PURGES_MAX] for name, ids in purges.items()}},
+    )  # fmt: skip
+
+
+def doubted(pod: PodMap, name: str, seen: Seen) -> PodMap:
+    """The member is in doubt of the map, and says what it knows to be deleted."""
+    return replace(brought(pod, seen), doubt={**pod.doubt, name: seen.epoch})
+
+
+def accepted(pod: PodMap) -> PodMap:
+    """The operator takes the map as it is. Epochs go on past all that members have seen, so that
+    who has an old one is behind. BadInput: nobody is in doubt."""
+    if not told(pod):
+        raise BadInput("nobody is in doubt of it", "pod map", "see offstage pod status")
+    past = max([pod.epoch, *pod.doubt.values()]) - pod.epoch
+    return replace(
+        pod, doubt={}, cluster=pod.kept_by, epoch_base=pod.epoch_base + past,
+        accepted=(secrets.token_hex(8), *pod.accepted)[:ACCEPTED_MAX],
+    )  # fmt: skip

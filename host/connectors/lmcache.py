@@ -8,31 +8,85 @@ lets go of once they are read.
 
 Both run on the caller's threads and the object client's; none of them waits for the tier. A daemon
 that is lost makes every lookup a miss and every store a failure, which LMCache computes again or
-gives up. Nothing of LMCache is imported with this module: `OffstageL2` is made when asked for.
+gives up.
+
+LMCache gives names of models and no more, and serves engines that are started again under it. So
+what KV is of is set: `model`, files whose content is part of every key and which are looked at
+again with each batch, or `weights_id`; and `layout`, what computes it. Objects of a model of
+another name are refused where the content is of one. Nothing of LMCache is imported with this
+module: `OffstageL2` is made when asked for.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, State, Where
 from offstage.host.connectors.tried import say_untried
+from offstage.host.identity import Weights, digest_of, files_of, identity_of
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
 LEASE_S = 30.0  # of what a lookup has found, if nobody unlocks it
 UNTOLD_LEASE_S = 10.0  # and where nobody could
 SIZES_MAX = 1 << 16  # of objects whose sizes are kept
+TOLD_MAX = 64  # models of which the log says that they are not kept
 
 
-def client_of(settings: dict[str, Any]) -> ObjectClient:
-    """An object client from `adapter_params`: where the daemon is, `model` and `layout`."""
-    own = {name: settings[name] for name in ("model", "layout") if name in settings}
-    where = Where.of({name: value for name, value in settings.items() if name not in own})
-    say_untried("LMCache")
-    return ObjectClient(where, **own)
+OWN = ("model", "layout", "weights_id")
+log = logging.getLogger("offstage.connectors")
+
+
+class Client(ObjectClient):
+    """An object client whose objects are of one model's weights, or of those that were named."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """See `client_of`."""
+        own = {name: str(settings[name]) for name in OWN if name in settings}
+        where = Where.of({name: one for name, one in settings.items() if name not in OWN})
+        say_untried("LMCache")
+        self._of, named = own.get("model", ""), own.get("weights_id", "")
+        self._weights: Weights | None = None
+        if not own.get("layout"):
+            raise BadInput("nothing says what computes KV", "layout",
+                           "set a line that changes with dtype, quantization, kernels")  # fmt: skip
+        if not named:
+            found = digest_of(files_of(self._of) if self._of else (), "model")
+            log.warning("KV is of the weights %s (%s: %s)", found.digest[:16], self._of,
+                        found.cost())  # fmt: skip
+            self._weights = found
+        computed = {"LMCache": own["layout"]}
+        layout = identity_of(self._weights or self._of, computed, weights_id=named)
+        super().__init__(where, model=self._of, layout=layout)
+        self._told: set[str] = set()
+
+    def keeps(self, models: Sequence[str]) -> bool:
+        """Whether objects of models of these names are of this client's weights."""
+        if self._weights is None:
+            return True
+        same = self._weights.unchanged()
+        others = {name for name in models if not same or name != self._of}
+        for name in others - self._told if len(self._told) < TOLD_MAX else ():
+            self._told.add(name)
+            why = "its files changed: start LMCache and its engines again" if not same else (
+                f"this adapter is of {self._of}: give that model one of its own")  # fmt: skip
+            log.warning("objects of the model %s are not kept: %s", name, why)
+        return not others
+
+
+def client_of(settings: dict[str, Any]) -> Client:
+    """An object client from `adapter_params`: where the daemon is, and `model`, `layout` and
+    `weights_id`. BadInput: a setting that is none, or they do not say what KV is of."""
+    return Client(settings)
+
+
+def nobodys(count: int) -> list[bytes]:
+    """Keys that nothing is stored under."""
+    return [os.urandom(32) for _ in range(count)]
 
 
 def key_of(key: Any) -> bytes:
@@ -58,7 +112,7 @@ class NativeClient:
 
     def submit_batch_get(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Read objects into memory; the number of the batch."""
-        names = [key.encode() for key in keys]
+        names = self._names(keys)
         with self._lock:  # its end may not be looked for before it is known
             ticket = self._client.get(names, views)
             self._reading[ticket] = names
@@ -66,6 +120,8 @@ class NativeClient:
 
     def submit_batch_set(self, keys: Sequence[str], views: Sequence[memoryview]) -> int:
         """Store objects."""
+        if not self._keeps(keys):
+            return self._client.exists(self._names(keys))  # none of them is there
         names = [key.encode() for key in keys]
         with self._lock:
             self._sizes.update(zip(names, (memoryview(one).nbytes for one in views), strict=True))
@@ -77,7 +133,7 @@ class NativeClient:
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Whether objects are there. Those that were stored here, whose sizes are known, are leased
         and brought into the tier's memory."""
-        names = [key.encode() for key in keys]
+        names = self._names(keys)
         with self._lock:
             sizes = [self._sizes.get(name, 0) for name in names]
         if not any(sizes):
@@ -106,6 +162,14 @@ class NativeClient:
     def close(self) -> None:
         """Leave the daemon."""
         self._client.close()
+
+    def _keeps(self, keys: Sequence[str]) -> bool:
+        return self._client.keeps([key.partition("@")[0] for key in keys])
+
+    def _names(self, keys: Sequence[str]) -> list[bytes]:
+        if not self._keeps(keys):
+            return nobodys(len(keys))
+        return [key.encode() for key in keys]
 
 
 class L2:
@@ -145,6 +209,9 @@ class L2:
         views = [one.byte_array for one in objects]
         sizes = [len(view) for view in views]
         task = self._next()
+        if not self._keeps(keys):
+            self._end("_stored", task, self.store_result(False, 0), 0)
+            return task
 
         def ended(completion: Completion) -> None:
             ends = zip(keys, sizes, completion.done, strict=True)
@@ -169,7 +236,7 @@ class L2:
         """Which objects are there. Where their sizes are known, by their layout or since they were
         stored here, those are leased and brought into the tier's memory, and one of another size
         counts as not there."""
-        names = [key_of(key) for key in keys]
+        names = self._names(keys)
         layouts = group_layout_descs or {}
         with self._lock:
             stored = [self._sizes.get(key, 0) for key in keys]
@@ -204,7 +271,7 @@ class L2:
             self._tell("_notify_keys_accessed", read)
             self._end("_loaded", task, self._bits(completion.done), 2)
 
-        self._client.get([key_of(key) for key in keys], [one.byte_array for one in objects],
+        self._client.get(self._names(keys), [one.byte_array for one in objects],
                          tell=_holding(objects, ended))  # fmt: skip
         return task
 
@@ -231,6 +298,12 @@ class L2:
         fds, self._fds = self._fds, []
         for fd in fds:
             os.close(fd)
+
+    def _keeps(self, keys: list[Any]) -> bool:
+        return self._client.keeps([key.model_name for key in keys])
+
+    def _names(self, keys: list[Any]) -> list[bytes]:
+        return [key_of(key) for key in keys] if self._keeps(keys) else nobodys(len(keys))
 
     def _next(self) -> int:
         with self._lock:

@@ -1,7 +1,9 @@
 """SGLang on the tier: a dynamic storage backend of its hierarchical cache, `OffstageStorage`.
 
 An object is one page of SGLang's host memory, all layers of it, flat, under SGLang's own hash of
-the tokens up to its end and what the rank holds of the model. SGLang calls from threads of its own
+the tokens up to its end and what the rank holds of the model. What KV is of, weights, adapters and
+kernels, is by content: SGLang's arguments lead to the files, as far as they are on this machine;
+else the setting `weights_id` has to name them. SGLang calls from threads of its own
 and waits for each batch; it asks how many first pages are there, which leases them and brings them
 into the tier's memory, and then gets them.
 
@@ -13,18 +15,30 @@ this module: `OffstageStorage` is made when asked for.
 """
 
 import logging
+import platform
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import ObjectClient, State, Where
 from offstage.host.connectors.tried import say_untried
+from offstage.host.identity import digest_of, files_of, identity_of, process_began_ns
 
 __all__ = ["Storage"]
 
 LEASE_S = 10.0  # of pages that were found, until they are read
-OWN = ("backend_name", "module_path", "class_name", "interface_v1", "model")
+OWN = ("backend_name", "module_path", "class_name", "interface_v1", "model", "weights_id")
+COMPUTED = (
+    "dtype", "kv_cache_dtype", "quantization", "quantization_param_path", "modelopt_quant",
+    "load_format", "model_impl", "json_model_override_args", "attention_backend",
+    "prefill_attention_backend", "decode_attention_backend", "fp8_gemm_runner_backend",
+    "fp4_gemm_runner_backend", "bf16_gemm_backend", "moe_runner_backend", "enable_torch_compile",
+    "enable_lora", "max_lora_rank", "lora_target_modules", "lora_backend",
+    "enable_deterministic_inference", "rl_on_policy_target",
+)  # fmt: skip
+"""Arguments of SGLang that change KV, or choose the kernels that compute it."""
 SHAPE = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "kv_lora_rank",
          "qk_rope_head_dim")  # fmt: skip
 log = logging.getLogger("offstage.connectors")
@@ -39,6 +53,8 @@ class Storage:
         """BadInput: a setting that is none, or what cannot be kept."""
         extra = dict(storage_config.extra_config or {})
         self._where = Where.of({name: one for name, one in extra.items() if name not in OWN})
+        self._server, self._weights_id = _server_args(), str(extra.get("weights_id", ""))
+        self._files = str(getattr(self._server, "model_path", storage_config.model_name) or "")
         self._model = str(extra.get("model") or storage_config.model_name or "")
         if not self._model:
             raise BadInput("no model name", "OffstageStorage", 'set "model"')
@@ -54,9 +70,27 @@ class Storage:
         self._size = len(page)
         shape = " ".join(f"{name} {getattr(mem_pool_host, name)}" for name in SHAPE
                          if hasattr(mem_pool_host, name))  # fmt: skip
-        layout = f"SGLang {type(mem_pool_host).__name__} {shape} {self._rank} {self._size} bytes"
+        layout = f"{self._identity()}; {type(mem_pool_host).__name__} {shape} {self._size} bytes"
         self.close()
         self._client = ObjectClient(self._where, model=self._model, layout=layout)
+
+    def _identity(self) -> str:
+        """What KV is of. BadInput: its weights or an adapter's are not on this machine, or changed
+        since SGLang began."""
+        server, since_ns = self._server, process_began_ns()
+        found = {name: getattr(server, name) for name in COMPUTED if hasattr(server, name)}
+        for name, path in _adapters_of(getattr(server, "lora_paths", None) or ()):
+            weights = digest_of(files_of(path), path)
+            if weights.changed_ns() >= since_ns:
+                raise BadInput(f"the adapter {name} changed after SGLang began", path,
+                               "start it again")  # fmt: skip
+            found[f"adapter {name}"] = weights.digest[:32]
+        computed = {"engine": f"SGLang {_version()}", "device": _device(), "rank": self._rank}
+        return identity_of(
+            self._files or self._model, computed | found, where="OffstageStorage",
+            revision=getattr(server, "revision", None), cache=getattr(server, "download_dir", None),
+            weights_id=self._weights_id, since_ns=since_ns,
+        )  # fmt: skip
 
     # ---- pages ----
 
@@ -146,6 +180,46 @@ class Storage:
     def _ready(self) -> ObjectClient:
         assert self._client is not None, "SGLang registers its memory first"
         return self._client
+
+
+def _server_args() -> Any:
+    """What SGLang was started with, as far as it says so in this process; else None."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        return get_server_args()
+    except (ImportError, ValueError):
+        return None
+
+
+def _adapters_of(given: Any) -> list[tuple[str, str]]:
+    """Names and paths, in each of the forms that SGLang keeps `--lora-paths` in."""
+    if isinstance(given, dict):
+        return [(str(name), str(path)) for name, path in given.items()]
+    found = []
+    for one in given:
+        if isinstance(one, str):
+            name, _, path = one.partition("=")
+            found.append((name, path or name))
+        elif isinstance(one, dict):
+            found.append((str(one["lora_name"]), str(one["lora_path"])))
+        else:
+            found.append((str(one.lora_name), str(one.lora_path)))
+    return sorted(found)
+
+
+def _device() -> str:
+    import torch
+
+    chip = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"{chip}, torch {torch.__version__}"
+
+
+def _version() -> str:
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        return ""
 
 
 def _names(keys: Sequence[str]) -> list[bytes]:

@@ -212,6 +212,7 @@ def block_bytes(loaded: Any) -> int:
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
     """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
+    from offstage.host.identity import Weights
     from offstage.testbeds.beds.connect import Link, attached
     from offstage.testbeds.beds.daemon_process import serve, write_config
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
@@ -243,4 +244,5 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
     with serve(run.folder / "daemon.toml", run.folder / "log") as tier:
         link = Link(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
         with attached(link) as (control, fabric):
-            return decode_text(options, loaded, tokens, link, control, fabric, Silent())
+            made = Weights("made here", (), 0, 0, 0.0)
+            return decode_text(options, loaded, made, tokens, link, control, fabric, Silent())

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from live_daemon import PAYLOAD, TENANT, Tier, daemon, until
 
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.connectors.lmcache import L2, NativeClient, client_of, key_of
 from offstage.host.connectors.objects import State
 from offstage.testbeds.bench.engines.l2 import rates_of
@@ -33,7 +33,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 def params(tier: Tier) -> dict[str, Any]:
     return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-            "model": "m", "layout": "bf16", "timeout_s": 30.0}  # fmt: skip
+            "weights_id": "m", "layout": "bf16", "timeout_s": 30.0}  # fmt: skip
 
 
 def ready(fd: int) -> None:
@@ -180,6 +180,65 @@ class SimpleHash(SimpleNamespace):
 
     def __hash__(self) -> int:
         return hash(key_of(self))
+
+
+def of_files(tier: Tier, folder: Path, fill: int) -> dict[str, Any]:
+    """Parameters of a model by its files."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(bytes([fill]) * 50)
+    more = {"model": str(folder), "layout": "bf16"}
+    return {name: one for name, one in params(tier).items() if name != "weights_id"} | more
+
+
+def test_objects_are_of_the_models_files(tier: Tier, tmp_path: Path) -> None:
+    """Are objects of a model found again, not after its weights changed under the same path, nor of
+    another `layout`; and once they change under a running adapter, is nothing kept or found?"""
+
+    def found(adapter: Any, own: Any) -> bool:
+        task = adapter.submit_lookup_and_lock_task([own], {})
+        ready(adapter.get_lookup_and_lock_event_fd())
+        os.eventfd_read(adapter.get_lookup_and_lock_event_fd())
+        adapter.submit_unlock([own])
+        return adapter.query_lookup_and_lock_result(task) == {0}
+
+    def stored(adapter: Any, own: Any) -> bool:
+        task = adapter.submit_store_task([own], [memory(PAYLOAD, 1)])
+        ready(adapter.get_store_event_fd())
+        os.eventfd_read(adapter.get_store_event_fd())
+        return bool(adapter.pop_completed_store_tasks()[task][0])
+
+    folder, own = tmp_path / "m", SimpleHash(key(40))
+    own.model_name = str(folder)
+    first = Adapter(of_files(tier, folder, 1))
+    assert stored(first, own) and found(first, own)
+    assert not stored(first, SimpleHash(key(41))), "of another model"
+    again = of_files(tier, folder, 1)
+    assert not found(first, own) and not stored(first, own), "the file is another one"
+    seen = {}
+    for name, more in {"same": again, "layout": again | {"layout": "fp8"}}.items():
+        adapter = Adapter(more)
+        seen[name] = found(adapter, own)
+        adapter.close()
+    changed = Adapter(of_files(tier, folder, 2))
+    native = NativeClient(**of_files(tier, folder, 2))
+    native.submit_batch_set([f"{folder}@1"], [memoryview(b"x")])
+    ready(native.event_fd())
+    [(_, _, _, kept)] = native.drain_completions()
+    native.submit_batch_set(["other@1"], [memoryview(b"x")])
+    ready(native.event_fd())
+    [(_, _, _, other)] = native.drain_completions()
+    assert (kept, other) == ([True], [False])
+    assert seen == {"same": True, "layout": False} and not found(changed, own)
+    for one in (first, changed, native):
+        one.close()
+
+
+def test_what_kv_is_of_has_to_be_said(tier: Tier) -> None:
+    """Is an adapter refused where neither files nor `weights_id`, or no `layout`, say it?"""
+    for name, more in {"weights_id": {"model": "org/nowhere"}, "layout": {}}.items():
+        given = {one: value for one, value in params(tier).items() if one != name}
+        with pytest.raises(BadInput, match=name):
+            client_of(given | more)
 
 
 def test_keys_that_differ_anywhere_are_other_objects() -> None:

@@ -5,6 +5,7 @@ Tiny models with random weights here; one that was trained, where there is one (
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,34 @@ def test_what_it_generates_is_what_the_library_generates(
     assert found["workload"]["prefill_blocks_written"] == 2 * CONTEXT // BLOCK_TOKENS
     again = drive(tier, model, text, tmp_path / "out", "--select-blocks", "12", "--generate")
     assert again["workload"]["prefill_blocks_written"] == 0
+
+
+def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
+    tier: Tier, text: Path, tmp_path: Path
+) -> None:
+    """Of two models whose files have the same names, sizes and times, does the second one write its
+    own blocks and read no other's, and does a copy of the first, later, write none?"""
+    import transformers
+
+    first = model_of(tmp_path / "1", "qwen2")
+    other, copy = (Path(shutil.copytree(first, tmp_path / name)) for name in "23")
+    model = transformers.AutoModelForCausalLM.from_pretrained(other)
+    model.model.layers[0].self_attn.k_proj.weight.data.mul_(-1.5)
+    model.save_pretrained(other)
+    for file in first.iterdir():
+        found = file.stat()
+        assert (other / file.name).stat().st_size == found.st_size
+        os.utime(other / file.name, ns=(found.st_atime_ns, found.st_mtime_ns))
+        os.utime(copy / file.name, (1, 1))
+    written = []
+    for folder in (first, other, copy):
+        found = drive(tier, folder, text, tmp_path / "out", "--select-blocks", "all", "--kernel",
+                      "torch")  # fmt: skip
+        written.append(found["workload"]["prefill_blocks_written"])
+        [one] = found["passes"]
+        assert one["bit_equal"] is True and one["blocks_corrupt"] == 0
+        assert "digest" in found["model"]["weights_read"]
+    assert written == [2 * CONTEXT // BLOCK_TOKENS] * 2 + [0]
 
 
 def test_a_block_of_the_context_that_the_tier_lost_is_made_again(

@@ -49,7 +49,8 @@ class Pool:
 
 def config(tier: Tier, **more: Any) -> Any:
     extra = {"backend_name": "offstage", "endpoint": tier.endpoint, "tenant": TENANT,
-             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0}  # fmt: skip
+             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0,
+             "weights_id": "w"}  # fmt: skip
     usual = {"tp_rank": 0, "tp_size": 2, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
              "attn_cp_size": 1, "is_mla_model": False, "model_name": "m"}  # fmt: skip
     extra |= more.pop("extra", {})
@@ -102,10 +103,47 @@ def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:
         one.close()
 
 
+def test_pages_are_of_the_models_files_and_of_what_computes_them(
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Are pages of the same name found by a copy of the model, and not where weights, an adapter's
+    files, KV dtype, quantization, kernels or LoRA differ?"""
+    from offstage.host.connectors import sglang
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(bytes(50))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/model.safetensors").write_bytes(bytes(49) + b"x")
+    monkeypatch.setattr(sglang, "process_began_ns", lambda: 1 << 62)
+    pool, usual = Pool(), {"model_path": str(tmp_path / "a"), "kv_cache_dtype": "auto"}
+
+    def found(**changes: Any) -> bool:
+        monkeypatch.setattr(sglang, "_server_args", lambda: SimpleNamespace(**usual | changes))
+        storage = opened(tier, pool, extra={"weights_id": ""})
+        there = storage.exists("files")
+        assert storage.set("files", pool.pages[0])
+        storage.close()
+        return there
+
+    lora = {"enable_lora": True, "lora_paths": [f"sql={tmp_path / 'b'}"]}
+    assert [found(), found(model_path=str(tmp_path / "b"))] == [False, True]
+    others = [{"model_path": str(tmp_path / "c")}, {"kv_cache_dtype": "fp8"}, lora,
+              {"quantization": "fp8"}, {"attention_backend": "x"}]  # fmt: skip
+    assert [found(**one) for one in others * 2] == [False] * len(others) + [True] * len(others)
+    (tmp_path / "b/model.safetensors").write_bytes(b"other")
+    assert not found(**lora)
+    monkeypatch.setattr(sglang, "process_began_ns", lambda: 0)
+    with pytest.raises(BadInput, match="start it again"):
+        found()
+
+
 def test_what_cannot_be_kept_is_refused_at_the_start(tier: Tier) -> None:
     """Is a wrong setting, no model and no daemon one error when SGLang attaches its storage?"""
     with pytest.raises(BadInput, match="'endpont' is no setting"):
         Storage(config(tier, extra={"endpont": "tcp://x"}))
+    with pytest.raises(BadInput, match="weights_id"):
+        opened(tier, Pool(), extra={"weights_id": ""}, model_name="org/nowhere")
     with pytest.raises(BadInput, match="no model name"):
         Storage(config(tier, model_name=None))
     with pytest.raises(OffstageError):

@@ -1,8 +1,8 @@
 """LMCache's own adapter tests, with our adapter in the place of the one that they make.
 
 A pytest plug-in for LMCache's test tree, in its own environment: `pytest -p lmcache_ours FILES`.
-Each adapter that a test makes is one of ours, with a model name of its own and thus empty; where
-the daemon is, the variable OFFSTAGE_L2 says.
+Each adapter that a test makes is one of ours, with weights of a name of its own and thus empty;
+where the daemon is, the variable OFFSTAGE_L2 says.
 """
 
 import itertools
@@ -20,7 +20,8 @@ NUMBERS = itertools.count()
 
 def ours(config: Any) -> Any:
     params = json.loads(os.environ["OFFSTAGE_L2"])
-    params |= {"model": f"{os.getpid()}-{next(NUMBERS)}", "max_capacity_gb": config.max_size_gb}
+    params |= {"weights_id": f"{os.getpid()}-{next(NUMBERS)}",
+               "max_capacity_gb": config.max_size_gb}  # fmt: skip
     return lmcache.OffstageL2(params)
 
 

@@ -13,7 +13,9 @@ them. Nothing of vLLM is imported with this module: `OffstageConnector` is made 
 """
 
 import hashlib
+import json
 import logging
+import os
 import platform
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -25,10 +27,14 @@ from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.plans import Plans, Report, Saved, Step
+from offstage.host.identity import Adapters, identity_of, process_began_ns
 
 __all__ = ["Connector"]
 
 SWITCHES = ("layer_wise", "prefetch", "choose")
+OWN = (*SWITCHES, "model", "weights_id")
+CONFIGS = ("attention", "kernel", "compilation", "lora")  # that choose kernels, as vLLM hashes them
+NAMES = ("_name_or_path", "transformers_version")  # in a model's configuration, of no effect
 log = logging.getLogger("offstage.connectors")
 
 
@@ -54,7 +60,7 @@ class Connector:
         self._plans = Plans(self._client, spec.block_size, size, ahead=on["prefetch"],
                             choose=on["choose"],
                             events=bool(events and events.enable_kv_cache_events),
-                            ranks=ranks)  # fmt: skip
+                            ranks=ranks, adapters=Adapters(process_began_ns()))  # fmt: skip
         rank, agree = _group_of(role) if ranks > 1 else (0, None)
         self._copies = Copies(self._client, size, by_layer=on["layer_wise"], rank=rank,
                               ranks=ranks, agree=agree)  # fmt: skip
@@ -231,26 +237,71 @@ def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:
 
 
 def _client_of(config: Any, what: str) -> ObjectClient | None:
-    """An object client by `kv_connector_extra_config`; None where no daemon answers. BadInput: a
-    setting that is none."""
+    """An object client by `kv_connector_extra_config`; None where no daemon answers, or nothing
+    says what KV is of. BadInput: a setting that is none."""
     model, engine = config.model_config, _version()
-    settings = {"model": model.model} | config.kv_transfer_config.kv_connector_extra_config
-    name = str(settings.pop("model"))
-    settings = {key: value for key, value in settings.items() if key not in SWITCHES}
-    where = Where.of(settings)
+    extra = {"model": model.model, "weights_id": ""}
+    extra |= config.kv_transfer_config.kv_connector_extra_config
+    where = Where.of({key: value for key, value in extra.items() if key not in OWN})
     say_untried("vLLM", engine)
-    weights = hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest()[:16]
-    layout = (f"vLLM {engine} {_device(model.dtype, config)} {model.dtype} {model.quantization} "
-              f"revision {model.revision} config {weights} {what}")  # fmt: skip
     try:
-        return ObjectClient(where, model=name, layout=layout)
+        layout = _identity(config, engine, str(extra["weights_id"])) + f"; {what}"
+        client = ObjectClient(where, model=str(extra["model"]), layout=layout)
     except OffstageError as error:
         log.warning("no tier until the engine is started again: %s; it computes all KV", error)
         return None
+    log.warning("%s", INVARIANT if _is_invariant() else VARIANT)
+    return client
+
+
+def _identity(config: Any, engine: str, weights_id: str) -> str:
+    """What vLLM's KV is of: weights, and whatever it says that chooses kernels. BadInput: the
+    weights are not on this machine, or changed since it began."""
+    model, load = config.model_config, config.load_config
+    text = {name: one for name, one in json.loads(model.hf_config.to_json_string()).items()
+            if name not in NAMES}  # fmt: skip
+    computed = {
+        "engine": f"vLLM {engine}", "torch": _torch(), "device": _device(model.dtype, config),
+        "dtype": model.dtype, "KV": config.cache_config.cache_dtype,
+        "quantization": model.quantization, "config": _digest(text),
+        "batch invariant": _is_invariant(), "load": load.load_format,
+    }  # fmt: skip
+    for name in CONFIGS:
+        one = getattr(config, f"{name}_config", None)
+        computed[name] = "none" if one is None else one.compute_hash()[:16]
+    if load.load_format == "dummy":
+        weights_id = weights_id or "dummy"
+    return identity_of(
+        model.model_weights or model.model, computed, revision=model.revision,
+        cache=load.download_dir, weights_id=weights_id, since_ns=process_began_ns(),
+        where="OffstageConnector",
+    )  # fmt: skip
+
+
+INVARIANT = ("vLLM is batch invariant (VLLM_BATCH_INVARIANT): what is loaded is what it would "
+             "compute, to the bit, and a hit changes no token")  # fmt: skip
+VARIANT = ("what is loaded was computed from the same weights by the same kernels, but in another "
+           "batch and other pieces: where those change bits, as they may in 16 bits, a hit can "
+           "change tokens as another batch can (docs/how-to/vllm.md, Equal tokens)")  # fmt: skip
+
+
+def _is_invariant() -> bool:
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0")
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _torch() -> str:
+    import torch
+
+    return str(torch.__version__)
 
 
 def _device(dtype: Any, config: Any) -> str:
-    """What the order of bytes in a block depends on besides shapes."""
+    """What the order of bytes in a block depends on besides shapes, and on a CPU the threads, which
+    share sums out."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -258,7 +309,10 @@ def _device(dtype: Any, config: Any) -> str:
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
     isa = _get_attn_isa(dtype, config.cache_config.block_size)
-    return f"{platform.machine()} {isa}"
+    threads = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
+    if threads == "nobind":  # else each worker's number is vLLM's own choice by that
+        threads += f" {os.environ.get('OMP_NUM_THREADS')}"
+    return f"{platform.machine()} {isa}, {os.cpu_count()} cores, threads {threads}"
 
 
 def _version() -> str:

@@ -126,7 +126,7 @@ class Copies:
         self._bad -= step.noted
         if not step.loads:
             return
-        if self._client is None:
+        if self._client is None or not step.holds():
             self._lose({block for _, block in step.loads})
             return
         count = max(1, LOAD_BYTES // self._size)
@@ -197,8 +197,9 @@ class Copies:
         self._begin_saves(step)
         while self._saved < len(self._layers):
             self._copy_out()
+        holds = step.holds()
         for save in self._saves:
-            self._finish(save)
+            self._finish(save, holds)
         self._saves, self._step, self._saved = [], None, 0
         self._took_s = time.monotonic() - self._began_s if self._began_s else 0.0
         self._began_s = 0.0
@@ -245,10 +246,11 @@ class Copies:
                 save.stream.fill(self._cuts[layer])
         self._saved += 1
 
-    def _finish(self, save: _Save) -> None:
-        """Store what was copied out, unless it may follow from what had not loaded."""
+    def _finish(self, save: _Save, holds: bool) -> None:
+        """Store what was copied out, unless it may follow from what had not loaded, or from an
+        adapter that its keys do not name."""
         assert self._client is not None
-        if not self._bad.isdisjoint(save.parents):
+        if not holds or not self._bad.isdisjoint(save.parents):
             self.counts["put_skipped"] += len(save.keys)
             if save.stream is not None:
                 save.stream.drop()

@@ -16,6 +16,7 @@ COUNTERS = {
     "asked_tokens": "tokens of prompts that vLLM's own cache did not have",
     "matched_tokens": "of those, tokens that the tier had",
     "fetched_tokens": "of those, tokens that were fetched",
+    "adapter_unknown": "requests left to vLLM since its adapter's files changed, or are not there",
     "recomputed_tokens": "tokens that the tier had, and that were computed since that is faster",
     "regret_seconds": "by how much decisions to fetch or to compute were wrong",
     "paused": "requests whose KV was asked back for a time",

@@ -8,6 +8,7 @@ runs on the object client's and sets single fields.
 """
 
 import hashlib
+import json
 import time
 from array import array
 from collections import Counter, deque
@@ -18,6 +19,7 @@ from typing import Any
 from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient
 from offstage.host.connectors.vllm.hints import Hints, hints_of
+from offstage.host.identity import Adapters, Weights
 
 __all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of", "shards"]
 
@@ -42,10 +44,9 @@ def chain(
     return keys
 
 
-def salt_of(request: Any) -> bytes:
-    """What stands before the first block: adapters and salts make other keys."""
-    lora = request.lora_request
-    text = f"{request.cache_salt or ''}\0{lora.lora_name if lora else ''}"
+def salt_of(request: Any, adapter: Weights | None = None) -> bytes:
+    """What stands before the first block: adapters, by their content, and salts make other keys."""
+    text = json.dumps([request.cache_salt or "", adapter.digest if adapter else ""])
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
@@ -67,8 +68,14 @@ class Step:
     """By request: keys of its last blocks that are full now, and all blocks up to them."""
     noted: set[int] = field(default_factory=set)
     """Blocks that had not loaded, and of which the scheduler has taken note."""
+    adapters: list[Weights] = field(default_factory=list)
+    """Of its requests: what the keys name."""
     number: int = 0
     tokens: int = 0
+
+    def holds(self) -> bool:
+        """Whether the adapters are what the keys name, as far as their files say."""
+        return all(one.unchanged() for one in self.adapters)
 
 
 @dataclass
@@ -113,6 +120,7 @@ class _Request:
     (None: not known yet), how many need no saving, and where its load begins."""
 
     request: Any
+    adapter: Weights | None
     salt: bytes
     keys: list[bytes]
     hints: Hints
@@ -133,14 +141,16 @@ class Plans:
     def __init__(
         self, client: ObjectClient | None, block_tokens: int, size: int, *, ahead: bool = True,
         choose: bool = True, events: bool = False, ranks: int = 1,
+        adapters: Adapters | None = None,
     ) -> None:  # fmt: skip
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
-        computed; `events`: vLLM's subscribers are told what the tier has."""
+        computed; `events`: vLLM's subscribers are told what the tier has; `adapters`: which ones
+        vLLM holds, None: requests with one are left to vLLM."""
         self._client, self._block_tokens, self._size = client, block_tokens, size
         self._ranks = ranks
         self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
-        self._ahead, self._choose = ahead, choose
+        self._ahead, self._choose, self._adapters = ahead, choose, adapters
         self.choice = Choice(size * ranks / block_tokens)
         self.counts: Counter[str] = Counter()
         self._requests: dict[str, _Request] = {}
@@ -156,14 +166,33 @@ class Plans:
         """A new request: look up its blocks, and have those that are there brought nearer."""
         if self._client is None or not _is_text(request):
             return
-        salt = salt_of(request)
+        adapter = self._held(request)
+        if adapter is None and request.lora_request is not None:
+            self.counts["adapter_unknown"] += 1
+            return
+        salt = salt_of(request, adapter)
         keys = chain(request.all_token_ids, self._block_tokens, salt)
         hints = hints_of(request)
-        one = _Request(request, salt, keys, hints, time.monotonic() + hints.expect_s)
+        one = _Request(request, adapter, salt, keys, hints, time.monotonic() + hints.expect_s)
         self._requests[request.request_id] = one
         self.counts["requests"] += 1
         if self._ahead:
             self._look(one, 0)
+
+    def _held(self, request: Any) -> Weights | None:
+        """The adapter that vLLM computes a request with; None: without one, or not known."""
+        if request.lora_request is None or self._adapters is None:
+            return None
+        return self._adapters.of(request.lora_request)
+
+    def _known(self, request_id: str) -> _Request | None:
+        """A request that the tier serves; not any more when its adapter's files have changed."""
+        one = self._requests.get(request_id)
+        if one is not None and one.adapter is not None and self._held(one.request) != one.adapter:
+            self.counts["adapter_unknown"] += 1
+            self._release(self._requests.pop(request_id))
+            return None
+        return one
 
     def _look(self, one: _Request, first: int, count: int | None = None) -> None:
         """Ask the tier for all blocks from `first` on, or for so many."""
@@ -193,7 +222,7 @@ class Plans:
         """Tokens beyond the first `computed` that the tier has and that are worth their fetch; None
         while that is not known. The last token is always computed, since it is what the next one
         follows from."""
-        one = self._requests.get(request.request_id)
+        one = self._known(request.request_id)
         if one is None:
             return 0
         if one.looked_s == 0.0:
@@ -240,10 +269,12 @@ class Plans:
         """The step to come, which computes `tokens`, and after which so many of each request are
         `computed`."""
         for request_id, count in computed.items():
-            one = self._requests.get(request_id)
+            one = self._known(request_id)
             if one is None:
                 continue
             self._begin(one)
+            if one.adapter is not None and one.adapter not in self._step.adapters:
+                self._step.adapters.append(one.adapter)
             known = one.request.all_token_ids
             full = min(count, len(known)) // self._block_tokens
             if one.hints.share_tokens >= 0:

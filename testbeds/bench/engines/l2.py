@@ -106,7 +106,7 @@ def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict
         yield {
             "type": name, "module_path": "offstage.host.connectors.lmcache",
             "class_name": ADAPTERS[name],
-            "adapter_params": {"endpoint": tier.endpoint, "model": "bench", "layout": "bytes",
+            "adapter_params": {"endpoint": tier.endpoint, "weights_id": "none", "layout": "bytes",
                                "runtime_dir": str(tier.ready["runtime_dir"])},
         }  # fmt: skip
 

@@ -25,6 +25,7 @@ from offstage.host.decode import Decoder, SelectionRule
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
 from offstage.host.gpu.selector import selectors_of
+from offstage.host.identity import Weights, digest_of, files_of, identity_of
 from offstage.host.pool import HbmPool
 from offstage.host.prefill import MissingWriter, compute_context
 from offstage.host.record import AgentRecord
@@ -58,21 +59,27 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
     with attached(link) as (control, fabric):
         check_alone(control, link.tenant)
         progress.start("load the model", 1)
+        weights = digest_of(files_of(str(options.model)), str(options.model))
+        progress.note(weights.cost())
         loaded = load(shape, options.device, options.dtype)
+        if not weights.unchanged():
+            raise BadInput("the model changed while it was loaded", str(options.model),
+                           "start again when it is whole")  # fmt: skip
         tokens, _ = text_tokens(loaded, options.text)
-        return decode_text(options, loaded, tokens, link, control, fabric, progress)
+        return decode_text(options, loaded, weights, tokens, link, control, fabric, progress)
 
 
 def decode_text(
     options: ModelOptions,
     loaded: Loaded,
+    weights: Weights,
     tokens: list[int],
     link: Link,
     control: Control,
     fabric: Fabric,
     progress: Progress,
 ) -> ModelSummary:
-    """`run` with a model that is loaded, and the tokens of the text."""
+    """`run` with a model that is loaded from these weights, and the tokens of the text."""
     shape, arrays = loaded.shape, options.arrays()
     check_scale(loaded.model)
     geometry = kv_geometry(
@@ -81,14 +88,15 @@ def decode_text(
     _check_fit(geometry, control)
     HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
     context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
-    one = _Run(options, control, fabric, loaded, geometry, progress)
+    one = _Run(options, control, fabric, loaded, weights, geometry, progress)
     one.prefill(tokens[:context_tokens])
     passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
     return ModelSummary(
         model={
             "name": shape.name, "architecture": shape.model_type, "dtype": loaded.dtype,
             "value_type": geometry.value_type, "layers": shape.layer_count,
-            "config_sha256": shape.config_sha256,
+            "config_sha256": shape.config_sha256, "weights": weights.digest,
+            "weights_read": weights.cost(),
         },
         workload={
             "text": options.text.name, "context_tokens": context_tokens, "steps": options.steps,
@@ -116,6 +124,7 @@ class _Run:
         control: Control,
         fabric: Fabric,
         loaded: Loaded,
+        weights: Weights,
         geometry: KvGeometry,
         progress: Progress,
     ) -> None:
@@ -125,7 +134,7 @@ class _Run:
         self.tokens: list[int] = []
         self.context: Context
         self.blocks_written = 0
-        self._bits = _bits_of(options, loaded, geometry)
+        self._bits = _bits_of(options, loaded, weights, geometry)
 
     def prefill(self, tokens: list[int]) -> None:
         """Read the context, and write to the tier what it does not have."""
@@ -268,20 +277,18 @@ class _Run:
         return int.from_bytes(digest, "little")
 
 
-def _bits_of(options: ModelOptions, loaded: Loaded, geometry: KvGeometry) -> str:
+def _bits_of(
+    options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry
+) -> str:
     """What the bits of the KV hang on, beside the tokens: the weights, and all that computes."""
     import torch
 
-    weights = [
-        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(options.model.glob("*.safetensors"))
-    ]
-    parts = (
-        loaded.shape.config_sha256, weights, loaded.dtype, geometry.value_type,
-        geometry.block_tokens, options.device, options.prefill_piece, torch.get_num_threads(),
-        machine()["processor"], *_versions().values(),
-    )  # fmt: skip
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return identity_of(weights, {
+        "config": loaded.shape.config_sha256, "dtype": loaded.dtype, "KV": geometry.value_type,
+        "block_tokens": geometry.block_tokens, "device": options.device,
+        "prefill_piece": options.prefill_piece, "threads": torch.get_num_threads(),
+        "processor": machine()["processor"], **_versions(),
+    })  # fmt: skip
 
 
 def _versions() -> dict[str, str]:

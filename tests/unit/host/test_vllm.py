@@ -1,7 +1,9 @@
 """Does the vLLM connector match, plan, load and save what it should? Over stand-ins of the tier."""
 
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
-from offstage.host.connectors.vllm import Connector, _client_of
+from offstage.host.connectors.vllm import Connector
 from offstage.host.connectors.vllm.figures import stats_class
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.plans import (
@@ -23,6 +25,7 @@ from offstage.host.connectors.vllm.plans import (
     salt_of,
     shards,
 )
+from offstage.host.identity import Adapters, Weights
 
 BLOCK = 4
 SIZE = 100
@@ -68,6 +71,10 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
     return SimpleNamespace(**fields | more)  # fmt: skip
 
 
+def weights(digest: str) -> Weights:
+    return Weights(digest, (), 0, 0, 0.0)
+
+
 def arrive(store: Store, tokens: list[int], events: bool = False, **more: Any) -> tuple[Plans, Any]:
     plans = Plans(store, BLOCK, SIZE, events=events)  # type: ignore[arg-type]
     one = request("r", tokens, **more)
@@ -84,10 +91,66 @@ def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
     assert chain(tokens, BLOCK, salt, keys[:1]) == keys
     other = chain([99, *tokens[1:]], BLOCK, salt)
     assert not set(keys) & set(other)
-    lora = SimpleNamespace(lora_name="a")
-    salts = {salt_of(request("r", [], **more))
-             for more in ({}, {"cache_salt": "a"}, {"lora_request": lora})}  # fmt: skip
-    assert len(salts) == 3
+    one, other = weights("a"), weights("b")
+    salts = [({}, None), ({"cache_salt": "a"}, None), ({}, one), ({}, other),
+             ({"cache_salt": "a"}, one)]  # fmt: skip
+    assert len({salt_of(request("r", [], **more), held) for more, held in salts}) == 5
+
+
+def adapter(folder: Path, fill: int, number: int = 1) -> Any:
+    """An adapter of one name, with files of its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(bytes([fill]) * 64)
+    return SimpleNamespace(lora_name="sql", lora_path=str(folder), lora_int_id=number)
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapters:
+    """Of an engine that begins after the adapters' files."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Adapters(time.time_ns() + 3600 * 10**9)
+
+
+def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
+    held: Adapters, tmp_path: Path
+) -> None:
+    """Does one engine find what another stored with equal files at another path, and not what it
+    stored with other files under the same name?"""
+    tokens, found = list(range(13)), []
+    first = adapter(tmp_path / "1", 1)
+    store = Store()
+    for lora in (first, adapter(tmp_path / "2", 2, 2), adapter(tmp_path / "3", 1, 3)):
+        plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
+        one = request("r", tokens, lora_request=lora)
+        plans.arrive(one)
+        store.answer()
+        found.append(plans.match(one, 0))
+        step = plans.plan({"r": 13}, lambda _: [4, 5, 6])
+        if lora is first:
+            store.stored.update(key for keys, _ in step.saves for key in keys)
+            assert step.saves and step.adapters == [held.of(lora)]
+    assert found == [0, 0, 12]
+
+
+def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path) -> None:
+    """Its files change after a request was looked up: is nothing loaded or saved for it, what was
+    leased let go, nothing of its step stored, and a later request not looked up?"""
+    store, lora, tokens = Store(), adapter(tmp_path / "1", 1), list(range(13))
+    plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
+    one = request("r", tokens, lora_request=lora)
+    plans.arrive(one)
+    store.stored.update(store.lookups[0][0])
+    store.answer()
+    assert plans.match(one, 0) == 12
+    step = plans.plan({"r": 12}, lambda _: [4, 5, 6])
+    assert step.holds()
+    adapter(tmp_path / "1", 2)
+    assert not step.holds(), "the worker stores nothing of this step"
+    assert plans.plan({"r": 13}, lambda _: [4, 5, 6]).saves == [] and store.released
+    plans.arrive(request("q", tokens, lora_request=lora))
+    assert not store.lookups and plans.match(request("q", tokens), 0) == 0
+    assert plans.counts["adapter_unknown"] == 2
 
 
 @pytest.mark.parametrize(("count", "stored", "computed", "matched"), [
@@ -324,30 +387,6 @@ def test_what_it_cannot_keep_is_refused_at_the_start(
     with pytest.raises(BadInput, match=what) as told:
         type("It", (Connector, Base), {})(config, "role", SimpleNamespace(kv_cache_groups=groups))
     assert "\n" not in str(told.value)
-
-
-def test_no_daemon_and_an_unknown_version_are_a_line_each(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where no daemon answers, does vLLM start without the tier and say so; is a version that was
-    not tried said; and is a setting that is none refused?"""
-    platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
-    names = {"vllm": SimpleNamespace(__version__="9.9.9+cpu"),
-             "vllm.platforms": SimpleNamespace(current_platform=platform)}  # fmt: skip
-    for name, module in names.items():
-        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
-    model = SimpleNamespace(model="m", dtype="bf16", quantization=None, revision=None,
-                            hf_config=SimpleNamespace(to_json_string=lambda: "{}"))  # fmt: skip
-    extra: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5, "choose": False}
-    transfer = SimpleNamespace(kv_connector_extra_config=extra)
-    config = SimpleNamespace(model_config=model, kv_transfer_config=transfer)
-    assert _client_of(config, "layers") is None
-    untried, no_tier = (one.getMessage() for one in caplog.records)
-    assert "vLLM 9.9.9 was not tried" in untried
-    assert "no tier until the engine is started again" in no_tier and "\n" not in no_tier
-    extra["endpont"] = "tcp://x"
-    with pytest.raises(BadInput, match="'endpont' is no setting"):
-        _client_of(config, "layers")
 
 
 @pytest.fixture

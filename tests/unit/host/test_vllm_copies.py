@@ -1,6 +1,7 @@
 """Do the workers of the vLLM connector copy out, send, load and leave out what they should? Over
 stand-ins of the tier and of vLLM's memory."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.plans import Step, shards
+from offstage.host.identity import digest_of, files_of
 
 
 class Memory:
@@ -124,6 +126,28 @@ def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
     assert sorted(memory.objects) == [b"b"], "the scheduler has not noted it"
     one_step(worker, Step(noted={3}, saves=saves))
     assert sorted(memory.objects) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_a_step_whose_adapter_has_changed_moves_nothing(by_layer: bool, tmp_path: Path) -> None:
+    """Its files are not those that the keys name: is nothing of the step loaded, and nothing that
+    it computed stored, also where they change while it is computed?"""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
+    adapter = digest_of(files_of(str(tmp_path)))
+    memory = Memory()
+    worker, layers = copies(memory, 0, by_layer)
+    one_step(worker, Step(saves=[([b"a"], [0])], adapters=[adapter]))
+    assert sorted(memory.objects) == [b"a"]
+    step = Step(saves=[([b"b"], [2])], adapters=[adapter])
+    worker.load(step)
+    worker.save_layer(step, 0)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"2")
+    worker.save_layer(step, 1)
+    worker.end(step)
+    before = layers[0].clone()
+    one_step(worker, Step(loads=[(b"a", 1)], adapters=[adapter]))
+    assert worker.failed() == {1} and (layers[0] == before).all()
+    assert sorted(memory.objects) == [b"a"]
 
 
 @pytest.mark.parametrize("by_layer", [True, False])

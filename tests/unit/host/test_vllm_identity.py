@@ -1,0 +1,123 @@
+"""What does the vLLM connector say that KV is of, and when does it say nothing is shared?"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.host.connectors.vllm import _client_of
+
+
+def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
+    """vLLM's configuration, as far as what KV is of follows from it."""
+    text = json.dumps({"rope_theta": more.pop("rope_theta", 1), "_name_or_path": model})
+    fields: dict[str, Any] = {
+        "model": model, "dtype": "bf16", "quantization": None, "revision": None,
+              "model_weights": "", "hf_config": SimpleNamespace(to_json_string=lambda: text),
+    }  # fmt: skip
+    fields |= {name: more.pop(name) for name in tuple(more) if name in fields}
+    load = {"load_format": "auto", "download_dir": None}
+    load |= {name: more.pop(name) for name in tuple(more) if name in load}
+    kv = SimpleNamespace(cache_dtype=more.pop("cache_dtype", "auto"))
+    kernels = {f"{name}_config": SimpleNamespace(compute_hash=lambda text=text: text)
+               for name, text in more.items()}  # fmt: skip
+    return SimpleNamespace(
+        model_config=SimpleNamespace(**fields), load_config=SimpleNamespace(**load),
+        cache_config=kv, kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra),
+        **kernels,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A vLLM stand-in; by its configuration what an object client is told that objects are of."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
+    names = {"vllm": SimpleNamespace(__version__="0.32.0"),
+             "vllm.platforms": SimpleNamespace(current_platform=platform),
+             "torch": SimpleNamespace(__version__="2")}  # fmt: skip
+    for name, module in names.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    monkeypatch.setattr("offstage.host.connectors.vllm.process_began_ns", lambda: 1 << 62)
+    told: list[str] = []
+    monkeypatch.setattr("offstage.host.connectors.vllm.ObjectClient",
+                        lambda where, *, model, layout: told.append(layout))  # fmt: skip
+
+    def layout(model: Path, **more: Any) -> str:
+        _client_of(config_of(str(model), more.pop("extra", {}), **more), "layers")
+        return told.pop()
+
+    return layout
+
+
+def test_what_kv_is_of_is_weights_and_all_that_computes_it(
+    layouts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is a copy of a model the same, and is KV of other weights under the same configuration, path
+    and revision, of other RoPE, KV dtype, quantization, kernels or LoRA another?"""
+    model = tmp_path / "m"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(bytes(100))
+    first = layouts(model)
+    copy = Path(shutil.copytree(model, tmp_path / "n"))
+    assert layouts(copy) == first
+    others: list[dict[str, Any]] = [
+        {"rope_theta": 2}, {"cache_dtype": "fp8"}, {"quantization": "awq"}, {"dtype": "fp16"},
+              {"lora": "on"}, {"attention": "other"}, {"compilation": "eager"},
+              {"kernel": "other"}, {"load_format": "dummy"}, {"extra": {"weights_id": "w"}},
+    ]  # fmt: skip
+    found = {layouts(model, **more) for more in others}
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    found.add(layouts(model))
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT")
+    times = (model / "model.safetensors").stat()
+    (model / "model.safetensors").write_bytes(bytes([1]) * 100)
+    os.utime(model / "model.safetensors", ns=(times.st_atime_ns, times.st_mtime_ns))
+    found.add(layouts(model))
+    assert len(found | {first}) == len(others) + 3
+
+
+@pytest.mark.parametrize("invariant", ["0", "1"])
+def test_the_log_says_when_a_hit_changes_nothing(
+    invariant: str, layouts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """One line what KV is of and what reading it cost, one when tokens are sure to be equal?"""
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    layouts(tmp_path)
+    cost, condition = caplog.messages
+    assert "KV is of the weights" in cost and "1 files, 0 MB" in cost and " s)" in cost
+    assert ("a hit changes no token" if invariant == "1" else "a hit can change") in condition
+
+
+def test_no_daemon_and_an_unknown_version_are_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no daemon answers, does vLLM start without the tier and say so; is a version that was
+    not tried said; and is a setting that is none refused?"""
+    platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
+    names = {"vllm": SimpleNamespace(__version__="9.9.9+cpu"),
+             "vllm.platforms": SimpleNamespace(current_platform=platform)}  # fmt: skip
+    names["torch"] = SimpleNamespace(__version__="2")
+    for name, module in names.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    extra: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:9", "timeout_s": 0.5, "choose": False}
+    config = config_of("m", extra | {"weights_id": "w"})
+    assert _client_of(config, "layers") is None
+    untried, named, no_tier = (one.getMessage() for one in caplog.records)
+    assert "vLLM 9.9.9 was not tried" in untried and "called 'w'" in named
+    assert "no tier until the engine is started again" in no_tier and "\n" not in no_tier
+    caplog.clear()
+    config = config_of("m", extra)
+    assert _client_of(config, "layers") is None, "nothing says what KV is of"
+    assert 'set "weights_id"' in caplog.messages[-1] and "computes all KV" in caplog.messages[-1]
+    extra["endpont"] = "tcp://x"
+    with pytest.raises(BadInput, match="'endpont' is no setting"):
+        _client_of(config, "layers")

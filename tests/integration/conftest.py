@@ -1,10 +1,12 @@
-"""Experiments of the laboratory in small: a folder with a spec, and policies that go wrong."""
+"""Experiments of the laboratory in small: a folder with a spec, and policies that go wrong; and
+what tests of vLLM run."""
 
 import os
 from pathlib import Path
 
 import pytest
 from lab_runs import SPEC, here
+from vllm_bed import MEND
 
 REFERENCE = str(Path(__file__).resolve().parents[1] / "reference")
 
@@ -27,3 +29,22 @@ def lab_whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "e.toml").write_text(SPEC)
     assert here("run", str(folder / "e.toml"), "--out", str(folder / "out")) == 0
     return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """Of the environment that has vLLM."""
+    program = Path(os.environ.get("OFFSTAGE_VLLM", "")) / "bin/python"
+    if not program.is_file():
+        pytest.skip(f"needs {MEND}")
+    return program
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    """A small model that was trained."""
+    beside = Path(__file__).resolve().parents[3] / "shared/models"
+    folder = Path(os.environ.get("OFFSTAGE_MODELS", beside))
+    if not (folder / "pycode-3m").is_dir():
+        pytest.skip(f"no pycode-3m in {folder}; set OFFSTAGE_MODELS to a folder that holds it")
+    return folder / "pycode-3m"

@@ -4,7 +4,8 @@
 third more of vLLM's arguments. A line has `prompts`, lists of tokens, `tokens`, how many are to
 follow each, and maybe `params`, transfer parameters of all of them. The answer has those tokens,
 how many of each prompt were not computed, and the seconds to each one's first token. Only lines
-that begin with MARK are answers.
+that begin with MARK are answers. With `adapter`, a name, number and path, all of a line's prompts
+are computed with that LoRA adapter.
 
 `truncate` makes the object of that block of the first prompt one byte long before (of several
 workers the last one's), `rot` has the next load of such an object fail, `forget` empties vLLM's own
@@ -78,6 +79,7 @@ def worker_side() -> Any:
 
 def main() -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
+    from vllm.lora.request import LoRARequest
 
     usual = {"enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 4, "block_size": 32,
              "enable_prefix_caching": False, "disable_log_stats": False}  # fmt: skip
@@ -109,7 +111,8 @@ def main() -> None:
         prompts = [TokensPrompt(prompt_token_ids=one) for one in asked["prompts"]]
         sampling = SamplingParams(temperature=0, max_tokens=asked["tokens"], extra_args={
             "kv_transfer_params": asked["params"]} if "params" in asked else None)  # fmt: skip
-        ended = llm.generate(prompts, sampling, use_tqdm=False)
+        adapter = LoRARequest(*asked["adapter"]) if "adapter" in asked else None
+        ended = llm.generate(prompts, sampling, use_tqdm=False, lora_request=adapter)
         answer = {"tokens": [list(one.outputs[0].token_ids) for one in ended],
                   "reused": [one.num_cached_tokens for one in ended],
                   "first_s": [one.metrics.first_token_latency for one in ended]}  # fmt: skip

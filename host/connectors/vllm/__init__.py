@@ -309,10 +309,21 @@ def _device(dtype: Any, config: Any) -> str:
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 
     isa = _get_attn_isa(dtype, config.cache_config.block_size)
-    threads = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
-    if threads == "nobind":  # else each worker's number is vLLM's own choice by that
-        threads += f" {os.environ.get('OMP_NUM_THREADS')}"
-    return f"{platform.machine()} {isa}, {os.cpu_count()} cores, threads {threads}"
+    return f"{platform.machine()} {isa}, threads {_threads()}"
+
+
+def _threads() -> str:
+    """How many threads each worker has on a CPU, as far as it is set, and not on which cores."""
+    bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto")
+    if bound == "nobind":
+        return f"nobind {os.environ.get('OMP_NUM_THREADS')}"
+    try:
+        ranges = [[one.partition("-") for one in mask.split(",")] for mask in bound.split("|")]
+        counts = [sum(int(last or first) - int(first) + 1 for first, _, last in mask)
+                  for mask in ranges]  # fmt: skip
+    except ValueError:  # a word: vLLM's own choice among the cores
+        return f"{bound} of {os.cpu_count()}"
+    return str(counts)
 
 
 def _version() -> str:

@@ -19,6 +19,8 @@ from offstage.host.identity import (
     process_began_ns,
 )
 
+TICK_S = 0.02  # of the clock that files are stamped by, and more
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -65,6 +67,7 @@ def test_a_change_with_equal_size_and_mtime_is_seen(how: str, tmp_path: Path, ca
     model = model_of(tmp_path / "a")
     file, before = model / "model.safetensors", digest(model)
     found = file.stat()
+    time.sleep(TICK_S)
     other = model_of(tmp_path / "b", 2) / "model.safetensors"
     if how == "in place":
         file.write_bytes(other.read_bytes())
@@ -146,10 +149,10 @@ def test_weights_that_changed_after_the_start_are_refused(how: str, tmp_path: Pa
         (tmp_path / "model").symlink_to(model)
         model = tmp_path / "model"
     older = model_of(tmp_path / "b", 2)
-    time.sleep(0.02)  # a tick of the clock that files are stamped by
+    time.sleep(TICK_S)
     began = time.time_ns()
     identity_of(str(model), {}, since_ns=began)
-    time.sleep(0.02)
+    time.sleep(TICK_S)
     if how == "written":
         (model / "model.safetensors").write_bytes(b"x")
     elif how == "renamed":
@@ -197,6 +200,7 @@ def test_an_adapter_that_changes_under_its_number_is_not_shared(
     path, other = adapter_files(tmp_path / "1", 1), adapter_files(tmp_path / "2", 2)
     held = Adapters(time.time_ns() + 10**9)
     assert held.of(adapter(path)) is not None
+    time.sleep(TICK_S)
     later = adapter(path)
     if how == "rewritten":
         file = path / "adapter_model.safetensors"
@@ -219,6 +223,6 @@ def test_an_adapter_that_changes_under_its_number_is_not_shared(
 def test_an_adapter_younger_than_the_engine_is_not_shared(tmp_path: Path) -> None:
     """It may have been loaded before it changed."""
     began = time.time_ns()
-    time.sleep(0.02)
+    time.sleep(TICK_S)
     assert Adapters(began).of(adapter(adapter_files(tmp_path / "1", 1))) is None
     assert Adapters(began).of(adapter(tmp_path / "nowhere")) is None

@@ -98,7 +98,8 @@ def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
 
 
 def adapter(folder: Path, fill: int, number: int = 1) -> Any:
-    """An adapter of one name, with files of its own."""
+    """An adapter of one name, with files of its own, stamped later than any before."""
+    time.sleep(0.02)
     folder.mkdir(exist_ok=True)
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").write_bytes(bytes([fill]) * 64)

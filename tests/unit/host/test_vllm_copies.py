@@ -1,6 +1,7 @@
 """Do the workers of the vLLM connector copy out, send, load and leave out what they should? Over
 stand-ins of the tier and of vLLM's memory."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +142,7 @@ def test_a_step_whose_adapter_has_changed_moves_nothing(by_layer: bool, tmp_path
     step = Step(saves=[([b"b"], [2])], adapters=[adapter])
     worker.load(step)
     worker.save_layer(step, 0)
+    time.sleep(0.02)  # files are stamped by a clock that ticks
     (tmp_path / "adapter_model.safetensors").write_bytes(b"2")
     worker.save_layer(step, 1)
     worker.end(step)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.host.connectors.vllm import _client_of
+from offstage.host.connectors.vllm import _client_of, _threads
 
 
 def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
@@ -81,6 +81,17 @@ def test_what_kv_is_of_is_weights_and_all_that_computes_it(
     os.utime(model / "model.safetensors", ns=(times.st_atime_ns, times.st_mtime_ns))
     found.add(layouts(model))
     assert len(found | {first}) == len(others) + 3
+
+
+def test_how_many_threads_count_and_not_on_which_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do engines bound to halves of a machine share, and engines with more or fewer threads not?"""
+    found = []
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    for bound in ("0-3", "4-7", "4,5,6,7", "0-2", "0-3|4-7", "auto", "nobind"):
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
+        found.append(_threads())
+    assert found[0] == found[1] == found[2] and len(set(found)) == 5
+    assert found[-1] == "nobind 3"
 
 
 @pytest.mark.parametrize("invariant", ["0", "1"])

@@ -105,10 +105,10 @@ def _tables(summary: "ModelSummary") -> Group:
         f"{summary.model['name']} ({summary.model['architecture']}, {summary.model['dtype']}) on "
         f"{work['text']}: {work['context_tokens']:,} tokens of context, {work['steps']:,} decoded, "
         f"blocks of {work['block_tokens']} tokens, {work['kernel']} on {work['device']}; "
-        f"dense perplexity {summary.dense_perplexity:.3f}; weights "
-        f"{summary.model['weights'][:16]}, {summary.model['weights_read']}"
+        f"dense perplexity {summary.dense_perplexity:.3f}"
     )
-    parts: list[Any] = [head, "", _outputs(summary.passes), "", _fetches(summary.passes)]
+    weights = f"weights {summary.model['weights'][:16]}: {summary.model['weights_read']}"
+    parts: list[Any] = [head, weights, "", _outputs(summary.passes), "", _fetches(summary.passes)]
     for one in summary.passes:
         if one.guesses:
             parts += ["", _guessed(one)]

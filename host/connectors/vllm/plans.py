@@ -45,7 +45,9 @@ def chain(
 
 
 def salt_of(request: Any, adapter: Weights | None = None) -> bytes:
-    """What stands before the first block: adapters, by their content, and salts make other keys."""
+    """What stands before the first block: adapters, by their content, and salts make other keys.
+    `adapter`: the request's, which has to be known."""
+    assert request.lora_request is None or adapter is not None, "whose KV?"
     text = json.dumps([request.cache_salt or "", adapter.digest if adapter else ""])
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 

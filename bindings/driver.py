@@ -79,12 +79,14 @@ class Fetch:
 
 
 class Put:
-    """A put in flight, of any fabric; it keeps alive what is read and written until its end."""
+    """A put in flight, of any fabric; it keeps alive what is read and written until its end.
+    `checksums` [n]: XXH3-64 of what was sent, of blocks that were taken."""
 
     unanswered = False
 
     def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
         self.rcs = np.zeros(count, np.int32)
+        self.checksums = np.zeros(count, np.uint64)
         self.call, self.ticket, self._kept = call, 0, kept
 
 
@@ -288,6 +290,7 @@ class Driver:
         call.ordinals, call.source = _at("uint32_t *", ordinals), _at("uint8_t *", source)
         call.source_stride_bytes, call.timeout_ns = source.strides[0], timeout_ns
         call.rcs = _at("int32_t *", put.rcs)
+        call.checksums = _at("uint64_t *", put.checksums)
         self._begin(put, lib.ofs_driver_put_begin, "putting blocks")
         return put
 

@@ -22,6 +22,7 @@ from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
+from offstage.host.connectors.identity import head_of
 from offstage.host.connectors.inbox import Inbox
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.moves import (
@@ -35,6 +36,9 @@ from offstage.host.connectors.moves import (
     contents,
     get_pieces,
     guesses,
+    head_piece,
+    is_head_of,
+    is_ragged,
     land,
     may_clear,
     not_whole,
@@ -314,8 +318,10 @@ class Mover(Inbox):
         assert chain is not None and move.buffer is not None
         if not self._check_whole(move):
             return
+        shape = self._shape(move)
+        pieces = get_pieces(shape, move.buffer, move.cuts)
+        move.sums = np.zeros(shape.blocks, np.uint64)
         chain.step += 1
-        pieces = get_pieces(self._shape(move), move.buffer, move.cuts)
         move.pieces = [0] * max(1, len(move.cuts))
         for piece in pieces:
             move.pieces[piece.part] += 1
@@ -338,8 +344,13 @@ class Mover(Inbox):
             got = self._link.fabric.fetch_end(call)
             if pinned:
                 self._link.fabric.unregister(piece.memory)
-            self._count(move, got.ends.tolist())
-            land(move, piece, got)
+            if move.kind is Kind.GET:
+                self._count(move, got.ends.tolist())
+                land(move, piece, got)
+            elif is_head_of(move, self._shape(move), piece, got):
+                move.rival = False  # its blocks are ours: what is missing of them is put again
+            else:
+                self._refuse(move, errno.EEXIST)
 
         self._queue(move, piece.part, begin, end)
 
@@ -350,33 +361,40 @@ class Mover(Inbox):
 
     def _start_put(self, move: Move) -> None:
         assert move.chain is not None
-        stored = move.chain.stored
-        if stored[-1] or any(map(gt, stored, self._shape(move).stored)):
+        stored, shape = move.chain.stored, self._shape(move)
+        if stored[-1] or any(map(gt, stored, shape.stored)) or is_ragged(stored, shape):
             self._clear_first(move)
             return
-        move.sent, move.headed = 1, False
+        move.sent, move.headed, move.rival = 1, False, stored[0] > 0
+        move.sums = np.zeros(shape.blocks, np.uint64)
         self._go_on(move)
 
     def _go_on(self, move: Move) -> None:
-        """Send what of a put may be sent; the head when all others are acknowledged."""
+        """Send what of a put may be sent, the head when all others are acknowledged; behind a head
+        that is there nothing, unless it is that of the same bytes."""
         if move.chain is None or move.clearing or move.failure is not None or move.headed:
             return
         assert move.buffer is not None
         shape = self._shape(move)
         whole = move.filled < 0 or move.filled >= move.size
-        ready = shape.blocks if whole else move.filled // self._link.payload
+        ready = shape.blocks if whole else 1 + move.filled // self._link.payload
+        if move.rival and not move.dropped:
+            if whole and move.committed and not move.calls:
+                move.chain.step += 1
+                self._fetch(move, move.chain, head_piece(shape))
+            return
         if not move.dropped:
             for piece in put_pieces(shape, move.buffer, move.sent, ready):
                 self._put(move, piece)
             move.sent = max(move.sent, ready)
-        if move.calls:
+        if move.calls:  # blocks that are not acknowledged
             return
         if move.dropped:
             self._end(move, State.ABSENT, "")
         elif move.sent >= shape.blocks and move.committed:
             move.headed = True
-            for piece in put_pieces(shape, move.buffer, 0, 1):
-                self._put(move, piece)
+            head = head_of(move.size, move.sums[1:])
+            self._put(move, head_piece(shape, head, move.buffer[: shape.inline]))
 
     def _put(self, move: Move, piece: Piece) -> None:
         chain = move.chain
@@ -390,6 +408,7 @@ class Mover(Inbox):
             assert isinstance(call, Put)
             rcs = self._link.fabric.put_end(call).tolist()
             self.counts["put_blocks"] += rcs.count(0)
+            move.sums[piece.blocks] = call.checksums
             if any(rcs):
                 self._refuse(move, -next(rc for rc in rcs if rc))
 

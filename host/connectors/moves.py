@@ -1,9 +1,10 @@
 """One object on its way: what is asked of it, how it ends, and how it lies in blocks.
 
 An object is a chain of chunks of its own. Chunk 0 is named by the object's 16-byte name and has one
-block, the *head*: the object's first bytes, written when all others are acknowledged, so that an
-object without a head is absent. Block b > 0 is block `(b - 1) % layers` of chunk
-`1 + (b - 1) // layers`, so an object may lie in all layers that the daemon has. Which blocks the
+block, the *head*, which names the put that the others are of (`identity`) and is written when all
+of them are acknowledged, so that an object without a head is absent. Block b > 0, of the object's
+bytes from `(b - 1) * payload` on, is block `(b - 1) % layers` of chunk `1 + (b - 1) // layers`, so
+an object may lie in all layers that the daemon has. A small one lies in its head. Which blocks the
 store has of each chunk comes with the session that names the chain, and so an object that was cut
 short, or is longer than it is asked for, is seen before a byte is read: every chain is asked for
 one chunk more than it has.
@@ -22,10 +23,12 @@ from numpy.typing import NDArray
 from offstage.bindings.core import GUESS
 from offstage.bindings.driver import FetchResult, Put
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
+from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
 
 __all__ = ["HELD", "U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
-           "get_pieces", "guesses", "land", "may_clear", "not_whole", "put_pieces", "shape_of",
-           "tell_landed", "tier_of", "why_refused"]  # fmt: skip
+           "get_pieces", "guesses", "head_piece", "is_head_of", "is_ragged", "land", "may_clear",
+           "not_whole", "put_pieces", "shape_of", "tell_landed", "tier_of",
+           "why_refused"]  # fmt: skip
 
 HELD = "other bytes are there, which somebody reads or leases"
 
@@ -34,6 +37,7 @@ CLEAR_PAUSE_S = 0.005
 CLEAR_CHUNKS = 64  # an object of unknown size: so many at first, and four times as many each time
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
 
 
 class State(Enum):
@@ -75,6 +79,9 @@ class Move:
     dropped: bool = False  # PUT: it shall not be stored
     sent: int = 1  # PUT: the blocks before this one were
     headed: bool = False  # PUT: and the head was
+    rival: bool = False  # PUT: a head is there, of the same put or another one
+    sums: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of blocks that came or went
+    head: U8 | None = None  # GET: it came
     held: list[Put] = field(default_factory=list)  # PUT: begun before it has a session
     pieces: list[int] = field(default_factory=list)  # GET: by part, how many are on their way
     told: int = 0  # GET: parts of which the caller was told
@@ -96,8 +103,9 @@ class Shape:
     size: int
     payload: int
     layers: int
+    inline: int  # bytes of the object that stand in its head: all or none
     blocks: int
-    full: int  # blocks that are whole; the last may not be
+    full: int  # blocks behind the head that are whole; the last may not be
     stored: list[int]  # layers that the store has of each chunk of a whole object
     tail: bytes  # contents behind the name, and of the chunk that must not be there
     _runs: dict[tuple[int, int], list[tuple[int, U32, U32]]] = field(default_factory=dict)
@@ -108,30 +116,36 @@ class Shape:
             return 0, 0
         return (block - 1) % self.layers, 1 + (block - 1) // self.layers
 
+    def end_of(self, size: int) -> int:
+        """How many blocks hold an object's first `size` bytes; the head is one of them."""
+        return 1 if self.inline else 1 + -(-min(size, self.size) // self.payload)
+
     def runs(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
-        """Layer, ordinals and rows of blocks from `first` to `end`, a layer each: to be read only,
-        since all objects of a size share them."""
+        """Layer, ordinals and rows (block 1 is row 0) of blocks from `first` > 0 to `end`, a layer
+        each: to be read only, since all objects of a size share them."""
         if (first, end) not in self._runs:
             self._runs[first, end] = self._runs_of(first, end)
         return self._runs[first, end]
 
     def _runs_of(self, first: int, end: int) -> list[tuple[int, U32, U32]]:
         blocks = np.arange(first, end, dtype=np.uint32)
-        layer = np.where(blocks == 0, 0, (blocks - 1) % self.layers)
-        ordinal = np.where(blocks == 0, 0, 1 + (blocks - 1) // self.layers).astype(np.uint32)
-        return [(one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one])
+        layer = (blocks - 1) % self.layers
+        ordinal = (1 + (blocks - 1) // self.layers).astype(np.uint32)
+        return [(one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one] - 1)
                 for one in range(self.layers) if (layer == one).any()]  # fmt: skip
 
 
 @lru_cache(maxsize=256)
 def shape_of(size: int, payload: int, layers: int) -> Shape:
     """The shape of an object of `size` bytes, at least one."""
-    blocks = -(-size // payload)
+    inline = size if size + HEAD_BYTES <= payload else 0
+    blocks = 1 + -(-(size - inline) // payload)
     chunks = 1 + -(-(blocks - 1) // layers)
     stored = [1] + [layers] * (chunks - 1)
     if (blocks - 1) % layers:
         stored[-1] = (blocks - 1) % layers
-    return Shape(size, payload, layers, blocks, size // payload, stored, _tail(chunks))
+    full = (size - inline) // payload
+    return Shape(size, payload, layers, inline, blocks, full, stored, _tail(chunks))
 
 
 def _tail(chunks: int) -> bytes:
@@ -169,51 +183,76 @@ def contents(move: Move, payload: int, layers: int, chunks_max: int) -> bytes:
 
 @dataclass(frozen=True)
 class Piece:
-    """Blocks of one layer that travel in one call: rows of `memory`, each `length` bytes of the
-    object. `at`: of a last block that is not whole, where in the object it goes."""
+    """Blocks of one layer that travel in one call: rows of `memory`, each a block of `length`
+    bytes. `at`: of one that is read into memory of its own, where in the object it goes."""
 
     layer: int
     ordinals: U32
     memory: U8
     rows: U32
     length: int
+    blocks: U32
     part: int = 0
     at: int = -1
 
 
+def _single(
+    shape: Shape, block: int, memory: U8, length: int, part: int = 0, at: int = -1
+) -> Piece:
+    layer, ordinal = shape.place(block)
+    return Piece(layer, np.array([ordinal], np.uint32), memory, np.zeros(1, np.uint32), length,
+                 np.array([block], np.uint32), part, at)  # fmt: skip
+
+
+def head_piece(shape: Shape, head: bytes = b"", inline: U8 | None = None) -> Piece:
+    """The head, in memory of its own: to be read, or with what is written."""
+    length = HEAD_BYTES + shape.inline
+    if not head:
+        return _single(shape, 0, np.empty((1, shape.payload), np.uint8), length, at=0)
+    memory = np.frombuffer(head, np.uint8)
+    if shape.inline and inline is not None:
+        memory = np.concatenate([memory, inline])
+    return _single(shape, 0, memory[None], length)
+
+
 def get_pieces(shape: Shape, buffer: U8, cuts: tuple[int, ...]) -> list[Piece]:
-    """All blocks of an object, in as many parts as there are cuts, or one. The last block, where it
-    is not whole, is read into memory of its own."""
+    """All blocks of an object, in as many parts as there are cuts, or one. The head, and the last
+    block, where it is not whole, are read into memory of their own."""
     whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
-    pieces, first = [], 0
+    pieces, first = [head_piece(shape)], 1
     for part, cut in enumerate(cuts or (shape.size,)):
-        end = min(-(-cut // shape.payload), shape.blocks)
-        for layer, ordinals, rows in shape.runs(first, min(end, shape.full)):
-            pieces.append(Piece(layer, ordinals, whole, rows, shape.payload, part))
-        if first <= shape.full < end:
-            layer, ordinal = shape.place(shape.full)
+        end = shape.end_of(cut)
+        for layer, ordinals, rows in shape.runs(first, min(end, shape.full + 1)):
+            pieces.append(Piece(layer, ordinals, whole, rows, shape.payload, rows + 1, part))
+        if first <= shape.full + 1 < end:
             at = shape.full * shape.payload
-            pieces.append(Piece(layer, np.array([ordinal], np.uint32),
-                                np.empty((1, shape.payload), np.uint8), np.zeros(1, np.uint32),
-                                shape.size - at, part, at))  # fmt: skip
+            pieces.append(_single(shape, shape.full + 1, np.empty((1, shape.payload), np.uint8),
+                                  shape.size - at, part, at))  # fmt: skip
         first = max(first, end)
     return pieces
 
 
 def put_pieces(shape: Shape, buffer: U8, first: int, end: int) -> list[Piece]:
-    """The blocks from `first` to `end`; rows of memory are given in a row."""
+    """The blocks from `first` > 0 to `end`; rows of memory are given in a row."""
     whole = buffer[: shape.full * shape.payload].reshape(-1, shape.payload)
     pieces = []
-    for layer, ordinals, rows in shape.runs(first, min(end, shape.full)):
+    for layer, ordinals, rows in shape.runs(first, min(end, shape.full + 1)):
         step = int(rows[1] - rows[0]) if len(rows) > 1 else 1
         memory = whole[int(rows[0]) : int(rows[-1]) + 1 : step]
-        pieces.append(Piece(layer, ordinals, memory, rows, shape.payload))
-    if first <= shape.full < end:
-        layer, ordinal = shape.place(shape.full)
+        pieces.append(Piece(layer, ordinals, memory, rows, shape.payload, rows + 1))
+    if first <= shape.full + 1 < end:
         memory = buffer[None, shape.full * shape.payload :]
-        pieces.append(Piece(layer, np.array([ordinal], np.uint32), memory,
-                            np.zeros(1, np.uint32), memory.shape[1]))  # fmt: skip
+        pieces.append(_single(shape, shape.full + 1, memory, memory.shape[1]))
     return pieces
+
+
+def is_head_of(move: Move, shape: Shape, piece: Piece, got: FetchResult) -> bool:
+    """Whether the head that is there is that of the object to be put."""
+    if got.failed_count or got.lengths.tolist() != [piece.length] or move.buffer is None:
+        return False
+    ours = head_of(move.size, sums_of(move.buffer[shape.inline :], shape.payload))
+    ours += move.buffer[: shape.inline].tobytes()
+    return bool(piece.memory[0, : piece.length].tobytes() == ours)
 
 
 def land(move: Move, piece: Piece, got: FetchResult) -> None:
@@ -224,11 +263,25 @@ def land(move: Move, piece: Piece, got: FetchResult) -> None:
         move.failure = (State.UNREADABLE, f"a block could not be read: {why}")
     elif got.lengths.tolist() != [piece.length] * len(got.lengths):
         move.failure = (State.UNREADABLE, "a block has another length")
-    elif piece.at >= 0 and move.buffer is not None:
-        move.buffer[piece.at :] = piece.memory[0, : piece.length]
+    else:
+        move.sums[piece.blocks] = got.checksums
+        _copy(move, piece)
     move.pieces[piece.part] -= 1
+    if not any(move.pieces) and move.failure is None:
+        assert move.head is not None
+        if move.head.tobytes() != head_of(move.size, move.sums[1:]):
+            move.failure = (State.UNREADABLE, "its blocks are not those of one put")
     if move.failure is None:
         tell_landed(move)
+
+
+def _copy(move: Move, piece: Piece) -> None:
+    """What was read into memory of its own goes where it belongs."""
+    row = piece.memory[0, : piece.length]
+    if piece.at >= 0 and piece.blocks[0] == 0:
+        move.head, row = row[:HEAD_BYTES], row[HEAD_BYTES:]
+    if piece.at >= 0 and move.buffer is not None:
+        move.buffer[piece.at : piece.at + len(row)] = row
 
 
 def tell_landed(move: Move, *, ended: bool = False) -> None:
@@ -267,6 +320,13 @@ def not_whole(stored: list[int], shape: Shape) -> tuple[State, str] | None:
     has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
     return State.UNREADABLE, (f"{has} are there, and an object of {shape.size} bytes has "
                               f"{shape.blocks}")  # fmt: skip
+
+
+def is_ragged(stored: list[int], shape: Shape) -> bool:
+    """Whether an object that is not whole has blocks in a last chunk that this shape fills in part:
+    they may be of layers that are not its own, which no count tells."""
+    return bool(stored[:-1] != shape.stored and shape.stored[-1] < shape.layers
+                and len(shape.stored) > 1 and stored[-2])  # fmt: skip
 
 
 def may_clear(move: Move) -> bool:

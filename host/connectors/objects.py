@@ -10,10 +10,11 @@ when one has ended, and `drain` gives those that have. Bytes go between the engi
 the tier's memory in one copy; a buffer belongs to the client until its operation has ended.
 
 Every object has one of five ends: `State`. Whatever is DONE was checked block by block, from the
-put's checksum to the copy in the engine's buffer. A truncated object, one of another size and one
-that failed its check are UNREADABLE and a line in the log; they are never other bytes. What a
-model's objects hold (`layout`) is part of every key, and is also stored by the model's name: where
-it was another one, that is said once, and what the other one stored is not found.
+put's checksum to the copy in the engine's buffer, and all blocks are of one put. A mixture,
+a truncated object, one of another size and one that failed its check are UNREADABLE and a line in
+the log; they are never other bytes. What a model's objects hold (`layout`) is part of every key,
+and is also stored by the model's name: where it was another one, that is said once, and what the
+other one stored is not found.
 """
 
 import hashlib
@@ -181,7 +182,8 @@ class ObjectClient:
         """Read objects of the buffers' sizes into them. One that is not DONE may hold anything.
         `cuts`, ascending, the last one the size: where the objects' parts end. `landed` is called
         with each part, in order, when no object of the batch has it still to come, and with those
-        objects (their numbers in the batch) that will not have it."""
+        objects (their numbers in the batch) that will not have it. Only the end tells that the
+        parts are of one put: what is made of a part counts where its object ends as DONE."""
         return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], cuts=tuple(cuts),
                            landed=landed, **more)  # fmt: skip
 

@@ -168,10 +168,11 @@ class ZmqDriver:
             for first in range(0, count, self._put_max):
                 piece = slice(first, min(first + self._put_max, count))
                 rows = np.ascontiguousarray(source[piece, :length])
+                put.checksums[piece] = [checksum(row) for row in rows]
                 message = p.FabricPut(
                     session=session, layer=layer, length_bytes=length,
                     ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
-                    checksums=np.array([checksum(row) for row in rows], "<u8").tobytes(),
+                    checksums=put.checksums[piece].astype("<u8").tobytes(),
                     timeout_ns=timeout_ns,
                 )  # fmt: skip
 

@@ -267,7 +267,7 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
     """More objects than the store holds: is none refused, the last one there, and every other whole
     or absent?"""
     with daemon(tmp_path, storage__size="4MiB") as small, ObjectClient(where(small)) as client:
-        size, count = 20 * PAYLOAD, 80
+        size, count = 19 * PAYLOAD, 80  # 20 blocks
         for number in range(count):
             assert put(client, b"%d" % number, bytes_of(number, size)) is DONE
         found = []

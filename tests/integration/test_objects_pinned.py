@@ -80,8 +80,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 
 def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
-    """Does a read into registered memory register only the end of each object, whose block is not
-    whole, and a read elsewhere all, each for as long as it lasts?"""
+    """Does a read into registered memory register only the head of each object and its end, whose
+    block is not whole, and a read elsewhere all, each for as long as it lasts?"""
     with ObjectClient(PinningWhere.of(settings(tier))) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
@@ -89,12 +89,12 @@ def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
         pool = np.zeros((COUNT, SIZE + 100), np.uint8)
         client.register(pool)
         rows = [row[:SIZE] for row in pool]
-        for each in (1, LAYERS + 1):  # an object's end, and besides it what lies in each layer
+        for each in (2, LAYERS + 2):  # head and end, and besides them what lies in each layer
             before = fabric.registrations
             pool[:] = 0
             assert read(client, keys, rows) and same(rows, data) and not pool[:, SIZE:].any()
             assert fabric.registrations - before == each * COUNT
-            assert len(fabric._registered) == (1 if each == 1 else 0)
+            assert len(fabric._registered) == (1 if each == 2 else 0)
             client.unregister(pool)  # the second time: nothing
 
 

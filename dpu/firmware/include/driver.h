@@ -73,6 +73,7 @@ struct ofs_put {
 	uint64_t source_stride_bytes;
 	uint64_t timeout_ns;
 	int32_t *rcs; /* out: [count] 0 or -errno (-ENOSPC store full, -EIO, -EINVAL wrong size) */
+	uint64_t *checksums; /* out: [count] XXH3-64 of what was sent, may be NULL */
 };
 
 struct ofs_driver_stats {

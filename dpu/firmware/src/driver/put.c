@@ -66,6 +66,8 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 		ofs_command_drop(driver, index);
 		return rc;
 	}
+	if (put->checksums != NULL)
+		put->checksums[call->begun] = pending->sqe.checksum;
 	ofs_call_add(driver, call, index);
 	call->begun++;
 	return 0;

@@ -10,6 +10,7 @@ could not load spoils what all of them compute, so they agree on it before anyth
 All of it runs on the worker's thread but for `landed` and `ended`, which the object client calls.
 """
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -26,16 +27,20 @@ from offstage.host.connectors.vllm.plans import Report, Step, shards
 __all__ = ["Copies"]
 
 LOAD_BYTES = 256 << 20  # read at once; what is more is read before the step, so much at a time
+QUIET_S = 10.0
 SAVE_BYTES = 512 << 20  # on their way to the tier; what comes beyond is not saved
+log = logging.getLogger("offstage.connectors")
 
 
 class _Load:
-    """Objects on their way into vLLM's blocks."""
+    """Objects on their way into vLLM's blocks. They land in memory of their own, which the object
+    client keeps until they have ended: what comes after `until_s` is written nowhere else."""
 
     def __init__(
-        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int]
-    ) -> None:
-        self.blocks = blocks
+        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int],
+        until_s: float,
+    ) -> None:  # fmt: skip
+        self.blocks, self._until_s, self.late = blocks, until_s, False
         self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
@@ -55,16 +60,23 @@ class _Load:
     def rows(self, part: int) -> list[int]:
         """Wait for a part: the objects that have it."""
         with self._there:
-            self._there.wait_for(lambda: len(self._lost) > part)
+            if not self._wait(lambda: len(self._lost) > part):
+                return []
             return [row for row in range(len(self.blocks)) if row not in self._lost[part]]
 
     def lost(self) -> set[int]:
         """Wait for the end: blocks that did not load."""
         with self._there:
-            self._there.wait_for(lambda: self._done is not None)
-            assert self._done is not None
+            if not self._wait(lambda: self._done is not None) or self._done is None:
+                return set(self.blocks)
             ends = zip(self.blocks, self._done, strict=True)
             return {block for block, done in ends if not done}
+
+    def _wait(self, true: Callable[[], bool]) -> bool:
+        """Whether it came in time; what is late once stays so, since parts of it were left out."""
+        left_s = max(0.0, self._until_s - time.monotonic())
+        self.late = self.late or not self._there.wait_for(true, left_s)
+        return not self.late
 
 
 @dataclass
@@ -103,6 +115,7 @@ class Copies:
         self._loaded = self._saved = 0  # layers of this step
         self._waited_s = self._took_s = self._began_s = 0.0
         self._loaded_bytes = 0
+        self._said_s = float("-inf")
 
     def register(self, layers: list[Any], block_count: int) -> None:
         """vLLM's memory: a tensor of each layer whose first dimension is blocks, or equal parts of
@@ -129,12 +142,14 @@ class Copies:
         if self._client is None or not step.holds():
             self._lose({block for _, block in step.loads})
             return
+        until_s = time.monotonic() + step.patience_s
         count = max(1, LOAD_BYTES // self._size)
         for at in range(0, len(step.loads), count):
             self._end_load()
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
-            self._load = _Load(self._client, keys, [block for _, block in loads], self._cuts)
+            self._load = _Load(self._client, keys, [block for _, block in loads], self._cuts,
+                               until_s)  # fmt: skip
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
         if not self._by_layer:
@@ -170,9 +185,21 @@ class Copies:
         since_s = time.monotonic()
         for layer in range(self._loaded, len(self._layers)):
             self._copy_in(load, layer)
-        self._lose(set(load.blocks) if unseen else load.lost())
+        lost = load.lost()
+        self._lose(set(load.blocks) if unseen else lost)
+        if load.late:
+            self.counts["load_late_blocks"] += len(load.blocks)
+            self._say_late()
         self._loaded = len(self._layers)
         self._waited_s += time.monotonic() - since_s
+
+    def _say_late(self) -> None:
+        """One line in QUIET_S: whoever runs the engine should look at the tier."""
+        now_s = time.monotonic()
+        if now_s - self._said_s > QUIET_S:
+            self._said_s = now_s
+            log.warning("a load took longer than computing its tokens takes: the engine computes "
+                        "them; is the daemon frozen, or its drive slow?")  # fmt: skip
 
     def _lose(self, blocks: set[int]) -> None:
         self._failed |= blocks

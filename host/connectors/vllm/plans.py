@@ -25,6 +25,8 @@ __all__ = ["Gone", "Plans", "Report", "Saved", "Step", "chain", "salt_of", "shar
 
 LEASE_S = 10.0  # of what a lookup has found, until it is loaded
 AGAIN_S = 0.01  # between two looks for the next block that another engine prefills
+PATIENCE_S = 5.0  # for what a step loads, until it is known how long computing it takes
+PATIENCE_MIN_S = 0.25  # below it a pause of the machine would pass for a tier that is slow
 IDLE_S = 0.001  # waited for a lookup where vLLM has nothing else to do
 EXPECT_IDLE_S = 0.005  # and for another engine
 GROW = 8  # times as many blocks are looked for when all of the last ones are there
@@ -74,6 +76,8 @@ class Step:
     """Of its requests: what the keys name."""
     number: int = 0
     tokens: int = 0
+    patience_s: float = PATIENCE_S
+    """Seconds for all of its loads together: what has not come by then is computed."""
 
     def holds(self) -> bool:
         """Whether the adapters are what the keys name, as far as their files say."""
@@ -291,6 +295,9 @@ class Plans:
         self._idle = not computed
         step, self._step = self._step, Step()
         step.number, step.tokens = self._numbers, tokens
+        if self.choice.compute.known and self.choice.compute.fit[1] > 0:
+            computing_s = len(step.loads) * self._block_tokens * self.choice.compute.fit[1]
+            step.patience_s = max(PATIENCE_MIN_S, computing_s)
         if self._loading:
             self._deciding[step.number], self._loading = self._loading, []
         return step

@@ -209,3 +209,24 @@ def test_another_size_is_refused() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(BadInput, match="has 20 bytes here and 28"):
         Copies(None, 28).register([torch.zeros(6, 1, 1, 1), torch.zeros(12, 1, 1, 2)], 6)
+
+
+def test_a_load_that_never_ends_is_computed(caplog: pytest.LogCaptureFixture) -> None:
+    """A daemon that is frozen: does a step go on at its deadline, with one line, all of the load's
+    blocks named, none written, though the load ends later?"""
+    memory, told = Memory(), list[Any]()
+    worker, layers = copies(memory, 0)
+
+    def never(keys: list[bytes], buffers: Any, **more: Any) -> None:
+        told.append((buffers, more))
+
+    memory.get = never  # type: ignore[method-assign]
+    before = [one.clone() for one in layers]
+    one_step(worker, Step(loads=[(b"a", 1), (b"b", 5)], patience_s=0.01))
+    assert worker.failed() == {1, 5} and worker.counts["load_late_blocks"] == 2
+    assert len(caplog.records) == 1
+    for buffer in told[0][0]:
+        buffer[:] = 99
+    told[0][1]["landed"](0, frozenset())
+    told[0][1]["tell"](Completion(1, (State.DONE,) * 2, ("", "")))
+    assert all((one == was).all() for one, was in zip(layers, before, strict=True))

@@ -28,6 +28,7 @@ COUNTERS = {
     "get_unreadable": "objects that failed their check, or were of another size",
     "get_away": "objects not read since the daemon was lost",
     "load_failed_blocks": "blocks that vLLM had to compute after all",
+    "lookup_late": "requests whose lookup was not answered in time",
     "load_late_blocks": "blocks of loads that took longer than computing them takes",
     "load_wait_seconds": "time that steps waited for loads",
     "put_done": "objects stored",

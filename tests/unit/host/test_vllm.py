@@ -221,6 +221,17 @@ def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
     assert not store.lookups and plans.match(one, 0) is None and len(store.lookups) == 1
 
 
+def test_a_lookup_that_nobody_answers_is_a_miss() -> None:
+    """A daemon that is frozen when a request arrives: is the request computed in the end?"""
+    store = Store()
+    plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]
+    one = request("r", list(range(20)))
+    plans.arrive(one)
+    assert plans.match(one, 0) is None
+    plans._requests["r"].looked_s -= 60.0
+    assert plans.match(one, 0) == 0 and plans.counts["lookup_late"] == 1
+
+
 def test_what_another_engine_prefills_is_waited_for() -> None:
     """Is a request not scheduled before the blocks are there, only the next one looked up again
     until it is there, and then more, none twice; and is the wait over at its end?"""

@@ -19,6 +19,7 @@ __all__ = [
     "StoreFull",
     "Unknown",
     "Unreachable",
+    "brings",
 ]
 
 
@@ -79,8 +80,14 @@ class Missing(OffstageError):
         super().__init__(
             what or f"the optional part {extra!r} is not installed",
             where,
-            f"pip install 'offstage[{extra}]'",
+            brings(extra),
         )
+
+
+def brings(extra: str) -> str:
+    """How to install an optional part. From a checkout: `offstage` on the package index is somebody
+    else's package."""
+    return f"in a checkout of Offstage: pip install '.[{extra}]'"
 
 
 class StoreFull(OffstageError):

@@ -94,7 +94,7 @@ def at_module_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def base_import_names() -> set[str]:
-    """Top-level names that `pip install offstage` brings."""
+    """Top-level names that an installation without extras brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[<>=~\[ ]", line)[0] for line in project["dependencies"]}
     return set().union(*(IMPORT_NAMES.get(name, {name}) for name in names))

@@ -50,6 +50,23 @@ BANNED_C_CALLS = {
 # Paths of one machine, which mean nothing on another.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:" + "|".join(["work", "root", "home"]) + r")/\w")
 
+# `offstage` on the package index is somebody else's package: who is told to install it by its name
+# runs a stranger's code. From a checkout it is `.` or `.[extra]`, and a wheel is a file.
+BY_NAME = r"(?<![\w./-])offstage(?![\w/.-])"
+FROM_THE_INDEX = re.compile(
+    r"\b(?:pip[3x]?|uvx?|poetry|pdm|conda|mamba)\b[^\n#;&|`)]*"
+    r"\b(?:install|add|run|wheel|download|--from)\b"
+    rf"[^\n#;&|`)]*?{BY_NAME}"
+    rf"|\b(?:uvx|pipx run)\s+{BY_NAME}"
+    r"|(?<![\w./-])offstage\\*\[[a-z]"
+    r"|[\"']offstage *(?:[=<>~!]=|[<>@]|; *(?:python|sys|platform|extra))"
+    r"|\b(?:dependencies|requires)\b\s*=\s*\[[^\]]*[\"']offstage[\"']",
+    re.IGNORECASE,
+)
+TEXTS = (".py", ".md", ".toml", ".ipynb", ".sh", ".txt", ".yml", ".yaml", ".cfg", ".service",
+         ".c", ".h", ".cff", ".json", ".jsonl", ".html", ".js", ".svg", ".conf", ".in",
+         "")  # fmt: skip
+
 
 def files(*suffixes: str) -> list[Path]:
     """Every file of ours with one of these endings, builds and caches left out."""
@@ -307,3 +324,42 @@ def test_every_test_can_fail(path: Path) -> None:
             if node.name.startswith("test_") and not checks(node, checking)
         ]
     )
+
+
+def test_nobody_is_told_to_install_a_stranger() -> None:
+    """Do all pages, messages and packages of ours say a checkout or a file, and not a name?"""
+    here = Path(__file__).resolve()
+    found = []
+    for path in files(*TEXTS):
+        if path == here:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace").replace("\\\n", "  ")
+        found += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, one.start()) + 1}: {one[0]!r}"
+            for one in FROM_THE_INDEX.finditer(text)
+        ]
+        if path.name.startswith(("requirements", "constraints")):
+            found += re.findall(r"(?im)^offstage(?![\w-]).*", text)
+    assert not found, "say `pip install '.[extra]'` from a checkout, or a wheel's file"
+
+
+@pytest.mark.parametrize("said", [
+    "pip install offstage", "pip install -U 'offstage[vllm]'", "pip3 install Offstage==0.1",
+    "uv pip install offstage", "uv add offstage", "pipx install offstage", "uvx offstage demo",
+    "%pip install -q offstage", "pip install offstage # now", "match='offstage\\[host\\]'",
+    'dependencies = ["numpy",\n "offstage"]', 'requires = ["offstage"]', 'gpu = ["offstage>=0.1"]',
+])  # fmt: skip
+def test_what_names_the_stranger_is_seen(said: str) -> None:
+    """Does the search find each form in which it can be said?"""
+    assert FROM_THE_INDEX.search(said)
+
+
+@pytest.mark.parametrize("said", [
+    "pip install '.[vllm]'   # in a checkout of Offstage",
+    "pip install docs/examples/policy-rising",
+    'pip install "./dist/offstage-0.1.0-cp311-abi3-linux_x86_64.whl[vllm]"', "offstage demo",
+    "pip wheel --no-deps -w dist . && offstage --help", 'requires = ["offstage-kv"]',
+])  # fmt: skip
+def test_a_checkout_and_a_file_are_let_by(said: str) -> None:
+    """And does it leave alone what is right?"""
+    assert not FROM_THE_INDEX.search(said)

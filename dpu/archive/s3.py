@@ -73,8 +73,7 @@ class Bucket:
             self._errors = importlib.import_module("botocore.exceptions")
             self._parsers = importlib.import_module("botocore.parsers")
         except ImportError:
-            raise Missing("botocore is not installed", "archive.bucket",
-                          "pip install 'offstage[s3]'") from None  # fmt: skip
+            raise Missing("s3", "botocore is not installed", "archive.bucket") from None
         timeout_s = options.timeout_ns / 1e9
         chosen = config.Config(
             connect_timeout=timeout_s, read_timeout=timeout_s,

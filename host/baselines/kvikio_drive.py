@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, brings
 from offstage.bindings.storage import Buffer, Done
 
 __all__ = ["KvikioDrive", "why_no_kvikio"]
@@ -28,7 +28,7 @@ PAUSE_S = 20e-6
 def why_no_kvikio() -> str:
     """Why kvikio cannot be used here, and the mend; "" where it can."""
     if importlib.util.find_spec("kvikio") is None:
-        return "kvikio is not installed (pip install 'offstage[gpu-cuda12]')"
+        return f"kvikio is not installed ({brings('gpu-cuda12')})"
     try:
         ctypes.CDLL(DRIVER_LIBRARY)
     except OSError:

@@ -281,7 +281,7 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     lines = ["", *(str(path) for path in paths.values())] if paths else []
     runs = [*summary.runs, *summary.baselines]
     warnings = dict.fromkeys(text for run in runs for text in run.warnings)
-    # As text: rich would take the extra of a `pip install 'offstage[...]'` for markup.
+    # As text: rich would take the extra of a `pip install '.[...]'` for markup.
     noted = [Text(""), *(Text(f"note: {text}") for text in warnings)] if warnings else []
     beside = baselines_table(summary)
     more: list[Table | str] = [] if beside is None else [beside, ""]

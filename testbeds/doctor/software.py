@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from offstage.bindings import nixl
-from offstage.bindings.errors import OffstageError
+from offstage.bindings.errors import OffstageError, brings
 from offstage.testbeds.doctor.check import (
     Check,
     Machine,
@@ -142,7 +142,7 @@ def _torch(machine: Machine) -> Check:
     purpose = "the torch kernel; the numpy kernel needs nothing"
     if (version := _distribution("torch")) is not None:
         return Check("torch", "ok", version, purpose)
-    return Check("torch", "missing", "not installed", purpose, "pip install 'offstage[host]'")
+    return Check("torch", "missing", "not installed", purpose, brings("host"))
 
 
 def _pyverbs(machine: Machine) -> Check:

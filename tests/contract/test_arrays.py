@@ -24,7 +24,7 @@ BLOCKS, BLOCK_BYTES, ROWS = 12, 64, 5
 
 
 def open_torch(device: str = "cpu", **options: Any) -> Arrays:
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     if device != "cpu" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device: run on a GPU node with the driver installed")
     from offstage.host.arrays.torch_arrays import TorchArrays
@@ -34,7 +34,7 @@ def open_torch(device: str = "cpu", **options: Any) -> Arrays:
 
 def open_torch_batch() -> Arrays:
     """The CUDA side's copies over a runtime of the tests, each as late as it may be."""
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterBatchArrays
 
     return LaterBatchArrays()
@@ -173,20 +173,20 @@ def test_what_is_not_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -
         open_arrays("numpy", "cuda")
     module, _, extra = registry._LOADERS["torch"]
     monkeypatch.setitem(registry._LOADERS, "torch", (module, "no_such_library", extra))
-    with pytest.raises(Missing, match="pip install 'offstage\\[host\\]'"):
+    with pytest.raises(Missing, match=r"pip install '\.\[host\]'"):
         open_arrays("torch")
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta"])
 def test_torch_names_a_device_that_is_not_there(device: str) -> None:
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     with pytest.raises(BadInput, match=f"torch has no device '{device}'"):
         open_arrays("torch", device)
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with the mend, where the device has too little memory."""
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.arrays.torch_arrays import StagedMemory
 
     def full(*given: object, **named: object) -> object:

@@ -181,7 +181,7 @@ def test_a_run_that_is_out_of_time_skips_the_rest(folder: Path) -> None:
 def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
     """Does `--interpret` reach the kernels, on the CPU, and no check that needs a device?"""
     for name in ("torch", "triton"):
-        pytest.importorskip(name, reason="pip install 'offstage[triton]'")
+        pytest.importorskip(name, reason="pip install '.[triton]'")
     wanted = "--only", "selection_is_right,attention_bandwidth_float8"
     code, content = run(tmp_path / "gpu.json", "--interpret", *wanted)
     assert code == 0, content["checks"]

@@ -120,8 +120,8 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
     """MLA, two sessions of unlike length, six query heads over one latent of 112 + 16 numbers: with
     Triton's selection, by bounds in 8 bits, and its attention every demand is numpy's, every block
     what prefill wrote, and what was sampled of the outputs is dense attention in float64."""
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
-    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
+    pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
         pytest.skip("a GPU is there: offstage host run --kernel triton --device cuda")
     trace = tmp_path / "unlike.jsonl"

@@ -127,7 +127,7 @@ def test_without_dask_a_cluster_is_one_line_with_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert run(["lab", "run", "e.toml", "--cluster", "tcp://127.0.0.1:8786"]) == 2
-    assert "pip install 'offstage[cluster]'" in capsys.readouterr().err.splitlines()[-1]
+    assert "pip install '.[cluster]'" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_disk_that_is_full_is_one_line(lab_folder: Path) -> None:

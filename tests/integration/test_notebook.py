@@ -25,7 +25,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         import nbformat
         from nbclient import NotebookClient
     except ImportError:
-        pytest.skip("no Jupyter; pip install 'offstage[notebook]'")
+        pytest.skip("no Jupyter; pip install '.[notebook]'")
     folder = tmp_path_factory.mktemp("notebook")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT / "src")

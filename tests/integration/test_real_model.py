@@ -247,7 +247,7 @@ def test_what_is_foretold_is_staged_before_its_layer_asks(
 def test_a_model_decodes_by_the_gpus_kernels(tier: Tier, text: Path, tmp_path: Path) -> None:
     """Under Triton's interpreter: with every block the model itself, with fewer what the host's
     selectors and torch's kernel give."""
-    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
         pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
     model = model_of(tmp_path, "llama")

@@ -23,7 +23,7 @@ from offstage.dpu.spdk_target import MEMORY_MIB, Target
 
 __all__ = ["drive", "ends_by", "program", "start"]
 
-WANTED = "build with SPDK, name its nvmf_tgt in OFFSTAGE_NVMF_TGT, pip install 'offstage[spdk]'"
+WANTED = "build with SPDK, name its nvmf_tgt in OFFSTAGE_NVMF_TGT, pip install '.[spdk]'"
 CHILD = """
 import faulthandler, resource, sys
 from pathlib import Path

@@ -121,7 +121,7 @@ def test_damage_is_a_miss_and_never_data(
 
 def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
     """Do the firmware and the Python reader find the same blocks, sequences and bytes?"""
-    xxhash = pytest.importorskip("xxhash", reason="pip install 'offstage[test]'")
+    xxhash = pytest.importorskip("xxhash", reason="pip install '.[test]'")
     path = tmp_path / "store.offstage"
     path.write_bytes(image)
     assert int.from_bytes(image[120:128], "little") == xxhash.xxh3_64_intdigest(image[:120])

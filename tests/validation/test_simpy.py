@@ -14,7 +14,7 @@ import pytest
 
 from offstage.bindings.chip import Chip, Network, Stage, Unit, make_requests
 
-simpy = pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
+simpy = pytest.importorskip("simpy", reason="no simpy: pip install '.[test]'")
 
 LENGTH = 1500
 MEAN_PS = 10**9

@@ -18,7 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_figure_stands_in_the_table(small: None) -> None:
-    pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
+    pytest.importorskip("simpy", reason="no simpy: pip install '.[test]'")
     result = asic.bench_asic(requests=3 * asic.BATCH, rounds=1)
     assert result["long"]["requests"] == 3 * asic.BATCH and len(result["aims"]) == 4
     assert result["rows"][0]["ratio"] > 0 and result["provenance"] == "measured"
@@ -34,7 +34,7 @@ def test_every_figure_stands_in_the_table(small: None) -> None:
 def test_an_engine_that_misses_theory_is_no_reference(
     small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("simpy", reason="no simpy: pip install 'offstage[test]'")
+    pytest.importorskip("simpy", reason="no simpy: pip install '.[test]'")
     monkeypatch.setattr(asic, "MEAN", 12.0)
     monkeypatch.setattr(asic, "MEAN_ERROR", 0.05)
     with pytest.raises(RunFailed, match="theory has 12"):

@@ -170,7 +170,7 @@ def test_without_the_extra_one_line_names_it(
     monkeypatch.setattr(importlib.util, "find_spec", hidden)
     named = ["--model", str(make_model("llama")), "--text", str(text)]
     assert run(["trace", "capture", *named, *FAST]) == 2
-    assert "pip install 'offstage[capture]'" in line(capsys)
+    assert "pip install '.[capture]'" in line(capsys)
 
 
 def test_text_that_is_no_text_is_named(

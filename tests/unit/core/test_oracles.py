@@ -24,7 +24,7 @@ from offstage.testbeds.bench.flat import (
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.stats import LRU_FRACTIONS
 
-pytest.importorskip("libcachesim", reason="the oracle: pip install 'offstage[test]'")
+pytest.importorskip("libcachesim", reason="the oracle: pip install '.[test]'")
 
 FILES = {
     "mooncake": "mooncake_conversation_0-2400s.jsonl.gz",

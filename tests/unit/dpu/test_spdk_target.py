@@ -78,7 +78,7 @@ def test_no_program_and_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert isinstance(refusal(str(tmp_path / "nowhere")), BadInput)
     monkeypatch.setitem(sys.modules, "spdk.rpc.client", None)
     missing = refusal(program(tmp_path, "exit 0"))
-    assert isinstance(missing, Missing) and "offstage[spdk]" in str(missing)
+    assert isinstance(missing, Missing) and "pip install '.[spdk]'" in str(missing)
 
 
 def test_a_program_that_ends_is_told_by_its_last_words(tmp_path: Path) -> None:

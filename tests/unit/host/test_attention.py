@@ -101,7 +101,7 @@ FAST = [
     pytest.param(
         name,
         marks=pytest.mark.skipif(
-            importlib.util.find_spec(library) is None, reason="pip install 'offstage[host]'"
+            importlib.util.find_spec(library) is None, reason="pip install '.[host]'"
         ),
     )
     for name, library in (("numpy", "numpy"), ("torch", "torch"))
@@ -209,7 +209,7 @@ def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.attention import torch_kernel
 
     case = make_case(2, 4, 16, 32, [40, 0, 7, 1, 12], 7)
@@ -222,7 +222,7 @@ def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
 
 def test_torch_gathers_no_block_that_is_not_selected() -> None:
     """Not even to mask it afterwards: another session's block may be on its way into the pool."""
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     overrides = pytest.importorskip("torch.overrides")
     case = make_case(2, 4, 16, 32, [9, 0, 2, 5], 7)
     case = replace(case, indices=[own % 11 + 1 for own in case.indices])  # nobody selects 0
@@ -243,7 +243,7 @@ def test_torch_gathers_no_block_that_is_not_selected() -> None:
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_reference() -> None:
     """The same call over a pool on the device, whose output stays there."""
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device: run on a GPU node with the driver installed")
     case = make_case(2, 4, 64, 64, [50, 3, 0, 31], 11)
@@ -263,7 +263,7 @@ def test_a_missing_library_is_reported_and_raised_only_on_use(
     found = {info.name: info.available for info in kernels()}
     has_triton = all(importlib.util.find_spec(name) for name in ("torch", "triton"))
     assert found == {"reference": True, "numpy": True, "torch": False, "triton": has_triton}
-    with pytest.raises(Missing, match="pip install 'offstage\\[host\\]'"):
+    with pytest.raises(Missing, match=r"pip install '\.\[host\]'"):
         kernel("torch")
     with pytest.raises(BadInput, match="choose one of"):
         kernel("cuda")

@@ -262,7 +262,7 @@ def test_kvikio_that_cannot_be_used_is_one_line(
     from offstage.host.baselines import kvikio_drive
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "not installed (pip install" in why_no_kvikio()
+    assert "not installed (in a checkout of Offstage: pip install" in why_no_kvikio()
     with pytest.raises(BadInput, match="pip install"):
         KvikioDrive(tmp_path / "blocks", 4, 4096)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
@@ -306,7 +306,7 @@ def test_kvikio_reads_what_it_wrote(tmp_path: Path) -> None:
     """Its own CPU path, over the real library: with the machine's CUDA driver, or over a stub of it
     where there is none."""
     if importlib.util.find_spec("kvikio") is None:
-        pytest.skip("kvikio is not installed: pip install 'offstage[gpu-cuda12]'")
+        pytest.skip("kvikio is not installed: pip install '.[gpu-cuda12]'")
     import cuda_driver_stub
 
     env = dict(os.environ)

@@ -209,14 +209,14 @@ class World:
 
 
 def torch_staged() -> Arrays:
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.arrays.torch_arrays import TorchArrays
 
     return TorchArrays("cpu", staged=True)
 
 
 def torch_cpu() -> Arrays:
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     return open_arrays("torch")
 
 
@@ -268,8 +268,8 @@ def test_the_gpus_kernels_decode_what_the_host_decodes(name: str) -> None:
     """Bounds, scores, selection and attention in Triton, under its interpreter, over K and V and
     over latents, of sessions of unlike length: every demand of every step is the host's, and every
     output dense attention over the same blocks."""
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
-    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
+    pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
         pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
     shape = geometry(name)

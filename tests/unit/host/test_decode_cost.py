@@ -84,7 +84,7 @@ def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: P
 def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> None:
     """Measured here, written, and what the run after it goes by; what selection takes stands beside
     it and is in no token's time."""
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     out = tmp_path / "tiny.json"
     words = ["host", "calibrate", "--geometry", "tiny", "--batch", "2,1", "--tokens", "512,32",
              "--selector", "quest,quest8", "--context-tokens", "900", "--out", str(out)]
@@ -106,7 +106,7 @@ def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> No
 def test_what_cannot_be_calibrated_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     words = ["host", "calibrate", "--out", str(tmp_path / "cost.json")]
     for more, problem in {
         "--geometry glm-5.2": "stores a latent, whose projections are others",

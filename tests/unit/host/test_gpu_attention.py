@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
-pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+pytest.importorskip("torch", reason="pip install '.[triton]'")
+pytest.importorskip("triton", reason="pip install '.[triton]'")
 
 from gpu_cases import ERROR_MAX, Shape, attention_case, poisoned, relative_error
 

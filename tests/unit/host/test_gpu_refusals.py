@@ -17,7 +17,7 @@ from offstage.host.arrays.torch_arrays import TorchArrays
 from offstage.host.gpu import check_device
 from offstage.host.transfers.cuda import cuda_kinds
 
-torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+torch = pytest.importorskip("torch", reason="pip install '.[host]'")
 
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040).\nPlease update it"
 
@@ -48,7 +48,7 @@ def test_an_older_architecture_is_refused(
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+    pytest.importorskip("triton", reason="pip install '.[triton]'")
     with pytest.raises(BadInput, match=f"{value_type} needs {least}.*use --kernel torch"):
         check_device("cuda", value_type)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
-pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+pytest.importorskip("torch", reason="pip install '.[triton]'")
+pytest.importorskip("triton", reason="pip install '.[triton]'")
 
 import torch
 from gpu_cases import numbers_of, poisoned

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="pip install 'offstage[triton]'")
-pytest.importorskip("triton", reason="pip install 'offstage[triton]'")
+pytest.importorskip("torch", reason="pip install '.[triton]'")
+pytest.importorskip("triton", reason="pip install '.[triton]'")
 
 import torch
 from gpu_step import StepCase

@@ -27,7 +27,7 @@ COMPUTE, COPIES = 0, 1
 def test_a_copy_waits_for_what_was_asked_before_its_blocks_were_given_away() -> None:
     """And not for the kernel that was asked after that: the two run beside each other. What is
     asked after the copy waits for it."""
-    pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterRuntime
 
     later = LaterRuntime()
@@ -101,7 +101,7 @@ def test_without_a_runtime_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not one that is absent or fails, whatever it claims."""
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
 
     def broken(storage: Any, staging: Any) -> Any:
         raise RuntimeError("launch failure\nand more of it")
@@ -173,7 +173,7 @@ class StubAgent:
 def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """By an agent of its own, which for `gpudirect` is given the RDMA transports alone; what fails
     there is one line."""
-    torch = pytest.importorskip("torch", reason="pip install 'offstage[host]'")
+    torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     api = SimpleNamespace(nixl_agent=StubAgent, nixl_agent_config=lambda backends: backends)
     monkeypatch.setattr(nixl, "_api", lambda: api)
     monkeypatch.delenv("UCX_TLS", raising=False)

@@ -51,6 +51,6 @@ def test_a_note_keeps_what_stands_in_brackets(
     """A mend that names an extra is text, and no markup of the terminal."""
     from offstage.testbeds.cli.common import Format, print_summary
 
-    run = made.run(warnings=["pip install 'offstage[gpu-cuda12]'"])
+    run = made.run(warnings=["pip install '.[gpu-cuda12]'"])
     print_summary(made.summary(runs=[run], curve=[]), None, Format.text)
-    assert "note: pip install 'offstage[gpu-cuda12]'" in capsys.readouterr().out
+    assert "note: pip install '.[gpu-cuda12]'" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 RTL = ROOT / "asic_model/rtl"
 HERE = Path(__file__).parent
-MEND = "pip install 'offstage[rtl]', and a C++ compiler with make and perl"
+MEND = "pip install '.[rtl]', and a C++ compiler with make and perl"
 
 Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 

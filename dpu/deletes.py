@@ -31,7 +31,7 @@ class _Held:
     ticket: int
     left: int
     until_s: float
-    errors: int  # of the drive, when it began to wait
+    errors: int | None = None  # of the drive, when it began to wait
 
 
 class Deletes:
@@ -54,7 +54,7 @@ class Deletes:
             self._send(route, reply)
             return
         until_s = time.monotonic() + self._patience_s
-        self._held.append(_Held(route, reply, tenant, 0, 0, until_s, self._errors()))
+        self._held.append(_Held(route, reply, tenant, 0, 0, until_s))
         self.turn()
 
     def turn(self) -> None:
@@ -68,6 +68,8 @@ class Deletes:
             if done or now_s >= one.until_s:
                 self._held.remove(one)
                 self._send(one.route, one.reply if done else self._late(one))
+            elif one.errors is None:
+                one.errors = self._errors()
 
     def _asked(self, one: _Held) -> tuple[bool, int, int]:
         try:
@@ -83,7 +85,7 @@ class Deletes:
             return -1
 
     def _late(self, one: _Held) -> p.Reply:
-        refused = self._errors() > one.errors >= 0
+        refused = one.errors is not None and self._errors() > one.errors >= 0
         self._log.error("delete_not_on_drive", tenant=one.tenant, left=one.left, refused=refused)
         if isinstance(one.reply, p.SessionsOpened):
             one.reply.deleted = False

@@ -186,7 +186,7 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
         assert json.loads(cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
         assert json.loads(cli("dpu", "drain", *at).stdout) == {"drained": True, "dirty_blocks": 0}
     gone = cli("dpu", "status", "--endpoint", "ipc:///nowhere/at/all")
-    assert gone.returncode == 2 and "offstage dpu serve" in gone.stderr
+    assert gone.returncode == 3 and "offstage dpu serve" in gone.stderr
 
 
 def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ What is marked `spdk` moves to real targets: tests/reference/spdk_drives.py says
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -178,10 +179,12 @@ def test_what_cannot_be_a_target_is_one_line_and_changes_nothing(tmp_path: Path)
         fill(tier, range(3), acknowledged)
         with daemon(other := tmp_path / "folder", **SMALL):
             pass
+        shutil.copyfile(other / "store.ofs", tmp_path / "bare")
         rows = [
             ({"path": str(tmp_path / "store.ofs")}, "is the present storage"),
             ({"path": str(tmp_path / "alien")}, "no store and not empty"),
-            ({"path": str(other / "store.ofs")}, "there is a store here already"),
+            ({"path": str(other / "store.ofs")}, "red.secret: belongs to another store"),
+            ({"path": str(tmp_path / "bare")}, "there is a store here already"),
             ({"path": str(tmp_path / "small"), "size": "2MiB"}, "need"),
             ({"path": str(tmp_path / "absent/store")}, "its directory does not exist"),
             ({"path": str(tmp_path / "m"), "backend": "emulated"}, "keeps nothing over a restart"),

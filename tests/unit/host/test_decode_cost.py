@@ -66,7 +66,7 @@ def test_what_was_not_measured_is_not_answered(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("{", "no JSON"), ("[]", "no file of decode costs"), ('{"format": 3}', "no file of decode"),
+    [("{", "not JSON"), ("[]", "no file of decode costs"), ('{"format": 3}', "no file of decode"),
      ({"rows": []}, "below 1"), ({"rows": [{"batch": 1}]}, "missing required field"),
      ({"hidden": "wide"}, "Expected `int`")],
 )  # fmt: skip
@@ -77,7 +77,7 @@ def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: P
     path.write_text(content)
     with pytest.raises(BadInput, match=problem):
         read(path)
-    with pytest.raises(BadInput, match="No such file"):
+    with pytest.raises(BadInput, match="no such file"):
         read(tmp_path / "none")
 
 

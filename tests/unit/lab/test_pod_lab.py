@@ -316,7 +316,7 @@ def test_the_command_writes_page_table_and_summary(
         (("--trace", "nowhere.jsonl"), "no such file"),
         (("--jobs", "-1"), "give 1 or more"),
         (("nowhere.toml",), "no such file"),
-        (("--beside", "nowhere", "--set", "sessions=2", "--daemons", "2"), "no such run"),
+        (("--beside", "nowhere", "--set", "sessions=2", "--daemons", "2"), "no such file"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -194,7 +194,7 @@ def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
     assert pod.etcd.map() == before and not pod.etcd.fresh
     frozen = driven(pod)
     assert frozen.blocks_corrupt == 0 and frozen.blocks_recomputed == 0
-    assert run(["pod", "purge", pod.place, TENANT]) == 1
+    assert run(["pod", "purge", pod.place, TENANT]) == 3
     etcd.start()
     pod.until(lambda: pod.etcd.map() == before and pod.etcd.fresh, "the map is another")
     time.sleep(2 * LEASE_S)

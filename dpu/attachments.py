@@ -138,7 +138,7 @@ class Attachments:
         )
         try:
             gate.listen()
-            self._control.secure(fabric.socket)
+            self._control.secure_fabric(fabric.socket)
             fabric.start()
         except BadInput:
             fabric.close()

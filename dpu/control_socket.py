@@ -41,6 +41,9 @@ class ControlSocket:
         self._clients_seen_ns = 0
         self._polled: list[int] | None = None
         self._poller = zmq.Poller()
+        self.fabric_key, self._fabric_secret = b"", b""
+        if zmq.has("curve"):
+            self.fabric_key, self._fabric_secret = zmq.curve_keypair()
         self._socket = self.context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
@@ -73,6 +76,17 @@ class ControlSocket:
             raise BadInput("has no secret key", str(directory / "server.key_secret"),
                            "make it with `offstage keys make server`")  # fmt: skip
         socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.curve_server = True
+
+    def secure_fabric(self, socket: "zmq.Socket[bytes]") -> None:
+        """As `secure`, by the key of this process alone, which the daemon proves to be its own at
+        each login. BadInput where libzmq has no CURVE."""
+        if not self.fabric_key:
+            raise BadInput("the ZMQ fabric cannot show whose it is: libzmq has no CURVE", "zmq",
+                           "install a libzmq with CURVE, or leave zmq out of daemon.fabrics",
+                           )  # fmt: skip
+        self.secure(socket)
+        socket.curve_publickey, socket.curve_secretkey = self.fabric_key, self._fabric_secret
         socket.curve_server = True
 
     def listen(self) -> str:

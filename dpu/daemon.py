@@ -133,7 +133,7 @@ class Daemon:
         )  # fmt: skip
         memory = self.device.memory()  # now that the tenants have theirs
         (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
-        self.hosts = hosts
+        self.hosts, hosts.fabric_key = hosts, self.control.fabric_key
         self.control.gate.whose = hosts.whose
         self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
         self._closing.append(self.attachments.close)

@@ -5,7 +5,7 @@ is one, `[message]`. The ticket is empty until `Welcome` gives one; from then on
 so a reconnect or a second socket needs no new login. A reply has the `id` of its request.
 
     host                            daemon
-    Hello(versions, name, tenant)   Challenge(version, nonce)
+    Hello(versions, ..., nonce)     Challenge(version, nonce, proof)   proof = prove_daemon(...)
     Prove(proof)                    Welcome(ticket, geometry, limits)   proof = prove(secret, ...)
     Attach(fabric)                  Attached(where, token)              now the blocks can flow
     Connect(blob)                   Ok                                  ... of verbs, from here on
@@ -23,7 +23,15 @@ import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.login import default_runtime_dir, prove, prove_member
+from offstage.dpu.login import (
+    OPERATOR,
+    OPERATOR_SOCKET,
+    VERSIONS,
+    default_runtime_dir,
+    prove,
+    prove_daemon,
+    prove_member,
+)
 from offstage.dpu.message import (
     Count,
     ErrorCode,
@@ -46,12 +54,8 @@ __all__ = [
     "Request", "Reset", "Segments", "SegmentsReply", "SessionClose", "SessionOpen", "SessionsOpen",
     "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove", "Undrain", "Welcome",
     "decode_fabric_reply", "decode_fabric_request", "decode_reply", "decode_request",
-    "default_runtime_dir", "encode", "negotiate", "prove", "prove_member",
+    "default_runtime_dir", "encode", "prove", "prove_daemon", "prove_member",
 ]  # fmt: skip
-
-VERSIONS = (5, 4)  # newest first; 5: `Opened.hints`
-OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
-OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 
 T = TypeVar("T")
 
@@ -66,11 +70,12 @@ class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Hello(Message, kw_only=True):
-    """Opens a login: the versions the host speaks, its own name, its tenant (or `operator`)."""
+    """Opens a login: versions, name and tenant (or `operator`); the daemon proves the `nonce`."""
 
     versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
     name: Name
     tenant: Name
+    nonce: Key
 
 
 class Prove(Message, kw_only=True, omit_defaults=True):
@@ -237,10 +242,13 @@ class Detach(Message, kw_only=True):
 
 
 class Challenge(Message, kw_only=True):
-    """The version both speak, and the nonce that the proof must cover."""
+    """What `prove_daemon` covers: `user` as the kernel names it, `fabric_key` in Z85 (or none)."""
 
     version: int
     nonce: bytes
+    user: Count
+    fabric_key: Annotated[bytes, Meta(max_length=40)]
+    proof: bytes
 
 
 class Welcome(Message, kw_only=True, omit_defaults=True):
@@ -263,7 +271,7 @@ class Attached(Message, kw_only=True):
     connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
     that go with it. verbs: the blob is all, and is answered by `Connect`. nixl: the blob is all.
     zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every frame sent to it.
-    Either token is for this host alone; shm's works once and expires.
+    Either token is for this host alone; shm's works once. The host sets `user` from its login.
     """
 
     fabric: FabricName
@@ -273,11 +281,12 @@ class Attached(Message, kw_only=True):
     blob: bytes = b""
     payload_size_bytes: int
     demand_max: int
+    user: int = -1
 
 
 class Opened(Message, kw_only=True, omit_defaults=True):
-    """`hints`: the policy takes in of a layer's scores the best so many (0: all), of one step in so
-    many, and so many bits of each. None: all; and always to a host of version 4."""
+    """`hints`: of a layer's scores the best so many are taken in (0: all), of one step in so many,
+    and so many bits of each. None: all."""
 
     session: int
     hints: tuple[Count, Count, Count] | None = None
@@ -481,15 +490,6 @@ def decode_fabric_request(data: bytes) -> FabricRequest:
 def decode_fabric_reply(data: bytes) -> FabricReply:
     """A reply of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
     return _decode(_fabric_reply, data)
-
-
-def negotiate(versions: list[int]) -> int:
-    """The newest version both sides speak; BadInput where there is none."""
-    for version in VERSIONS:
-        if version in versions:
-            return version
-    raise BadInput(f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
-                   "Hello", "install the same release on both sides")  # fmt: skip
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:

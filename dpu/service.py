@@ -24,6 +24,7 @@ from offstage.dpu.connects import Connects
 from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
+from offstage.dpu.login import negotiate
 from offstage.dpu.pod.member import PodMember
 from offstage.dpu.quotas import Quotas, used
 from offstage.dpu.replies import error_reply
@@ -147,9 +148,8 @@ class Service:
         self._shut_left(host.fabric)
 
     def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
-        version = p.negotiate(request.versions)
-        nonce = self.hosts.challenge(request.name, request.tenant, route, version)
-        return p.Challenge(version=version, nonce=nonce)
+        version = negotiate(request.versions)
+        return self.hosts.challenge(request, version, route)
 
     def _prove(self, request: p.Prove, route: bytes) -> p.Reply:
         host = self.hosts.login(request.nonce, request.proof, route)
@@ -270,7 +270,7 @@ class Service:
             request.step_ns,
         )  # fmt: skip
         host.sessions.add(session)
-        return p.Opened(session=session, hints=self._hints() if host.version >= 5 else None)
+        return p.Opened(session=session, hints=self._hints())
 
     def _hints(self) -> tuple[int, int, int] | None:
         policy = self.policy

@@ -18,7 +18,8 @@ from typing import Protocol
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.private import read_secret
 from offstage.dpu.log import Log
-from offstage.dpu.protocol import OPERATOR, VERSIONS, prove
+from offstage.dpu.login import outer_user, prove, prove_daemon
+from offstage.dpu.protocol import OPERATOR, VERSIONS, Challenge, Hello
 
 __all__ = ["Host", "Hosts", "Refused", "TenantState", "draining"]
 
@@ -38,8 +39,12 @@ class Refused(OffstageError):
 
 def draining() -> Refused:
     """What is said to whoever brings new work."""
-    return Refused("draining", "the daemon is draining and takes no new work", "",
-                   "offstage dpu undrain, unless it is being stopped; or use another")
+    return Refused(
+        "draining",
+        "the daemon is draining and takes no new work",
+        "",
+        "offstage dpu undrain, unless it is being stopped; or use another",
+    )
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,9 @@ class Hosts:
         self._device, self._log, self._hosts_max = device, log, hosts_max
         self.tenants = {tenant.name: tenant for tenant in tenants}
         self.operator_secret = operator_secret
+        self.fabric_key = b""  # of the ZMQ fabric, for the daemon's proof
+        self._user = outer_user(os.getuid(), Path("/proc/self/uid_map").read_text())
+        self._nobody = secrets.token_bytes(32)
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
         self._replaced: set[str] = set()  # tenants whose secret file holds another secret now
@@ -126,19 +134,27 @@ class Hosts:
         """The hosts of one tenant."""
         return [host for host in self._hosts.values() if host.tenant is tenant]
 
-    def challenge(
-        self, name: str, tenant: str, route: bytes = b"", version: int = VERSIONS[0]
-    ) -> bytes:
-        """A nonce for a login. An unknown tenant gets one too: names are not to be guessed here.
-        Each connection (`route`) has one at a time: whoever asks for many loses its own."""
+    def challenge(self, hello: Hello, version: int = VERSIONS[0], route: bytes = b"") -> Challenge:
+        """A nonce for a login, and the proof that we are the daemon. An unknown tenant gets both
+        too: names are not to be guessed here. Each connection (`route`) has one at a time: whoever
+        asks for many loses its own."""
         now_s = time.monotonic()
         self._challenges.pop(route, None)
         for known, one in list(self._challenges.items()):
             if one.since_s < now_s - CHALLENGE_LIFE_S or len(self._challenges) >= CHALLENGES_MAX:
                 del self._challenges[known]  # dicts keep order: the oldest go first
         nonce = secrets.token_bytes(16)
-        self._challenges[route] = _Challenge(nonce, name, tenant, now_s, version)
-        return nonce
+        self._challenges[route] = _Challenge(nonce, hello.name, hello.tenant, now_s, version)
+        proof = prove_daemon(self._secret(hello.tenant), hello.nonce, nonce, hello.tenant,
+                             hello.name, version, self._user, self.fabric_key)  # fmt: skip
+        return Challenge(version=version, nonce=nonce, user=self._user, fabric_key=self.fabric_key,
+                         proof=proof)  # fmt: skip
+
+    def _secret(self, tenant: str) -> bytes:
+        """What a login of this name is proved by; of an unknown one, what nobody has."""
+        if tenant == OPERATOR:
+            return self.operator_secret
+        return self.tenants[tenant].secret if tenant in self.tenants else self._nobody
 
     def login(self, nonce: bytes, proof: bytes, route: bytes = b"") -> Host:
         """The host whose proof covers the nonce. A nonce counts once, whatever the proof."""
@@ -148,8 +164,7 @@ class Hosts:
                           "say Hello again")  # fmt: skip
         operator = challenge.tenant == OPERATOR
         tenant = self.tenants.get(challenge.tenant)
-        secret = tenant.secret if tenant else self.operator_secret if operator else b"\0" * 32
-        expected = prove(secret, nonce, challenge.tenant, challenge.name)
+        expected = prove(self._secret(challenge.tenant), nonce, challenge.tenant, challenge.name)
         if not hmac.compare_digest(expected, proof) or not (tenant or operator):
             self.counts["logins_refused"] += 1
             self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)

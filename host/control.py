@@ -6,6 +6,8 @@ heartbeats over a second socket, so that a long kernel does not look like a dead
 """
 
 import contextlib
+import hmac
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,10 +25,11 @@ from offstage.bindings.errors import (
     RunFailed,
     StoreFull,
     Unknown,
+    Unreachable,
 )
 from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
-from offstage.host.reached import EVENTS, why_silent
+from offstage.host.reached import Line, why_silent
 from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["DEFAULT_ENDPOINT", "Control"]
@@ -34,6 +37,7 @@ __all__ = ["DEFAULT_ENDPOINT", "Control"]
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 BEATS_PER_TIMEOUT = 4
 MARKING_LOOK_S = 0.01
+RETRY_S = 0.05
 
 # What an error code of the daemon is on this side.
 KINDS: dict[str, type[OffstageError]] = {
@@ -85,12 +89,14 @@ class Control:
         self._lost = ""
         self.hints = ALL_SCORES
         """What of its scores the policy takes in, as the last session's answer said."""
+        self._secret, self._runtime_dir = secret, runtime_dir
+        self._proved: p.Challenge | None = None  # what the daemon said of itself
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._socket = self._connect(watched=True)
-            self._login(secret, runtime_dir)
+            self._line, challenge = self._reach()
+            self._login(challenge)
         except BaseException:
             self._context.destroy(linger=0)
             raise
@@ -103,7 +109,10 @@ class Control:
     def attach(self, fabric: p.FabricName = "shm", *, again: bool = False) -> p.Attached:
         """Ask for a port; the reply says where a fabric gets its blocks from. `again`: for another
         connection to the port that is there, whose sessions go on."""
-        return self.call(p.Attach(fabric=fabric, again=again), p.Attached)
+        attached = self.call(p.Attach(fabric=fabric, again=again), p.Attached)
+        assert self._proved is not None
+        attached.user = self._proved.user
+        return attached
 
     def connect(self, answer: bytes) -> None:
         """What the fabric's end here answers to the blob of its attach."""
@@ -254,8 +263,12 @@ class Control:
             request.id = self._id
             data = p.encode(request)
             try:
-                self._socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
-                while meanwhile is not None and meanwhile() and not self._socket.poll(0):
+                if self._line.gone():
+                    self._line.close()
+                    self._line, _ = self._reach(timeout_s)
+                socket = self._line.socket
+                socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
+                while meanwhile is not None and meanwhile() and not socket.poll(0):
                     pass
                 reply = self._await(request.id, timeout_s or self.timeout_s)
             except zmq.Again:
@@ -264,8 +277,7 @@ class Control:
                 self._lost = self._lost or f"the connection has ended ({error.strerror})"
                 raise RunFailed(self._lost, self.endpoint, "log in again") from None
         if isinstance(reply, p.Error):
-            kind = KINDS.get(reply.code, RunFailed)
-            raise kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
+            raise self._as_error(reply)
         if not isinstance(reply, reply_type):
             raise Incompatible(f"the daemon answered {type(reply).__name__}", self.endpoint,
                                "use the same release on both sides")  # fmt: skip
@@ -278,7 +290,7 @@ class Control:
             self._id = self._id % 0xFFFFFFFF + 1
             beat = p.encode(p.Heartbeat(id=self._id))
             try:
-                self._socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+                self._line.socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
             except zmq.ZMQError:
                 return 0
             return 0 if self._lost else self._id
@@ -287,8 +299,8 @@ class Control:
         """Whether the answer to that probe, the last one, has come. Replies of calls that were
         given up are passed over."""
         with self._lock, contextlib.suppress(zmq.ZMQError):
-            while self._socket.poll(0):
-                reply = p.decode_reply(self._socket.recv_multipart()[-1])
+            while self._line.socket.poll(0):
+                reply = p.decode_reply(self._line.socket.recv_multipart()[-1])
                 if reply.id == number:
                     if isinstance(reply, p.Error):
                         self._lost = "the daemon no longer knows this host"
@@ -297,26 +309,41 @@ class Control:
 
     def _await(self, number: int, timeout_s: float) -> p.Reply:
         """The reply with this id; those of calls that were given up are passed over."""
-        until_s = time.monotonic() + timeout_s
+        socket, until_s = self._line.socket, time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
-            if self._socket.poll(int(left_s * 1000) + 1):
-                reply = p.decode_reply(self._socket.recv_multipart()[-1])
+            if socket.poll(int(left_s * 1000) + 1):
+                reply = p.decode_reply(socket.recv_multipart()[-1])
                 if reply.id == number:
                     return reply
         raise self._silent()
 
     def _silent(self) -> OffstageError:
-        if self._ticket:
-            return DeviceTimeout("the daemon does not answer", self.endpoint,
-                                 "see whether it still runs: offstage dpu status")  # fmt: skip
-        curve = str(self._curve_dir or "") if self._via == self.endpoint else ""
-        return why_silent(self._monitor, self.endpoint, curve)
+        return DeviceTimeout("the daemon does not answer", self.endpoint,
+                             "see whether it still runs: offstage dpu status")  # fmt: skip
 
-    def _connect(self, *, watched: bool = False) -> "zmq.Socket[bytes]":
-        return self.dealer(self._via, watched=watched)
+    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """A DEALER to the control socket, secured alike; it ends with this object."""
+        socket = self._dealer(endpoint)
+        _connect(socket, endpoint)
+        return socket
 
-    def dealer(self, endpoint: str, *, watched: bool = False) -> "zmq.Socket[bytes]":
-        """A DEALER to another socket of this daemon, secured alike; it ends with this object."""
+    def fabric_dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """As `dealer`, to the ZMQ fabric. Only the daemon that proved itself at the login has the
+        key to what is sent there, however often the connection is made anew."""
+        assert self._proved is not None
+        if not self._proved.fabric_key or not zmq.has("curve"):
+            side = "this host's" if self._proved.fabric_key else "the daemon's"
+            raise BadInput(f"nothing shows whose ZMQ fabric that is: {side} libzmq has no CURVE",
+                           endpoint, "install a libzmq with CURVE there, or attach over shm",
+                           )  # fmt: skip
+        socket = self._dealer(endpoint)
+        if self._curve_dir is None:
+            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+        socket.curve_serverkey = self._proved.fabric_key
+        _connect(socket, endpoint)
+        return socket
+
+    def _dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 64)
@@ -330,22 +357,65 @@ class Control:
                                "put server.key and client.key_secret there") from None  # fmt: skip
             socket.curve_serverkey = server
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
-        if watched:
-            self._monitor = socket.get_monitor_socket(EVENTS)
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            raise BadInput(f"no endpoint ({error.strerror})", endpoint,
-                           f"write one such as {DEFAULT_ENDPOINT}") from None  # fmt: skip
         return socket
 
-    def _login(self, secret: bytes | Path | None, runtime_dir: Path | None) -> None:
-        hello = p.Hello(versions=list(p.VERSIONS), name=self._name, tenant=self._tenant)
-        challenge = self.call(hello, p.Challenge)
-        if not isinstance(secret, bytes):
-            base = runtime_dir or p.default_runtime_dir(self.endpoint)
-            secret = read_secret(secret or base / f"{self._tenant}.secret")
-        proof = p.prove(secret, challenge.nonce, self._tenant, self._name)
+    def _reach(self, timeout_s: float | None = None) -> tuple[Line, p.Challenge]:
+        """A connection to a daemon that has proved that it has our secret, and what it said.
+        Nothing but Hello was sent until then. BadInput as the constructor."""
+        until_s = time.monotonic() + min(timeout_s or self.timeout_s, self.timeout_s)
+        while True:
+            line = Line(self._dealer(self._via))
+            try:
+                _connect(line.socket, self._via)
+                challenge = self._greet(line, until_s)
+                if challenge is not None:
+                    return line, challenge
+                seen = line.seen()
+            except BaseException:
+                line.close()
+                raise
+            line.close()
+            if self._stop.is_set() or time.monotonic() + RETRY_S > until_s:
+                curve = str(self._curve_dir or "") if self._via == self.endpoint else ""
+                raise why_silent(seen, self.endpoint, curve)
+            time.sleep(RETRY_S)
+
+    def _greet(self, line: Line, until_s: float) -> p.Challenge | None:
+        """Hello, and the proof that answers it; None where the connection ended, or time did."""
+        asked = secrets.token_bytes(16)
+        hello = p.Hello(id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant,
+                        nonce=asked)  # fmt: skip
+        line.socket.send_multipart([b"", p.encode(hello)], zmq.NOBLOCK)
+        while not line.socket.poll(int(RETRY_S * 1000)):
+            if line.gone() or self._stop.is_set() or time.monotonic() > until_s:
+                return None
+        challenge = p.decode_reply(line.socket.recv_multipart()[-1])
+        if isinstance(challenge, p.Error):
+            raise self._as_error(challenge)
+        if not isinstance(challenge, p.Challenge) or challenge.version not in p.VERSIONS:
+            raise Incompatible(f"it answers Hello by {type(challenge).__name__} of a protocol that "
+                               "was not offered", self.endpoint,
+                               "use the same release on both sides")  # fmt: skip
+        expected = p.prove_daemon(
+            self._known_secret(), asked, challenge.nonce, self._tenant, self._name,
+            challenge.version, challenge.user, challenge.fabric_key,
+        )  # fmt: skip
+        if not hmac.compare_digest(expected, challenge.proof):
+            raise BadInput(
+                f"who listens there does not prove that it has the secret of {self._tenant!r}",
+                self.endpoint, "give the secret file that the daemon started with, or see who "
+                "has its port: nothing was sent")  # fmt: skip
+        self._proved = challenge
+        return challenge
+
+    def _known_secret(self) -> bytes:
+        if not isinstance(self._secret, bytes):
+            base = self._runtime_dir or p.default_runtime_dir(self.endpoint)
+            self._secret = read_secret(self._secret or base / f"{self._tenant}.secret")
+        return self._secret
+
+    def _login(self, challenge: p.Challenge) -> None:
+        proof = p.prove(self._known_secret(), challenge.nonce, self._tenant, self._name)
         incarnation, epoch = self._life
         welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation,
                                     epoch=epoch), p.Welcome)  # fmt: skip
@@ -354,18 +424,27 @@ class Control:
         self.geometry, self.limits = welcome.geometry, welcome.limits
         self.lease_ns = welcome.lease_ns
 
+    def _as_error(self, reply: p.Error) -> OffstageError:
+        kind = KINDS.get(reply.code, RunFailed)
+        return kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
+
     def _beat_on(self) -> None:
         """Say so often that one lives that a lost beat or two do no harm."""
         pause_s = self.limits.host_timeout_ns / 1e9 / BEATS_PER_TIMEOUT
-        socket = self._connect()
         beat = p.encode(p.Heartbeat())
+        line: Line | None = None
         try:
             while True:  # at once: a connection that has said nothing is the first to be displaced
-                socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+                if line is None or line.gone():
+                    if line is not None:
+                        line.close()
+                    line = self._reach_again()
+                if line is not None:
+                    line.socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
                 if self._stop.wait(pause_s):
                     return
-                while socket.poll(0):
-                    reply = p.decode_reply(socket.recv_multipart()[-1])
+                while line is not None and line.socket.poll(0):
+                    reply = p.decode_reply(line.socket.recv_multipart()[-1])
                     if isinstance(reply, p.Error) and reply.code == "unauthenticated":
                         self._lost = "the daemon no longer knows this host"
                         return
@@ -373,7 +452,23 @@ class Control:
             if not self._stop.is_set():
                 self._lost = f"the heartbeat ended ({error})"
         finally:
-            socket.close(0)
+            if line is not None:
+                line.close()
+
+    def _reach_again(self) -> Line | None:
+        """As `_reach`, or None where nobody answers yet: a daemon may be held up."""
+        try:
+            return self._reach()[0]
+        except Unreachable:
+            return None
+
+
+def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise BadInput(f"no endpoint ({error.strerror})", endpoint,
+                       f"write one such as {DEFAULT_ENDPOINT}") from None  # fmt: skip
 
 
 def _own_socket(endpoint: str, tenant: str, runtime_dir: Path | None) -> str:

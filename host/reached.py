@@ -15,21 +15,45 @@ from zmq.utils.monitor import recv_monitor_message
 
 from offstage.bindings.errors import BadInput, Unreachable
 
-__all__ = ["EVENTS", "why_silent"]
+__all__ = ["Line", "why_silent"]
 
 EVENTS = (
-    zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )  # fmt: skip
 
 
-def why_silent(monitor: "zmq.Socket[bytes]", endpoint: str, curve_dir: str) -> BadInput:
+class Line:
+    """One connection of a DEALER, which never silently becomes another: who listens there after it
+    broke may be somebody else, and must prove itself first."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """Before the socket connects."""
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self.socket, self._monitor = socket, socket.get_monitor_socket(EVENTS)
+        self._seen: set[int] = set()
+
+    def seen(self) -> set[int]:
+        """The events so far."""
+        while self._monitor.poll(0):
+            event: Any = recv_monitor_message(self._monitor)
+            self._seen.add(event["event"])
+        return self._seen
+
+    def gone(self) -> bool:
+        """Whether it was not made, or has ended."""
+        return bool(self.seen() & {zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED})
+
+    def close(self) -> None:
+        """Nothing more comes of it."""
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+            self.socket.close(0)
+
+
+def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
     """The reason for no answer to the first request; `curve_dir` "" without CURVE."""
-    seen = set()
-    while monitor.poll(0):
-        event: Any = recv_monitor_message(monitor)
-        seen.add(event["event"])
     if zmq.EVENT_HANDSHAKE_FAILED_AUTH in seen:
         return BadInput("the daemon does not know this client's key", endpoint,
                         "on its machine: offstage keys add DIR client.key, with "

@@ -7,7 +7,9 @@ no host can map what is another tenant's.
 import contextlib
 import os
 import socket
+import struct
 import time
+from pathlib import Path
 
 from offstage.bindings.attachment import FDS_MAX, Attachment
 from offstage.bindings.driver import Driver
@@ -19,6 +21,7 @@ __all__ = ["connect", "fetch_descriptors", "open_driver"]
 
 ANSWER_BYTES = 128
 RETRY_S = 0.01
+PEER = struct.Struct("iII")  # pid, uid, gid: unix(7)
 
 
 def connect(control: Control) -> Driver:
@@ -56,6 +59,17 @@ def _reach(connection: socket.socket, path: str, until_s: float) -> None:
             time.sleep(RETRY_S)
 
 
+def _check_user(connection: socket.socket, attached: Attached) -> None:
+    """BadInput where the kernel names somebody else than the daemon's user, as that was proved at
+    the login, or root. A user namespace has numbers of its own, which say nothing of that."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    user = PEER.unpack(peer)[1]
+    outermost = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
+    if outermost and user not in (attached.user, 0):
+        raise BadInput(f"user {user} listens there, and the daemon is user {attached.user}'s",
+                       attached.socket_path, "see who has the daemon's socket")  # fmt: skip
+
+
 def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
     """What the daemon says to an attach's token, and the descriptors, which the caller closes; none
     where it refuses. BadInput as open_driver."""
@@ -63,6 +77,7 @@ def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list
         connection.settimeout(timeout_s)
         try:
             _reach(connection, attached.socket_path, time.monotonic() + timeout_s)
+            _check_user(connection, attached)
             with contextlib.suppress(BrokenPipeError):  # refused already: it says why
                 connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)

@@ -40,7 +40,7 @@ COUNTERS = (
 def connect(control: Control) -> "ZmqDriver":
     """Attach over ZMQ. Raises what the daemon answers."""
     attached = control.attach("zmq")
-    socket = control.dealer(attached.endpoint)
+    socket = control.fabric_dealer(attached.endpoint)
     return ZmqDriver(socket, attached, control.limits.put_slot_count)
 
 

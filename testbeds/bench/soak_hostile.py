@@ -115,12 +115,24 @@ def mute(target: Target, board: Board) -> None:
 
 def logins(target: Target, board: Board) -> None:
     """The victim's name with a secret that is guessed, over and over."""
-    while True:
-        board.add("logins")
-        with contextlib.suppress(OffstageError):
-            Control(target.where.endpoint, tenant=target.victim, secret=os.urandom(32),
-                    heartbeat=False).close()  # fmt: skip
-            board.add(GRANTED)
+    hello = p.Hello(versions=list(p.VERSIONS), name="host", tenant=target.victim, nonce=bytes(16))
+    with _login(target) as control:
+        raw = control.dealer(target.where.endpoint)  # a host would see that it has another secret
+        while True:
+            board.add("logins")
+            said = _ask(raw, hello)
+            if isinstance(said, p.Challenge):
+                guess = p.Prove(nonce=said.nonce, proof=os.urandom(32))
+                if isinstance(_ask(raw, guess), p.Welcome):
+                    board.add(GRANTED)
+
+
+def _ask(raw: "zmq.Socket[bytes]", request: p.Request) -> p.Reply | None:
+    with contextlib.suppress(zmq.Again):
+        raw.send_multipart([b"", p.encode(request)], zmq.NOBLOCK)
+        if raw.poll(1000):
+            return p.decode_reply(raw.recv_multipart()[-1])
+    return None
 
 
 def messages(target: Target, board: Board) -> None:

@@ -175,12 +175,13 @@ def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
 
 def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
     """A flood of Hello: does whoever said one before still prove its login?"""
-    from offstage.dpu.protocol import OPERATOR, prove
+    from offstage.dpu.protocol import OPERATOR, Hello, prove
 
     hosts = Hosts(None, [], b"secret" * 4, 8, quiet())  # type: ignore[arg-type]
-    nonce = hosts.challenge("cli", OPERATOR, b"mine")
+    hello = Hello(versions=[6], name="cli", tenant=OPERATOR, nonce=b"a" * 16)
+    nonce = hosts.challenge(hello, route=b"mine").nonce
     for _ in range(5000):
-        hosts.challenge("x", OPERATOR, b"flood")
+        hosts.challenge(hello, route=b"flood")
     assert hosts.login(nonce, prove(b"secret" * 4, nonce, OPERATOR, "cli"), b"mine").tenant is None
 
 

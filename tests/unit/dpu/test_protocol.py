@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
+from offstage.dpu.login import negotiate
 from offstage.dpu.pod.exceptions import News
 
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
 REQUESTS = st.one_of(
     st.builds(p.Hello, id=U32, versions=st.lists(U32, min_size=1, max_size=16),
-              name=st.just("host-1"), tenant=st.just("a.b")),
+              name=st.just("host-1"), tenant=st.just("a.b"), nonce=KEY),
     st.builds(p.Prove, id=U32, nonce=KEY, proof=st.binary(min_size=32, max_size=32)),
     st.builds(p.Append, id=U32, session=U32, contents=st.lists(KEY, max_size=20)),
     st.builds(p.SessionOpen, id=U32, select_blocks=st.integers(1, 2**32 - 1), sink_blocks=U32),
@@ -87,9 +88,9 @@ def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None
 
 def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
     """Is an unknown newer version ignored, and a stranger told which versions there are?"""
-    assert p.negotiate([99, 4, 1]) == 4
-    with pytest.raises(BadInput, match="the daemon \\[4, 5\\]"):
-        p.negotiate([1, 2])
+    assert negotiate([99, 6, 1]) == 6
+    with pytest.raises(BadInput, match="the daemon \\[6\\]"):
+        negotiate([5, 4])
 
 
 def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,25 @@ import pytest
 from msgspec.structs import replace
 
 from offstage.bindings.attachment import Attachment
+from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
 from offstage.dpu.log import RATE_MAX, Log
+from offstage.dpu.login import prove_daemon
 from offstage.dpu.options import Tenant
 from offstage.dpu.pod.exceptions import News
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
 
 SPOKEN = list(p.VERSIONS)
+ASKED = b"a" * 16
 SECRETS = {"red": b"r" * 32, "blue": b"b" * 32, p.OPERATOR: b"o" * 32}
+
+
+def hello(tenant: str, name: str = "h") -> p.Hello:
+    return p.Hello(versions=SPOKEN, name=name, tenant=tenant, nonce=ASKED)
 
 
 class NoAttachments:
@@ -62,7 +70,7 @@ class World:
     log: io.StringIO
 
     def login(self, tenant: str, secret: bytes | None = None, name: str = "h") -> p.Reply:
-        challenge = self.service.answer(b"", p.Hello(versions=SPOKEN, name=name, tenant=tenant))
+        challenge = self.service.answer(b"", hello(tenant, name))
         assert isinstance(challenge, p.Challenge)
         proof = p.prove(secret or SECRETS[tenant], challenge.nonce, tenant, name)
         return self.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
@@ -98,21 +106,31 @@ def world(device: Any) -> World:
     return World(service, hosts, device, stream)
 
 
-def test_a_host_of_the_version_before_is_told_nothing_new(world: World) -> None:
-    """Is the answer to a session what a host of protocol 4 can read, whatever the policy limits,
-    and does one of protocol 5 learn it?"""
-    for version, known in ((4, None), (5, (7, 1, 8))):
-        hello = p.Hello(versions=[version], name="old", tenant="red")
-        challenge = world.service.answer(b"", hello)
-        assert isinstance(challenge, p.Challenge) and challenge.version == version
-        proof = p.prove(SECRETS["red"], challenge.nonce, "red", "old")
-        welcome = world.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
-        assert isinstance(welcome, p.Welcome) and welcome.version == version
-        world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
-        world.service.answer(welcome.ticket, p.Attach())
-        opened = world.service.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
-        assert isinstance(opened, p.Opened) and opened.hints == known
-        assert (b"hints" in p.encode(opened)) == (version == 5)
+def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
+    """Does the answer to a session say the policy's limits?"""
+    welcome = world.login("red")
+    assert isinstance(welcome, p.Welcome)
+    world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
+    world.service.answer(welcome.ticket, p.Attach())
+    opened = world.service.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
+    assert isinstance(opened, p.Opened) and opened.hints == (7, 1, 8)
+
+
+def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
+    """Is the secret proved over the host's nonce with the daemon's user, to every tenant's name
+    alike, not without a nonce, and not to a version that would not ask for it?"""
+    for tenant, secret in SECRETS.items():
+        asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
+        said = world.service.answer(b"", asks)
+        assert isinstance(said, p.Challenge) and said.version == 6 and said.user == os.getuid()
+        words = (said.nonce, tenant, "h", 6, os.getuid(), b"")
+        assert said.proof == prove_daemon(secret, ASKED, *words)
+        assert said.proof != prove_daemon(secret, b"b" * 16, *words)
+    assert isinstance(world.service.answer(b"", hello("nobody")), p.Challenge)
+    with pytest.raises(BadInput, match="nonce"):
+        p.decode_request(p.encode(p.Hello(versions=[6], name="h", tenant="red", nonce=b"short")))
+    old = p.Hello(versions=[5, 4], name="h", tenant="red", nonce=ASKED)
+    assert world.code(b"", old) == "invalid"
 
 
 def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
@@ -122,7 +140,7 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
         refused = world.login(tenant, secret)
         assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
     assert world.hosts.counts["logins_refused"] == 3
-    challenge = world.service.answer(b"", p.Hello(versions=SPOKEN, name="h", tenant="red"))
+    challenge = world.service.answer(b"", hello("red"))
     assert isinstance(challenge, p.Challenge)
     proof = p.Prove(nonce=challenge.nonce,
                     proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h"))  # fmt: skip
@@ -140,7 +158,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
     hosts = Hosts(None, [tenant], b"o" * 32, 8, log)  # type: ignore[arg-type]
 
     def login(secret: bytes) -> Host:
-        nonce = hosts.challenge("h", "red")
+        nonce = hosts.challenge(hello("red")).nonce
         return hosts.login(nonce, p.prove(secret, nonce, "red", "h"))
 
     for text, replaced in ((b"r", False), (b"n", True), (b"n", True), (b"r", False)):
@@ -160,7 +178,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
     """Can a stranger make the daemon remember without end?"""
     for _ in range(CHALLENGES_MAX + 50):
-        world.service.answer(b"", p.Hello(versions=SPOKEN, name="h", tenant="red"))
+        world.service.answer(b"", hello("red"))
     assert len(world.hosts._challenges) <= CHALLENGES_MAX
     for _ in range(8):
         assert isinstance(world.login("red"), p.Welcome)
@@ -297,7 +315,7 @@ def test_full_draining_and_misordered_requests_are_typed_errors(world: World) ->
     world.service.draining = True
     assert world.code(tickets[0], p.SessionOpen(select_blocks=1)) == "draining"
     assert world.code(b"x" * 16, p.Status()) == "unauthenticated"
-    assert world.code(b"", p.Hello(versions=[9], name="h", tenant="red")) == "invalid"
+    assert world.code(b"", p.Hello(versions=[9], name="h", tenant="red", nonce=ASKED)) == "invalid"
 
 
 def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> None:

@@ -1,6 +1,7 @@
 """Do the host's fabrics refuse what a wrong or hostile other side sends, in one line each?"""
 
 import errno
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -147,9 +148,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
     ],
     ids=["garbage", "no payload", "short payload", "ok", "another reply", "error"],
 )
-def test_a_wrong_answer_is_one_line(
-    serve: Callable[[Answer], ZmqDriver], answer: Answer
-) -> None:
+def test_a_wrong_answer_is_one_line(serve: Callable[[Answer], ZmqDriver], answer: Answer) -> None:
     with pytest.raises(OffstageError) as caught:
         fetch(serve(answer))
     assert str(caught.value) and "\n" not in str(caught.value) and caught.value.mend
@@ -197,7 +196,7 @@ def hand_out(path: Path, said: bytes, fds: list[int]) -> threading.Thread:
 
 def attached(path: Path, blob: bytes = b"") -> p.Attached:
     return p.Attached(fabric="shm", token="00", socket_path=str(path), blob=blob,
-                      payload_size_bytes=PAYLOAD, demand_max=3)  # fmt: skip
+                      payload_size_bytes=PAYLOAD, demand_max=3, user=os.getuid())  # fmt: skip
 
 
 def real_blob() -> bytes:

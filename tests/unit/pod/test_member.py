@@ -185,7 +185,9 @@ def test_what_was_carried_out_is_not_done_again(world: World) -> None:
 def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str) -> None:
     """Also nothing that a write under way would bring back, or that somebody has in use still."""
     member = world.start()
-    nonce = world.hosts.challenge("host", "lab")
+    nonce = world.hosts.challenge(
+        p.Hello(versions=[6], name="host", tenant="lab", nonce=b"a" * 16)
+    ).nonce
     host = world.hosts.login(nonce, p.prove(TENANT.secret, nonce, "lab", "host"))
     world.device.left = [what] * 3
     newer = world.map.change(lambda pod: deleted(pod, "lab"))

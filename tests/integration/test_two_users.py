@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from intruder import attack, host, take
+from intruder import attack, host, listen, take
 
 import offstage.dpu.daemon
 import offstage.dpu.device
@@ -143,6 +143,17 @@ def test_a_login_needs_the_tenants_secret_whoever_comes(world: World) -> None:
     """Is a user whom the tenant's door would let in still asked for the tenant's secret?"""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
     assert one.end() == 1 and "does not prove that it has" in one.complaint()
+
+
+def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(world: World) -> None:
+    """The daemon is down and another tenant's user has its port, with its own secret: is anything
+    of a tenant but the names in Hello handed to it?"""
+    stranger = Child(BLUE, listen, world.secret("blue"))
+    one = Child(RED, host, stranger.line()["endpoint"], "red", world.secret("red"))
+    assert one.end() == 1 and "does not prove that it has the secret" in one.complaint()
+    stranger.go()
+    assert stranger.line() == {"heard": ["Hello"]}
+    assert stranger.end() == 0
 
 
 def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.keys import block_keys
+from offstage.dpu import protocol as p
 from offstage.host.control import Control
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -132,3 +134,29 @@ def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
             done = driver.fetch(session, 0, 0, ordinals, keys, target)
             right = not put.any() and not done.rcs.any() and bool((target == written).all())
     return {"said": said, "right": right, "region": writable}
+
+
+def listen(secret_file: str) -> dict[str, Any]:
+    """Where a daemon was: answer as it would, under a secret of one's own, until told to stop."""
+    secret, heard = Path(secret_file).read_bytes(), []
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        print(json.dumps({"endpoint": f"tcp://127.0.0.1:{port}"}), flush=True)
+        poller = zmq.Poller()
+        poller.register(router, zmq.POLLIN)
+        poller.register(sys.stdin.fileno(), zmq.POLLIN)
+        while sys.stdin.fileno() not in (ready := dict(poller.poll())):
+            if router in ready:
+                route, _, data = router.recv_multipart()
+                said = p.decode_request(data)
+                heard.append(type(said).__name__)
+                reply: p.Reply = p.Ok(id=said.id)
+                if isinstance(said, p.Hello):
+                    user = os.getuid()
+                    proof = p.prove_daemon(secret, said.nonce, bytes(16), said.tenant, said.name,
+                                           p.VERSIONS[0], user, b"")  # fmt: skip
+                    reply = p.Challenge(id=said.id, version=p.VERSIONS[0], nonce=bytes(16),
+                                        user=user, fabric_key=b"", proof=proof)  # fmt: skip
+                router.send_multipart([route, p.encode(reply)])
+    return {"heard": heard}

@@ -65,8 +65,8 @@ class Impostor:
             said.proof = self.prove(request, said)
             return said
         if isinstance(request, p.Prove):
-            return p.Welcome(version=p.VERSIONS[0], ticket=b"t" * 16, epoch=0, geometry=GEOMETRY, storage="",
-                             limits=LIMITS)  # fmt: skip
+            return p.Welcome(version=p.VERSIONS[0], ticket=b"t" * 16, epoch=0, geometry=GEOMETRY,
+                             storage="", limits=LIMITS)  # fmt: skip
         if isinstance(request, p.Attach):
             return p.Attached(fabric="zmq", token="ab" * 16, endpoint=self.fabric,
                               payload_size_bytes=1024, demand_max=4)  # fmt: skip

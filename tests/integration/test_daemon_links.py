@@ -56,10 +56,12 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[tuple[dict[str, Any], Any
 class Link:
     """A bare client of the ZMQ fabric."""
 
-    def __init__(self, attached: p.Attached) -> None:
+    def __init__(self, attached: p.Attached, key: bytes) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.RCVTIMEO, int(WAIT_S * 1000))
+        self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
+        self.socket.curve_serverkey = key
         self.socket.connect(attached.endpoint)
         self.ticket = bytes.fromhex(attached.token)
 
@@ -93,7 +95,8 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
     with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
         where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
         with Control(ready["endpoint"], **where) as control:
-            link = Link(control.attach("zmq"))
+            assert control._proved is not None
+            link = Link(control.attach("zmq"), control._proved.fabric_key)
             session = control.session_open(select_blocks=COUNT)
             keys = control.append(session, [n.to_bytes(16, "little") for n in range(COUNT)]).keys
             assert link.put(session, rows, damage=PAYLOAD + 5).tolist() == [0, -74, 0, 0, 0, 0]

@@ -31,6 +31,7 @@ from offstage.asic_model.sessions import by_session
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.layouts import CAUSES, ENDS, HIT_ENDS
+from offstage.bindings.notes import Note
 
 __all__ = ["closed_loop", "decision_replay"]
 
@@ -86,16 +87,17 @@ def _result(
     unit = medium(preset, drive)
     units = account.units(device, None if unit.drive is None else dict(unit.drive))
     figures = device.chip.figures
-    warnings = [] if preset.calibrated else [f"{preset.name} is uncalibrated"]
+    notes = [] if preset.calibrated else [Note("uncalibrated", f"{preset.name} is uncalibrated")]
     if figures["visits_lost"]:
-        warnings.append(f"{figures['visits_lost']} visits are missing from the waterfall")
+        notes.append(Note("visits-lost", f"{figures['visits_lost']} visits are missing from the "
+                          "waterfall"))  # fmt: skip
     run = ChipRun(
         preset=preset.name, title=preset.title, calibrated=preset.calibrated, trace=trace.name,
         trace_sha256=trace.sha256, preset_sha256=digest(preset),
         storage=drive or preset.nvme.drive, sessions=len({one.session for one in trace.fetches}),
         units=units, by_session=by_session(account, device.chip, trace.block_bytes),
         binds_first=max(units, key=lambda one: one.utilisation).name,
-        logged=logged_of(trace), warnings=warnings, hash=f"{figures['hash']:016x}",
+        logged=logged_of(trace), notes=notes, hash=f"{figures['hash']:016x}",
         **account.figures(trace.block_bytes), **found,
     )  # fmt: skip
     run.energy, run.power, run.area = energy(run, preset), power(run, preset), area(preset)

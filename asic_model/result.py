@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.notes import Note
+
 __all__ = ["ChipRun", "Logged", "Range", "SessionRun", "Times", "UnitRun", "times_of"]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
@@ -172,7 +174,7 @@ class ChipRun(msgspec.Struct, kw_only=True):
     logged: Logged | None = None
     parameters: dict[str, float] = {}
     """What was changed of the preset, by `block.key`, in its unit."""
-    warnings: list[str] = []
+    notes: list[Note] = []
     hash: str = ""
     """Of the engine's log of events: equal on every run."""
 

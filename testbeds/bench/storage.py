@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.notes import Note
 from offstage.bindings.storage import (
     SPIN_ALWAYS_NS,
     WRITE,
@@ -215,17 +216,18 @@ def _huge_pages() -> Iterator[None]:
 
 def _rows(
     file: Path, rounds: int, seed: int, scale: float, say: Say
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, Any]], list[Note]]:
     """Every case in base pages and in huge pages, and what had to be left out."""
     rows: list[dict[str, Any]] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for case, huge in ((case, huge) for case in CASES for huge in (False, True)):
         buffer = _buffer(case, huge)
         if buffer.huge == huge:
             rows.append(_row(file, case, buffer, rounds, seed, scale, say))
         elif not notes:
-            notes.append("no huge pages to read into: sysctl vm.nr_hugepages=16")
-            say(notes[0])
+            notes.append(Note("no-huge-pages", "no huge pages to read into",
+                              "sysctl vm.nr_hugepages=16"))  # fmt: skip
+            say(str(notes[0]))
         del buffer  # its pages are the next one's
     return rows, notes
 

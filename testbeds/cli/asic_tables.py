@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offstage.asic_model.result import ChipRun, Times
+from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_rate, format_size, format_time
 
 __all__ = ["run_table", "sweep_table"]
@@ -18,8 +19,7 @@ SESSIONS_SHOWN = 8
 
 def run_table(run: ChipRun) -> RenderableType:
     """Demands, times and units of one run; beside the times those of the log."""
-    lines = [Text(_sentence(run)), Text("")]
-    lines += [Text(f"note: {text}") for text in run.warnings]
+    lines = [Text(_sentence(run)), *map(Text, note_lines(run.notes)), Text("")]
     return Group(_times(run), Text(""), _units(run), Text(""), _sessions(run), Text(""), *lines)
 
 

@@ -12,12 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError
+from offstage.bindings.notes import note_lines
 
 if TYPE_CHECKING:
     from offstage.testbeds.live.results import Summary
@@ -245,6 +247,8 @@ def _shown(value: object) -> str:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -256,7 +260,7 @@ HEADLINES = (
     "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "kernel_bytes_per_s",
     "roof_bytes_per_s", "staging_bytes", "bytes_read", "read_amplification", "blocks_verified",
     "blocks_corrupt",
-    "warnings",
+    "notes",
 )  # fmt: skip
 
 
@@ -279,10 +283,8 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
         write_summary(summary, paths["summary"])
         write_report(summary, paths["report"])
     lines = ["", *(str(path) for path in paths.values())] if paths else []
-    runs = [*summary.runs, *summary.baselines]
-    warnings = dict.fromkeys(text for run in runs for text in run.warnings)
     # As text: rich would take the extra of a `pip install '.[...]'` for markup.
-    noted = [Text(""), *(Text(f"note: {text}") for text in warnings)] if warnings else []
+    noted = map(Text, note_lines(summary.noted()))
     beside = baselines_table(summary)
     more: list[Table | str] = [] if beside is None else [beside, ""]
     text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
@@ -293,6 +295,7 @@ def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
     """The headline figures and where the rest is."""
     return {
         "sentence": summary.sentence,
+        "notes": list(summary.noted()),
         "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
         "baselines": [{name: getattr(run, name) for name in HEADLINES}
                       for run in summary.baselines],

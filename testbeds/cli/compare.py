@@ -50,10 +50,12 @@ def compare(
     Writes compare.html and compare.json to --out, for each run a folder where there are several.
     """
     from rich.console import ConsoleRenderable, Group
+    from rich.text import Text
 
+    from offstage.bindings.notes import note_lines
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.report.compare.build import Plan, compare_run, runs_of
-    from offstage.testbeds.report.compare.page import write_comparison
+    from offstage.testbeds.report.compare.page import noted, write_comparison
     from offstage.testbeds.report.compare.table import console_table
 
     plan = Plan.of(
@@ -69,7 +71,9 @@ def compare(
             result = compare_run(run, plan, progress)
             folder = out if len(found) == 1 else out / run.path.name
             page, figures = write_comparison(result, folder)
-            texts += [console_table(result.columns), "", result.sentence, "", str(page), ""]
-            results.append({"run": str(run.path), "sentence": result.sentence,
+            notes = noted(result)
+            texts += [console_table(result.columns), "", result.sentence,
+                      *map(Text, note_lines(notes)), "", str(page), ""]  # fmt: skip
+            results.append({"run": str(run.path), "sentence": result.sentence, "notes": list(notes),
                             "report": str(page), "figures": str(figures)})  # fmt: skip
     emit({"runs": results}, form, Group(*texts[:-1]))

@@ -201,6 +201,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     from rich.console import Group
     from rich.text import Text
 
+    from offstage.bindings.notes import note_lines
     from offstage.testbeds.report.lab.page import write_results
     from offstage.testbeds.report.lab.requests import requests_table
     from offstage.testbeds.report.lab.sentence import lab_sentence
@@ -209,11 +210,10 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     paths = {**write_results(summary, out), "ledger": out / "ledger.parquet"}
     sentence = lab_sentence(summary)
     failed = [f"failed: {one.point}: {one.message}" for one in summary.failed]
-    notes = [f"note: {text}" for text in summary.notes]
-    lines = ["", *notes, sentence, *failed, "", *map(str, paths.values())]
+    lines = ["", sentence, *note_lines(summary.notes), *failed, "", *map(str, paths.values())]
     document = {
-        "notes": summary.notes,
         "sentence": sentence,
+        "notes": summary.notes,
         "points": [_headline(point) for point in summary.points],
         "requests": msgspec.to_builtins(summary.requests),
         "failed": msgspec.to_builtins(summary.failed),

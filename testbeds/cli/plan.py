@@ -121,6 +121,7 @@ def _plan(
         numbers = numbers.set(measured_workload(read, curves), "measured")
     found = make_plan(asked, numbers, seed=seed)
     found.curves = curves
+    found.notes += [] if curves is None else curves.notes
     found.sentence = sentence(found)
     found.command = shlex.join(["offstage", *sys.argv[1:]])
     return found

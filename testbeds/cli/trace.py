@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, table
 from offstage.testbeds.cli.progress import shown
 
@@ -93,7 +94,7 @@ def import_trace(
         "format": origin.format,
         "licence": origin.licence,
         "sha256": list(origin.sha256),
-        "notes": list(origin.notes),
+        "notes": list(trace.notes),
         "requests": len(trace),
         "sessions": sessions,
         "block_tokens": trace.block_tokens,
@@ -101,7 +102,7 @@ def import_trace(
     held = f"{sessions:,} sessions" if sessions else "no sessions"
     blocks = f"blocks of {trace.block_tokens} tokens" if trace.block_tokens else "no blocks"
     text = f"{out}: {len(trace):,} requests of {origin.name} ({origin.format}), {held}, {blocks}"
-    emit(done, form, "\n".join([text, *(f"  {note}" for note in origin.notes)]))
+    emit(done, form, "\n".join([text, *note_lines(trace.notes)]))
 
 
 # `offstage trace generate`: a generated workload held against published figures, or written.

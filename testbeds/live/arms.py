@@ -46,8 +46,8 @@ def compare(
     runs = []
     for arm, summary in zip(arms, done, strict=True):
         (one,) = summary.runs
-        notes = [text for text in one.warnings if not text.startswith(AGAINST)]
-        runs.append(msgspec.structs.replace(one, name=arm.name, warnings=notes))
+        notes = [note for note in one.notes if note.code != AGAINST]
+        runs.append(msgspec.structs.replace(one, name=arm.name, notes=notes))
     runs = [against_baseline(one, runs[0]) for one in runs]
     machine = {**done[-1].machine, "dpu": _dpu(status), "real": dict(real)}
     return msgspec.structs.replace(done[-1], runs=runs, machine=machine, sentence="")

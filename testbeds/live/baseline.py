@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.notes import Note
 from offstage.bindings.storage import StorageConfig, preset
 from offstage.host.baselines import (
     READ_ROWS,
@@ -93,18 +94,17 @@ class Baselines:
 
     def _drive(
         self, keys: Mapping[str, Any], provenance: Provenance, rows: int
-    ) -> tuple[Drive, list[str]]:
+    ) -> tuple[Drive, list[Note]]:
         """kvikio where it reads a real drive, else the firmware's storage; and what to know."""
         stride = self.store.stride_bytes
         if provenance == "emulated":
             emulated = FirmwareDrive(self._config(keys), rows, stride)
-            return emulated, [emulated.warning] if emulated.warning else []
+            return emulated, _notes(emulated.warning)
         why = why_no_kvikio()
         if not why:
             return KvikioDrive(self.store.path, rows, stride), []
         drive = FirmwareDrive(self._config(keys), rows, stride)
-        notes = [f"baselines read with {drive.name}: {why}", drive.warning]
-        return drive, [note for note in notes if note]
+        return drive, _notes(f"baselines read with {drive.name}: {why}", drive.warning)
 
     def _config(self, keys: Mapping[str, Any]) -> StorageConfig:
         """The daemon's `[storage]` keys, as the daemon opens them, on the baselines' own file."""
@@ -114,3 +114,7 @@ class Baselines:
             **{name: value for name, value in keys.items() if name != "nvme"},
         )  # fmt: skip
         return replace(config, nvme=preset(keys["nvme"]).params) if "nvme" in keys else config
+
+
+def _notes(*texts: str) -> list[Note]:
+    return [Note("baseline-drive", text) for text in texts if text]

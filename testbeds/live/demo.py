@@ -29,6 +29,7 @@ from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.figures import RunLabel, against_baseline, on_time, run_result
+from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
@@ -100,6 +101,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         version=offstage.__version__,
         ahead=ahead,
         baselines=beside,
+        notes=list(workload.notes),
     )  # fmt: skip
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
@@ -187,11 +189,10 @@ def _measure(
         ledger, said = control.ledger(), control.status()
         counters = counters_since(before, device_counters(link))
         timed, ended = stages(link, fabric), wear(link)
-    warnings = [text for text in (said["warning"], *workload.notes) if text]
     storage_name = _shown(storage, said["storage"])
     decisions = _replay(record_dir / "decisions.log", ledger)
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
-    result = run_result(label, ledger, counters, record, decisions, warnings)
+    result = run_result(label, ledger, counters, record, decisions, machine_notes(said))
     result.stages = timed
     result.wear = run_wear(on_time(result), prefilled, written(begun_wear, ended), ended)
     result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)

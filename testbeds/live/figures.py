@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
+from offstage.bindings.notes import Note
 from offstage.host.record import AgentRecord
 from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
@@ -47,7 +48,7 @@ def run_result(
     counters: Mapping[str, int] | None,
     record: AgentRecord,
     decisions_replayed: int,
-    warnings: Sequence[str],
+    notes: Sequence[Note],
 ) -> RunResult:
     """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
     for `against_baseline` or `against_lru`. `counters` None: the device's own are not known.
@@ -109,7 +110,7 @@ def run_result(
         late_ns_log2=[int(n) for n in ledger["late_ns_log2"]],
         stall_ms_by_token=_quantiles(stall_ms),
         timeline=timeline_of(record.timeline),
-        warnings=[*warnings, *emulation_notes(label, counters)],
+        notes=[*notes, *emulation_notes(label, counters)],
     )
 
 
@@ -197,7 +198,7 @@ def _busy_share(counters: Mapping[str, int] | None) -> float:
     return _share(busy_ns, busy_ns + counters["idle_ns"] + counters["sleep_ns"])
 
 
-def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[str]:
+def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[Note]:
     """How well the emulated drive kept the model's time: an emulated figure is only as good."""
     if label.provenance != "emulated" or counters is None:
         return []
@@ -206,11 +207,12 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
     if late < EMULATION_LATE_NOTED:
         return []
     mean_us = _share(counters["emulation_late_ns_sum"], total) / 1e3
-    return [
+    return [Note(
+        "emulation-late",
         f"{label.name} on {label.storage}: {late:.0%} of {total:,} emulated I/Os ended clearly "
         f"later than the drive's model says, all of them {mean_us:.0f} us late on average: this "
-        "machine could not keep up with it"
-    ]
+        "machine could not keep up with it",
+    )]  # fmt: skip
 
 
 def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:

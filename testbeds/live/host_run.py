@@ -13,6 +13,7 @@ from typing import Any
 import offstage
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.notes import Note
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
@@ -35,11 +36,11 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AGAINST", "check_alone", "check_fit", "run", "store_bytes"]
+__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "run", "store_bytes"]
 
 EMULATED = "emulated"
-AGAINST = "coverage and traffic are against "
-"""How a warning begins of what they are held against."""
+AGAINST = "against-lru"
+"""The code of the note that says what coverage and traffic are held against."""
 OVERRUNS_MAX = 0.01
 """The share of late requests from which on a run against a modelled device is void."""
 RUN_NAME = "host-run"
@@ -76,9 +77,8 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
             "+".join(prefetchers) or "none", _shown(control.storage, status),
             _provenance(control.storage), prefetchers,
         )  # fmt: skip
-        texts = (status["warning"], _warm(before), _baseline(ledger), *workload.notes)
-        warnings = [text for text in texts if text]
-        result = run_result(label, ledger, counters, record, -1, warnings)
+        notes = [*machine_notes(status), *_warm(before), _baseline(ledger)]
+        result = run_result(label, ledger, counters, record, -1, notes)
         result.stages = stages(link, fabric)
         ended = wear(link)
         result.wear = run_wear(on_time(result), written(empty, begun_wear),
@@ -86,7 +86,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
-    return _summary(options, result, about, time.monotonic() - begun)
+    return _summary(options, result, workload, about, time.monotonic() - begun)
 
 
 def _tier(
@@ -170,23 +170,27 @@ def _check_limits(options: DriveOptions, workload: Workload, control: Control) -
                        "daemon")  # fmt: skip
 
 
-def _warm(ledger: Mapping[str, Any]) -> str:
-    """A warning where the run began over blocks that were staged before it."""
+def machine_notes(status: Mapping[str, Any]) -> list[Note]:
+    """What the daemon says of its own machine."""
+    return [Note("machine", status["warning"])] if status["warning"] else []
+
+
+def _warm(ledger: Mapping[str, Any]) -> list[Note]:
+    """Where the run began over blocks that were staged before it."""
     staged = int(ledger["resident_slots"])
     if staged == 0:
-        return ""
-    return (
-        f"{staged:,} blocks of the tenant were staged when decoding began; for a cold start, "
-        "`offstage dpu reset` before the run"
-    )
+        return []
+    return [Note("warm-start", f"{staged:,} blocks of the tenant were staged when decoding began",
+                 "for a cold start, `offstage dpu reset` before the run")]  # fmt: skip
 
 
-def _baseline(ledger: Mapping[str, Any]) -> str:
-    """A warning of what coverage and traffic are held against."""
+def _baseline(ledger: Mapping[str, Any]) -> Note:
+    """What coverage and traffic are held against."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
     if ledger["shadow_misses"] == 0:
-        return f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing"
-    return f"{AGAINST}{beside}, not against a run of its own"
+        return Note("lru-missed-nothing", f"{beside} missed nothing: coverage and traffic are "
+                    "shown as 0 and mean nothing")  # fmt: skip
+    return Note(AGAINST, f"coverage and traffic are against {beside}, not against a run of its own")
 
 
 def _check_pace(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> None:
@@ -239,8 +243,9 @@ def _describe(
 
 
 def _summary(
-    options: DriveOptions, result: RunResult, about: dict[str, Any], wall_s: float
-) -> Summary:
+    options: DriveOptions, result: RunResult, workload: Workload, about: dict[str, Any],
+    wall_s: float,
+) -> Summary:  # fmt: skip
     return Summary(
         runs=[result],
         workload=about,
@@ -255,4 +260,5 @@ def _summary(
         definitions={},
         command=options.command,
         version=offstage.__version__,
+        notes=list(workload.notes),
     )

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from offstage.bindings.notes import Note
+
 __all__ = ["CurvePoint", "RunResult", "Summary"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
@@ -100,7 +102,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     late_ns_log2: list[int]
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
-    warnings: list[str]
+    notes: list[Note] = []
+    """Of this run; what is true of all runs is the summary's."""
     kernel_bytes_per_s: float = 0.0
     """K and V that attention read, over the time that it ran; 0 where that was not taken."""
     roof_bytes_per_s: float = 0.0
@@ -132,3 +135,16 @@ class Summary(msgspec.Struct, kw_only=True):
     """The fullest arm again, each layer begun while the one before it is computed."""
     baselines: list[RunResult] = []
     """The same workload by a host without a DPU; see `host.baselines`."""
+    notes: list[Note] = []
+    """What is true of every run."""
+
+    def noted(self) -> dict[Note, str]:
+        """Every note once, with the runs that it is true of; nothing beside it where all are."""
+        found: dict[Note, list[str]] = {}
+        runs = [*self.runs, *self.ahead, *self.baselines]
+        for run in runs:
+            for note in run.notes:
+                found.setdefault(note, []).append(f"{run.name} on {run.storage}")
+        told = {note: "" if len(names) == len(runs) else "; ".join(dict.fromkeys(names))
+                for note, names in found.items()}  # fmt: skip
+        return dict.fromkeys(self.notes, "") | told

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.notes import Note
 from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.fabrics import Fabric
@@ -50,8 +51,8 @@ class Workload:
     processes: list[str]
     granules: int = 1
     """Of each block of the tier, where the workload is in granules: contexts end with a block."""
-    notes: tuple[str, ...] = ()
-    """What a reader of the trace changed or doubts."""
+    notes: tuple[Note, ...] = ()
+    """What of the trace had no effect, and what its reader changed or doubts."""
 
     def jobs(
         self,
@@ -85,7 +86,7 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
     BadInput: see the plan."""
     geometry = options.geometry
     shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if options.trace is None:
         plan = generated(
             sessions=options.sessions,
@@ -105,7 +106,7 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
             decode_steps=options.steps,
         )
         trace = open_trace(options.trace, time_unit=options.time_unit)
-        requests, notes = list(requests_in_blocks(trace)), trace.origin.notes
+        requests, notes = list(requests_in_blocks(trace)), trace.notes
         plan = from_trace(requests, chosen, shape, options.seed, options.trace.name)
     processes = layer_processes(PROFILE, geometry.layer_count, geometry.block_tokens)
     synthetic_kv = SyntheticKv(options.seed, geometry, [one.params for one in processes])

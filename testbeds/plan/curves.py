@@ -25,6 +25,7 @@ import numpy.typing as npt
 from offstage.asic_model.blocks import Number
 from offstage.bindings import tradeoffs as at
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.bindings.prefix import distances
 from offstage.testbeds.lab.bounds.prefix import PrefixOptions, PrefixTrace, simulate
 from offstage.testbeds.progress import Progress
@@ -65,7 +66,7 @@ class Curves(msgspec.Struct, kw_only=True):
     duration_s: float
     input_p50: float
     output_p50: float
-    notes: list[str]
+    notes: list[Note]
     unique_bytes: float = 0.0
     ideal_hit_rate: float | None = None
     needed_bytes: float | None = None
@@ -91,11 +92,11 @@ def from_trace(
     found = Curves(
         trace=trace.origin.name, format=trace.origin.format, requests=len(trace),
         duration_s=duration_s, input_p50=float(np.median(trace.input_tokens)),
-        output_p50=float(np.median(trace.output_tokens)), notes=list(trace.origin.notes),
+        output_p50=float(np.median(trace.output_tokens)), notes=list(trace.notes),
     )  # fmt: skip
     if trace.block_tokens is None:
-        found.notes.append(f"format {found.format} says nothing of prefixes: arrivals and lengths "
-                           "only, no hit rate")  # fmt: skip
+        found.notes.append(Note("no-prefixes", f"format {found.format} says nothing of prefixes: "
+                                "arrivals and lengths only, no hit rate"))  # fmt: skip
         return found, trace
     block = v["model.kv"] * trace.block_tokens
     years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"],
@@ -145,15 +146,16 @@ def _walk(
     enough = int(np.searchsorted(hits, HIT_SHARE * hits[-1])) + 1
     found.needed_bytes = enough * years.block if hits[-1] else None
     if accesses > ACCESSES_MAX and not whole:
-        found.notes.append(f"{accesses:,} accesses are too many to simulate: LRU alone; --limit "
-                           "takes the trace's begin, for all ways, --whole all of it")  # fmt: skip
+        found.notes.append(Note("lru-alone", f"{accesses:,} accesses are too many to simulate: LRU "
+                                "alone", "--limit takes the trace's begin, for all ways, --whole "
+                                "all of it"))  # fmt: skip
         return
     kinds = {f"ttl {ttl_s:g} s": PrefixOptions(1, ttl_s=ttl_s) for ttl_s in TTLS_S}
     kinds["second touch"] = PrefixOptions(1, admission="second-touch")
     if prepared.trace.has_sessions:
         kinds["class-aware"] = PrefixOptions(1, admission="turns")
     else:
-        found.notes.append("no sessions: no class-aware admission")
+        found.notes.append(Note("no-sessions", "no sessions: no class-aware admission"))
     optimum = Optimum(prepared.trace)
     progress.start(f"caches of {found.trace}", len(capacities) * (len(kinds) + 1))
     for capacity in capacities:

@@ -40,6 +40,7 @@ def render(plan: Plan) -> str:
         foot=_foot(plan),
         version=plan.version,
         kind="plan",
+        notes=dict.fromkeys(plan.notes, ""),
     )
 
 
@@ -117,7 +118,7 @@ def figures_of(plan: Plan) -> list[Figure]:
         Figure("trace", f"What a capacity buys on {curves.trace}", [bought(curves)],
                f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
                "hit. Years are those of as much flash, written at the trace's own pace. "
-               f"{'; '.join(curves.notes)}"),
+               f"{'; '.join(map(str, curves.notes))}"),
         Figure("reuse", "When KV is asked for again", [reuse(curves)],
                "A TTL keeps what lies left of it."),
     ]  # fmt: skip
@@ -127,8 +128,8 @@ def _notes(curves: Curves | None) -> list[str]:
     """Of a trace that says nothing of prefixes there are no curves, but words."""
     if curves is None or curves.kept:
         return []
-    return [figure("trace", f"The trace {curves.trace}", tag("p", escape("; ".join(curves.notes))),
-                   trace_sentence(curves))]  # fmt: skip
+    told = escape("; ".join(map(str, curves.notes)))
+    return [figure("trace", f"The trace {curves.trace}", tag("p", told), trace_sentence(curves))]
 
 
 def _rules(plan: Plan) -> str:
@@ -143,12 +144,6 @@ def _rules(plan: Plan) -> str:
 
 
 def _foot(plan: Plan) -> str:
-    stale = [one.name for one in plan.inputs if one.stale]
-    warning = ""
-    if stale:
-        items = tag("li", f"Prices older than a year, marked †: {escape(', '.join(stale))}.")
-        warning = tag("section", "<h2>What to know before quoting these figures</h2>"
-                      + tag("ul", items, class_="warnings"), id="warnings")  # fmt: skip
     rows = [
         [one.name, f"{one.value:g} ({one.low:g} to {one.high:g}) {one.unit}".removesuffix(" 1"),
          one.kind, one.date + (" †" if one.stale else ""), one.source]
@@ -161,7 +156,6 @@ def _foot(plan: Plan) -> str:
     )  # fmt: skip
     inputs = tag("table", tag("tbody", cells), class_="facts")
     return "\n".join([
-        warning,
         '<section id="reproduce"><h2>How to reproduce this</h2>'
         f"<p>Offstage {escape(plan.version)}; {plan.draws} draws.</p>"
         f"<pre><code>{escape(plan.command)}</code></pre></section>",

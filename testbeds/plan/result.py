@@ -9,7 +9,7 @@ What can fail: `BadInput` of the question, the catalog and the model.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from offstage import __version__
 from offstage.asic_model.ranges import hypercube, value_at
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.inputs import Inputs
 from offstage.testbeds.plan.question import Question, Spec
@@ -105,6 +106,7 @@ class Plan(msgspec.Struct, kw_only=True):
     draws: int
     daemon: dict[str, str]
     """Keys of a daemon that is to decide by the same prices."""
+    notes: list[Note] = []
     curves: Curves | None = None
     """Of a trace, where one was given."""
     provenance: str = "modelled"
@@ -112,11 +114,17 @@ class Plan(msgspec.Struct, kw_only=True):
     version: str = __version__
 
 
+def _stale_notes(inputs: Sequence[InputRow]) -> list[Note]:
+    """Which prices are not of today."""
+    old = ", ".join(one.name for one in inputs if one.stale)
+    return [Note("old-prices", f"prices older than a year (marked †): {old}")] if old else []
+
+
 def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) -> Plan:
     """The plan of a question that was checked."""
     question = spec.plan
     shape, _, _ = spec.shape()
-    values = inputs.values
+    values, rows = inputs.values, _rows(inputs)
     found = places(question, values)
     best = _best(found)
     drawn = list(_draws(inputs, draws, seed))
@@ -138,7 +146,8 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
         ],
         effects=_effects(question, inputs, best.name),
         base=best.usd_per_mtok,
-        inputs=_rows(inputs),
+        inputs=rows,
+        notes=_stale_notes(rows),
         over_users=_over_users(question, values),
         over_gap=_over_gap(question, values),
         draws=draws,

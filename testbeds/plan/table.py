@@ -7,6 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from offstage.bindings.notes import note_lines
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.result import PlaceRow, Plan
 from offstage.testbeds.plan.sizing import RECOMPUTE
@@ -144,14 +145,12 @@ def sentence(plan: Plan) -> str:
 def console(plan: Plan) -> Group:
     """Sentence, places, rules and the inputs that matter most."""
     noted = [f"{label(one.name)}: {one.note}" for one in plan.places if one.note]
-    stale = [one.name for one in plan.inputs if one.stale]
-    if stale:
-        noted.append(f"older than a year (marked †): {', '.join(stale)}")
     noted.append(f"a daemon decides by these prices with {daemon_sets(plan)}")
     noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
     trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(
-        Text(plan.sentence), "", _places(plan), "", _rules(plan), "", _matters(plan), "", *trace,
+        Text(plan.sentence), *map(Text, note_lines(plan.notes)), "", _places(plan), "",
+        _rules(plan), "", _matters(plan), "", *trace,
         *(Text(f"note: {text}") for text in noted),
     )  # fmt: skip
 
@@ -221,7 +220,7 @@ def _trace(curves: Curves) -> list[Text | Table | str]:
                 _optional(row["lru"].written_per_hit), _optional(row["lru"].life_years),
             )  # fmt: skip
         found += [table, ""]
-    return [*found, *(Text(f"note: {note}") for note in curves.notes), ""]
+    return found
 
 
 def _optional(value: float | None) -> str:

@@ -92,7 +92,7 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Tier, tmp_path: Path) ->
     assert written == [2 * (2 * 256 - 64), 0], "a quarter of 256 chunks is shared"
     assert first["demands_by_step"] == second["demands_by_step"]
     assert first["selected"] == second["selected"]
-    warm = [any("staged when decoding began" in text for text in one["warnings"])
+    warm = [any(note["code"] == "warm-start" for note in one["notes"])
             for one in (first, second)]  # fmt: skip
     assert warm == [False, True]
 

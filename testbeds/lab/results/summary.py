@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.notes import Note
+
 __all__ = [
     "FIRST_STEPS",
     "LAB_KIND",
@@ -242,6 +244,6 @@ class LabSummary(msgspec.Struct, kw_only=True):
     manifest: dict[str, Any]
     points: list[PointSummary]
     failed: list[Failed] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     requests: list[RequestsRow] = []
     kind: Literal["lab"] = "lab"

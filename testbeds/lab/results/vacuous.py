@@ -7,6 +7,7 @@ requests there is no interval to speak of. Pure functions of the points; nothing
 
 from collections.abc import Sequence
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, PointSummary
 
 __all__ = ["notes_of", "why_vacuous"]
@@ -30,13 +31,13 @@ def why_vacuous(point: PointSummary) -> list[str]:
     return found
 
 
-def notes_of(points: Sequence[PointSummary]) -> list[str]:
+def notes_of(points: Sequence[PointSummary]) -> list[Note]:
     """Each reason once, with how many points it is true of."""
     found: dict[str, int] = {}
     for point in points:
         for why in why_vacuous(point):
             found[why] = found.get(why, 0) + 1
     return [
-        f"says little of a policy: {why} ({count} of {len(points)} points)"
+        Note("says-little", f"says little of a policy: {why} ({count} of {len(points)} points)")
         for why, count in found.items()
     ]

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
 from offstage.host.decode_cost import read
@@ -86,16 +87,16 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     )
 
 
-def _drawn(experiment: Experiment) -> list[str]:
+def _drawn(experiment: Experiment) -> list[Note]:
     """What a reader has to know of what was drawn beside the selections, and was not counted."""
     works = [variant.spec.workload for variant in experiment.variants]
     shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
-    notes = [f"the first {share:.3g} of the requests fill the caches and are in no rate"
-             for share in shares]  # fmt: skip
+    notes = [Note("warm-up", f"the first {share:.3g} of the requests fill the caches and are in no "
+                  "rate") for share in shares]  # fmt: skip
     if not any(one.foretold for one in works):
         return notes
-    return [*notes, "what is foretold is drawn with the agreement measured on captures of "
-            "pycode-3m, and was captured nowhere"]  # fmt: skip
+    return [*notes, Note("foretold-drawn", "what is foretold is drawn with the agreement measured "
+                         "on captures of pycode-3m, and was captured nowhere")]  # fmt: skip
 
 
 def _name(variant: Variant, point: Point) -> str:

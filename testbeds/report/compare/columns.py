@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from offstage.asic_model.result import Times
+from offstage.bindings.notes import Note
 
 __all__ = [
     "Column",
@@ -86,7 +87,7 @@ class Column(msgspec.Struct, kw_only=True):
     speed_up_same_drives: Range | None = None
     """Mean fetch latency of today's daemon, modelled on this device's drives, over this device's:
     what is left when the drives are no part of it."""
-    warnings: list[str] = []
+    notes: list[Note] = []
 
     @property
     def label(self) -> str:

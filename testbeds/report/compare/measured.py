@@ -40,7 +40,7 @@ def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
         tokens=tokens,
         tokens_per_s=tokens / logged.seconds if logged.seconds else None,
         units=_units(run.stages, logged) if shares < 1.0 else [],
-        warnings=list(run.result.warnings) if run.result is not None else [],
+        notes=run.notes,
     )
 
 

@@ -37,7 +37,7 @@ def modelled_column(run: ChipRun, calibrated: bool, device: str = "") -> Column:
         watt=_total(run.power, 1.0),
         binds_first=run.binds_first,
         units=[_unit(one, run) for one in run.units],
-        warnings=list(run.warnings),
+        notes=list(run.notes),
     )
 
 

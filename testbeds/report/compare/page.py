@@ -1,9 +1,9 @@
 """The page of a comparison: the answer and its uncertainty, the table, the pictures."""
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.latency import ccdf, waterfall
 from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolation
@@ -13,9 +13,8 @@ from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import facts, page
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
 
-__all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_comparison"]
+__all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "noted", "render", "write_comparison"]
 
 PAGE_NAME, JSON_NAME = "compare.html", "compare.json"
 
@@ -39,6 +38,7 @@ def render(found: Comparison) -> str:
         foot=_foot(found),
         version=found.version,
         kind="comparison",
+        notes=noted(found),
     )
 
 
@@ -78,7 +78,6 @@ def figures_of(found: Comparison) -> list[Figure]:
 
 def _foot(found: Comparison) -> str:
     return "\n".join([
-        _warnings([text for one in found.columns for text in one.warnings]),
         '<section id="reproduce"><h2>How to reproduce this</h2>'
         f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters together "
         f"are behind each range of a speed-up, which holds "
@@ -93,12 +92,10 @@ def _held(samples: int) -> str:
     return "all" if samples < FEW_DRAWS else "nine in ten"
 
 
-def _warnings(texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(texts))
-    if not items:
-        return ""
-    return tag(
-        "section",
-        f'<h2>What to know before quoting these figures</h2><ul class="warnings">{items}</ul>',
-        id="warnings",
-    )
+def noted(found: Comparison) -> dict[Note, str]:
+    """Every column's notes, each with the devices that it is true of."""
+    told: dict[Note, list[str]] = {}
+    for one in found.columns:
+        for note in one.notes:
+            told.setdefault(note, []).append(one.device)
+    return {note: "; ".join(names) for note, names in told.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from offstage import __version__
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
@@ -41,6 +42,12 @@ class Recorded:
         """Stages by name, those of the daemon with their buckets."""
         host = self.result.stages if self.result is not None else {}
         return {**host, **self.record["stages"]}
+
+    @property
+    def notes(self) -> list[Note]:
+        """What the host noted of the run."""
+        of_all = self.summary.notes if self.summary is not None else []
+        return [*of_all, *(self.result.notes if self.result is not None else [])]
 
     @property
     def device(self) -> str:

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
 from offstage.testbeds.report.lab.breakdowns import (
     fates_section,
@@ -102,6 +103,7 @@ def render_lab(summary: LabSummary) -> str:
         sections=[section for section in sections if section],
         foot=_foot(summary),
         version=str(summary.manifest.get("version", "")),
+        notes=noted(summary),
     )
 
 
@@ -212,7 +214,6 @@ def _foot(summary: LabSummary) -> str:
     keys = [entry.key for entry in LAB_DEFINITIONS]
     manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
     pieces = [
-        _notes(summary),
         _reproduce(summary.manifest),
         facts("The spec", summary.spec),
         facts("The manifest", manifest),
@@ -221,28 +222,20 @@ def _foot(summary: LabSummary) -> str:
     return "\n".join(piece for piece in pieces if piece)
 
 
-def _notes(summary: LabSummary) -> str:
-    notes: list[tuple[str, str]] = [(note, "") for note in summary.notes]
+def noted(summary: LabSummary) -> dict[Note, str]:
+    """What to know before quoting the figures, each with what it is true of."""
+    found = dict.fromkeys(summary.notes, "")
     weak = [point for point in summary.points if point.weak]
     if weak:
-        words = f"Fewer than {WEAK_REQUESTS} requests: intervals are weak"
-        notes.append((words, f"{len(weak)} of {len(summary.points)} points"))
-    notes += [(failed.message, f"failed: {failed.point}") for failed in summary.failed]
+        words = f"fewer than {WEAK_REQUESTS} requests: intervals are weak"
+        found[Note("weak", words)] = f"{len(weak)} of {len(summary.points)} points"
+    for failed in summary.failed:
+        note = Note("failed", failed.message)
+        found[note] = "; ".join(filter(None, [found.get(note, ""), f"failed: {failed.point}"]))
     lost = sum(point.reads_failed for point in summary.points)
     if lost:
-        notes.append((f"{lost:,} reads failed", ""))
-    title = "<h2>What to know before quoting these figures</h2>"
-    return f'<section id="notes">{title}{_items(notes)}</section>'
-
-
-def _items(notes: Sequence[tuple[str, str]]) -> str:
-    if not notes:
-        return "<p>Every point ran, and none gave a warning.</p>"
-    items = "".join(
-        f"<li>{escape(text)}" + (f" <small>{escape(where)}</small></li>" if where else "</li>")
-        for text, where in notes
-    )
-    return f'<ul class="warnings">{items}</ul>'
+        found[Note("reads-failed", f"{lost:,} reads failed")] = ""
+    return found
 
 
 def _reproduce(manifest: dict[str, Any]) -> str:

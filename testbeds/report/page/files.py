@@ -110,7 +110,8 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def _renamed(summary: Any) -> Any:
-    """A summary of before figures had the names that the laboratory's have, with these."""
+    """A summary of before figures had the names that the laboratory's have, with these; its
+    warnings were text."""
     if isinstance(summary, dict):
         for part in ("runs", "ahead", "baselines", "curve"):
             rows = summary.get(part)
@@ -118,6 +119,8 @@ def _renamed(summary: Any) -> Any:
                 for old, new in OLDER.items() if isinstance(row, dict) else ():
                     if old in row:
                         row.setdefault(new, row.pop(old))
+                if isinstance(row, dict) and isinstance(told := row.pop("warnings", None), list):
+                    row["notes"] = [{"code": "older", "what": str(text)} for text in told]
     return summary
 
 

@@ -14,6 +14,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.page.tags import attributes, tag
 
@@ -133,10 +134,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
 
 def page(
     *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
-    version: str, kind: str = "prefetch report",
+    version: str, kind: str = "prefetch report", notes: Mapping[Note, str] | None = None,
 ) -> str:  # fmt: skip
     """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text. `kind` of report
-    stands beside the name."""
+    stands beside the name, and `notes` under the sentence, each with what it is true of."""
     script = _packaged("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template(_packaged("page.html")).substitute(
@@ -146,12 +147,25 @@ def page(
         style=_packaged("page.css"),
         script=script,
         sentence=_sentence(sentence),
+        notes=_notes(notes or {}),
         setup=escape(setup),
         tiles=tiles,
         sections="\n".join(sections),
         foot=foot,
         version=escape(version),
     )
+
+
+def _notes(found: Mapping[Note, str]) -> str:
+    """What to know before quoting the figures; nothing where there is nothing."""
+    if not found:
+        return ""
+    items = "".join(
+        tag("li", escape(str(note)) + (f" <small>{escape(where)}</small>" if where else ""))
+        for note, where in found.items()
+    )
+    return tag("section", tag("ul", items, class_="notes"), id="notes",
+               aria_label="what to know before quoting these figures")  # fmt: skip
 
 
 def _packaged(name: str) -> str:

@@ -192,6 +192,7 @@ def render(summary: Summary) -> str:
         sections=sections,
         foot=_foot(summary),
         version=summary.version,
+        notes=summary.noted(),
     )
 
 
@@ -249,32 +250,12 @@ def _tiles(group: Group) -> str:
 
 
 def _foot(summary: Summary) -> str:
-    pieces = [_warnings(summary), _reproduce(summary)]
+    pieces = [_reproduce(summary)]
     pieces.append(facts("The workload, in full", summary.workload))
     pieces.append(facts("The machine", summary.machine))
     keys = [entry.key for entry in DEFINITIONS]
     pieces.append(glossary(keys, "Every figure of summary.json"))
     return "\n".join(piece for piece in pieces if piece)
-
-
-def _warnings(summary: Summary) -> str:
-    found: dict[str, list[str]] = {}
-    for run in summary.runs:
-        for warning in run.warnings:
-            found.setdefault(warning, []).append(f"{label(run)} on {run.storage}")
-    for run in summary.baselines:
-        for warning in run.warnings:
-            found.setdefault(warning, []).append(f"{run.name} on {run.storage}")
-    if not found:
-        body = "<p>No run gave a warning.</p>"
-    else:
-        items = []
-        for text, names in found.items():
-            where = "every run" if len(names) == len(summary.runs) > 1 else "; ".join(names)
-            items.append(f"<li>{escape(text)} <small>{escape(where)}</small></li>")
-        body = f'<ul class="warnings">{"".join(items)}</ul>'
-    return f'<section id="warnings"><h2>What to know before quoting these figures</h2>{body}'\
-        "</section>"  # fmt: skip
 
 
 def _reproduce(summary: Summary) -> str:

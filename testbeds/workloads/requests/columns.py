@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.bindings.prefix import Runs
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
 
@@ -63,6 +64,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What its reader added, changed or doubts, for whoever shows what was made of it."""
+        return tuple(Note("trace", text) for text in self.origin.notes)
 
     @property
     def has_sessions(self) -> bool:

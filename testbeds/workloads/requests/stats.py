@@ -23,6 +23,7 @@ import numpy.typing as npt
 from rich.table import Table
 
 from offstage.bindings.bounds import Demands, belady
+from offstage.bindings.notes import Note
 from offstage.bindings.prefix import Ideal, distances, ideal
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.trace import Request
@@ -125,7 +126,7 @@ class TraceInfo:
     trace: str
     format: str
     licence: str
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     request_count: int
     duration_s: float
     tick_count: int
@@ -166,7 +167,7 @@ def summarise(trace: Trace) -> TraceInfo:
         trace=trace.origin.name,
         format=trace.origin.format,
         licence=trace.origin.licence,
-        notes=trace.origin.notes,
+        notes=trace.notes,
         request_count=len(trace),
         duration_s=duration_s,
         tick_count=len(np.unique(trace.arrival_s)),
@@ -293,6 +294,7 @@ def render(info: TraceInfo) -> Table:
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim", overflow="fold")
     rows = [
+        *(("note", "", str(note)) for note in info.notes),
         ("format", info.format, info.licence),
         ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
         ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
@@ -307,7 +309,6 @@ def render(info: TraceInfo) -> Table:
         rows += [_spread("reuse time", "s", info.blocks.reuse_time_s)]
     if info.sessions:
         rows += _session_rows(info.sessions)
-    rows += [("note", "", note) for note in info.notes]
     for row in rows:
         table.add_row(*row)
     return table

@@ -107,6 +107,7 @@ def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> No
     assert [row.block_hit_rate for row in found] != [row.block_hit_rate for row in cold]
     experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
     summary = finish(experiment, tmp_path, tmp_path, Silent())
-    assert "the first 0.5 of the requests fill the caches and are in no rate" in summary.notes
+    told = [note.what for note in summary.notes]
+    assert "the first 0.5 of the requests fill the caches and are in no rate" in told
     with pytest.raises(BadInput, match=r"warm_up_share.*first steps are reported apart"):
         spec_of(DECODE.replace("sessions", "warm_up_share = 0.5\nsessions"), tmp_path)

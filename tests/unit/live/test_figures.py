@@ -132,6 +132,6 @@ def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
     counters = {**COUNTERS, "emulation_late": late, "emulation_late_ns_sum": 10**6}
     label = RunLabel("window", "gen5-tlc", "emulated", ("window",))
     result = run_result(label, ledger_of(), counters, record_of(), -1, [])
-    assert len(result.warnings) == notes
+    assert len(result.notes) == notes
     measured = run_result(LABEL, ledger_of(), counters, record_of(), -1, [])
-    assert measured.warnings == []
+    assert measured.notes == []

@@ -78,7 +78,7 @@ def azure(path: Path, times: list[str]) -> Path:
 def test_a_trace_without_prefixes_gives_lengths_and_says_so(tmp_path: Path) -> None:
     found, trace = from_trace(azure(tmp_path / "a.csv", ["10", "11"]), None, None, V, Silent())
     assert not found.kept and found.ideal_hit_rate is None
-    assert any("no hit rate" in note for note in found.notes)
+    assert any("no hit rate" in note.what for note in found.notes)
     assert list(measured_workload(trace, found)) == ["workload.answer"]
 
 
@@ -93,7 +93,7 @@ def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
     monkeypatch.setattr(plan_curves, "ACCESSES_MAX", 10)
     long, _ = from_trace(TRACE, None, None, V, Silent())
     assert list(long.kept) == ["lru"] and long.kept["lru"] == tiny.kept["lru"]
-    assert any("LRU alone" in note for note in long.notes)
+    assert any("LRU alone" in note.what for note in long.notes)
     all_ways, _ = from_trace(TRACE, None, None, V, Silent(), whole=True)
     assert all_ways.kept == tiny.kept
 

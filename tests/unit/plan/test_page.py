@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.plan.curves import CurvePoint, Curves
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.page import write_plan
@@ -43,5 +44,5 @@ def test_page_and_json_hold_the_plan(tmp_path: Path) -> None:
 
 def test_a_trace_without_prefixes_has_a_sentence() -> None:
     curves = Curves(trace="a", format="azure", requests=3, duration_s=60.0, input_p50=10,
-                    output_p50=2, notes=["arrivals only"])  # fmt: skip
+                    output_p50=2, notes=[Note("one", "arrivals only")])  # fmt: skip
     assert trace_sentence(curves).startswith("3 requests in 60 s; prompts of 10 and answers of 2")

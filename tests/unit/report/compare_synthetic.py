@@ -4,6 +4,7 @@ import random
 
 from offstage import __version__
 from offstage.asic_model.result import Times, times_of
+from offstage.bindings.notes import Note
 from offstage.testbeds.report.compare.columns import (
     Column,
     Comparison,
@@ -55,7 +56,7 @@ def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: in
         speed_up_mean=Range(9.0, 5.0, 14.0) if modelled else None,
         speed_up_p99=Range(6.0, 4.0, 8.0) if modelled else None,
         speed_up_same_drives=Range(1.4, 1.1, 2.0) if modelled else None,
-        warnings=["made up"],
+        notes=[Note("one", "made up")],
     )  # fmt: skip
 
 

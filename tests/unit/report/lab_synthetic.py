@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.notes import Note
 from offstage.testbeds.lab.bounds.collect import BOUND_ROW, BOUNDS
 from offstage.testbeds.lab.results.ledger import ROW
 from offstage.testbeds.lab.results.measure import measure
@@ -217,7 +218,7 @@ def summary(**changes: Any) -> LabSummary:
         },
         "points": [],
         "failed": [Failed(point="prr-ema at 2 k", message="the policy raised ValueError")],
-        "notes": ["parameters were set on seeds 101 to 105"],
+        "notes": [Note("one", "parameters were set on seeds 101 to 105")],
         "requests": request_rows(),
     }  # fmt: skip
     if "points" not in changes:

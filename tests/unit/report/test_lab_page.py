@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.folded import folded
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
@@ -33,8 +34,8 @@ from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [
-    "pareto", "points", "buffer", "hints", "misses", "layers", "parts", "lead", "fates",
-    "requests", "workloads", "notes", "reproduce",
+    "notes", "pareto", "points", "buffer", "hints", "misses", "layers", "parts", "lead", "fates",
+    "requests", "workloads", "reproduce",
 ]  # fmt: skip
 TWO_LINES = 210
 """Characters of the heading in a window of 1280 pixels."""
@@ -145,7 +146,8 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
         found = msgspec.structs.replace(point, info=info)
         sentence = plain(lab_sentence(lab.summary(points=[found])))
         assert sentence.startswith(f"This says little of a policy: {why}; ")
-        assert notes_of([point, found]) == [f"says little of a policy: {why} (1 of 2 points)"]
+        said = f"says little of a policy: {why} (1 of 2 points)"
+        assert notes_of([point, found]) == [Note("says-little", said)]
     drawn = replace(point.info, workload="generated, k=8")
     few = msgspec.structs.replace(point, requests=2, info=drawn)
     sentence = plain(lab_sentence(lab.summary(points=[few])))
@@ -362,7 +364,7 @@ def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
         manifest = {"version": word, "command": word, "workloads": {word: {"kind": word}}}
         return Outline(
             render_lab(
-                lab.summary(name=word, points=[point], requests=rows, notes=[word],
+                lab.summary(name=word, points=[point], requests=rows, notes=[Note("one", word)],
                             manifest=manifest, spec={word: [word]})
             )
         )  # fmt: skip
@@ -378,7 +380,7 @@ def test_a_summary_without_points_is_a_page_too(
     lab: SimpleNamespace, changes: dict[str, Any]
 ) -> None:
     summary = lab.summary(**changes)
-    assert Outline(render_lab(summary)).sections[-2:] == ["notes", "reproduce"]
+    assert Outline(render_lab(summary)).sections[-1:] == ["reproduce"]
     assert lab_sentence(summary).endswith(".")
 
 
@@ -393,7 +395,7 @@ def test_a_point_of_which_nothing_is_known_is_a_page_too(lab: SimpleNamespace) -
     for made in (point, empty):
         summary = lab.summary(points=[made], requests=[], manifest={})
         text = render_lab(summary)
-        assert Outline(text).sections[0] == "pareto" and "intervals are weak" in text
+        assert Outline(text).sections[:2] == ["notes", "pareto"] and "intervals are weak" in text
         Console(width=80, quiet=True).print(lab_table(summary))
 
 

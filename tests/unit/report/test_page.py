@@ -1,4 +1,4 @@
-"""Is the page whole, self-contained, and deaf to what a name or a warning may hold?"""
+"""Is the page whole, self-contained, and deaf to what a name or a note may hold?"""
 
 import re
 from html import escape
@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from offstage.bindings.notes import Note
 from offstage.bindings.units import format_rate
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
-    "runs", "steps", "served", "lead", "stall", "curve", "fates", "wear", "warnings",
-    "reproduce",
+    "runs", "steps", "served", "lead", "stall", "curve", "fates", "wear", "reproduce",
 ]  # fmt: skip
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -65,7 +65,7 @@ def shown(made: SimpleNamespace) -> str:
 def test_every_section_stands_in_order(made: SimpleNamespace, shown: str) -> None:
     text = shown
     found = outline(text)
-    assert found.sections == SECTIONS
+    assert found.sections == ["notes", *SECTIONS]
     assert len(found.ids) == len(set(found.ids))
     # Panels of two storages once each; what is alone, wide and narrow.
     assert found.tags.count("svg") == 8 and text.count("<figcaption>") == 6
@@ -90,12 +90,12 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
-    """The same tags and attributes come out whatever names, warnings and commands hold."""
+    """The same tags and attributes come out whatever names, notes and commands hold."""
 
     def page(word: str) -> Outline:
         runs = [
-            made.run((), word, hit=0.8, name=word, warnings=[word]),
-            made.run((word,), word, hit=0.9, name=word, warnings=[word + "2"]),
+            made.run((), word, hit=0.8, name=word, notes=[Note("one", word, word)]),
+            made.run((word,), word, hit=0.9, name=word, notes=[Note("one", word + "2")]),
         ]
         curve = made.summary().curve[:3]
         for point in curve:
@@ -134,7 +134,7 @@ def test_runs_at_the_edge_still_make_a_page(made: SimpleNamespace, changes: obje
 
 
 def test_no_run_is_a_page_too(made: SimpleNamespace) -> None:
-    assert outline(render(made.summary(runs=[]))).sections == ["warnings", "reproduce"]
+    assert outline(render(made.summary(runs=[]))).sections == ["reproduce"]
 
 
 def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.report.run.page import best, cell, console_table
 from offstage.testbeds.report.run.runs import groups, in_order, set_colours
 
@@ -51,6 +52,6 @@ def test_a_note_keeps_what_stands_in_brackets(
     """A mend that names an extra is text, and no markup of the terminal."""
     from offstage.testbeds.cli.common import Format, print_summary
 
-    run = made.run(warnings=["pip install '.[gpu-cuda12]'"])
+    run = made.run(notes=[Note("one", "pip install '.[gpu-cuda12]'")])
     print_summary(made.summary(runs=[run], curve=[]), None, Format.text)
     assert "note: pip install '.[gpu-cuda12]'" in capsys.readouterr().out

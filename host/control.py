@@ -364,7 +364,11 @@ class Control:
         Nothing but Hello was sent until then. BadInput as the constructor."""
         until_s = time.monotonic() + min(timeout_s or self.timeout_s, self.timeout_s)
         while True:
-            line = Line(self._dealer(self._via))
+            try:
+                line = Line(self._dealer(self._via))
+            except zmq.ZMQError as error:
+                raise BadInput(f"no connection can be made ({error})", self.endpoint,
+                               "allow more descriptors: ulimit -n") from None  # fmt: skip
             try:
                 _connect(line.socket, self._via)
                 challenge = self._greet(line, until_s)

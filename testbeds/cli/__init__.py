@@ -15,6 +15,7 @@ import typer
 import offstage
 from offstage.bindings.errors import Interrupted
 from offstage.testbeds.cli.common import one_line_errors
+from offstage.testbeds.cli.idle import refuse_idle_options
 
 __all__ = ["COMMANDS", "main", "run"]
 
@@ -62,6 +63,7 @@ def build(names: Sequence[str]) -> typer.Typer:
 
     for name in names:
         importlib.import_module(COMMANDS[name]).register(app)
+    refuse_idle_options(app)
     return app
 
 

@@ -176,17 +176,9 @@ def run(
     if time_per_token is not None:
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     if model is None:
-        if text is not None or generate or foretell or ahead is not AheadName.none:
-            raise BadInput("--text, --generate, --foretell and --ahead are for a model", "host run",
-                           "name it with --model")  # fmt: skip
         given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions,
                   "selector": selector, "granule_tokens": granule_tokens}  # fmt: skip
         return _run_drawn(link, out, form, geometry, decode_cost, given)
-    if granule_tokens:
-        raise BadInput("a model reads whole blocks", "host run", "leave out --granule-tokens")
-    if any(one is not None for one in (trace, time_unit, decode_cost)):
-        raise BadInput("a model has its own text, and takes its own time", "host run",
-                       "leave out --trace, --time-unit and --decode-cost, or --model")  # fmt: skip
     run_model(
         link, out, form, model=model, text=text, select_blocks=select_blocks, selector=selector,
         pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from offstage.dpu.pod.map import Member, PodMap
     from offstage.dpu.pod.membership import Membership
     from offstage.host.control import Control
+    from offstage.testbeds.live.pod_run import PodResult
 
 __all__ = ["register"]
 
@@ -309,7 +310,19 @@ def run(
     except OSError as error:
         raise BadInput(f"cannot be written ({error.strerror})", str(out), "give another --out"
                        ) from None  # fmt: skip
-    emit(msgspec.to_builtins(result), form, table(msgspec.to_builtins(result)))
+    _tell(result, form)
+
+
+def _tell(result: "PodResult", form: Format) -> None:
+    import msgspec
+    from rich.console import Group
+    from rich.text import Text
+
+    from offstage.bindings.notes import note_lines
+
+    figures = msgspec.to_builtins(result)
+    shown = {name: figure for name, figure in figures.items() if name != "notes"}
+    emit(figures, form, Group(*map(Text, note_lines(result.notes)), table(shown)))
 
 
 def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[str, int]]:

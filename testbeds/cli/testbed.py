@@ -95,7 +95,6 @@ def up(
     """Start both machines and leave them running; the first time, make the guests' images.
 
     The daemon of `local` and `netns` has room for what `run` is then given of the same sizes."""
-    _check(bed, rate, delay, inventory, dry_run)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import up as set_up
 
@@ -144,7 +143,6 @@ def run(
 
     Others: the workload without prefetch, with the window, and with all, on the live daemon, in one
     report. Without `up` before it, the machines are started, and ended afterwards."""
-    _check(bed, rate, delay, inventory, dry_run)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import run as drive_far
 
@@ -187,7 +185,6 @@ def down(
     form: FormatOption = Format.text,
 ) -> None:
     """End what `up` started."""
-    _check(bed, "", "", inventory, dry_run)
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import down as stop_far
 
@@ -230,12 +227,3 @@ def _run_here(
         if found is None:
             end(out)
     print_summary(summary, out, form)
-
-
-def _check(bed: Bed, rate: str, delay: str, inventory: Path | None, dry_run: bool) -> None:
-    """BadInput for an option of another bed."""
-    if (rate or delay) and bed is not Bed.netns:
-        raise BadInput("--rate and --delay are for netns", f"testbed {bed.value}", "leave them out")
-    if (inventory is not None or dry_run) and bed is not Bed.bluefield:
-        raise BadInput("--inventory and --dry-run are for bluefield", f"testbed {bed.value}",
-                       "leave them out")  # fmt: skip

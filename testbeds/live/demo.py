@@ -101,7 +101,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         version=offstage.__version__,
         ahead=ahead,
         baselines=beside,
-        notes=list(workload.notes),
+        notes=workload.noted(options.slot_count, options.geometry.layer_count),
     )  # fmt: skip
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)

@@ -260,5 +260,5 @@ def _summary(
         definitions={},
         command=options.command,
         version=offstage.__version__,
-        notes=list(workload.notes),
+        notes=workload.noted(about["slot_count"], options.geometry.layer_count),
     )

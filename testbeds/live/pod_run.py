@@ -17,6 +17,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import CAUSES, ENDS, FATES, HIT_ENDS
+from offstage.bindings.notes import Note
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
 from offstage.dpu.pod.segments import SegmentGrid
@@ -103,6 +104,7 @@ class PodResult(msgspec.Struct, kw_only=True):
     token_ms_max: float
     """The longest that a token took, all that a dead member cost included."""
     tokens: int
+    notes: list[Note] = []
     passed_over: int
     """How often a session that came earlier was, for one that shares more with those that ran."""
     wall_s: float
@@ -167,7 +169,10 @@ def run(
         raise RunFailed(f"{record.blocks_corrupt} blocks were not what prefill wrote", "pod",
                         "report this with the seed")  # fmt: skip
     known = [one for one in ledgers.values() if one is not None]
-    return _result(sessions, results, record, upkeep.total(), known)
+    result = _result(sessions, results, record, upkeep.total(), known)
+    slots = sum(one.control.geometry.slot_count for one in members)
+    result.notes = workload.noted(slots, options.geometry.layer_count)
+    return result
 
 
 def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Joined:

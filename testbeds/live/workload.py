@@ -25,6 +25,7 @@ from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
+from offstage.testbeds.workloads.requests.in_vain import unused
 from offstage.testbeds.workloads.requests.plan import TraceOptions, from_trace, generated
 from offstage.testbeds.workloads.requests.sessions import (
     ChunkShape,
@@ -53,6 +54,19 @@ class Workload:
     """Of each block of the tier, where the workload is in granules: contexts end with a block."""
     notes: tuple[Note, ...] = ()
     """What of the trace had no effect, and what its reader changed or doubts."""
+
+    def noted(self, slots: int, layers: int) -> list[Note]:
+        """The notes of a run on an arena of so many blocks, for a model of so many layers."""
+        chunks = self.plan.stored_bytes // self.plan.shape.chunk_bytes
+        blocks = -(-chunks // self.granules) * layers
+        if blocks > slots:
+            return list(self.notes)
+        return [*self.notes, Note(
+            "all-staged",
+            f"the arena has room for all {blocks:,} blocks of the workload ({slots:,} slots): hits "
+            "say nothing of a policy",
+            "give more sessions or a longer context, or a smaller arena",
+        )]  # fmt: skip
 
     def jobs(
         self,
@@ -106,8 +120,14 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
             decode_steps=options.steps,
         )
         trace = open_trace(options.trace, time_unit=options.time_unit)
-        requests, notes = list(requests_in_blocks(trace)), trace.notes
+        requests = list(requests_in_blocks(trace))
         plan = from_trace(requests, chosen, shape, options.seed, options.trace.name)
+        notes = (*trace.notes, *unused(
+            trace, [one.context_tokens for one in plan.sessions],
+            [one.decode_steps for one in plan.sessions],
+            context_tokens_max=plan.context_tokens_max, steps_max=options.steps,
+            lengths_of_outputs=False,
+        ))  # fmt: skip
     processes = layer_processes(PROFILE, geometry.layer_count, geometry.block_tokens)
     synthetic_kv = SyntheticKv(options.seed, geometry, [one.params for one in processes])
     return Workload(plan, synthetic_kv, [one.name for one in processes], notes=notes)

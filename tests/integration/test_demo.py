@@ -168,6 +168,10 @@ def test_a_trace_gives_lengths_arrivals_and_sharing(tmp_path: Path) -> None:
     assert workload["trace"] == "long.jsonl" and workload["session_count"] == 3
     assert workload["sharing_session_count"] == 2 and workload["requests_capped"] == [2]
     assert [one["context_tokens"] for one in workload["sessions"]] == [9_000, 8_500, 10_240]
+    told = {note["code"]: note["what"] for note in summary["notes"]}
+    assert "long.jsonl" in told["outputs-unused"] and "12 steps" in told["outputs-unused"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert page.index(told["outputs-unused"]) < page.index("<table"), "beside the headline"
     shared = [one["shared_chunks"] for one in summary["runs"]]
     assert shared[:3] == [0, 0, 0] and shared[3] >= 128, "sharing is the last arm's alone"
 

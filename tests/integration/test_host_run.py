@@ -138,7 +138,10 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
             begin_cold(tier, prefetchers="window,ema", eviction="score")
             out = tmp_path / kernel
             assert run(words_of(tier, *words, "--kernel", kernel, "--out", str(out))) == 0
-            (one,) = json.loads((out / "summary.json").read_text())["runs"]
+            summary = json.loads((out / "summary.json").read_text())
+            told = {note["code"] for note in summary["notes"]}
+            assert told == {"all-staged", "outputs-unused"}, "the arena holds two short contexts"
+            (one,) = summary["runs"]
             assert one["blocks_verified"] == one["demands"] > 0 and one["blocks_corrupt"] == 0
             assert one["attention_checked"] > 0 and one["attention_error_max"] < 1e-2
             found.append(one)

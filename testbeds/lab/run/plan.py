@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.host.models import geometry
 from offstage.testbeds.lab.policies.policy import CoreSwitches
 from offstage.testbeds.lab.policies.registry import Combined, parse
@@ -23,6 +24,8 @@ from offstage.testbeds.lab.spec.tiers import said
 from offstage.testbeds.workloads.selections.slab import Workload
 
 if TYPE_CHECKING:
+    from offstage.testbeds.workloads.requests.columns import Trace
+    from offstage.testbeds.workloads.requests.trace_sessions import TraceSession
     from offstage.testbeds.workloads.selections.generated import GeneratedOptions, TracedWorkload
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "prefetches",
     "tasks_of",
     "together",
+    "trace_notes",
     "trace_path",
 ]
 
@@ -137,19 +141,44 @@ def _generated(spec: Spec, seed: int) -> Workload:
 
 def _traced(spec: Spec, options: "GeneratedOptions") -> "TracedWorkload":
     from offstage.testbeds.workloads.requests.importer import open_trace
-    from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
     from offstage.testbeds.workloads.selections.generated import TracedWorkload
 
     work = spec.workload
     path = trace_path(work.trace)
-    sessions = sessions_from_trace(
-        open_trace(path), work.sessions, min(work.context_tokens_min, work.context_tokens),
-        work.context_tokens, work.split, block_tokens=options.unit_tokens,
-    )  # fmt: skip
+    sessions = _trace_sessions(spec, open_trace(path), options.unit_tokens)
     origin: dict[str, object] = {
         "trace": path.name, "split": work.split, "trace_sha256": digest(path),
     }  # fmt: skip
     return TracedWorkload(options, sessions, origin)
+
+
+def _trace_sessions(spec: Spec, trace: "Trace", unit_tokens: int) -> "list[TraceSession]":
+    from offstage.testbeds.workloads.requests.trace_sessions import sessions_from_trace
+
+    work = spec.workload
+    return sessions_from_trace(
+        trace, work.sessions, min(work.context_tokens_min, work.context_tokens),
+        work.context_tokens, work.split, block_tokens=unit_tokens,
+    )  # fmt: skip
+
+
+def trace_notes(spec: Spec) -> list[Note]:
+    """What a reader must know of the trace that generated sessions have their lengths of."""
+    from offstage.testbeds.workloads.requests.importer import open_trace
+    from offstage.testbeds.workloads.requests.in_vain import unused
+
+    work, shape = spec.workload, spec.geometry
+    if work.kind != "generated" or not work.trace:
+        return []
+    trace = open_trace(trace_path(work.trace))
+    sessions = _trace_sessions(spec, trace, shape.granule_tokens or shape.block_tokens)
+    block = shape.block_tokens
+    return [*trace.notes, *unused(
+        trace, [one.context_tokens // block * block for one in sessions],
+        [min(one.output_tokens, work.steps) for one in sessions],
+        context_tokens_max=work.context_tokens // block * block, steps_max=work.steps,
+        lengths_of_outputs=True,
+    )]  # fmt: skip
 
 
 def trace_path(name: str) -> Path:

@@ -36,7 +36,7 @@ from offstage.testbeds.lab.results.vacuous import notes_of
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
-from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_path
+from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_notes, trace_path
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.machine import machine
@@ -89,10 +89,13 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
 
 def _drawn(experiment: Experiment) -> list[Note]:
     """What a reader has to know of what was drawn beside the selections, and was not counted."""
-    works = [variant.spec.workload for variant in experiment.variants]
+    specs = [variant.spec for variant in experiment.variants]
+    works = [spec.workload for spec in specs]
     shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
     notes = [Note("warm-up", f"the first {share:.3g} of the requests fill the caches and are in no "
                   "rate") for share in shares]  # fmt: skip
+    traced = {msgspec.json.encode((one.workload, one.geometry)): one for one in specs}
+    notes += dict.fromkeys(note for spec in traced.values() for note in trace_notes(spec))
     if not any(one.foretold for one in works):
         return notes
     return [*notes, Note("foretold-drawn", "what is foretold is drawn with the agreement measured "

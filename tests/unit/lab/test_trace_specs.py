@@ -8,7 +8,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
 from offstage.testbeds.lab.run.experiment import plan
-from offstage.testbeds.lab.run.plan import build
+from offstage.testbeds.lab.run.plan import build, trace_notes
 from offstage.testbeds.lab.run.summarize import finish, requests_of
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
@@ -111,3 +111,20 @@ def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> No
     assert "the first 0.5 of the requests fill the caches and are in no rate" in told
     with pytest.raises(BadInput, match=r"warm_up_share.*first steps are reported apart"):
         spec_of(DECODE.replace("sessions", "warm_up_share = 0.5\nsessions"), tmp_path)
+
+
+def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
+    """A held-out part whose requests are all cut alike draws the selections of the other part: is a
+    reader told that its lengths had no effect, and not told where they have one?"""
+    alike = DECODE.replace("context_tokens = 8192", "context_tokens = 1024").replace(
+        "steps = 9", "steps = 1"
+    )
+    codes = {note.code: note for note in trace_notes(spec_of(alike, tmp_path))}
+    assert {"cut-alike", "outputs-cut-alike"} <= codes.keys()
+    assert "1,024 tokens" in codes["cut-alike"].what and codes["cut-alike"].mend
+    free = {note.code for note in trace_notes(spec_of(DECODE, tmp_path))}
+    assert "cut-alike" not in free
+    experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
+    assert all(one.point < 0 for one in experiment.failures)
+    told = finish(experiment, tmp_path, tmp_path, Silent()).notes
+    assert {note.code for note in told} >= free

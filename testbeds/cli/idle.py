@@ -1,0 +1,116 @@
+"""Options that can have no effect beside others, and are refused by name before anything runs.
+
+A row says of a command which options, when, and why. What only a run can know, such as a trace that
+says nothing of sessions, is a `Note` of its result instead.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+import typer.core
+
+from offstage.bindings.errors import BadInput
+
+__all__ = ["IDLE", "Idle", "refuse_idle_options"]
+
+Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """`options`, by their parameters' names, of `command` (its words) do nothing where `when` is
+    true of all parameters; `why` goes on a sentence that begins with the option."""
+
+    command: str
+    options: tuple[str, ...]
+    when: Callable[[Given], bool]
+    why: str
+
+
+def _has(name: str) -> Callable[[Given], bool]:
+    return lambda given: bool(given[name])
+
+
+def _lacks(name: str) -> Callable[[Given], bool]:
+    return lambda given: not given[name]
+
+
+def _is_not(name: str, *values: str) -> Callable[[Given], bool]:
+    return lambda given: str(getattr(given[name], "value", given[name])) not in values
+
+
+def _nobody_waits(given: Given) -> bool:
+    return not 0 < given["active"] < given["sessions"]
+
+
+IDLE = (
+    Idle("host run", ("seed", "sessions", "geometry"), _has("model"),
+         "beside --model: a model decodes one text, in its own shape"),
+    Idle("host run", ("trace", "time_unit", "decode_cost", "granule_tokens"), _has("model"),
+         "beside --model: a model has its own text, takes its own time and reads whole blocks"),
+    Idle("host run", ("text", "select_blocks", "pool_ratio", "dtype", "generate", "foretell",
+                      "ahead"), _lacks("model"),
+         "without --model"),
+    Idle("host run", ("time_unit",), _lacks("trace"), "without --trace"),
+    Idle("host run", ("rdma",), _is_not("fabric", "verbs"), "without --fabric verbs"),
+    Idle("pod run", ("time_unit",), _lacks("trace"), "without --trace"),
+    Idle("pod run", ("schedule",), _nobody_waits,
+         "where no session waits: give --active N below --sessions"),
+    Idle("pod drain", ("push", "tenant", "fabric"), _has("undo"),
+         "beside --undo: nothing is pushed"),
+    Idle("trace generate", ("layers", "context_tokens", "steps", "sessions", "block_tokens",
+                            "turn_steps", "shared_prefix_tokens"), _has("explain"),
+         "beside --explain, which measures contexts of its own"),
+    Idle("trace capture", ("temperature", "seed"), _is_not("mode", "free"),
+         "without --mode free: the text goes on, and nothing is drawn"),
+    Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "beside --backend spdk"),
+    Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
+    Idle("bench pod", ("faults", "rate"), _has("trace"),
+         "beside --trace, which draws its faults and has its own rate"),
+    Idle("bench pod", ("begin", "span"), _lacks("trace"), "without --trace"),
+    Idle("host calibrate", ("geometry",), _has("model"), "beside --model, whose layer it is"),
+    Idle("host calibrate", ("context_tokens",), _lacks("selector"), "without --selector"),
+    *(Idle(f"testbed {verb}", ("rate", "delay"), _is_not("bed", "netns"),
+           "on another bed than netns") for verb in ("up", "run")),
+    *(Idle(f"testbed {verb}", ("inventory", "dry_run"), _is_not("bed", "bluefield"),
+           "on another bed than bluefield") for verb in ("up", "run", "down")),
+    Idle("testbed run", ("fabric",), _is_not("bed", "qemu"), "on another bed than qemu"),
+    Idle("report", ("out",), _has("paper"), "beside --figures, which names the folder"),
+)  # fmt: skip
+"""A row for what cannot have an effect; `host run --help` and the like stay the same."""
+
+
+class _Checked(typer.core.TyperCommand):
+    """A command that looks at its options before it runs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        words = ctx.command_path.removeprefix("offstage ")
+        for row in IDLE:
+            if row.command == words:
+                _refuse(row, ctx)
+        return super().invoke(ctx)
+
+
+def _refuse(row: Idle, ctx: Any) -> None:
+    given = [name for name in row.options
+             if ctx.get_parameter_source(name).name == "COMMANDLINE"]  # fmt: skip
+    if given and row.when(ctx.params):
+        flags = {one.name: one.opts[0] for one in ctx.command.params}
+        named = " and ".join(flags[name] for name in given)
+        does = "has" if len(given) == 1 else "have"
+        raise BadInput(f"{named} {does} no effect {row.why}", row.command, f"leave out {named}")
+
+
+def refuse_idle_options(app: typer.Typer) -> None:
+    """Every command of `app`, and of the groups in it, refuses options that do nothing."""
+    for command in _commands(app):
+        command.cls = _Checked
+
+
+def _commands(app: typer.Typer) -> Iterator[Any]:
+    yield from app.registered_commands
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from _commands(group.typer_instance)

@@ -84,7 +84,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				cqe.count = command.sqe.demand_count;
 			}
 			if (command.sqe.op == OFS_OP_HINT)
-				assert(command.sqe.demand_count <= DEMANDS);
+				assert(command.sqe.demand_count <= DEMANDS && command.sqe.score_count == 0);
 			if (command.sqe.op == OFS_OP_PUT) {
 				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL
 					&& command.sqe.length <= 1024);

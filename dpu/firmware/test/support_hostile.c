@@ -34,7 +34,7 @@ simulate_raw(struct simulation *s)
 	sqe.payload_index = (uint16_t)weather_below(w, fabric->port.entry_count + 1);
 	sqe.session = weather_below(w, SESSIONS_MAX + 2);
 	sqe.demand_count = weather_below(w, s->world.config.core.demand_max + 2);
-	sqe.score_count = weather_below(w, 8);
+	sqe.score_count = weather_below(w, 8) ? weather_below(w, 8) : weather_below(w, UINT32_MAX);
 	sqe.ordinal = weather_below(w, 8);
 	sqe.put_slot = weather_below(w, fabric->port.put_slot_count + 1);
 	sqe.length = weather_below(w, s->world.config.store.payload_size_bytes + 600);

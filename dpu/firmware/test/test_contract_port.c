@@ -181,6 +181,7 @@ nonsense_is_answered_and_the_port_lives_on(void)
 		{.op = OFS_OP_STEP, .demand_count = DEMANDS + 1},
 		{.op = OFS_OP_STEP, .score_count = UINT32_MAX},
 		{.op = OFS_OP_HINT, .demand_count = DEMANDS + 1},
+		{.op = OFS_OP_HINT, .score_count = UINT32_MAX},
 		{.op = OFS_OP_PUT, .put_slot = PUT_SLOTS, .length = 1},
 		{.op = OFS_OP_PUT, .length = PAYLOAD * 2}};
 	uint32_t count = sizeof(nonsense) / sizeof(nonsense[0]);

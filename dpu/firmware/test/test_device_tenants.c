@@ -316,9 +316,39 @@ test_where_time_went(void)
 	neighbours_close(&pair);
 }
 
+/* A HINT of one host that counts scores it cannot have: does its tenant lose the next turns? */
+static void
+test_a_refused_hint_costs_nothing(void)
+{
+	struct ofs_sqe hint = {.op = OFS_OP_HINT, .score_count = UINT32_MAX};
+	struct ofs_device_config config;
+	struct world_host bad, good;
+	struct ofs_cqe cqe;
+	struct world world;
+
+	world_config(&config);
+	world_open(&world, &config);
+	world_tenant(&world, 16);
+	world_attach(&world, &bad, 0, NULL);
+	world_attach(&world, &good, 0, NULL);
+	assert(bad.fabric->ops->submit(bad.fabric, &hint) == 0);
+	(void)ofs_device_serve_ports(world.device);
+	assert(world.device->tenants[0].credit == OFS_COMMAND_CREDIT - 1);
+	assert(good.fabric->ops->submit(good.fabric, &(struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	(void)ofs_device_serve_ports(world.device);
+	good.fabric->ops->pause(good.fabric, 50000);
+	assert(good.fabric->ops->poll(good.fabric, &cqe, 1) == 1 && cqe.rc == 0);
+	bad.fabric->ops->pause(bad.fabric, 50000);
+	assert(bad.fabric->ops->poll(bad.fabric, &cqe, 1) == 1 && cqe.rc == -EINVAL);
+	world_detach(&bad);
+	world_detach(&good);
+	world_close(&world, 0);
+}
+
 int
 main(void)
 {
+	test_a_refused_hint_costs_nothing();
 	test_where_time_went();
 	test_flood_of_demands();
 	test_weights();

@@ -75,7 +75,9 @@ test_every_number_is_checked(void)
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 17}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = UINT32_MAX}) == -EINVAL);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .demand_count = 16}) == 0);
-	assert(dpu.bad_count == 11 && ofs_port_nonsense_count(dpu.port) == 11);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .score_count = 1}) == -EINVAL);
+	assert(answer((struct ofs_sqe){.op = OFS_OP_HINT, .score_count = UINT32_MAX}) == -EINVAL);
+	assert(dpu.bad_count == 13 && ofs_port_nonsense_count(dpu.port) == 13);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }

@@ -129,7 +129,8 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_RELEASE:
 		return 0;
 	case OFS_OP_HINT:
-		return sqe->demand_count > header->demand_max ? -EINVAL : 0;
+		/* It has no scores: a count of them would be charged to its tenant, and never be used. */
+		return sqe->demand_count > header->demand_max || sqe->score_count != 0 ? -EINVAL : 0;
 	case OFS_OP_STEP:
 		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
 			return -EINVAL;

@@ -389,7 +389,10 @@ class Control:
         asked = secrets.token_bytes(16)
         hello = p.Hello(id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant,
                         nonce=asked)  # fmt: skip
-        line.socket.send_multipart([b"", p.encode(hello)], zmq.NOBLOCK)
+        try:
+            line.socket.send_multipart([b"", p.encode(hello)], zmq.NOBLOCK)
+        except zmq.Again:  # it has ended already: refused, or of another key
+            return None
         while not line.socket.poll(int(RETRY_S * 1000)):
             if line.gone() or self._stop.is_set() or time.monotonic() > until_s:
                 return None

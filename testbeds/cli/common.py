@@ -265,9 +265,11 @@ HEADLINES = (
 
 
 def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
-    """Write summary.json and report.html to `out`, if there is one, and print the figures."""
+    """Write summary.json and report.html to `out`, if there is one, and print the figures.
+    RunFailed, after all of that, where a check says that they are not to be used."""
     from rich.console import Group
 
+    from offstage.testbeds.live.checks import refuse
     from offstage.testbeds.report import (
         baselines_table,
         console_table,
@@ -289,6 +291,14 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     more: list[Table | str] = [] if beside is None else [beside, ""]
     text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
     emit(_headlines(summary, paths), form, text)
+    refuse(_failed(summary), str(paths.get("summary", "run")))
+
+
+def _failed(summary: "Summary") -> list[str]:
+    from offstage.testbeds.live.checks import found
+
+    runs = [*summary.runs, *summary.ahead, *summary.baselines]
+    return [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
 
 
 def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
@@ -296,6 +306,7 @@ def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
     return {
         "sentence": summary.sentence,
         "notes": list(summary.noted()),
+        "failed": _failed(summary),
         "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
         "baselines": [{name: getattr(run, name) for name in HEADLINES}
                       for run in summary.baselines],

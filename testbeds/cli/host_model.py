@@ -80,6 +80,8 @@ def run_model(
     import msgspec
 
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.live.checks import found as found_failed
+    from offstage.testbeds.live.checks import refuse
     from offstage.testbeds.live.model.options import ModelOptions, parse_selections
     from offstage.testbeds.live.model.run import run
 
@@ -96,7 +98,10 @@ def run_model(
         except OSError as error:
             reason = error.strerror or "cannot be written"
             raise BadInput(reason, str(out), "give another --out") from None
-    emit(found, form, _tables(summary))
+    failures = [text for one in summary.passes
+                for text in found_failed(one, f"{one.select_blocks} blocks")]  # fmt: skip
+    emit({**found, "failed": failures}, form, _tables(summary))
+    refuse(failures, str(out / "model.json") if out is not None else "host run --model")
 
 
 def _tables(summary: "ModelSummary") -> Group:

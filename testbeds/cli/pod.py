@@ -319,10 +319,13 @@ def _tell(result: "PodResult", form: Format) -> None:
     from rich.text import Text
 
     from offstage.bindings.notes import note_lines
+    from offstage.testbeds.live.checks import found, refuse
 
     figures = msgspec.to_builtins(result)
     shown = {name: figure for name, figure in figures.items() if name != "notes"}
+    figures["failed"] = found(result)
     emit(figures, form, Group(*map(Text, note_lines(result.notes)), table(shown)))
+    refuse(found(result), "pod")
 
 
 def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import offstage
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
@@ -190,9 +190,14 @@ def _measure(
         counters = counters_since(before, device_counters(link))
         timed, ended = stages(link, fabric), wear(link)
     storage_name = _shown(storage, said["storage"])
-    decisions = _replay(record_dir / "decisions.log", ledger)
+    lost = int(ledger["log_bytes_lost"])
+    replayed = None if lost else replay_log(record_dir / "decisions.log")
+    decisions = -1 if replayed is None else replayed.agreed
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
     result = run_result(label, ledger, counters, record, decisions, machine_notes(said))
+    result.log_bytes_lost = lost
+    if replayed is not None and replayed.diverged_at is not None:
+        result.log_diverged_at = replayed.diverged_at
     result.stages = timed
     result.wear = run_wear(on_time(result), prefilled, written(begun_wear, ended), ended)
     result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)
@@ -209,19 +214,6 @@ def _record_dir(options: DemoOptions, bed: LocalBed, name: str, arm: Arm) -> Pat
 def _shown(storage: Storage, had: str) -> str:
     """The storage's name in the report: the one in use, where the choice was the daemon's."""
     return had or storage.name if storage.provenance == "measured" else storage.name
-
-
-def _replay(log: Any, ledger: Mapping[str, Any]) -> int:
-    if ledger["log_bytes_lost"]:
-        return -1
-    result = replay_log(log)
-    if result.diverged_at is not None:
-        raise RunFailed(
-            f"the decision log diverges at byte {result.diverged_at}",
-            str(log),
-            "keep the log and report it: the same events must give the same decisions",
-        )
-    return result.agreed
 
 
 def _make_bed(options: DemoOptions) -> LocalBed:

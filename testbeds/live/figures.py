@@ -51,12 +51,9 @@ def run_result(
     notes: Sequence[Note],
 ) -> RunResult:
     """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
-    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known.
-
-    Raises RunFailed where host and device disagree on what became of the demands."""
+    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known."""
     ends = dict(zip(ENDS, ledger["ends"], strict=True))
     nontrivial = dict(zip(ENDS, ledger["nontrivial_ends"], strict=True))
-    _check_agreement(ledger, record)
     demands, hits, fates = int(ledger["demands"]), _hits(ends), _fates(ledger["fates"])
     warm = demands - ends["cold"]
     stall_ms, token_ms = record.stall_ms(), record.token_ms()
@@ -99,6 +96,7 @@ def run_result(
         evictions=int(ledger["evictions"]),
         shared_chunks=int(ledger["shared_chunks"]),
         decisions_replayed=decisions_replayed,
+        ends_differ=_ends_differ(ledger, record),
         busy_share=_busy_share(counters),
         wall_s=record.wall_s,
         ends=ends,
@@ -215,17 +213,11 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
     )]  # fmt: skip
 
 
-def _check_agreement(ledger: Mapping[str, Any], record: AgentRecord) -> None:
-    """The device's ledger and what the host got with each fetch must be the same counts."""
+def _ends_differ(ledger: Mapping[str, Any], record: AgentRecord) -> int:
+    """The device's ledger and what the host got with each fetch must be the same counts: of how
+    many demands they are not."""
     host_ends = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
-    if [int(n) for n in host_ends] != [int(n) for n in ledger["ends"]]:
-        raise RunFailed(
-            f"host and DPU disagree on the ends of demands: {host_ends.tolist()} against "
-            f"{list(ledger['ends'])}",
-            "ledger",
-            "the figures of this run are not to be used; if no other host of the tenant was at "
-            "work, report it with the seed",
-        )
+    return int(np.abs(host_ends - np.array(ledger["ends"], np.int64)).sum())
 
 
 def _hits(ends: Mapping[str, int]) -> int:

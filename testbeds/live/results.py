@@ -102,6 +102,12 @@ class RunResult(msgspec.Struct, kw_only=True):
     late_ns_log2: list[int]
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
+    ends_differ: int = 0
+    """Demands of whose end the host and the device's ledger have other counts."""
+    log_bytes_lost: int = 0
+    """Of the decision log, where it was recorded."""
+    log_diverged_at: int = -1
+    """The byte of the decision log from which on its replay decided otherwise; -1: nowhere."""
     notes: list[Note] = []
     """Of this run; what is true of all runs is the summary's."""
     kernel_bytes_per_s: float = 0.0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
+from offstage.host.decode import Decoder
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
@@ -261,3 +263,30 @@ def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:
         piece = os.read(process.stderr.fileno(), 4096) if ready else b""
         assert piece, seen.decode()
         seen += piece
+
+
+def test_a_corrupt_block_fails_the_run(
+    tier: Tier, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block in a fetch has other bytes than prefill wrote: are the files there, the counts
+    right, and the exit code 1 with one line that says so?"""
+    check = Decoder._check
+
+    def damaged(member: Any, layer: int, result: Any, record: Any) -> None:
+        wrong = result.checksums.copy()
+        wrong[:1] ^= 1
+        check(member, layer, replace(result, checksums=wrong), record)
+
+    monkeypatch.setattr(Decoder, "_check", staticmethod(damaged))
+    begin_cold(tier, prefetchers="window", eviction="score")
+    out = tmp_path / "out"
+    assert run(words_of(tier, "--steps", "8", "--out", str(out), "--format", "json")) == 1
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1 and "were not what prefill wrote" in said.err
+    summary = json.loads((out / "summary.json").read_text())
+    (one,) = summary["runs"]
+    assert one["blocks_corrupt"] > 0
+    assert one["blocks_verified"] + one["blocks_corrupt"] == one["demands"]
+    assert f"of the {one['demands']:,} blocks compared were corrupt" in summary["sentence"]
+    assert "were not what prefill wrote" in json.loads(said.out)["failed"][0]
+    assert (out / "report.html").exists()

@@ -53,7 +53,8 @@ SHARES = (
     "hit", "nontrivial_hit", "hit_without_cold", "hbm_share",
     "selection_hit", "late", "miss", "accuracy", "busy_share",
 )  # fmt: skip
-LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1}
+LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1,
+          "log_diverged_at": -1}
 BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
             errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 

@@ -208,9 +208,9 @@ DEFINITIONS = (
     Definition(
         "blocks_verified",
         "verified",
-        "Fetched blocks whose bytes were compared with what prefill wrote.",
+        "Fetched blocks whose bytes were what prefill wrote.",
     ),
-    Definition("blocks_corrupt", "corrupt", "Of these, the blocks that differed.", "", "lower"),
+    Definition("blocks_corrupt", "corrupt", "Fetched blocks whose bytes were not.", "", "lower"),
     Definition(
         "blocks_recomputed",
         "recomputed",
@@ -249,6 +249,27 @@ DEFINITIONS = (
         "replayed",
         "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 where no log was "
         "kept. A run in which one differs has failed.",
+    ),
+    Definition(
+        "ends_differ",
+        "ends that differ",
+        "Demands of whose end the host and the device's ledger have other counts; above 0 the run "
+        "has failed.",
+        "",
+        "lower",
+    ),
+    Definition(
+        "log_bytes_lost",
+        "log lost",
+        "Bytes missing from the decision log, where it was kept; above 0 the run has failed.",
+        "",
+        "lower",
+    ),
+    Definition(
+        "log_diverged_at",
+        "log differs from",
+        "The byte of the decision log from which on its replay decided otherwise, a failed run; "
+        "-1: nowhere.",
     ),
     Definition(
         "busy_share",

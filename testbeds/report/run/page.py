@@ -241,7 +241,7 @@ def _tiles(group: Group) -> str:
             under = note.format(form(getattr(without, key))) if without is not None else ""
         cells.append(tile(name, value, under))
     corrupt = f"{count(run.blocks_corrupt)} corrupt"
-    cells.append(tile("blocks compared", count(run.blocks_verified), corrupt,
+    cells.append(tile("blocks compared", count(run.blocks_verified + run.blocks_corrupt), corrupt,
                        "bad" if run.blocks_corrupt else ""))  # fmt: skip
     note = f"{label(run)} on {group.where}"
     return tag("dl", "".join(cells), class_="tiles", aria_label=note) + tag(

@@ -199,7 +199,7 @@ def _verified(runs: Sequence[RunResult]) -> str:
     verified = sum(run.blocks_verified for run in runs)
     corrupt = sum(run.blocks_corrupt for run in runs)
     if corrupt:
-        return f"{count(corrupt)} of the {count(verified)} blocks compared were corrupt"
+        return f"{count(corrupt)} of the {count(verified + corrupt)} blocks compared were corrupt"
     if verified == 0:
         return "no block was compared with what prefill wrote"
     return f"all {count(verified)} blocks compared were as prefill wrote them"

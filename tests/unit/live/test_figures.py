@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import CAUSES, FATES
 from offstage.host.record import END_COUNT, AgentRecord, Token
+from offstage.testbeds.live.checks import found, refuse
 from offstage.testbeds.live.figures import (
     RunLabel,
     against_baseline,
@@ -84,12 +85,15 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("end", [at for at in range(END_COUNT) if ENDED[at]])
 def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
-    """One demand that the host saw end otherwise: the same total, and still no figures."""
+    """One demand that the host saw end otherwise: the same total, and still a failed run."""
     ended = list(ENDED)
     ended[end] -= 1
     ended[(end + 1) % END_COUNT] += 1
+    failures = found(result_of(ledger_of(), record_of(tuple(ended))))
+    assert failures == ["host and DPU disagree on the ends of 2 demands"]
     with pytest.raises(RunFailed, match="not to be used"):
-        result_of(ledger_of(), record_of(tuple(ended)))
+        refuse(failures, "run")
+    assert found(result_of(ledger_of(), record_of())) == []
 
 
 def test_an_unknown_busy_share_is_not_a_share() -> None:

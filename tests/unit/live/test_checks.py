@@ -1,0 +1,46 @@
+"""Counters that make a run a failed one: is each of the table in its result and on its page, and
+does it decide?"""
+
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.live.checks import CHECKS, Check, found, refuse
+from offstage.testbeds.live.model.results import ModelPass
+from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.results import RunResult
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/checks.md"
+RESULTS = {"demo": RunResult, "host run": RunResult, "testbed run": RunResult,
+           "host run --model": ModelPass, "pod run": PodResult}  # fmt: skip
+BAD = {"bit_equal": False}
+GOOD = {"bit_equal": True, "log_diverged_at": -1}
+
+
+class Result:
+    """Of one counter alone."""
+
+    def __init__(self, field: str, value: object) -> None:
+        setattr(self, field, value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.field)
+def test_every_row_decides(check: Check) -> None:
+    """A bad value fails the run with one line of it, a good one does not."""
+    (told,) = found(Result(check.field, BAD.get(check.field, 1_480)), "all on disk")
+    assert told.startswith("all on disk: ") and "{" not in told
+    with pytest.raises(RunFailed, match="not to be used") as caught:
+        refuse([told, told], "summary.json")
+    assert "and 1 more" in str(caught.value) and caught.value.exit_code == 1
+    for good in (GOOD.get(check.field, 0), None):
+        assert found(Result(check.field, good)) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda one: one.field)
+def test_every_row_is_a_field_of_its_results_and_on_the_page(check: Check) -> None:
+    """A counter that was renamed would decide nothing."""
+    for command in check.commands:
+        assert check.field in RESULTS[command].__struct_fields__, command
+    commands = ", ".join(f"`{one}`" for one in check.commands)
+    assert f"| `{check.field}` | {commands} |" in PAGE.read_text()

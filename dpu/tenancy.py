@@ -15,6 +15,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from offstage.bindings.durable import write_whole
 from offstage.bindings.errors import BadInput
 from offstage.bindings.private import parse_secret, read_secret
 from offstage.dpu.config import Config
@@ -227,15 +228,10 @@ def _read_token(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write through a new file, so that nobody ever reads a half of it or another mode. No link
-    that somebody laid there is followed."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+    """On the drive when this returns: blocks that outlive a cut of the power are found by their
+    secret alone."""
     try:
-        fresh.unlink(missing_ok=True)
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(text + "\n")
-        fresh.replace(path)
+        write_whole(path, f"{text}\n".encode("ascii"))
     except OSError as error:
         raise BadInput(f"cannot be written ({error.strerror})", str(path),
                        "name a secret_file for the tenant") from None  # fmt: skip

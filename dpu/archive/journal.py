@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from offstage.bindings.durable import sync_folder
 from offstage.bindings.errors import BadInput
 
 __all__ = ["Journal"]
@@ -36,9 +37,7 @@ class Journal:
             self._file = os.fdopen(fd, "w", encoding="ascii")
             self._write("+", self.names)
             fresh.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.fsync(folder)
-            os.close(folder)
+            sync_folder(path.parent)
         except OSError as error:
             mend = "the archive notes deletes there: give its folder to us"
             raise BadInput(f"cannot be written ({error.strerror})", str(path), mend) from None

@@ -14,7 +14,6 @@ started again, it takes it from its own earlier process at once, and from nobody
 """
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from offstage.bindings.durable import write_whole
 from offstage.bindings.errors import BadInput
 from offstage.bindings.outside import read_json
 from offstage.dpu import protocol as p
@@ -235,17 +235,7 @@ class PodMember:
         drops more than it must when it comes back."""
         self._done = _Carried(self._pod, seen.change, seen.epoch, seen.accepted, dict(seen.purges),
                               self.keeper.holder)  # fmt: skip
-        fresh = self._file.with_name(f"{self._file.name}.new")
         try:
-            with fresh.open("wb") as file:
-                file.write(msgspec.json.encode(self._done))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._file)
-            folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_whole(self._file, msgspec.json.encode(self._done))
         except OSError as error:
             self._log.warning("pod_epoch_not_kept", error=str(error))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from offstage.bindings.durable import write_whole
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import read_toml
 from offstage.dpu.pod.map import Living, PodMap, from_tables, noted
@@ -108,7 +109,8 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def write_map(path: Path, pod: PodMap) -> None:
-    """The map as a file, whole or not at all. Raises OSError."""
+    """The map as a file, whole or not at all, and on the drive when this returns: a deletion in it
+    is acknowledged. Raises OSError."""
     numbers = ("epoch", "epoch_base", "lease_ns", "segment_tokens", "first_segment_tokens",
                "fill_s")  # fmt: skip
     lines = [f"{key} = {getattr(pod, key)}" for key in numbers]
@@ -130,9 +132,4 @@ def write_map(path: Path, pod: PodMap) -> None:
         by_name: dict[str, object] = getattr(pod, name)
         lines += [f"[{name}]"] if by_name else []
         lines += [f"{json.dumps(key)} = {json.dumps(one)}" for key, one in by_name.items()]
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write("\n".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_whole(path, "\n".join(lines).encode(), 0o666)

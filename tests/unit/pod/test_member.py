@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from power_cut import Medium
 
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
@@ -89,6 +90,29 @@ def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
     member = world.start()
     assert member.keeper.standing.epoch == member.keeper.newest.epoch < 6
     assert world.device.purges > before
+
+
+def test_what_a_member_carried_out_outlives_a_cut_before_it_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file beside the store has the deletion when the member says that it carried it out: with
+    an older one, a store that comes back could serve under a map that went back."""
+    medium, told = Medium(monkeypatch), []
+    member = world.start()
+    path = world.folder / "a" / "memory.pod"
+    carried_out = member.keeper.carried_out
+
+    def tell(epoch: int) -> None:
+        told.append((epoch, medium.left(path)))
+        carried_out(epoch)
+
+    monkeypatch.setattr(member.keeper, "carried_out", tell)
+    pod = world.map.change(lambda pod: deleted(pod, "lab"))
+    member.keeper.beat()
+    world.turn(member)
+    ((epoch, left),) = told
+    assert epoch == pod.epoch and left == path.read_bytes()
+    assert pod.purges["lab"][-1].encode() in left
 
 
 def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> None:

@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/reference/mutants.md"
 FIRST_SECONDS = 900  # for a test without a mutant, beside whatever else runs
 TEST_SECONDS = 120  # a mutant that never ends is noticed by this, or by what is longer:
 TIMES_SLOWER = 4  # than the test took without it
-AREAS = ("core", "store", "driver", "device", "host", "lab", "chip", "figures")
+AREAS = ("core", "store", "driver", "device", "daemon", "host", "lab", "chip", "figures")
 
 
 class BadTable(Exception):

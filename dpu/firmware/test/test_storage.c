@@ -1,18 +1,91 @@
 /*
  * Does every back end keep the contract under the sanitizers: many I/Os in flight at random, each
  * ended once, the bytes those of a plain array, and nothing leaked by open, failed open or close?
+ * And does a write that is to be durable, or a sync, ask the kernel for that?
  */
 #include "dma.h"
 #include "storage_tools.h"
 
 #include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#ifdef OFS_HAVE_URING
+#include <liburing.h>
+#endif
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { BLOCK = 4096, BLOCKS = 64, DEPTH = 8, IOS = 400 };
+
+/* The calls of the library, in its place: counted, and refused where a test says so. */
+static _Atomic uint32_t writes_dsync;
+static _Atomic uint32_t syncs;
+static _Atomic int write_errno;
+static _Atomic int sync_errno;
+
+ssize_t
+pwritev2(int fd, const struct iovec *vectors, int count, off_t offset, int flags)
+{
+	ssize_t moved_bytes = -1;
+
+	errno = write_errno;
+	if (write_errno == 0)
+		moved_bytes = syscall(SYS_pwritev2, fd, vectors, (long)count, (long)offset, 0L, flags);
+	writes_dsync += moved_bytes >= 0 && (flags & RWF_DSYNC) != 0; /* an emulator may know none */
+	return moved_bytes;
+}
+
+int
+fdatasync(int fd)
+{
+	syncs++;
+	errno = sync_errno;
+	return sync_errno != 0 ? -1 : (int)syscall(SYS_fdatasync, fd);
+}
+
+#ifdef OFS_HAVE_URING
+static void
+note_entries(const struct io_uring *ring)
+{
+	for (uint32_t i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
+		const struct io_uring_sqe *sqe = &ring->sq.sqes[i & *ring->sq.kring_mask];
+
+		syncs += sqe->opcode == IORING_OP_FSYNC;
+		writes_dsync += (sqe->opcode == IORING_OP_WRITE || sqe->opcode == IORING_OP_WRITE_FIXED)
+			&& (sqe->rw_flags & RWF_DSYNC) != 0;
+	}
+}
+
+static int
+submit_by(const char *name, struct io_uring *ring)
+{
+	int (*call)(struct io_uring *);
+	void *found = dlsym(RTLD_NEXT, name);
+
+	assert(found != NULL);
+	memcpy(&call, &found, sizeof(call));
+	note_entries(ring);
+	return call(ring);
+}
+
+int
+io_uring_submit(struct io_uring *ring)
+{
+	return submit_by("io_uring_submit", ring);
+}
+
+int
+io_uring_submit_and_get_events(struct io_uring *ring)
+{
+	return submit_by("io_uring_submit_and_get_events", ring);
+}
+#endif
 
 static uint64_t random_state = 88172645463325252ull;
 
@@ -204,6 +277,63 @@ try_ends(const char *path)
 	ofs_dma_free(&memory);
 }
 
+static int64_t
+end_of(struct ofs_storage *storage, void *buffer, uint32_t op, uint32_t flags)
+{
+	struct ofs_io io = {.op = op, .flags = flags};
+	struct ofs_io_done done;
+
+	if (op != OFS_STORAGE_SYNC) {
+		io.buffer = buffer;
+		io.size_bytes = BLOCK;
+	}
+	assert(ofs_storage_submit(storage, &io) == 0);
+	assert(ofs_storage_poll_wait(storage, &done, 1, 10000000000ull) == 1);
+	return done.result;
+}
+
+/* Also where the file system knows no durable write: a sync follows it then, and its error is the
+ * write's. */
+static void
+try_durable(const char *backend, const char *path)
+{
+	struct ofs_storage_config config = config_of(backend, "", path, 0);
+	struct ofs_storage *storage;
+	struct ofs_clock clock;
+	struct ofs_dma memory;
+	int rc;
+
+	ofs_clock_init_os(&clock);
+	rc = ofs_storage_open(&storage, &config, &clock, NULL, 0);
+	if (rc == -EPERM || rc == -ENOSYS)
+		return; /* try_side has said so */
+	assert(rc == 0);
+	assert(ofs_dma_alloc(&memory, &(struct ofs_dma_config){0}, BLOCK, NULL) == 0);
+	for (int registered = 0; registered < 2; registered++) {
+		writes_dsync = syncs = 0;
+		assert(end_of(storage, memory.base, OFS_STORAGE_WRITE, 0) == BLOCK);
+		assert(writes_dsync == 0 && syncs == 0);
+		assert(end_of(storage, memory.base, OFS_STORAGE_WRITE, OFS_STORAGE_DURABLE) == BLOCK);
+		assert(writes_dsync + syncs == 1);
+		assert(end_of(storage, NULL, OFS_STORAGE_SYNC, 0) == 0);
+		assert(writes_dsync + syncs == 2 && syncs > 0);
+		if (!registered)
+			assert(ofs_storage_register_memory(storage, memory.base, BLOCK) == 0);
+	}
+	assert(ofs_storage_unregister_memory(storage, memory.base, BLOCK) == 0);
+	if (strcmp(backend, "posix") == 0) {
+		write_errno = EOPNOTSUPP;
+		assert(end_of(storage, memory.base, OFS_STORAGE_WRITE, OFS_STORAGE_DURABLE) == BLOCK);
+		assert(writes_dsync + syncs == 3 && syncs > 1);
+		sync_errno = EIO;
+		assert(end_of(storage, memory.base, OFS_STORAGE_WRITE, OFS_STORAGE_DURABLE) == -EIO);
+		assert(end_of(storage, NULL, OFS_STORAGE_SYNC, 0) == -EIO);
+		write_errno = sync_errno = 0;
+	}
+	ofs_storage_close(storage);
+	ofs_dma_free(&memory);
+}
+
 /* A range whose mapping was replaced and given again must not find its old pages. */
 static void
 try_remapped(const char *path)
@@ -288,6 +418,8 @@ main(void)
 	try_side("sim", "", "", 0);
 	try_side("skeleton", "", "", 0);
 	try_ends(path);
+	try_durable("posix", path);
+	try_durable("io_uring", path);
 	try_remapped(path);
 	try_bench();
 	unlink(path);

@@ -282,7 +282,8 @@ def test_a_corrupt_block_fails_the_run(
     out = tmp_path / "out"
     assert run(words_of(tier, "--steps", "8", "--out", str(out), "--format", "json")) == 1
     said = capsys.readouterr()
-    assert len(said.err.splitlines()) == 1 and "were not what prefill wrote" in said.err
+    (line,) = (one for one in said.err.splitlines() if one.startswith("offstage: "))
+    assert "were not what prefill wrote" in line
     summary = json.loads((out / "summary.json").read_text())
     (one,) = summary["runs"]
     assert one["blocks_corrupt"] > 0

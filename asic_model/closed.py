@@ -25,9 +25,9 @@ from offstage.asic_model.chip import limited
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.trace import SESSION, TENANT, Trace, walk
 from offstage.bindings.core import (
+    CHUNK_KEYS,
     COMPLETE,
     GUESS,
-    KEY,
     READ,
     RETRACT,
     Core,
@@ -360,7 +360,9 @@ class ClosedLoop:
         session = self._sessions.get(n[0], n[0]) if n else 0
         calls: dict[str, Callable[[int], Any]] = {
             "session_open": lambda ns: core.session_open(ns, _session(data)),
-            "append": lambda ns: core.session_append(ns, session, np.frombuffer(data[8:], KEY)),
+            "append": lambda ns: core.session_append_keys(
+                ns, session, np.frombuffer(data[8:], CHUNK_KEYS)
+            ),
             "generating": lambda ns: core.session_set_generating(ns, session, bool(n[1])),
             "close": lambda ns: core.session_close(ns, session),
             "release": lambda ns: core.session_release(ns, session),

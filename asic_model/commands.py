@@ -69,7 +69,7 @@ COMMANDS = (
     Command("FORGET", ("prefix", "layer"), "an expired or failed block is known no more",
             (), ("lost", "forget"), "a failed check in the codec or DMA raises it without software",
             "command"),
-    Command("CONFIGURE", ("priority",), "tenants with weight and secret, the policy, a cold start",
+    Command("CONFIGURE", ("priority",), "tenants with their weights, the policy, a cold start",
             (), ("open", "tenant", "policy", "reset"),
             "weights and buckets are registers of the arbiter; telemetry counters are read from "
             "the same page", "command"),

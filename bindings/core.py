@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # collections.abc has it from Python 3.12
 __all__ = [
     "ACTION",
     "CAUSES",
+    "CHUNK_KEYS",
     "ENDS",
     "EVENTS",
     "EVICTIONS",
@@ -54,6 +55,7 @@ __all__ = [
 
 
 KEY = layout("struct ofs_key")
+CHUNK_KEYS = layout("struct ofs_chunk_keys")
 ACTION = layout("struct ofs_action")
 RECORD = layout("struct ofs_ledger_record")
 GUESS = layout("struct ofs_guess")
@@ -250,6 +252,16 @@ class Core:
             "appending chunks",
         )
         return infos
+
+    def session_append_keys(self, now_ns: int, session: int, keys: npt.NDArray[np.void]) -> None:
+        """Append chunks by the keys that a log has of them, `CHUNK_KEYS` `[n]`."""
+        keys = np.ascontiguousarray(keys, CHUNK_KEYS)
+        infos = np.zeros(len(keys), INFO)
+        rc = lib.ofs_core_session_append_keys(
+            self.handle, now_ns, session, len(keys),
+            _pointer("struct ofs_chunk_keys *", keys), _pointer("struct ofs_chunk_info *", infos),
+        )  # fmt: skip
+        check_rc(rc, "appending chunks by their keys")
 
     def session_set_generating(self, now_ns: int, session: int, generating: bool) -> None:
         """A generating session is the last victim."""

@@ -40,7 +40,7 @@ class Recorder:
         self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
         self._work: dict[str, Any] = {}  # of the core, for all that the log holds
         try:
-            # Private: the decision log holds the tenants' secrets, so that it can be replayed.
+            # Private: the decision log says which sessions had what in common, and when.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._records: BinaryIO = (directory / "ledger.bin").open("xb")
             self._decisions: BinaryIO = (directory / "decisions.log").open("xb")

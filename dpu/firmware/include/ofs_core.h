@@ -267,6 +267,12 @@ struct ofs_chunk_info {
 	uint32_t reserved;
 };
 
+/* What a chunk's keys are, as derived from the tenant's secret; equal where it is shared. */
+struct ofs_chunk_keys {
+	struct ofs_key store_key;
+	struct ofs_key key;
+};
+
 int ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	const struct ofs_policy *policy);
 void ofs_core_close(struct ofs_core *core);
@@ -284,6 +290,10 @@ int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
  */
 int ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos);
+/* The same by keys [count] that an append derived: how a log without the secret is run again.
+ * -EINVAL, nothing changed: keys that no append of this session derives. */
+int ofs_core_session_append_keys(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos);
 int ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	int generating);
 /*

@@ -1,6 +1,7 @@
 """Does a log give its events one by one, with the decisions made on each?"""
 
 import random
+from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from core_pair import Driver, random_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offstage.bindings.core import Core, Policy, SessionConfig, replay
-from offstage.bindings.errors import Corrupt
+from offstage.bindings.core import CHUNK_KEYS, KEY, Core, Policy, SessionConfig, replay
+from offstage.bindings.errors import Corrupt, OffstageError
 from offstage.bindings.replay import Walk, events
 from offstage.bindings.sim import populate
 from offstage.dpu.replay import first_difference
@@ -48,6 +49,47 @@ def test_every_event_comes_with_what_the_core_decided() -> None:
     ]
     assert all((step.scores == scores).all() and not step.retry for step in steps)
     assert [step.demands.tolist() for step in steps] == [[step, 7] for step in range(6)]
+
+
+@pytest.mark.parametrize("prefetchers", ["ema", "ema+shared"])
+def test_a_log_holds_no_secret_and_no_content(prefetchers: str) -> None:
+    """Is a log without the tenant's key and without the hashes of contents replayed all the same,
+    by appends that were refused too?"""
+    core = Core(changed(CONFIG, chunk_max=14), Policy(prefetchers=prefetchers))
+    secret = bytes(range(101, 117))
+    tenant = core.tenant_add(0, secret, 10)
+    contents = np.frombuffer(random.Random(5).randbytes(16 * 30), KEY)
+    one, other = (core.session_open(1, SessionConfig(tenant, 4)) for _ in range(2))
+    core.session_append(2, one, contents[:4])
+    core.session_append(3, other, contents[:2])
+    with pytest.raises(OffstageError):
+        core.session_append(4, other, contents[4:15])
+    core.session_append(5, other, contents[15:17])
+    log = core.log()
+    assert all(event.agreed for event in events(log)) and replay(log).diverged_at is None
+    assert [event.rc for event in events(log) if event.kind == "append"][2] < 0
+    for kept in (secret, *contents[:17].tolist()):
+        raw = kept if isinstance(kept, bytes) else np.array([kept], KEY).tobytes()
+        for part in (raw, raw[:8], raw[8:], raw.hex().encode()):
+            assert part not in log
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_keys_that_no_append_derives_are_refused(pairs: list[tuple[int, int]]) -> None:
+    """Does a log with made-up keys, repeated or of other sessions' chunks, break no table?"""
+    core = Core(CONFIG, Policy(prefetchers="ema"))
+    tenant = core.tenant_add(0, b"k" * 16, 10)
+    sessions = [core.session_open(1, SessionConfig(tenant, 4)) for _ in range(2)]
+    for session in sessions:
+        keys = np.zeros(len(pairs), CHUNK_KEYS)
+        keys["store_key"]["lo"], keys["key"]["lo"] = np.array(pairs, np.uint64).T
+        with suppress(OffstageError):
+            core.session_append_keys(2, session, keys)
+        core.verify()
+    for session in sessions:
+        core.session_close(3, session)
+        core.verify()
 
 
 def test_the_whole_replay_is_the_sum_of_the_events() -> None:

@@ -205,7 +205,8 @@ int
 ofs_core_tenant_add(struct ofs_core *core, uint64_t now_ns, const struct ofs_tenant_config *config,
 	uint32_t *tenant)
 {
-	struct ofs_bytes in = {config, sizeof(*config)}, out = {tenant, sizeof(*tenant)};
+	struct ofs_tenant_config logged = {.slot_count = config->slot_count, .weight = config->weight};
+	struct ofs_bytes in = {&logged, sizeof(logged)}, out = {tenant, sizeof(*tenant)};
 	int rc;
 
 	if (config->slot_count == 0 || config->weight == 0 || config->weight > 1u << 20)

@@ -83,6 +83,7 @@ layout_sessions(struct ofs_core *core, struct cut *cut)
 	CUT(core->pins, (uint64_t)c->session_max * c->demand_max);
 	CUT(core->misses, c->demand_max);
 	CUT(core->ends, c->demand_max);
+	CUT(core->append_keys, c->session_chunk_max);
 	CUT(core->predicted, c->session_chunk_max);
 	CUT(core->best, c->session_chunk_max);
 }
@@ -135,8 +136,8 @@ layout_rings(struct ofs_core *core, struct cut *cut)
 	core->log_scratch_bytes = 0;
 	if (c->log_size_bytes) {
 		core->log_scratch_bytes = 512 + 10 * (uint64_t)c->demand_max
-			+ 64 * (uint64_t)c->session_chunk_max + c->queue_max * sizeof(struct ofs_guess)
-			+ worst * sizeof(struct ofs_action);
+			+ (sizeof(struct ofs_chunk_keys) + sizeof(struct ofs_chunk_info)) * c->session_chunk_max
+			+ c->queue_max * sizeof(struct ofs_guess) + worst * sizeof(struct ofs_action);
 		CUT(core->log, c->log_size_bytes);
 		CUT(core->log_scratch, core->log_scratch_bytes);
 	}

@@ -4,8 +4,8 @@
  * Model: a buffer the owner empties with ofs_core_log. A record is written after its event, whole
  * or not at all; its sequence number and a checksum chained from the record before it make a hole,
  * a torn end and a flipped bit visible. Integers are little-endian, as on every machine that runs
- * this. The log holds the tenants' secrets, without which keys cannot be replayed: keep it as
- * private as the store.
+ * this. No secret is in it and no hash of contents: a tenant has no secret in it, and an append the
+ * keys that were derived, by which it is replayed.
  */
 #include "internal.h"
 

@@ -34,7 +34,7 @@ struct ofs_log_open {
 	struct ofs_core_config config;
 	struct ofs_policy policy;
 };
-#define OFS_LOG_MAGIC 0x31474f4c5346464full /* "OFFSLOG1" read as a little-endian word */
+#define OFS_LOG_MAGIC 0x32474f4c5346464full /* "OFFSLOG2" read as a little-endian word */
 void ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
 	const struct ofs_bytes *in, uint32_t in_count, const struct ofs_bytes *out, uint32_t out_count);
 void ofs_log_numbers(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc, uint32_t a,

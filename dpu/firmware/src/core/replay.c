@@ -74,12 +74,13 @@ replay_append(struct ofs_replay *r)
 {
 	uint64_t count = number_at(r, 1);
 
-	if (r->record->in_bytes != 8 + count * sizeof(struct ofs_key))
+	if (r->record->in_bytes != 8 + count * sizeof(struct ofs_chunk_keys))
 		return -EBADMSG;
 	if (count > r->core->config.session_chunk_max)
 		return -ENOSPC;
-	return ofs_core_session_append(r->core, r->record->now_ns, number_at(r, 0), (uint32_t)count,
-		(const struct ofs_key *)(r->in + 8), (struct ofs_chunk_info *)r->answer);
+	return ofs_core_session_append_keys(r->core, r->record->now_ns, number_at(r, 0),
+		(uint32_t)count, (const struct ofs_chunk_keys *)(r->in + 8),
+		(struct ofs_chunk_info *)r->answer);
 }
 
 static int

@@ -6,6 +6,8 @@
  * key as its directory key, any other session SipHash(secret, store key || its serial), which no
  * other session can have. Serials are never used twice, session numbers are.
  */
+#include <stdbool.h>
+
 #include "internal.h"
 
 int
@@ -49,26 +51,29 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	return 0;
 }
 
-static void
+/* The keys of what follows the chunk under the store key `parent`. */
+static struct ofs_chunk_keys
 chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_key *parent,
-	const struct ofs_key *content, struct ofs_key *store_key, struct ofs_key *key)
+	const struct ofs_key *content)
 {
 	const struct ofs_key *secret = &core->tenants[s->config.tenant].secret;
 	uint64_t words[4] = {parent->lo, parent->hi, content->lo, content->hi};
 	unsigned char bytes[sizeof(words)];
+	struct ofs_chunk_keys keys;
 
 	for (unsigned i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
-	ofs_siphash(secret, bytes, sizeof(bytes), store_key);
-	*key = *store_key;
+	ofs_siphash(secret, bytes, sizeof(bytes), &keys.store_key);
+	keys.key = keys.store_key;
 	if (s->shared)
-		return;
-	words[0] = store_key->lo;
-	words[1] = store_key->hi;
+		return keys;
+	words[0] = keys.store_key.lo;
+	words[1] = keys.store_key.hi;
 	words[2] = s->serial;
 	for (unsigned i = 0; i < 24; i++)
 		bytes[i] = (unsigned char)(words[i / 8] >> (8 * (i % 8)));
-	ofs_siphash(secret, bytes, 24, key);
+	ofs_siphash(secret, bytes, 24, &keys.key);
+	return keys;
 }
 
 /* Find or make the chunk under these keys. The home is made first, and lost again if that fails. */
@@ -123,13 +128,12 @@ ofs_core_session_look(const struct ofs_core *core, uint32_t session, uint32_t co
 	s = &core->sessions[session];
 	parent = chain_end(core, session);
 	for (uint32_t i = 0; i < count; i++) {
-		struct ofs_key store_key, key;
+		struct ofs_chunk_keys keys = chain_keys(core, s, &parent, &contents[i]);
 
-		chain_keys(core, s, &parent, &contents[i], &store_key, &key);
-		chunks[i] = ofs_index_peek(core, s->config.tenant, &store_key);
+		chunks[i] = ofs_index_peek(core, s->config.tenant, &keys.store_key);
 		/* A private chunk is made in any case, beside its home. */
 		made += (chunks[i] == OFS_NONE) + !s->shared;
-		parent = store_key;
+		parent = keys.store_key;
 	}
 	return made;
 }
@@ -171,22 +175,53 @@ session_drop_last(struct ofs_core *core, uint32_t session)
 	ofs_chunk_maybe_free(core, chunk);
 }
 
+/* Whether the session named the chunk in the append that is under way. */
+static bool
+is_last_linked(const struct ofs_core *core, uint32_t chunk, uint32_t session)
+{
+	uint32_t link = core->chunks[chunk].link;
+
+	return link != OFS_NONE && link >> core->link_shift == session;
+}
+
+/*
+ * Whether keys that somebody else derived are such as chain_keys derives: a store key is that of a
+ * common chunk, another key that of none yet, and the session has named none of them.
+ */
+static bool
+are_keys_good(const struct ofs_core *core, uint32_t session, const struct ofs_chunk_keys *keys)
+{
+	uint32_t tenant = core->sessions[session].config.tenant, link;
+	uint32_t home = ofs_index_peek(core, tenant, &keys->store_key);
+
+	if (home != OFS_NONE && core->chunks[home].home != home)
+		return false;
+	if (!ofs_key_equal(&keys->store_key, &keys->key))
+		return ofs_index_peek(core, tenant, &keys->key) == OFS_NONE;
+	if (home == OFS_NONE)
+		return true;
+	for (link = core->chunks[home].link; link != OFS_NONE; link = core->link_next[link])
+		if (link >> core->link_shift == session)
+			return false;
+	return true;
+}
+
 static int
 append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
-	const struct ofs_key *contents, struct ofs_chunk_info *infos)
+	const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos)
 {
 	struct ofs_session *s = &core->sessions[session];
 	struct ofs_ledger *ledger = &core->ledgers[s->config.tenant];
 	uint32_t old_count = s->count, shared = 0;
-	struct ofs_key parent = chain_end(core, session);
 
 	for (uint32_t i = 0; i < count; i++) {
-		struct ofs_key store_key, key;
 		uint32_t chunk;
-		int found, rc;
+		int found;
+		int rc =
+			chunk_get(core, s->config.tenant, &keys[i].store_key, &keys[i].key, &chunk, &found);
 
-		chain_keys(core, s, &parent, &contents[i], &store_key, &key);
-		rc = chunk_get(core, s->config.tenant, &store_key, &key, &chunk, &found);
+		if (rc == 0 && found && is_last_linked(core, chunk, session))
+			rc = -EINVAL;
 		if (rc) {
 			while (s->count > old_count)
 				session_drop_last(core, session);
@@ -195,7 +230,6 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 		shared += (uint32_t)found;
 		session_add_chunk(core, session, chunk);
 		ofs_chunk_info_get(core, chunk, &infos[i]);
-		parent = store_key;
 	}
 	ledger->appended_chunks += count;
 	ledger->shared_chunks += shared;
@@ -203,25 +237,63 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 	return 0;
 }
 
+/* What an append is let in by, before its keys are looked at. */
+static int
+append_check(const struct ofs_core *core, uint32_t session, uint32_t count)
+{
+	int rc = ofs_session_check(core, session);
+
+	if (rc == 0 && count > core->config.session_chunk_max - core->sessions[session].count)
+		rc = -ENOSPC;
+	return rc;
+}
+
+/* The log has the keys, not what they were derived from. */
+static int
+append(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
+	const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos)
+{
+	uint32_t head[2] = {session, count};
+	struct ofs_bytes in[2] = {{head, sizeof(head)}, {keys, count * sizeof(*keys)}};
+	struct ofs_bytes out = {infos, count * sizeof(*infos)};
+	int rc = ofs_event_enter(core, now_ns, OFS_EVENT_APPEND);
+
+	if (rc)
+		return rc;
+	rc = append_chunks(core, session, count, keys, infos);
+	ofs_log_event(core, OFS_EVENT_APPEND, now_ns, rc, in, 2, &out, rc ? 0 : 1);
+	return rc;
+}
+
 int
 ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, struct ofs_chunk_info *infos)
 {
-	uint32_t head[2] = {session, count};
-	struct ofs_bytes in[2] = {{head, sizeof(head)}, {contents, count * sizeof(*contents)}};
-	struct ofs_bytes out = {infos, count * sizeof(*infos)};
-	int rc = ofs_session_check(core, session);
+	struct ofs_key parent;
+	int rc = append_check(core, session, count);
 
 	if (rc)
 		return rc;
-	if (count > core->config.session_chunk_max - core->sessions[session].count)
-		return -ENOSPC;
-	rc = ofs_event_enter(core, now_ns, OFS_EVENT_APPEND);
+	parent = chain_end(core, session);
+	for (uint32_t i = 0; i < count; i++) {
+		core->append_keys[i] = chain_keys(core, &core->sessions[session], &parent, &contents[i]);
+		parent = core->append_keys[i].store_key;
+	}
+	return append(core, now_ns, session, count, core->append_keys, infos);
+}
+
+int
+ofs_core_session_append_keys(struct ofs_core *core, uint64_t now_ns, uint32_t session,
+	uint32_t count, const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos)
+{
+	int rc = append_check(core, session, count);
+
 	if (rc)
 		return rc;
-	rc = append_chunks(core, session, count, contents, infos);
-	ofs_log_event(core, OFS_EVENT_APPEND, now_ns, rc, in, 2, &out, rc ? 0 : 1);
-	return rc;
+	for (uint32_t i = 0; i < count; i++)
+		if (!are_keys_good(core, session, &keys[i]))
+			return -EINVAL;
+	return append(core, now_ns, session, count, keys, infos);
 }
 
 static void

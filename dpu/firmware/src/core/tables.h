@@ -267,6 +267,7 @@ struct ofs_core {
 	uint16_t *hint;         /* [row_words * 64]: a step's scores, as far as they are taken in */
 	struct ofs_action *actions;
 	struct ofs_ledger_record *records;
+	struct ofs_chunk_keys *append_keys; /* [session_chunk_max] of the append under way */
 	unsigned char *log, *log_scratch;
 	/* their state */
 	uint32_t index_mask;

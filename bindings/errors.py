@@ -20,6 +20,7 @@ __all__ = [
     "Unknown",
     "Unreachable",
     "brings",
+    "printable",
 ]
 
 
@@ -114,5 +115,12 @@ class Incompatible(OffstageError):
     exit_code = 2
 
 
+def printable(text: object, keep: str = "") -> str:
+    """As text that moves no cursor, begins no line and turns no direction of a terminal or a page;
+    what would is written as its number, unless it is in `keep`."""
+    return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1]
+                   for one in str(text))  # fmt: skip
+
+
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

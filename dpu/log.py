@@ -11,6 +11,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from offstage.bindings.errors import printable
+
 __all__ = ["LEVELS", "Log"]
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -64,12 +66,7 @@ class Log:
     def _line(self, level: str, event: str, fields: dict[str, Any]) -> str:
         now = datetime.now(UTC)
         if self._text:
-            details = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
+            details = " ".join(f"{name}={printable(value)}" for name, value in fields.items())
             return f"{now:%H:%M:%S} {level:7} {event} {details}".rstrip()
         stamp = now.isoformat(timespec="milliseconds")
         return json.dumps({"ts": stamp, "level": level, "event": event, **fields}, default=str)
-
-
-def _shown(value: Any) -> str:
-    """As text that moves no cursor, begins no line and turns no direction of a terminal."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))

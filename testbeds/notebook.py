@@ -12,7 +12,6 @@ line has, from the same code: a run from here has the same parts and the same by
 """
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,6 +22,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, describe, ledger_rows
 from offstage.testbeds.lab.results.paired import FIGURES, Difference, difference, pairs, sides_of
 from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.report.page.tags import escape
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offstage.bindings.errors import BadInput, Interrupted, OffstageError
+from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
 from offstage.bindings.notes import note_lines
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def operator(
 
 
 def _complain(line: str, code: int) -> int:
-    sys.stderr.write(f"offstage: {line}\n")
+    sys.stderr.write(f"offstage: {printable(line)}\n")
     return code
 
 

@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.measure import Measurement
 from rich.table import Column, Table
 
+from offstage.bindings.errors import printable
+
 __all__ = ["Folded", "folded"]
 
 WIDEST = 1000
@@ -19,12 +21,23 @@ NOTHING = "–"
 
 
 def folded(shown: RenderableType) -> RenderableType:
-    """The same, with every table of it in as many parts as the terminal needs."""
+    """The same, with every table of it in as many parts as the terminal needs, and no character in
+    its text that would act on the terminal."""
+    if isinstance(shown, str):
+        return _safe(shown)
     if isinstance(shown, Table):
+        if isinstance(shown.title, str):
+            shown.title = str(_safe(shown.title))
+        for column in shown.columns:
+            column._cells = [_safe(cell) for cell in column._cells]
         return Folded(shown)
     if isinstance(shown, Group):
         return Group(*map(folded, shown.renderables))
     return shown
+
+
+def _safe(cell: RenderableType) -> RenderableType:
+    return printable(cell, "\n\t\xa0\u2009\u202f") if isinstance(cell, str) else cell
 
 
 class Folded:

@@ -1,6 +1,5 @@
 """The page of a plan: the answer, what each place takes, pictures, rules, and every input."""
 
-from html import escape
 from pathlib import Path
 
 from offstage.testbeds.plan.curves import Curves
@@ -11,7 +10,7 @@ from offstage.testbeds.report.compare.ranges import tornado
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import figure, page, tile
 from offstage.testbeds.report.page.plot import Figure
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_plan"]
 

@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from offstage.testbeds.report.page.markup import figure, page
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture, plain_logs
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["below", "figures_of", "hits_of", "regret_of", "render", "write_page"]
 

@@ -1,7 +1,6 @@
 """The page of `offstage bench pod`: hits over time with what was done to the pod, and its table."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from offstage.testbeds.report.page.markup import figure, page
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["figures_of", "render", "write_page"]
 

@@ -6,7 +6,11 @@ import pytest
 from rich.console import Console, Group
 from rich.table import Table
 
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, emit, one_line_errors
+from offstage.testbeds.cli.common import table as of_names
 from offstage.testbeds.cli.folded import folded
+from offstage.testbeds.report.page.tags import escape, tag
 
 NAMES = [f"a-long-policy-name-{at}" for at in range(3)]
 
@@ -52,3 +56,28 @@ def test_names_alone_and_what_fits_stay_as_they_are() -> None:
     both.add_row("x" * 30, "y " * 40)
     assert printed(folded(both), 40) == printed(both, 40)
     assert printed(folded(table(2)), 80) == printed(table(2), 80)
+
+
+HOSTILE = "a\x1b[2J\u202eb\x07\r\u2028"
+
+
+@pytest.mark.parametrize("kept", ["text", "table", "error", "usage", "page"])
+def test_a_name_from_outside_acts_on_no_terminal_and_no_page(
+    kept: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is a name with escapes and turns of direction shown as text, wherever names are shown?"""
+    if kept == "text":
+        emit({}, Format.text, f"{HOSTILE}\nnext")
+    elif kept == "table":
+        emit({}, Format.text, of_names({HOSTILE: HOSTILE}, title=HOSTILE))
+    elif kept == "error":
+        with one_line_errors():
+            raise BadInput(HOSTILE, HOSTILE, HOSTILE)
+    elif kept == "usage":
+        with one_line_errors():
+            raise MemoryError(HOSTILE)
+    else:
+        print(tag("p", escape(HOSTILE), title=HOSTILE))
+    shown = "".join(capsys.readouterr())
+    assert "\\x1b[2J" in shown and "\\u202e" in shown
+    assert not set("\x1b\u202e\x07\r\u2028") & set(shown)

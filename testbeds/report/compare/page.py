@@ -1,6 +1,5 @@
 """The page of a comparison: the answer and its uncertainty, the table, the pictures."""
 
-from html import escape
 from pathlib import Path
 
 from offstage.bindings.notes import Note
@@ -13,6 +12,7 @@ from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import facts, page
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import escape
 
 __all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "noted", "render", "write_comparison"]
 

@@ -1,7 +1,6 @@
 """The table of a comparison: a row for each figure, a column for each device."""
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import NamedTuple
 
 from rich.table import Table
@@ -10,7 +9,7 @@ from offstage.testbeds.report.compare.columns import Column, Range
 from offstage.testbeds.report.compare.style import variables
 from offstage.testbeds.report.page.markup import chip, swatch
 from offstage.testbeds.report.page.numbers import clock_ns, count, milliseconds, percent, ratio
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["ROWS", "Row", "console_table", "table_section"]
 

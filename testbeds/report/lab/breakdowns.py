@@ -1,7 +1,6 @@
 """The rest of a lab report's figures: why demands missed, the worst subsets, timeliness, fates."""
 
 from collections.abc import Sequence
-from html import escape
 
 from offstage.testbeds.lab.results.summary import PointSummary, Subset
 from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out, looks_legend
@@ -11,7 +10,7 @@ from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
 from offstage.testbeds.report.page.markup import Segment, bar, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 

@@ -1,7 +1,6 @@
 """What `offstage report A B` writes: page, tables, and the picture at the size of a paper."""
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from offstage.testbeds.report.page.files import as_json, write_text
 from offstage.testbeds.report.page.markup import page
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

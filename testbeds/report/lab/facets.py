@@ -1,13 +1,13 @@
 """What figures of hit rates in a lab report have in common: a plot per facet, a legend, ends."""
 
 from collections.abc import Callable, Collection, Sequence
-from html import escape
 
 from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View
 from offstage.testbeds.report.page.markup import key, legend
 from offstage.testbeds.report.page.pictures import Picture
 from offstage.testbeds.report.page.plot import Plot
+from offstage.testbeds.report.page.tags import escape
 
 __all__ = ["FACETS_MAX", "each_facet", "ends", "hits_shown", "left_out", "looks_legend"]
 

@@ -5,7 +5,6 @@ the limits that were set for its hints; what sends none is a line across. Nothin
 """
 
 from collections.abc import Sequence
-from html import escape
 
 from offstage.testbeds.lab.results.summary import PointSummary
 from offstage.testbeds.report.lab.hit_axis import SCALE_WORDS, Hits, hit_axis
@@ -13,6 +12,7 @@ from offstage.testbeds.report.lab.series import Facet, Metric, View, over_k
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture, colour, plain_logs
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import escape
 
 __all__ = ["hints_figure"]
 

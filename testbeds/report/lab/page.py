@@ -6,7 +6,6 @@ intervals and bounds, and that the first figure is hits against their price.
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary,
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.plot import Figure
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["figures_of", "render_lab", "write_lab_report", "write_results"]
 

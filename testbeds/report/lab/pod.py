@@ -1,7 +1,6 @@
 """The page of `offstage lab pod`, and its table for a terminal: hits, load and recovery over N."""
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 from rich.table import Table
@@ -12,7 +11,7 @@ from offstage.testbeds.report.page.markup import facts, figure, page, tile
 from offstage.testbeds.report.page.numbers import milliseconds, percent, seconds
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["pod_sentence", "pod_table", "write_pod_results"]
 

@@ -6,7 +6,6 @@ name the best for each.
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -21,7 +20,7 @@ from offstage.testbeds.report.page.markup import key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.pictures import Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

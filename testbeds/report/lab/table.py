@@ -1,7 +1,6 @@
 """The table of a lab run's points, with intervals and bounds: as HTML and for the terminal."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -23,7 +22,7 @@ from offstage.testbeds.report.lab.series import (
 from offstage.testbeds.report.lab.tiers import tiers_table
 from offstage.testbeds.report.page.markup import swatch
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["glossary", "lab_table", "points_section"]
 

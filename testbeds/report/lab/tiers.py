@@ -6,7 +6,6 @@ one that is waited for.
 """
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -20,7 +19,7 @@ from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
 from offstage.testbeds.report.page.markup import Segment, bar, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, size
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["tiers_figures", "tiers_section", "tiers_table"]
 

@@ -9,14 +9,13 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from offstage.bindings.notes import Note
 from offstage.testbeds.report.page.numbers import show
-from offstage.testbeds.report.page.tags import attributes, tag
+from offstage.testbeds.report.page.tags import attributes, escape, tag
 
 __all__ = [
     "Segment",

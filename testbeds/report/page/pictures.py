@@ -14,12 +14,12 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offstage.testbeds.report.page.files import write_bytes
+from offstage.testbeds.report.page.tags import escape
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -1,8 +1,15 @@
 """One element of markup; attributes are escaped here."""
 
-from html import escape
+import html
 
-__all__ = ["attributes", "tag"]
+from offstage.bindings.errors import printable
+
+__all__ = ["attributes", "escape", "tag"]
+
+
+def escape(text: str, quote: bool = True) -> str:
+    """Text as markup has it. Names from outside turn no direction and hide nothing of the page."""
+    return html.escape(printable(text, "\n\t\xa0\u2009\u202f\u200b\xad"), quote)
 
 
 def attributes(**values: object) -> str:

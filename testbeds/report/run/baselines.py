@@ -6,7 +6,6 @@ between HBM and the drive has a column, because it is what differs.
 """
 
 from collections.abc import Sequence
-from html import escape
 
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +13,7 @@ from rich.text import Text
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.markup import chip
 from offstage.testbeds.report.page.numbers import ratio, show
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import definition
 from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
 

@@ -5,7 +5,6 @@ card. For paper the same segments are drawn.
 """
 
 from collections.abc import Sequence
-from html import escape
 
 from offstage.bindings.layouts import ENDS
 from offstage.testbeds.live.results import RunResult
@@ -13,7 +12,7 @@ from offstage.testbeds.report.page.bars import Key, Row, bars_height, draw_bars
 from offstage.testbeds.report.page.markup import Segment, bar, figure, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
 from offstage.testbeds.report.run.plots import Colours, heading
 from offstage.testbeds.report.run.runs import MISS_ENDS, Group, hits, labels

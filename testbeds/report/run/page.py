@@ -1,7 +1,6 @@
 """The report of a run: one HTML file that needs nothing else, and its table."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from offstage.testbeds.report.page.files import write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, swatch, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, show, size
 from offstage.testbeds.report.page.plot import Figure
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.baselines import baselines_section
 from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS, PROVENANCE_TEXTS, definition

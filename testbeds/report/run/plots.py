@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report.page.markup import chip, key, legend
 from offstage.testbeds.report.page.numbers import clock_ns, milliseconds, percent
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import escape
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 from offstage.testbeds.report.run.runs import Group, labels
 

@@ -1,13 +1,12 @@
 """Where the time of a block goes: the stage timers of the leading run, as a plot and a table."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from offstage.testbeds.report.page.numbers import clock_ns, count
 from offstage.testbeds.report.page.pictures import Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, subject
 

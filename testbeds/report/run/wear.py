@@ -1,12 +1,11 @@
 """What the runs cost the drive, as a table; nothing where no daemon told its operator."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from offstage.testbeds.report.page.markup import chip, swatch
 from offstage.testbeds.report.page.numbers import ratio, show
-from offstage.testbeds.report.page.tags import tag
+from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.plots import Colours
 from offstage.testbeds.report.run.runs import Group, labels
 

@@ -86,10 +86,10 @@ def test_keys_that_no_append_derives_are_refused(pairs: list[tuple[int, int]]) -
         keys["store_key"]["lo"], keys["key"]["lo"] = np.array(pairs, np.uint64).T
         with suppress(OffstageError):
             core.session_append_keys(2, session, keys)
-        core.verify()
+        assert core.verify()
     for session in sessions:
         core.session_close(3, session)
-        core.verify()
+        assert core.verify()
 
 
 def test_the_whole_replay_is_the_sum_of_the_events() -> None:

@@ -7,6 +7,7 @@ than it is drained is lost, counted and reported, and a log with a hole is not r
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ from offstage.dpu.log import Log
 
 __all__ = ["Recorder", "read_records"]
 
+FILES = ("ledger.bin", "decisions.log", "record.json")
 CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
 
 
@@ -42,8 +44,11 @@ class Recorder:
         try:
             # Private: the decision log says which sessions had what in common, and when.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._records: BinaryIO = (directory / "ledger.bin").open("xb")
-            self._decisions: BinaryIO = (directory / "decisions.log").open("xb")
+            paths = [directory / name for name in FILES]
+            if any(os.path.lexists(path) for path in paths):
+                raise FileExistsError
+            self._records: BinaryIO = paths[0].open("xb")
+            self._decisions: BinaryIO = paths[1].open("xb")
         except FileExistsError:
             raise BadInput("holds a recorded run", str(directory),
                            "give --record a new directory") from None  # fmt: skip

@@ -126,6 +126,18 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
         Recorder(tmp_path / "run", device, quiet())
 
 
+@pytest.mark.parametrize("kept", ["ledger.bin", "decisions.log", "record.json"])
+def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
+    device: Any, tmp_path: Path, kept: str
+) -> None:
+    """Is nothing made or written beside what is left of another recording?"""
+    (tmp_path / kept).write_bytes(b"kept")
+    with pytest.raises(BadInput, match="holds a recorded run"):
+        Recorder(tmp_path, device, quiet())
+    assert [path.name for path in tmp_path.iterdir()] == [kept]
+    assert (tmp_path / kept).read_bytes() == b"kept"
+
+
 def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     """Do counts of the ledger arrive at a Prometheus parser, split into trivial and not?"""
     telemetry = Telemetry()

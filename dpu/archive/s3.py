@@ -10,6 +10,7 @@ import concurrent.futures as futures
 import hashlib
 import importlib
 import io
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from offstage.bindings.errors import BadInput, Missing
 from offstage.bindings.private import check_private
 from offstage.dpu.options import Archive
 
-__all__ = ["Bucket", "Failed"]
+__all__ = ["NAMES_MAX", "Bucket", "Failed"]
 
 REFUSED = {
     "AccessDenied": "the credentials may not use it",
@@ -39,7 +40,10 @@ FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioS
 MISSING = ("NoSuchKey", "NoSuchVersion")
 HEAD_MISSING = "there is no such bucket"  # a HEAD has no body: 404 is all it says
 LISTING = (b"<ListBucketResult", b"<Error")
+MORE = re.compile(rb"IsTruncated>(true|false)</")  # botocore takes all but the first for false
 KEYS_MAX = 1000  # of one page of a listing
+PAGES_MAX = 1 << 16  # of one listing
+NAMES_MAX = 1 << 20  # of ours that one listing may hold in memory
 BODY_BYTES_MAX = 8 << 20  # of any answer that is no object: 1000 names of 1 KiB, escaped
 DEADLINE_TIMEOUTS = 4  # a call ends after so many `archive.timeout`, however slowly bytes drip in
 LOOK_S = 0.1
@@ -146,7 +150,7 @@ class Bucket:
         return (tag, reply.get("ContentLength")) == (md5, len(data))
 
     def delete(self, name: str) -> None:
-        """It is not there afterwards. Failed."""
+        """It is not there afterwards, as a read says too. Failed."""
         try:
             reply = self._call("delete_object", Key=name)
             if reply["ResponseMetadata"]["HTTPStatusCode"] != 204:
@@ -154,29 +158,47 @@ class Bucket:
         except Failed as failed:
             if failed.kind != "missing":
                 raise
+        try:  # a HEAD says 404 of a bucket that is not there, too; a read names what is missing
+            self._call("get_object", Key=name, Range="bytes=0-0")
+        except Failed as failed:
+            if failed.kind == "missing":
+                return
+            raise
+        raise Failed("error", "it still has an object that it said it deleted")
 
     def names(self, prefix: str) -> Iterator[str]:
-        """The names that begin so, a page at a time. Failed."""
+        """The names that begin so, a page at a time. Failed: also where some may be lacking."""
         more: dict[str, Any] = {}
-        seen: set[str] = set()
-        while True:
+        seen: set[int] = set()
+        for _ in range(PAGES_MAX):
             page = self._page(Prefix=prefix, **more)
-            yield from (str(one["Key"]) for one in page.get("Contents", ()))
-            if not page.get("IsTruncated"):
+            for one in page.get("Contents", ()):
+                name = str(one["Key"])
+                if not name.startswith(prefix):
+                    raise Failed("error", "its listing has names that were not asked for")
+                yield name
+            if not page["IsTruncated"]:
                 return
             token = str(page.get("NextContinuationToken") or "")
-            if not token or token in seen:
+            if not token or hash(token) in seen:
                 raise Failed("error", "its listing has more, and names no way on")
-            seen.add(token)
+            seen.add(hash(token))
             more = {"ContinuationToken": token}
+        raise Failed("error", f"its listing has more than {PAGES_MAX:,} pages")
 
     def _page(self, **arguments: Any) -> Any:
-        """Of a listing. Any XML parses as an empty one: each must say whether more follows."""
+        """Of a listing. Any XML parses as an empty one: each must say whether more follows, and
+        agree with itself."""
         page = self._call("list_objects_v2", **{"MaxKeys": KEYS_MAX, **arguments})
-        if len(page.get("Contents", ())) > KEYS_MAX:
+        count = len(page.get("Contents", ()))
+        if count > KEYS_MAX:
             raise Failed("error", f"more than {KEYS_MAX} names on one page of its listing")
         if "IsTruncated" not in page:
             raise Failed("refused", "it answers no S3: its listing is none")
+        if page.get("KeyCount", count) != count:
+            raise Failed("error", f"{count} of {page['KeyCount']} names on a page of its listing")
+        if page.get("NextContinuationToken") and not page["IsTruncated"]:
+            raise Failed("error", "its listing ends and names a way on")
         return page
 
     def _call(self, method: str, *, size_max: int = BODY_BYTES_MAX, **arguments: Any) -> Any:
@@ -252,7 +274,9 @@ def _check_page(operation_model: Any, response_dict: dict[str, Any], **_: Any) -
         return
     begin = bytes(response_dict["body"][:1024])
     body = bytes(response_dict["body"])
-    if b"<!DOCTYPE" in body or b"<!ENTITY" in body or not any(one in begin for one in LISTING):
+    odd = b"<!DOCTYPE" in body or b"<!ENTITY" in body
+    odd |= b"IsTruncated" in body and not MORE.search(body)
+    if odd or not any(one in begin for one in LISTING):
         text = " ".join(begin.decode(errors="replace").split())[:SAID_MAX]
         raise Failed("refused", f"it answers no S3: {text}")
 

@@ -141,6 +141,16 @@ class State:
                     upload.keys = [key for key in upload.keys if key not in tenant.known]
             self.uploads = deque(one for one in self.uploads if one.keys)
 
+    def left_over(self, tenant: Tenant, names: Iterable[str]) -> bool:
+        """Whether a second listing, after all of the tenant was to go, has what the first lacked:
+        objects that nobody knows, is sending, or deletes. They are to go."""
+        with self.lock:
+            spoken = {one.name for one in (*self.uploads, *self.active)} | self.leaving
+            spoken |= {name for _, name in self.unnoted}
+            found = [name for name in names if name not in spoken and not tenant.has(name)]
+            self.condemn(tenant, found)
+            return bool(found)
+
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
         """A session with these chunks, in order, has ended and keeps them."""
         with self.lock:

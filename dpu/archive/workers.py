@@ -10,15 +10,15 @@ bounded; nothing that fails here touches the store.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from offstage.bindings.archive import Places
 from offstage.bindings.errors import OffstageError
-from offstage.dpu.archive.format import Shape
+from offstage.dpu.archive.format import Shape, keys_of
 from offstage.dpu.archive.journal import Journal
 from offstage.dpu.archive.moves import bring_back, look, send_up
-from offstage.dpu.archive.s3 import Bucket, Failed
+from offstage.dpu.archive.s3 import NAMES_MAX, Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant, Upload
 from offstage.dpu.log import Log
 
@@ -190,7 +190,7 @@ class Workers:
     def _list(self, places: Places) -> None:
         try:
             for tenant in self._tenants:
-                names = list(self._bucket.names(tenant.folder))
+                names = _ours(tenant, self._bucket.names(tenant.folder))
                 self._state.listed(tenant, names, self._journal.names)
             self._await_notes()
             self._listed = True
@@ -222,11 +222,13 @@ class Workers:
 
     def _delete(self, tenant: Tenant, name: str) -> None:
         try:
-            if name != tenant.folder:  # which stood for what the listing found
+            if name != tenant.folder:
                 self._bucket.delete(name)
+            elif self._state.left_over(tenant, _ours(tenant, self._bucket.names(name))):
+                raise Failed("error", "its first listing lacked objects of a tenant that is purged")
         except Failed as failed:
             with self._state.lock:
-                self._deletes.appendleft((tenant, name))
+                self._deletes.append((tenant, name))  # behind what this one may wait for
             self._failed(tenant, failed)
             return
         self._journal.done(name)
@@ -292,3 +294,16 @@ class Workers:
                 self._away_s = min(2 * self._away_s, AWAY_S_MAX)
                 self._log.warning("archive_away", why=str(failed), kind=failed.kind)
             self._state.drop_returns()
+
+
+def _ours(tenant: Tenant, names: Iterable[str]) -> list[str]:
+    """Of a whole listing the names of objects, within a bound. Failed: there are more, or the
+    listing did not come whole; nothing is done for a part of it."""
+    found: list[str] = []
+    for name in names:
+        if not keys_of(name[len(tenant.folder) :]):
+            continue
+        if len(found) >= NAMES_MAX:
+            raise Failed("error", f"more than {NAMES_MAX:,} objects below {tenant.folder}")
+        found.append(name)
+    return found

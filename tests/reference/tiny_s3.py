@@ -23,7 +23,9 @@ PAGE = 5  # names of one page, so that every listing has several
 class TinyS3:
     """Serves from `with` to its end. `objects`: name to bytes. `fail`: (status, code) for every
     call, `fail_puts` for puts; `delay_s` of each; `cut`: so many objects are sent but for their
-    second half; `page`: the answer to every call, as of a server that is something else."""
+    second half; `page`: the answer to every call, as of a server that is something else; `drips`:
+    every answer comes a byte at a time and has no end; `keeps`: a delete is confirmed, not done;
+    `hidden`: objects that the next listing lacks."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -32,6 +34,8 @@ class TinyS3:
         self.delay_s = 0.0
         self.cut = 0
         self.page = b""
+        self.drips = self.keeps = False
+        self.hidden: set[str] = set()
         self.calls: list[str] = []
 
     def __enter__(self) -> Self:
@@ -66,10 +70,35 @@ def _tag(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
-def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
 
+    @property
+    def _name(self) -> str:
+        path = urllib.parse.unquote(self.path.split("?")[0]).lstrip("/")
+        return path.partition("/")[2]
+
+    @property
+    def _query(self) -> dict[str, str]:
+        return dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
+
+    def _error(self, status: int, code: str) -> None:
+        self._send(status, f"<Error><Code>{code}</Code></Error>".encode())
+
+    def _send(self, status: int, data: bytes, part: int = 1, tag: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        if tag:
+            self.send_header("ETag", tag)
+        self.end_headers()
+        self.wfile.write(data[: len(data) // part] if self.command != "HEAD" else b"")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Answers):
         def do_PUT(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"]))
             if self._fails(tiny.fail or tiny.fail_puts):
@@ -81,7 +110,8 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
             if self._fails(tiny.fail):
                 return
             if "list-type" in self._query:
-                self._send(200, _listing(tiny.objects, self._query))
+                self._send(200, _listing(set(tiny.objects) - tiny.hidden, self._query))
+                tiny.hidden = set()
             elif self._name in tiny.objects:
                 self.close_connection = tiny.cut > 0
                 tiny.cut -= self.close_connection
@@ -97,12 +127,16 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
 
         def do_DELETE(self) -> None:
             if not self._fails(tiny.fail):
-                tiny.objects.pop(self._name, None)
+                if not tiny.keeps:
+                    tiny.objects.pop(self._name, None)
                 self._send(204, b"")
 
         def _fails(self, how: tuple[int, str] | None) -> bool:
             tiny.calls.append(f"{self.command} {self._name}")
             time.sleep(tiny.delay_s)
+            if tiny.drips:
+                self._drip()
+                return True
             bucket = self.path.split("?")[0].lstrip("/").split("/")[0]
             if how is None and bucket != BUCKET:
                 how = (404, "NoSuchBucket")
@@ -112,27 +146,16 @@ def _handler(tiny: TinyS3) -> type[BaseHTTPRequestHandler]:
                 self._error(*how)
             return bool(tiny.page) or how is not None
 
-        @property
-        def _name(self) -> str:
-            path = urllib.parse.unquote(self.path.split("?")[0]).lstrip("/")
-            return path.partition("/")[2]
-
-        @property
-        def _query(self) -> dict[str, str]:
-            return dict(urllib.parse.parse_qsl(self.path.partition("?")[2]))
-
-        def _error(self, status: int, code: str) -> None:
-            self._send(status, f"<Error><Code>{code}</Code></Error>".encode())
-
-        def _send(self, status: int, data: bytes, part: int = 1, tag: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            if tag:
-                self.send_header("ETag", tag)
+        def _drip(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 30))
             self.end_headers()
-            self.wfile.write(data[: len(data) // part] if self.command != "HEAD" else b"")
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
+            self.close_connection = True
+            try:
+                while tiny.drips:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+            except OSError:
+                pass  # whoever asked has gone
 
     return Handler

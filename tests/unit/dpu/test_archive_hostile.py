@@ -2,6 +2,7 @@
 place, says?"""
 
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tiny_s3 import BUCKET, TinyS3
 
 from offstage.bindings.errors import Corrupt
-from offstage.dpu.archive import s3, state
+from offstage.dpu.archive import s3, state, workers
 from offstage.dpu.archive.format import Shape, name_of
 from offstage.dpu.archive.moves import bring_back
 from offstage.dpu.archive.s3 import Bucket, Failed
@@ -106,21 +107,78 @@ def test_a_page_confirms_neither_a_put_nor_a_delete(tiny: TinyS3) -> None:
             call()
 
 
+def test_a_delete_that_a_read_contradicts_is_not_done(tiny: TinyS3) -> None:
+    """A 204 of who deletes nothing, and a 404 that names no key: is the object still to go?"""
+    bucket = bucket_of(tiny)
+    tiny.objects[NAME] = b"x"
+    tiny.keeps = True
+    with pytest.raises(Failed, match="still has"):
+        bucket.delete(NAME)
+    tiny.keeps, tiny.fail = False, (404, "NotFound")
+    with pytest.raises(Failed):
+        bucket.delete(NAME)
+    tiny.fail = (404, "NoSuchBucket")
+    with pytest.raises(Failed):
+        bucket.delete(NAME)
+    tiny.fail = None
+    bucket.delete(NAME)
+    assert NAME not in tiny.objects
+
+
 @pytest.mark.parametrize("page", [
     b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
     b"<ListBucketResult><IsTruncated>true</IsTruncated>"
     b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>",
     b"<ListBucketResult>" + b"<Contents><Key>a</Key></Contents>" * (s3.KEYS_MAX + 1)
     + b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+    b"<ListBucketResult><KeyCount>2</KeyCount><Contents><Key>t/a</Key></Contents>"
+    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+    b"<NextContinuationToken>more</NextContinuationToken></ListBucketResult>",
+    b"<ListBucketResult><IsTruncated>True</IsTruncated></ListBucketResult>",
+    b"<ListBucketResult><Contents><Key>u/a</Key></Contents>"
+    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
     b"<ListBucketResult>" + b" " * s3.BODY_BYTES_MAX + b"</ListBucketResult>",
     b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult><Contents><Key>&a;</Key></Contents>'
     b"<IsTruncated>false</IsTruncated></ListBucketResult>",
-], ids=["no token", "a token again", "many names", "many bytes", "entities"])  # fmt: skip
+], ids=["no token", "a token again", "many names", "fewer than counted", "ends with a token",
+       "neither true nor false", "another prefix", "many bytes", "entities"])  # fmt: skip
 def test_a_listing_beyond_its_bounds_is_a_failure(tiny: TinyS3, page: bytes) -> None:
-    """Does a listing without an end, or without a bound, fail in place of filling memory?"""
+    """Does a listing without an end or a bound fail in place of filling memory, and one that came
+    short in place of being taken for all?"""
     tiny.page = page
     with pytest.raises(Failed):
         list(bucket_of(tiny).names("t/"))
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_listing_holds_a_bounded_number_of_names(
+    monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    """Names without an end: are those of others not held, and ours only up to the bound?"""
+    monkeypatch.setattr(workers, "NAMES_MAX", 16)
+    held: list[weakref.ref[Name]] = []
+    most = 0
+
+    def names() -> Iterator[str]:
+        nonlocal most
+        for n in range(200):
+            name = Name("t/" + (name_of([n.to_bytes(16, "big")]) if ours else f"other {n}"))
+            held.append(weakref.ref(name))
+            yield name
+            del name
+            most = max(most, sum(one() is not None for one in held))
+
+    if ours:
+        with pytest.raises(Failed, match="more than 16 objects"):
+            workers._ours(tables()[1], names())
+    else:
+        assert workers._ours(tables()[1], names()) == []
+    assert most <= 16 + 1
+
+
+class Name(str):
+    """One that can be counted."""
 
 
 def test_a_dripping_answer_ends_with_the_archive(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Does a daemon hold what it promised where the bucket's answers drip in, or come short?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from archive_bed import EVERY, settings, settled, write
+from live_daemon import TENANT, WAIT_S, check_text, daemon, until
+from tiny_s3 import TinyS3
+
+BLOCKS = len(EVERY)
+
+
+@pytest.fixture
+def tiny() -> Iterator[TinyS3]:
+    pytest.importorskip("botocore")
+    with TinyS3() as server:
+        yield server
+
+
+def test_a_dripping_answer_does_not_hold_a_stop_up(tmp_path: Path, tiny: TinyS3) -> None:
+    """Answers that come a byte at a time and never end: does SIGTERM end the daemon all the same,
+    with nothing of the store lost?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b", archive__timeout="1s")
+    with daemon(tmp_path, **more) as tier:
+        settled(tier)
+        tiny.drips = True
+        write(tier, 1)
+        until(lambda: any(one.startswith("PUT") for one in tiny.calls))
+        tier.process.terminate()
+        assert tier.process.wait(WAIT_S) == 0
+    tiny.drips = False
+    with daemon(tmp_path, **more) as tier:
+        assert check_text(tier, 1, {(1, ordinal, layer) for ordinal, layer in EVERY}) == BLOCKS
+
+
+def test_a_purge_outlasts_a_listing_that_came_short(tmp_path: Path, tiny: TinyS3) -> None:
+    """All is purged while the bucket is away, and its first listing lacks half of the objects: do
+    they go all the same?"""
+    more = settings(tmp_path, tiny.endpoint, "a", "b")
+    with daemon(tmp_path, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+    objects = sorted(tiny.objects)
+    assert len(objects) > 1
+    tiny.fail = (503, "SlowDown")
+    with daemon(tmp_path, **more) as tier:
+        with tier.control("operator") as control:
+            control.purge(TENANT)
+        tiny.hidden, tiny.fail = set(objects[1:]), None
+        until(lambda: not tiny.objects)
+        settled(tier)

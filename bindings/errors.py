@@ -108,6 +108,8 @@ class Corrupt(OffstageError):
 class DeviceTimeout(OffstageError):
     """A device or a peer did not answer within its deadline."""
 
+    exit_code = 3
+
 
 class Incompatible(OffstageError):
     """Two parts of different versions, or a file of another format or geometry."""

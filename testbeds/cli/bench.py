@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from offstage.testbeds.cli.bench_tables import TABLES
-from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 
 __all__ = ["register"]
 
@@ -160,6 +160,7 @@ def pod(
     trace: Annotated[
         Path | None, typer.Option("--trace", help="instead: its requests, with drawn faults")
     ] = None,
+    time_unit: TimeUnitOption = None,
     begin: Annotated[str, typer.Option("--begin", help="from when on in the trace")] = "0s",
     span: Annotated[str, typer.Option("--span", help="how much of the trace's time")] = "1h",
     seconds: Annotated[
@@ -180,9 +181,14 @@ def pod(
     from offstage.testbeds.report.pod import write_page
 
     if trace is None:
+        if time_unit is not None:
+            from offstage.bindings.errors import BadInput
+
+            raise BadInput("a time unit, and no trace", "--time-unit", "give --trace too")
         found = run_phases(folder, faults, seconds or 20.0, rate, fetch_deadline, seed)
     else:
-        found = run_trace(folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed)
+        found = run_trace(folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed,
+                          time_unit)
     if page is not None:
         write_page(found, page, __version__)
     _finish("pod", found, out, form)
@@ -216,6 +222,7 @@ def l2(
 @bench.command()
 def schedule(
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
+    time_unit: TimeUnitOption = None,
     requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 300,
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, max=86_400, help="in which they come")
@@ -240,7 +247,7 @@ def schedule(
     with shown(6) as progress:
         found = bench_schedule(
             trace=trace, requests=requests, seconds=seconds, saturated=saturated, kept_blocks=kept,
-            folder=folder, seed=seed, progress=progress,
+            folder=folder, seed=seed, progress=progress, time_unit=time_unit,
         )  # fmt: skip
     _finish("schedule", found, out, form)
     if not found["verdicts_met"]:
@@ -252,6 +259,7 @@ def engine(
     python: Annotated[Path, typer.Option("--python", help="of the environment that has vLLM")],
     model: Annotated[Path, typer.Option("--model", help="a folder that vLLM can load")],
     trace: Annotated[Path, typer.Option("--trace", help="whose requests, and when they come")],
+    time_unit: TimeUnitOption = None,
     requests: Annotated[int, typer.Option("--requests", min=2, help="of the trace")] = 40,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="in which they come, in each round")
@@ -277,7 +285,8 @@ def engine(
 
     bed = bed_of(python, model, context, backend)
     traffic = arrivals_of(trace, count=requests, context_tokens=context, seconds=seconds,
-                          vocabulary=bed.vocabulary, outputs=4, seed=seed)  # fmt: skip
+                          vocabulary=bed.vocabulary, outputs=4, seed=seed,
+                          time_unit=time_unit)  # fmt: skip
     bench_it = bench_apart if disaggregated else bench_engine
     result = bench_it(bed, traffic, rounds=rounds, say=_say)
     if page is not None:

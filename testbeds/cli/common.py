@@ -140,10 +140,19 @@ def one_line_errors() -> Iterator[Outcome]:
     except BrokenPipeError:
         _output_ends()
     except OSError as error:
-        if error.errno not in WRITES_FAIL:
-            raise
-        outcome.code = _complain(f"output cannot be written ({error.strerror})", 1)
-        _output_ends()
+        reason = error.strerror or str(error) or type(error).__name__
+        if error.errno in WRITES_FAIL:
+            where = f" to {error.filename}" if error.filename else ""
+            outcome.code = _complain(f"output cannot be written{where} ({reason})", 1)
+            _output_ends()
+        else:
+            where = f"{error.filename}: " if error.filename else ""
+            outcome.code = _complain(f"{where}the system refuses it ({reason})", 1)
+    except RecursionError:
+        outcome.code = _complain("nested beyond any bound; give a flatter input", 1)
+    except UnicodeError as error:
+        outcome.code = _complain(f"text that cannot be read or written ({error}); "
+                                 "write files in UTF-8", 1)  # fmt: skip
     except MemoryError as error:
         outcome.code = _complain(f"out of memory{': ' * bool(str(error))}{error}; "
                                  "give it less, or a machine with more", 1)  # fmt: skip

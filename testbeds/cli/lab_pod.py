@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted
-from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.cli.common import (
+    Format,
+    FormatOption,
+    TimeUnitOption,
+    emit,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from offstage.testbeds.lab.pod.spec import PodSpec
@@ -23,6 +29,7 @@ def pod(
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="as --set trace=FILE")
     ] = None,
+    time_unit: TimeUnitOption = None,
     daemons: Annotated[
         str, typer.Option("--daemons", metavar="N,...", help="as --set daemons=[N, ...]")
     ] = "",
@@ -56,6 +63,8 @@ def pod(
     }
     if trace is not None:
         chosen["trace"] = str(trace)
+    if time_unit is not None:
+        chosen["time_unit"] = time_unit
     if daemons:
         chosen["daemons"] = toml_value(f"[{daemons}]")
     if seed:

@@ -37,8 +37,9 @@ def run_phases(
 
 
 def run_trace(
-    folder: Path, trace: Path, begin: str, span: str, seconds: float, deadline: str, seed: int
-) -> dict[str, Any]:
+    folder: Path, trace: Path, begin: str, span: str, seconds: float, deadline: str, seed: int,
+    time_unit: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """A trace, faster than it was. BadInput as `run_phases`, and of the trace."""
     from offstage.testbeds.bench.pod.asks import of_trace
     from offstage.testbeds.bench.pod.hour import bench_hour
@@ -46,7 +47,8 @@ def run_trace(
 
     _check(seconds)
     traced = of_trace(trace, begin_s=parse_time(begin, "--begin") / 1e9,
-                      span_s=parse_time(span, "--span") / 1e9, seconds=seconds)  # fmt: skip
+                      span_s=parse_time(span, "--span") / 1e9, seconds=seconds,
+                      time_unit=time_unit)  # fmt: skip
     with shown(1) as progress:
         return bench_hour(traced, folder=folder, deadline_s=_deadline_s(deadline), seed=seed,
                           progress=progress)  # fmt: skip

@@ -66,11 +66,11 @@ def _prefixes(prompt: list[int]) -> Iterator[int]:
 
 def arrivals_of(
     path: Path, *, count: int, context_tokens: int, vocabulary: int, seconds: float, outputs: int,
-    seed: int,
+    seed: int, time_unit: str | None = None,
 ) -> Arrivals:  # fmt: skip
     """The first `count` requests of a trace, in `seconds`. BadInput: it names no prefixes, or has
     none of them."""
-    trace = open_trace(path, limit=count)
+    trace = open_trace(path, limit=count, time_unit=time_unit)
     block = trace.need_blocks("prompts for an engine")
     rows = list(trace.requests())
     longest = max((len(one.block_ids) for one in rows), default=0)

@@ -78,9 +78,11 @@ class Traced:
         return self.span_s / self.seconds
 
 
-def of_trace(path: Path, *, begin_s: float, span_s: float, seconds: float) -> Traced:
+def of_trace(
+    path: Path, *, begin_s: float, span_s: float, seconds: float, time_unit: str | None = None
+) -> Traced:
     """BadInput: the trace names no prefixes, or has nothing in that time."""
-    trace = open_trace(path)
+    trace = open_trace(path, time_unit=time_unit)
     trace.need_blocks("prompts for a pod")
     arrivals = trace.arrival_s
     first_s = float(arrivals[0]) + begin_s

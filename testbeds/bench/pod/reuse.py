@@ -169,14 +169,14 @@ def _front(stored: NDArray[np.bool_], first: int) -> NDArray[np.bool_]:
 
 def bench_schedule(
     *, trace: Path, requests: int, seconds: float, saturated: float, kept_blocks: int,
-    folder: Path, seed: int, progress: Progress,
+    folder: Path, seed: int, progress: Progress, time_unit: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
     schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: where stores and logs
     lie, and what lay there from a run before goes. BadInput: no trace of prefixes; RunFailed: a
     host ended by what nobody expected."""
     spec = PodSpec(trace=str(trace), requests=requests, hosts=HOSTS, daemons=(DAEMONS,),
-                   seeds=(seed,), drives=1024)  # fmt: skip
+                   seeds=(seed,), drives=1024, time_unit=time_unit or "")  # fmt: skip
     asked = requests_of(spec, 1, seed)
     if len(asked) < 2 or not asked.arrival_ns[-1]:
         raise BadInput("fewer than two requests, or all at once", str(trace), "give a longer trace")

@@ -236,6 +236,7 @@ class RequestsOptions:
 
     traces: tuple[str | Path, ...]
     trace_format: str | None = None
+    time_unit: str | None = None
     limit: int | None = None
     evictions: tuple[str, ...] = ("lru", "s3fifo")
     admissions: tuple[str, ...] = ("all",)
@@ -331,7 +332,8 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
     prepared = []
     meter.start("read traces", len(options.traces))
     for path in options.traces:
-        trace = open_trace(path, options.trace_format, limit=options.limit, seed=options.seed)
+        trace = open_trace(path, options.trace_format, limit=options.limit, seed=options.seed,
+                           time_unit=options.time_unit)  # fmt: skip
         prepared.append(PrefixTrace(trace, options.warm_up_share))
         if "turns" in options.admissions:
             trace.need_sessions("admission 'turns'")

@@ -46,15 +46,16 @@ class Requests:
 
 def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
     """Those of one pod: `tenants` times the trace, each with blocks of its own."""
-    one = _traced(spec.trace, spec.requests) if spec.trace else _generated(spec, seed)
+    given = spec.trace, spec.requests, spec.time_unit
+    one = _traced(*given) if spec.trace else _generated(spec, seed)
     one = _scaled(one, spec.rate)
     return one if tenants == 1 else _repeated(one, tenants, seed)
 
 
 @lru_cache(maxsize=1)
-def _traced(path: str, count: int) -> Requests:
+def _traced(path: str, count: int, time_unit: str) -> Requests:
     """BadInput for a file that is no trace, or without blocks or requests."""
-    trace = open_trace([Path(path)], limit=count)
+    trace = open_trace([Path(path)], limit=count, time_unit=time_unit or None)
     trace.need_blocks("a pod")
     numbers: dict[int, int] = {}
     blocks: list[int] = []

@@ -69,6 +69,7 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # The requests.
     trace: Annotated[str, about("a trace of requests; none: generated")] = ""
+    time_unit: Annotated[str, about("of the trace; none: as its format has them")] = ""
     requests: Annotated[int, within(1, 1 << 24, "at most so many of it")] = 4000
     rate: Annotated[float, within(0, 1_000_000, "arrivals, times as fast as recorded")] = 1.0
     grow: Annotated[
@@ -131,6 +132,8 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check(self, where: str) -> None:
         """BadInput for what contradicts itself."""
         geometry(self.model), preset(self.drive)
+        if self.time_unit and not self.trace:
+            raise BadInput("a time unit, and no trace", where, "give trace, or leave it out")
         for name in ("daemons", "faults", "schedules", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):

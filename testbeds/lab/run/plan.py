@@ -145,7 +145,8 @@ def _traced(spec: Spec, options: "GeneratedOptions") -> "TracedWorkload":
 
     work = spec.workload
     path = trace_path(work.trace)
-    sessions = _trace_sessions(spec, open_trace(path), options.unit_tokens)
+    trace = open_trace(path, time_unit=work.time_unit or None)
+    sessions = _trace_sessions(spec, trace, options.unit_tokens)
     origin: dict[str, object] = {
         "trace": path.name, "split": work.split, "trace_sha256": digest(path),
     }  # fmt: skip
@@ -170,7 +171,7 @@ def trace_notes(spec: Spec) -> list[Note]:
     work, shape = spec.workload, spec.geometry
     if work.kind != "generated" or not work.trace:
         return []
-    trace = open_trace(trace_path(work.trace))
+    trace = open_trace(trace_path(work.trace), time_unit=work.time_unit or None)
     sessions = _trace_sessions(spec, trace, shape.granule_tokens or shape.block_tokens)
     block = shape.block_tokens
     return [*trace.notes, *unused(

@@ -339,6 +339,7 @@ def requests_of(spec: Spec, progress: Progress) -> list[RequestsRow]:
     work = spec.workload
     options = RequestsOptions(
         traces=(trace_path(work.file),),
+        time_unit=work.time_unit or None,
         evictions=tuple(dict.fromkeys(one.eviction or one.use for one in spec.policy)),
         admissions=work.admission,
         ttls_s=tuple(one or None for one in work.ttl_s),

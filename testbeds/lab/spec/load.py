@@ -209,6 +209,8 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
     yield (granule is not None and block % granule != 0,
            f"{granule} does not divide block_tokens = {block}", "[geometry] granule_tokens",
            "give a divisor")  # fmt: skip
+    yield (bool(work.time_unit) and not work.trace and work.kind != "requests",
+           "a time unit, and no trace", "[workload] time_unit", "leave it out")  # fmt: skip
     if work.kind != "generated":
         return  # what a file holds is compared with the spec when it is opened
     yield (work.layers > shape.layer_count,

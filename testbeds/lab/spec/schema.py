@@ -62,6 +62,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Consecutive layers that use one index set, as GLM-5.2's do; 1: as the geometry says."""
     trace: str = ""
     """generated: a request trace that gives lengths, arrivals and sharing."""
+    time_unit: Literal["", "s", "ms", "us", "ns"] = ""
+    """Of the trace's times, or the file's requests; none: as its format has them."""
     context_tokens_min: Positive = 65_536
     """With a trace: shorter requests are passed over, longer ones cut to context_tokens."""
     split: Literal["dev", "test"] = "dev"

@@ -1,5 +1,6 @@
 """Is what cannot be written, read or reached one line, and the right exit code?"""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from offstage.bindings.errors import NoAnswer, Unreachable
+from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
 from offstage.dpu.options import Storage
 from offstage.testbeds.cli import run
+from offstage.testbeds.cli.common import one_line_errors
 
 ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
 
@@ -82,3 +84,23 @@ def test_the_payload_that_is_named_is_one_a_daemon_takes(payload: int) -> None:
     size, tokens = serving(payload, 16)
     assert size % Storage().lba_bytes == 0
     assert size * 16 == payload * tokens
+
+
+@pytest.mark.parametrize("error", [
+    RecursionError("maximum depth"), OSError(errno.EMFILE, "Too many open files"), OSError("odd"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), MemoryError(),
+    OSError(errno.ENOSPC, "No space left on device", "out/summary.json"),
+])
+def test_no_error_of_the_machine_is_a_traceback(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever reaches the entry point of the kinds that an input or a machine can cause."""
+    with one_line_errors() as outcome:
+        raise error
+    said = capsys.readouterr().err
+    assert outcome.code == 1 and said.startswith("offstage: ") and said.count("\n") == 1
+
+
+def test_a_peer_that_is_late_is_not_reachable() -> None:
+    """Can scripts tell a deadline from a run that failed?"""
+    assert DeviceTimeout("no answer").exit_code == Unreachable("none").exit_code == 3

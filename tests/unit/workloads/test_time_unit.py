@@ -1,0 +1,50 @@
+"""Does the time unit of a trace reach every place where one is taken?"""
+
+from pathlib import Path
+
+import pytest
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.bench.engines.arrivals import arrivals_of
+from offstage.testbeds.lab.bounds.prefix import RequestsOptions, run_requests
+from offstage.testbeds.lab.pod.requests import requests_of
+from offstage.testbeds.lab.pod.spec import load_spec
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Mooncake's form, with times in seconds: 10 s in all."""
+    file = tmp_path / "seconds.jsonl"
+    file.write_text("".join(
+        f'{{"timestamp": {n}, "input_length": 1024, "output_length": 4, '
+        f'"hash_ids": [1, {n + 2}]}}\n'
+        for n in range(11)
+    ))  # fmt: skip
+    return file
+
+
+@pytest.mark.parametrize(("unit", "last_s"), [("", 0.01), ("s", 10.0)])
+def test_a_pod_of_the_laboratory(path: Path, unit: str, last_s: float) -> None:
+    asked = requests_of(load_spec(None, {"trace": str(path), "time_unit": unit}), 1, 1)
+    assert asked.arrival_ns[-1] / 1e9 == pytest.approx(last_s)
+
+
+def test_a_unit_without_a_trace_is_refused() -> None:
+    with pytest.raises(BadInput, match="no trace"):
+        load_spec(None, {"time_unit": "s"})
+
+
+def test_prompts_for_an_engine(path: Path) -> None:
+    made = arrivals_of(path, count=20, context_tokens=512, vocabulary=1000, seconds=1.0, outputs=4,
+                       seed=1, time_unit="s")  # fmt: skip
+    assert made.hurry == pytest.approx(10.0)
+
+
+def test_caches_of_requests(path: Path) -> None:
+    """A block of 512 tokens expires after 5 s, where times are in s."""
+    (in_ms,), (in_s,) = (
+        {row.expired for row in run_requests(RequestsOptions(
+            (path,), time_unit=unit, ttls_s=(0.5,), evictions=("lru",), capacity_shares=(0.5,)
+        )).rows} for unit in (None, "s")
+    )  # fmt: skip
+    assert (in_ms, in_s > 0) == (0, True)

@@ -5,6 +5,7 @@
 #include "support_device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FLOOD_STEPS 4
@@ -197,6 +198,7 @@ static void
 long_rings(struct ofs_device_config *config)
 {
 	config->port_entry_count = 32;
+	config->score_max = 128;
 }
 
 /*
@@ -206,7 +208,8 @@ long_rings(struct ofs_device_config *config)
 static void
 test_flood_of_commands(void)
 {
-	struct ofs_sqe put = {.op = OFS_OP_PUT, .length = 4096, .session = OFS_NONE};
+	/* Of no session, but its scores are copied before anybody knows that: 4 units and 1. */
+	struct ofs_sqe step = {.op = OFS_OP_STEP, .score_count = 128, .session = OFS_NONE};
 	struct ofs_sqe nop = {.op = OFS_OP_NOP, .user = 1ull << 41};
 	struct world_host more[2], *floods[3] = {NULL, &more[0], &more[1]};
 	struct ofs_cqe cqe;
@@ -222,7 +225,7 @@ test_flood_of_commands(void)
 	before = world_status(&pair.world).commands;
 	for (uint32_t i = 0; i < 3; i++)
 		for (uint32_t k = 0; k < 32; k++)
-			assert(floods[i]->fabric->ops->submit(floods[i]->fabric, &put) == 0);
+			assert(floods[i]->fabric->ops->submit(floods[i]->fabric, &step) == 0);
 	assert(pair.hosts[1].fabric->ops->submit(pair.hosts[1].fabric, &nop) == 0);
 	assert(ofs_device_poll(pair.world.device) == 1);
 	served = world_status(&pair.world).commands - before;
@@ -316,39 +319,83 @@ test_where_time_went(void)
 	neighbours_close(&pair);
 }
 
-/* A HINT of one host that counts scores it cannot have: does its tenant lose the next turns? */
+/* Of one host of a tenant whose other host waits: `hostile`, then its own in the same turn? */
 static void
-test_a_refused_hint_costs_nothing(void)
+costs_one(struct world *world, struct world_host hosts[2], struct ofs_sqe hostile)
 {
-	struct ofs_sqe hint = {.op = OFS_OP_HINT, .score_count = UINT32_MAX};
-	struct ofs_device_config config;
-	struct world_host bad, good;
+	struct ofs_fabric *bad = hosts[0].fabric, *good = hosts[1].fabric;
+	uint64_t before;
 	struct ofs_cqe cqe;
+
+	assert(bad->ops->submit(bad, &hostile) == 0);
+	(void)ofs_device_serve_ports(world->device);
+	if (world->device->tenants[0].credit != OFS_COMMAND_CREDIT - 1) {
+		printf("op %u: %d of credit left\n", hostile.op, world->device->tenants[0].credit);
+		abort();
+	}
+	before = world->device->status.commands;
+	assert(good->ops->submit(good, &(struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
+	(void)ofs_device_serve_ports(world->device);
+	assert(world->device->status.commands == before + 1); /* in the very next turn */
+	good->ops->pause(good, 50000);
+	assert(good->ops->poll(good, &cqe, 1) == 1 && cqe.rc == 0);
+	bad->ops->pause(bad, 50000);
+	assert(bad->ops->poll(bad, &cqe, 1) == 1);
+	assert((cqe.rc != 0) == (hostile.op != OFS_OP_NOP));
+}
+
+/* Every command with an absurd number in each of its fields: what does its tenant pay for it? */
+static void
+test_what_is_refused_costs_nothing_of_its_numbers(void)
+{
+	static const uint32_t absurd[] = {UINT32_MAX, INT32_MAX, 1u << 31, 65536, 4609, 4097, 4096};
+	static const uint8_t ops[] = {OFS_OP_NOP, OFS_OP_STEP, OFS_OP_PUT, OFS_OP_RELEASE, OFS_OP_HINT,
+		99};
+	struct ofs_device_config config;
+	struct world_host hosts[2];
 	struct world world;
 
 	world_config(&config);
 	world_open(&world, &config);
 	world_tenant(&world, 16);
-	world_attach(&world, &bad, 0, NULL);
-	world_attach(&world, &good, 0, NULL);
-	assert(bad.fabric->ops->submit(bad.fabric, &hint) == 0);
-	(void)ofs_device_serve_ports(world.device);
-	assert(world.device->tenants[0].credit == OFS_COMMAND_CREDIT - 1);
-	assert(good.fabric->ops->submit(good.fabric, &(struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
-	(void)ofs_device_serve_ports(world.device);
-	good.fabric->ops->pause(good.fabric, 50000);
-	assert(good.fabric->ops->poll(good.fabric, &cqe, 1) == 1 && cqe.rc == 0);
-	bad.fabric->ops->pause(bad.fabric, 50000);
-	assert(bad.fabric->ops->poll(bad.fabric, &cqe, 1) == 1 && cqe.rc == -EINVAL);
-	world_detach(&bad);
-	world_detach(&good);
+	world_attach(&world, &hosts[0], 0, NULL);
+	world_attach(&world, &hosts[1], 0, NULL);
+	for (uint32_t i = 0; i < sizeof(absurd) / sizeof(*absurd); i++) {
+		for (uint32_t k = 0; k < sizeof(ops); k++) {
+			/* None of them has a session; a PUT and a STEP are else as they should be. */
+			const struct ofs_sqe sqe = {.op = ops[k], .session = absurd[i], .length = 4096};
+			struct ofs_sqe one = sqe;
+
+			costs_one(&world, hosts, one);
+			one.demand_count = ops[k] == OFS_OP_NOP ? 0 : absurd[i];
+			costs_one(&world, hosts, one);
+			one = sqe;
+			one.score_count = absurd[i];
+			costs_one(&world, hosts, one);
+			one = sqe;
+			one.ordinal = one.selected_count = absurd[i];
+			one.flags = UINT8_MAX;
+			costs_one(&world, hosts, one);
+			one = sqe;
+			one.put_slot = one.step = absurd[i];
+			costs_one(&world, hosts, one);
+			one = sqe;
+			one.length = absurd[i];
+			costs_one(&world, hosts, one);
+			one = sqe;
+			one.layer = (uint16_t)absurd[i];
+			costs_one(&world, hosts, one);
+		}
+	}
+	world_detach(&hosts[0]);
+	world_detach(&hosts[1]);
 	world_close(&world, 0);
 }
 
 int
 main(void)
 {
-	test_a_refused_hint_costs_nothing();
+	test_what_is_refused_costs_nothing_of_its_numbers();
 	test_where_time_went();
 	test_flood_of_demands();
 	test_weights();

@@ -88,7 +88,8 @@ serve_decision(struct ofs_device *device, uint32_t port, const struct ofs_comman
 		serve_step(device, port, command);
 }
 
-static void
+/* Whether it costs what its numbers say: a PUT whose bytes nobody reads does not. */
+static bool
 serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
 	const struct ofs_sqe *sqe = &command->sqe;
@@ -98,17 +99,16 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	(void)ofs_device_stage_end(device, OFS_STAGE_RING_WAIT, sqe->sent_ns);
 	if (ofs_device_is_fenced(device)) {
 		ofs_device_complete(device, port, sqe, -EKEYEXPIRED);
-		return;
+		return sqe->op != OFS_OP_PUT;
 	}
 	switch (sqe->op) {
 	case OFS_OP_STEP:
 	case OFS_OP_HINT:
 		if (device->pace == NULL || !ofs_device_hold(device, port, command))
 			serve_decision(device, port, command);
-		return;
+		return true;
 	case OFS_OP_PUT:
-		ofs_device_put(device, port, sqe);
-		return;
+		return ofs_device_put(device, port, sqe);
 	case OFS_OP_RELEASE:
 		rc = ofs_device_check_session(device, port, sqe->session);
 		if (rc == 0) {
@@ -123,6 +123,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 		device->status.commands_bad++;
 	}
 	ofs_device_complete(device, port, sqe, rc);
+	return true;
 }
 
 /* With so many more a step's demands would all find room: in the core's tables of reads and of
@@ -145,13 +146,13 @@ ofs_device_is_held_back(const struct ofs_device *device, uint32_t port)
 
 /* What a command costs the reactor, in units that are about as long as an empty one. */
 static int32_t
-work_of(const struct ofs_device *device, const struct ofs_sqe *sqe)
+work_of(const struct ofs_sqe *sqe)
 {
 	uint32_t work = 0;
 
 	if (sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_HINT)
 		work = sqe->demand_count + sqe->score_count;
-	else if (sqe->op == OFS_OP_PUT && sqe->length <= device->config.store.payload_size_bytes)
+	else if (sqe->op == OFS_OP_PUT)
 		work = sqe->length / 1024 * OFS_COMMAND_UNIT;
 	return 1 + (int32_t)(work / OFS_COMMAND_UNIT);
 }
@@ -165,6 +166,7 @@ serve_port(struct ofs_device *device, uint32_t port)
 	bool busy = false;
 
 	for (int k = 0; k < OFS_COMMAND_BATCH && tenant->credit > 0; k++) {
+		int32_t work;
 		int rc;
 
 		if (ofs_device_is_held_back(device, port)) {
@@ -175,11 +177,12 @@ serve_port(struct ofs_device *device, uint32_t port)
 		if (rc == 0)
 			return busy;
 		busy = true;
-		tenant->credit -= rc == 1 ? work_of(device, &device->command.sqe) : 1;
-		if (rc == 1)
-			serve_command(device, port, &device->command);
-		else
+		work = 1;
+		if (rc != 1)
 			device->status.commands_bad++;
+		else if (serve_command(device, port, &device->command))
+			work = work_of(&device->command.sqe);
+		tenant->credit -= work;
 	}
 	return busy;
 }

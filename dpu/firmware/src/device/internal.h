@@ -393,7 +393,8 @@ void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);
 
 /* puts.c: blocks that hosts write. */
-void ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
+/* Whether its bytes are read: a put that is refused before costs nothing of its length. */
+bool ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
 
 /* A put that ends with this error, in the figures. */
 static inline void

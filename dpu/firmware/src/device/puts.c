@@ -107,7 +107,7 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 	return device->draining ? -ESHUTDOWN : 0;
 }
 
-void
+bool
 ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
 {
 	const struct ofs_chunk_info *chunk;
@@ -116,7 +116,7 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 
 	if (rc != 0) {
 		refuse(device, port, sqe, rc);
-		return;
+		return false;
 	}
 	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
 	rc = check_staged(device, port, sqe, chunk);
@@ -124,22 +124,23 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 		rc = -EDQUOT;
 	if (rc != 0) {
 		refuse(device, port, sqe, rc);
-		return;
+		return rc == -EBADMSG || rc == -EEXIST; /* only their checksum tells that */
 	}
 	if (device->config.write_mode == OFS_WRITE_BACK) {
 		if (ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) != sqe->checksum) {
 			refuse(device, port, sqe, -EBADMSG);
-			return;
+			return true;
 		}
 		if (ofs_store_conflicts(device->store, &chunk->store_key, sqe->layer, sqe->checksum,
 				ofs_clock_unix_s(&device->clock))) {
 			refuse(device, port, sqe, -EEXIST);
-			return;
+			return true;
 		}
 		if (stage_back(device, port, sqe, chunk))
-			return;
+			return true;
 	}
 	device->ports[port].puts_in_flight++;
 	write = ofs_device_queue_write(device, OFS_IO_PUT, device->ports[port].tenant, sqe, chunk);
 	write->port = port;
+	return true;
 }

@@ -28,7 +28,7 @@ from offstage.dpu.login import negotiate
 from offstage.dpu.pod.member import PodMember
 from offstage.dpu.quotas import Quotas, used
 from offstage.dpu.replies import error_reply
-from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, draining
+from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, check_selection, draining
 from offstage.dpu.spending import Spending
 
 __all__ = ["Attachments", "Service"]
@@ -258,12 +258,7 @@ class Service:
             raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
         if self.draining:
             raise draining()
-        if request.select_blocks > host.tenant.slot_count:
-            raise Refused(
-                "invalid", f"a selection of {request.select_blocks} blocks never fits into "
-                f"the tenant's {host.tenant.slot_count} slots", host.tenant.name,
-                "raise arena.size or the tenant's share, or select fewer",
-            )  # fmt: skip
+        check_selection(host.tenant, request.select_blocks)
         self.quotas.check(host.tenant, "sessions")
         session = self.device.session_open(
             host.port, request.sink_blocks, request.window_blocks, request.select_blocks,
@@ -304,8 +299,14 @@ class Service:
         if any(len(one) % 16 or not one for one in request.contents):
             raise Refused("invalid", "a session's contents are no hashes of 16 bytes", host.name,
                           "use the same release on both sides")  # fmt: skip
-        for session in (*request.closing, *request.deleting):
+        if request.contents:
+            check_selection(host.tenant, request.select_blocks)
+        ending = (*request.closing, *request.deleting)
+        for session in ending:
             _check_session(host, session)
+        if len(set(ending)) != len(ending):
+            raise Refused("invalid", "a session is named twice to be ended", host.name,
+                          "name it once")  # fmt: skip
         self._sessions_end(host, request.closing, archive=True)
         self._sessions_end(host, request.deleting, archive=False)
         if request.contents:

@@ -21,7 +21,7 @@ from offstage.dpu.log import Log
 from offstage.dpu.login import outer_user, prove, prove_daemon
 from offstage.dpu.protocol import OPERATOR, VERSIONS, Challenge, Hello
 
-__all__ = ["Host", "Hosts", "Refused", "TenantState", "draining"]
+__all__ = ["Host", "Hosts", "Refused", "TenantState", "check_selection", "draining"]
 
 OPERATORS_MAX = 4  # places that only operators can take
 LOGINS_PER_PORT, LOGINS_SPARE = 4, 4  # of one tenant
@@ -253,3 +253,11 @@ class Hosts:
         self._log.warning(
             "host_dead", host=host.name, reason=reason, pid=host.pid, sessions=session_count
         )
+
+
+def check_selection(tenant: TenantState, select_blocks: int) -> None:
+    """Refused where so many blocks of one layer never fit into the tenant's slots."""
+    if select_blocks > tenant.slot_count:
+        raise Refused("invalid", f"a selection of {select_blocks} blocks never fits into "
+                      f"the tenant's {tenant.slot_count} slots", tenant.name,
+                      "raise arena.size or the tenant's share, or select fewer")  # fmt: skip

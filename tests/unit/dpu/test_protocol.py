@@ -104,3 +104,33 @@ def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
         proofs.add(p.prove(*changed))
     proofs.add(p.prove(parts[0], parts[1], "tenant\0", "name"))
     assert len(proofs) == 6
+
+
+NUMBERS = [
+    (kind, field.name)
+    for kind in (*p.Request.__args__, *p.FabricRequest.__args__)
+    for field in msgspec.structs.fields(kind)
+    if isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.IntType)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda one: getattr(one, "__name__", one))
+def test_every_integer_of_a_request_has_bounds(kind: type[p.Request], name: str) -> None:
+    """Is each number refused where it arrives: below nothing, and above what C has room for?"""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    field = next(one for one in info.fields if one.name == name)
+    assert isinstance(field.type, msgspec.inspect.IntType)
+    assert field.type.ge is not None and field.type.ge >= 0
+    assert field.type.le is not None and field.type.le < 2**63
+
+
+@pytest.mark.parametrize("request_", [
+    {"type": "SessionOpen", "select_blocks": 0},
+    {"type": "SessionsOpen", "closing": [2**32]},
+    {"type": "Drain", "timeout_ns": 3_600_000_000_001},
+])  # fmt: skip
+def test_a_number_out_of_its_bounds_is_refused(request_: dict[str, object]) -> None:
+    """Does a count beyond u32, or a time beyond its bound, get past the wire?"""
+    with pytest.raises(BadInput):
+        p.decode_request(msgspec.msgpack.encode(request_))

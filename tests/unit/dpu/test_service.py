@@ -395,3 +395,21 @@ def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:
     Log("info", stream, text=True).info("host", name="a\x1b[2J\nfake error\u202eb")
     assert stream.getvalue().endswith("name=a\\x1b[2J\\nfake error\\u202eb\n")
     assert stream.getvalue().rstrip("\n").isprintable()
+
+
+FAR = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    "bad", [{"select_blocks": 101}, {"select_blocks": FAR}, {"closing": [0, 0]},
+            {"deleting": [0]}, {"deleting": [0, 0]}, {"deleting": [FAR]}, {"contents": [b"x"]}],
+)  # fmt: skip
+def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[str, Any]) -> None:
+    """Is every number of SessionsOpen checked before the first session is closed?"""
+    ticket = world.ticket("red")
+    session = world.session(ticket)
+    given = {"closing": [session], "contents": [b"c" * 16]} | bad
+    reply = world.service.answer(ticket, p.SessionsOpen(**given))
+    assert isinstance(reply, p.Error) and reply.code in ("invalid", "unknown"), reply
+    assert list(world.device.sessions) == [session]
+    assert world.hosts.find(ticket).sessions == {session}

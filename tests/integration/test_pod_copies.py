@@ -146,6 +146,6 @@ def test_a_drain_pushes_what_was_hot_and_nothing_else(
     assert pushed["bytes"] > 0
     again = driven(pod, sessions=2, steps=8, seed=7)
     assert again.members[name].demands < before.members[name].demands / 5
-    assert run(["pod", "drain", *words, "--undo", "--no-push"]) == 0
+    assert run(["pod", "drain", pod.place, name, "--undo"]) == 0
     assert run(["pod", "drain", pod.place, name, "--tenant", "nobody", "--format", "json"]) == 0
     assert "nothing" in capsys.readouterr().out

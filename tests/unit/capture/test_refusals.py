@@ -130,7 +130,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "no context": (["--context-tokens", "0"], "--context-tokens = 0"),
     "no such layer": (["--limit-layers", "0-2"], "the model has layers 0 to 1"),
     "no layer": (["--limit-layers", "first"], "'first' is no layer"),
-    "temperature": (["--temperature", "-1"], "--temperature = -1.0"),
+    "temperature": (["--mode", "free", "--temperature", "-1"], "--temperature = -1.0"),
     "no device": (["--device", "cuda"], "torch finds no CUDA device"),
     "no text": (["--text", "nowhere.txt"], "no such file or directory"),
     "no parent": (["--out", "nowhere/a.parquet"], "no file can be made there"),

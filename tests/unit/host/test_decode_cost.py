@@ -113,7 +113,7 @@ def test_what_cannot_be_calibrated_is_one_line(
         "--batch few": "write for example 1,4,16",
         "--batch 0": "give 1 or up",
         "--selector quest4": "did you mean 'quest'?",
-        "--context-tokens 0": "give 1 or up",
+        "--selector quest --context-tokens 0": "give 1 or up",
         "--dtype int4": "choose float32, bfloat16 or float16",
         "--device cuda:99": "no device 'cuda:99'",
         "--model none": "no such folder",

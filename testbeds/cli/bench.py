@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from offstage.bindings.errors import RunFailed
 from offstage.testbeds.cli.bench_tables import TABLES
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
 
@@ -26,6 +27,9 @@ class Backend(StrEnum):
 
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="also write the figures as JSON")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="exit with 1 where an aim is missed")
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="fixes what is asked, in order")]
 
 
@@ -55,6 +59,7 @@ def storage(
         str, typer.Option("--target", help="spdk: its nvmf_tgt, which the bench starts")
     ] = "nvmf_tgt",
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Our io_uring side beside fio's, and emulated drives beside their published figures."""
@@ -62,12 +67,12 @@ def storage(
         from offstage.testbeds.bench.spdk import bench_spdk
 
         found = bench_spdk(target, rounds=rounds, scale=scale, seed=seed, say=_say)
-        _finish("spdk", found, out, form)
+        _finish("spdk", found, out, form, strict)
         return
     from offstage.testbeds.bench.storage import bench_storage
 
     result = bench_storage(file, rounds=rounds, scale=scale, seed=seed, say=_say)
-    _finish("storage", result, out, form)
+    _finish("storage", result, out, form, strict)
 
 
 @bench.command()
@@ -79,6 +84,7 @@ def fabric(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each link")] = 9,
     seed: SeedOption = 1,
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """A staged hit beside memcpy of the same bytes, and the round trip of a command."""
@@ -87,29 +93,33 @@ def fabric(
 
     if links:
         names = () if links == "all" else tuple(links.split(","))
-        _finish("links", bench_links(names, rounds=rounds, seed=seed, say=_say), out, form)
+        found = bench_links(names, rounds=rounds, seed=seed, say=_say)
+        _finish("links", found, out, form, strict)
     else:
-        _finish("fabric", bench_fabric(rounds=rounds, seed=seed, say=_say), out, form)
+        found = bench_fabric(rounds=rounds, seed=seed, say=_say)
+        _finish("fabric", found, out, form, strict)
 
 
 @bench.command()
 def core(
-    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+    seed: SeedOption = 1, out: OutOption = None, strict: StrictOption = False,
+    form: FormatOption = Format.text,
 ) -> None:
     """Decisions per second beside libCacheSim, eviction by eviction, with equal hit counts."""
     from offstage.testbeds.bench.core import bench_core
 
-    _finish("core", bench_core(seed=seed, say=_say), out, form)
+    _finish("core", bench_core(seed=seed, say=_say), out, form, strict)
 
 
 @bench.command()
 def qos(
-    seed: SeedOption = 1, out: OutOption = None, form: FormatOption = Format.text
+    seed: SeedOption = 1, out: OutOption = None, strict: StrictOption = False,
+    form: FormatOption = Format.text,
 ) -> None:
     """What the scheduler of tenants shares out, beside one queue in order of arrival."""
     from offstage.testbeds.bench.qos import bench_qos
 
-    _finish("qos", bench_qos(seed=seed, say=_say), out, form)
+    _finish("qos", bench_qos(seed=seed, say=_say), out, form, strict)
 
 
 @bench.command()
@@ -120,13 +130,14 @@ def tenants(
     ] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """What neighbours that flood do to a tenant, and what weights give, at a daemon."""
     from offstage.testbeds.bench.tenants import bench_tenants
 
     found = bench_tenants(seconds=seconds, folder=folder, seed=seed, say=_say)
-    _finish("tenants", found, out, form)
+    _finish("tenants", found, out, form, strict)
 
 
 @bench.command()
@@ -173,6 +184,7 @@ def pod(
     page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """What a death, a stop, a join, a drain and an etcd that fails cost a live pod under load."""
@@ -191,7 +203,7 @@ def pod(
                           time_unit)
     if page is not None:
         write_page(found, page, __version__)
-    _finish("pod", found, out, form)
+    _finish("pod", found, out, form, strict)
     if not found["verdicts_met"]:
         raise typer.Exit(1)
 
@@ -210,13 +222,14 @@ def l2(
         typer.Option("--folder", help="where objects lie meanwhile: 1 GiB; default: /tmp"),
     ] = None,
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """LMCache's own bench of a second level: the tier beside files of its own, bytes verified."""
     from offstage.testbeds.bench.engines.l2 import bench_l2
 
     _finish("l2", bench_l2(program, folder=folder, size_kib=size, in_flight=in_flight,
-                           rounds=rounds, turns=turns, say=_say), out, form)  # fmt: skip
+                           rounds=rounds, turns=turns, say=_say), out, form, strict)  # fmt: skip
 
 
 @bench.command()
@@ -335,20 +348,23 @@ def asic(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each side")] = 5,
     seed: SeedOption = 1,
     out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """The chip model's event engine beside SimPy, and how many blocks a whole chip does."""
     from offstage.testbeds.bench.asic import bench_asic
 
     result = bench_asic(requests=requests, seed=seed, rounds=rounds, say=_say)
-    _finish("asic", result, out, form)
+    _finish("asic", result, out, form, strict)
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _finish(name: str, result: Mapping[str, Any], out: Path | None, form: Format) -> None:
+def _finish(
+    name: str, result: Mapping[str, Any], out: Path | None, form: Format, strict: bool = False
+) -> None:
     from rich.console import Group
 
     from offstage.testbeds.report.page.files import write_text
@@ -357,3 +373,21 @@ def _finish(name: str, result: Mapping[str, Any], out: Path | None, form: Format
         write_text(out, json.dumps(result, indent=1) + "\n")
     table, notes = TABLES[name](result)
     emit(result, form, Group(table, *(Text(note, style="dim") for note in notes)))
+    missed = missed_aims(result)
+    if strict and missed:
+        raise RunFailed(f"missed: {'; '.join(missed)}", f"bench {name}", "see the table; on a "
+                        "machine with other work, run it again")  # fmt: skip
+
+
+def missed_aims(result: Mapping[str, Any]) -> list[str]:
+    """The aims that a bench did not reach: its own, those of its rows, and that of `bench l2`."""
+    rows = [row for row in result.get("rows", ()) if isinstance(row, Mapping)]
+    missed = [
+        f"{one['name']}: {name}" if "name" in one else name
+        for one in [result, *rows]
+        for name, met in one.get("aims", {}).items()
+        if not met
+    ]
+    if not result.get("aim_reached", True):
+        missed.append(f"{result['aim']} times of files")
+    return missed

@@ -9,7 +9,7 @@ import pytest
 
 from offstage.testbeds.cli import run
 
-ASKED = ["bench", "pod", "--seconds", "3", "--rate", "10", "--format", "json"]
+ASKED = ["bench", "pod", "--seconds", "3", "--format", "json"]
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
@@ -23,7 +23,7 @@ def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A killed daemon costs hits and comes back; one that joins serves; the page shows both."""
     page = tmp_path / "page.html"
     found = told(capsys, "--folder", str(tmp_path / "pod"), "--faults", "death,join",
-                 "--page", str(page))  # fmt: skip
+                 "--rate", "10", "--page", str(page))  # fmt: skip
     phases = found["phases"]
     assert isinstance(phases, dict) and list(phases) == ["no fault", "death dpu1", "join dpu4"]
     assert found["verdicts_met"] is True

@@ -1,5 +1,6 @@
 """`offstage lab`: prefetch experiments in virtual time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,12 +88,14 @@ def sweep(
     """Run every combination of the spec's [sweep] axes. A point that fails is listed at the end."""
     summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=True)
     _tell(summary, out, form)
-    if summary.failed:
-        first = summary.failed[0]
-        raise RunFailed(
-            f"failed: {len(summary.failed)}; the first is {first.point}: {first.message}",
-            spec, "what did not fail is in the results",
-        )  # fmt: skip
+    _refuse_failed([f"{one.point}: {one.message}" for one in summary.failed], spec)
+
+
+def _refuse_failed(told: Sequence[str], spec: str) -> None:
+    """RunFailed where a point failed. What did not is printed and written by then."""
+    if told:
+        raise RunFailed(f"failed: {len(told)}; the first is {told[0]}", spec,
+                        "what did not fail is in the results")  # fmt: skip
 
 
 @lab.command()
@@ -118,6 +121,7 @@ def bounds(
     failed = [{"point": label, "message": line} for label, line in experiment.refused]
     lines = [Text(f"failed: {one['point']}: {one['message']}") for one in failed]
     emit({"bounds": rows, "failed": failed}, form, Group(bounds_table(rows), *lines))
+    _refuse_failed([f"{one['point']}: {one['message']}" for one in failed], spec)
 
 
 @lab.command()

@@ -53,6 +53,18 @@ def test_a_sweep_goes_on_past_what_fails(
     assert pq.read_table(lab_folder / "out/ledger.parquet", columns=["point"]).num_rows > 0
 
 
+def test_bounds_of_a_sweep_that_contradicts_itself_fail(
+    lab_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bounds of what can be run are printed, and the exit code is 1 with the other's reason."""
+    (lab_folder / "e.toml").write_text(SPEC + '\n[sweep]\n"selection.k_blocks" = [8, 2]\n')
+    assert here("bounds", "e.toml", "--out", "out", "--format", "json") == 1
+    output, error = capsys.readouterr()
+    found = json.loads(output)
+    assert found["bounds"] and [one["point"] for one in found["failed"]] == ["k_blocks=2"]
+    assert error.splitlines()[-1].startswith("offstage: e.toml: failed: 1; the first is k_blocks=2")
+
+
 @pytest.mark.parametrize(("name", "named"), [("Raises", "raises"), ("Outside", "outside")])
 def test_a_run_ends_with_the_first_failure(
     name: str, named: str, lab_folder: Path, capsys: pytest.CaptureFixture[str]

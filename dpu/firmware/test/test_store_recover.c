@@ -21,6 +21,17 @@ place(uint32_t number)
 	return small_device.bytes + FIRST + SMALL_LBA + number * (PAYLOAD + SMALL_LBA);
 }
 
+/* A new store of so many blocks, all of one session's first layer and of one lane. */
+static struct ofs_store *
+begin_with(uint32_t count)
+{
+	struct ofs_store *store = small_begin(&small_config, 16);
+
+	for (uint32_t i = 0; i < count; i++)
+		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
+	return store;
+}
+
 static void
 settle(struct ofs_store *store)
 {
@@ -74,10 +85,8 @@ test_torn_in_the_newest(void)
 static void
 test_torn_in_an_older(void)
 {
-	struct ofs_store *store = small_begin(&small_config, 16);
+	struct ofs_store *store = begin_with(2);
 
-	for (uint32_t i = 0; i < 2; i++)
-		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
 	assert(store_put_now(store, &small_config, 2, 1, record[0], 0) == 0);
 	memset(place(1), 0, PAYLOAD);
 	store = small_reopen(store, &small_config, 0);
@@ -91,10 +100,8 @@ test_torn_in_an_older(void)
 static void
 test_a_store_of_before(void)
 {
-	struct ofs_store *store = small_begin(&small_config, 16);
+	struct ofs_store *store = begin_with(4);
 
-	for (uint32_t i = 0; i < 4; i++)
-		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
 	ofs_store_close(store);
 	memset(small_device.bytes, 0, FIRST + SMALL_LBA);
 	store = small_reopen(NULL, &small_config, 0);
@@ -111,10 +118,8 @@ test_a_store_of_before(void)
 static void
 test_a_record_astray(void)
 {
-	struct ofs_store *store = small_begin(&small_config, 16);
+	struct ofs_store *store = begin_with(3);
 
-	for (uint32_t i = 0; i < 3; i++)
-		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
 	memcpy(place(3), place(2), PAYLOAD + SMALL_LBA);
 	delete_now(store, 2);
 	store = small_reopen(store, &small_config, 0);

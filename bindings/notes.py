@@ -5,7 +5,7 @@ There is one type for all of them, whatever found it: a trace's reader, a run, a
 stands directly under the headline, in the terminal and on a page, and as `notes` in every JSON.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -14,16 +14,19 @@ __all__ = ["Note", "note_lines"]
 
 class Note(msgspec.Struct, frozen=True):
     """`code` names the kind and does not change with the words; `what` is a sentence without its
-    full stop; `mend` says what to do about it, where there is something."""
+    full stop; `mend` says what to do about it, where there is something; `figures` are those of one
+    run, where several have the note with others."""
 
     code: str
     what: str
     mend: str = ""
+    figures: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.mend}" if self.mend else self.what
 
 
-def note_lines(notes: Iterable[Note]) -> list[str]:
-    """Each once, as a line of the terminal."""
-    return [f"note: {note}" for note in dict.fromkeys(notes)]
+def note_lines(notes: Iterable[Note] | Mapping[Note, str]) -> list[str]:
+    """Each once, as a line of the terminal, with what a mapping says that it is true of."""
+    told = notes if isinstance(notes, Mapping) else dict.fromkeys(notes, "")
+    return [f"note: {note}{f' ({of})' if of else ''}" for note, of in told.items()]

@@ -34,7 +34,7 @@ CHECKS = (
     Check("bit_equal", ("host run --model",), lambda value: value is False,
           "every block was selected, and the logits are not bit for bit the model's own"),
     Check("ends_differ", ("demo", "host run", "testbed run"), _some,
-          "host and DPU disagree on the ends of {:,} demands"),
+          "host and DPU disagree on how demands ended, at least {:,} of them"),
     Check("log_bytes_lost", ("demo",), _some,
           "{:,} bytes of the decision log were lost, and the rest cannot be replayed"),
     Check("log_diverged_at", ("demo",), lambda value: value is not None and value >= 0,

@@ -158,7 +158,7 @@ def _measure(
     """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`. The
     first guesses are those of `trace`, where the arm has any.
 
-    Raises RunFailed where the tier or its decision log does not hold."""
+    Raises RunFailed where the tier does not hold."""
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
     sessions = workload.plan.sessions
     config = bed.config(name, _sizes(options, workload), storage.keys, arm.policy)

@@ -118,8 +118,8 @@ def run(
     fabric; its endpoint is each member's own. `membership`: where the map is followed while it
     runs; it is closed at the end.
 
-    BadInput: options, sizes that do not fit, no member there. RunFailed: blocks were wrong, or a
-    member disagrees on what it served."""
+    BadInput: options, sizes that do not fit, no member there. RunFailed: a member disagrees
+    on what it served."""
     options.check()
     with contextlib.ExitStack() as stack:
         members = stack.enter_context(joined(found, link, runtime_dir))

@@ -103,7 +103,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
     ends_differ: int = 0
-    """Demands of whose end the host and the device's ledger have other counts."""
+    """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
     log_bytes_lost: int = 0
     """Of the decision log, where it was recorded."""
     log_diverged_at: int = -1
@@ -145,12 +145,14 @@ class Summary(msgspec.Struct, kw_only=True):
     """What is true of every run."""
 
     def noted(self) -> dict[Note, str]:
-        """Every note once, with the runs that it is true of; nothing beside it where all are."""
+        """Every note once, with the runs that it is true of and their figures; nothing beside it
+        where it is true of all and has none."""
         found: dict[Note, list[str]] = {}
         runs = [*self.runs, *self.ahead, *self.baselines]
         for run in runs:
             for note in run.notes:
-                found.setdefault(note, []).append(f"{run.name} on {run.storage}")
-        told = {note: "" if len(names) == len(runs) else "; ".join(dict.fromkeys(names))
-                for note, names in found.items()}  # fmt: skip
+                of = f"{run.name} on {run.storage}{f': {note.figures}' if note.figures else ''}"
+                found.setdefault(msgspec.structs.replace(note, figures=""), []).append(of)
+        told = {note: "" if len(names) == len(runs) and ": " not in names[0]
+                else "; ".join(dict.fromkeys(names)) for note, names in found.items()}  # fmt: skip
         return dict.fromkeys(self.notes, "") | told

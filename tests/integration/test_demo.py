@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged import damage_fetches
 
 from offstage.testbeds.cli import run
 
@@ -211,3 +212,19 @@ def test_bad_options_are_one_line(
     printed = capsys.readouterr()
     assert printed.out == "" and len(printed.err.splitlines()) == 1 and said in printed.err
     assert list(tmp_path.rglob("summary.json")) == []
+
+
+def test_a_corrupt_block_fails_the_demo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all its runs: are summary and page there, and the exit code 1 with one line?"""
+    damage_fetches(monkeypatch)
+    out = tmp_path / "out"
+    assert run(["demo", "--out", str(out), "--storage", "emulated", "--sessions", "1", "--steps",
+                "4", "--context-tokens", "4096", "--format", "json"]) == 1  # fmt: skip
+    said = capsys.readouterr()
+    assert "were not what prefill wrote, and " in said.err and " more" in said.err
+    summary = json.loads((out / "summary.json").read_text())
+    assert len(json.loads(said.out)["failed"]) == len(summary["runs"])
+    assert all(one["blocks_corrupt"] > 0 for one in summary["runs"])
+    assert "corrupt" in (out / "report.html").read_text()

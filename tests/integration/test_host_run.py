@@ -8,15 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged import damage_fetches
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
-from offstage.host.decode import Decoder
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
@@ -270,14 +269,7 @@ def test_a_corrupt_block_fails_the_run(
 ) -> None:
     """One block in a fetch has other bytes than prefill wrote: are the files there, the counts
     right, and the exit code 1 with one line that says so?"""
-    check = Decoder._check
-
-    def damaged(member: Any, layer: int, result: Any, record: Any) -> None:
-        wrong = result.checksums.copy()
-        wrong[:1] ^= 1
-        check(member, layer, replace(result, checksums=wrong), record)
-
-    monkeypatch.setattr(Decoder, "_check", staticmethod(damaged))
+    damage_fetches(monkeypatch)
     begin_cold(tier, prefetchers="window", eviction="score")
     out = tmp_path / "out"
     assert run(words_of(tier, "--steps", "8", "--out", str(out), "--format", "json")) == 1

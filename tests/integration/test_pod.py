@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damaged import damage_fetches
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.membership import open_membership
@@ -163,3 +164,15 @@ def test_what_does_not_fit_is_one_line(
     assert run(words_of(pod, *more)) == 2
     error = capsys.readouterr().err
     assert said in error.splitlines()[-1] and "Traceback" not in error
+
+
+def test_a_corrupt_block_fails_the_run(
+    pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is pod.json there, and the exit code 1?"""
+    damage_fetches(monkeypatch)
+    assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 1
+    said = capsys.readouterr()
+    assert "were not what prefill wrote" in said.err
+    assert json.loads(said.out)["failed"]
+    assert json.loads((tmp_path / "out/pod.json").read_text())["blocks_corrupt"] > 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damaged import damage_fetches
 from tiny_models import save_model, save_text
 
 from offstage.bindings.errors import RunFailed
@@ -319,3 +320,18 @@ def test_a_trained_model_decodes_at_8k(
         assert told[layer]["foretold"] > told[layer]["step_before"]
         assert told[layer]["foretold"] > 0.6
     assert told[1]["foretold"] < told[1]["step_before"] and told[0]["foretold"] > 0.99
+
+
+def test_a_corrupt_block_fails_the_run(
+    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Is model.json there, and the exit code 1?"""
+    damage_fetches(monkeypatch)
+    words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
+    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
+    assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
+    assert "12 blocks: " in (told := capsys.readouterr().err)
+    assert "were not what prefill wrote" in told
+    (one,) = json.loads((out / "model.json").read_text())["passes"]
+    assert one["blocks_corrupt"] > 0

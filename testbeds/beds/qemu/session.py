@@ -158,9 +158,8 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     if done.code != 0:
         raise RunFailed(f"the host agent failed: {_last(log)}", str(log), "read that log")
     (figures,) = json.loads(done.out)["runs"]
-    if figures["blocks_corrupt"] or not figures["blocks_verified"]:
-        raise RunFailed(f"{figures['blocks_corrupt']} corrupt blocks of "
-                        f"{figures['blocks_verified']} that were checked", str(folder))  # fmt: skip
+    if not figures["blocks_verified"]:
+        raise RunFailed("no block was checked", str(folder))
     names = ("demands", "hit", "late", "miss", "blocks_verified", "blocks_corrupt")
     return {"fabric": sizes.fabric, **{name: figures[name] for name in names}}
 

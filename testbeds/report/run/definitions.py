@@ -248,13 +248,13 @@ DEFINITIONS = (
         "decisions_replayed",
         "replayed",
         "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 where no log was "
-        "kept. A run in which one differs has failed.",
+        "kept, or one with a hole. A run in which one differs has failed.",
     ),
     Definition(
         "ends_differ",
         "ends that differ",
-        "Demands of whose end the host and the device's ledger have other counts; above 0 the run "
-        "has failed.",
+        "Demands, at the least, that ended otherwise by the host's counts than by the device's "
+        "ledger; above 0 the run has failed.",
         "",
         "lower",
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput, OffstageError, Unreachable
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
 from offstage.host.fabrics import shm
@@ -152,9 +152,13 @@ def test_who_takes_the_port_later_hears_hello_alone(heartbeat: bool) -> None:
 
 
 def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
-    """Its connection broke, and it has the secret: does the next call reach it?"""
+    """Its connection broke, and it has the secret: does the next call reach it, and do those that
+    came while nobody was there say so and spoil nothing?"""
     with listening(honest) as daemon:
         control = login(daemon.endpoint)
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            control.set_generating(1, True)
     with listening(honest, daemon.port) as again:
         control.set_generating(1, True)
         assert [type(one) for one in again.heard] == [p.Hello, p.SetGenerating]

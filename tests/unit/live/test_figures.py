@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.notes import Note, note_lines
 from offstage.host.record import END_COUNT, AgentRecord, Token
 from offstage.testbeds.live.checks import found, refuse
 from offstage.testbeds.live.figures import (
@@ -18,7 +20,7 @@ from offstage.testbeds.live.figures import (
     ledger_since,
     run_result,
 )
-from offstage.testbeds.live.results import RunResult
+from offstage.testbeds.live.results import RunResult, Summary
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {
@@ -90,7 +92,7 @@ def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
     ended[end] -= 1
     ended[(end + 1) % END_COUNT] += 1
     failures = found(result_of(ledger_of(), record_of(tuple(ended))))
-    assert failures == ["host and DPU disagree on the ends of 2 demands"]
+    assert failures == ["host and DPU disagree on how demands ended, at least 1 of them"]
     with pytest.raises(RunFailed, match="not to be used"):
         refuse(failures, "run")
     assert found(result_of(ledger_of(), record_of())) == []
@@ -139,3 +141,20 @@ def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
     assert len(result.notes) == notes
     measured = run_result(LABEL, ledger_of(), counters, record_of(), -1, [])
     assert measured.notes == []
+
+
+def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
+    """And with nothing beside it where it is true of all and has none."""
+    runs = [
+        msgspec.structs.replace(
+            result_of(ledger_of(), record_of()), name=name,
+            notes=[Note("late", "many are late", figures=f"{late} %"), Note("warm", "it is warm")],
+        )
+        for name, late in (("none", 48), ("window", 64))
+    ]  # fmt: skip
+    summary = Summary(runs=runs, workload={}, machine={}, seed=1, sentence="", curve=[],
+                      definitions={}, command="", version="")  # fmt: skip
+    where = f"on {runs[0].storage}"
+    assert note_lines(summary.noted()) == [
+        f"note: many are late (none {where}: 48 %; window {where}: 64 %)", "note: it is warm",
+    ]  # fmt: skip

@@ -157,6 +157,8 @@ class Driver:
         self.granule_count = int(lib.ofs_driver_granule_count(self._driver))
         self.payload_size_bytes = int(lib.ofs_driver_payload_size_bytes(self._driver))
         self.demand_max = int(lib.ofs_driver_demand_max(self._driver))
+        self.score_max = int(lib.ofs_driver_score_max(self._driver))
+        self.put_slot_count = int(lib.ofs_driver_put_slot_count(self._driver))
         self.dilation = int(lib.ofs_driver_dilation(self._driver))
         self.calls_max = int(lib.ofs_driver_calls_max(self._driver))
         self._calls: dict[int, Fetch | Put] = {}

@@ -17,12 +17,11 @@ What fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric's own 
 packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from offstage.bindings.errors import BadInput
 from offstage.dpu.login import (
     OPERATOR,
     OPERATOR_SOCKET,
@@ -33,6 +32,7 @@ from offstage.dpu.login import (
     prove_member,
 )
 from offstage.dpu.message import (
+    Changes,
     Count,
     ErrorCode,
     FabricName,
@@ -40,7 +40,10 @@ from offstage.dpu.message import (
     Key,
     Limits,
     Name,
+    Session,
     Time,
+    Wait,
+    decode,
 )
 from offstage.dpu.pod.exceptions import Answer, Hot, News, PerSecond, Tally
 
@@ -57,7 +60,6 @@ __all__ = [
     "default_runtime_dir", "encode", "prove", "prove_daemon", "prove_member",
 ]  # fmt: skip
 
-T = TypeVar("T")
 
 
 class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,27 +111,27 @@ class SessionOpen(Message, kw_only=True):
     sink_blocks: Count = 1
     window_blocks: Count = 1
     select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
-    step_ns: Time = 0
+    step_ns: Wait = 0
 
 
 class Append(Message, kw_only=True):
     """Adds chunks to a session, each named by the 128-bit hash of its own tokens."""
 
-    session: Count
+    session: Session
     contents: list[Key]
 
 
 class SetGenerating(Message, kw_only=True):
     """A generating session is the last to lose its blocks."""
 
-    session: Count
+    session: Session
     generating: bool
 
 
 class SessionClose(Message, kw_only=True):
     """`archive`: keep its blocks in the store for the next session with this prefix."""
 
-    session: Count
+    session: Session
     archive: bool = True
 
 
@@ -137,12 +139,12 @@ class SessionsOpen(Message, kw_only=True):
     """One session for each of `contents`, 16-byte hashes in a row, whose first guesses are needed
     in `due_ns`, after those of `closing` and `deleting` were closed, the latter without archive."""
 
-    closing: list[Count] = []
-    deleting: list[Count] = []
+    closing: list[Session] = []
+    deleting: list[Session] = []
     select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
     contents: list[bytes] = []
     keep: bool = True  # else closed again at once
-    due_ns: Time = 0
+    due_ns: Wait = 0
 
 
 class Hold(Message, kw_only=True):
@@ -160,7 +162,7 @@ class Hold(Message, kw_only=True):
 class PolicySet(Message, kw_only=True):
     """Operator. Changes keys of the `[policy]` section, in the text form of the configuration."""
 
-    changes: Annotated[dict[str, str], Meta(max_length=64)]
+    changes: Changes
 
 
 class PolicyGet(Message, kw_only=True):
@@ -174,7 +176,7 @@ class Status(Message, kw_only=True):
 class Ledger(Message, kw_only=True):
     """Asks for the counters of one tenant; "" is the host's own, or all of them for an operator."""
 
-    tenant: str = ""
+    tenant: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Segments(Message, kw_only=True, omit_defaults=True):
@@ -203,7 +205,7 @@ class Purge(Message, kw_only=True):
 class Drain(Message, kw_only=True):
     """Operator. Refuse new work, flush write-back, and answer when all is on the store."""
 
-    timeout_ns: Annotated[int, Meta(ge=0, le=3_600_000_000_000)] = 30_000_000_000
+    timeout_ns: Wait = 30_000_000_000
 
 
 class Undrain(Message, kw_only=True):
@@ -213,7 +215,7 @@ class Undrain(Message, kw_only=True):
 class StorageMove(Message, kw_only=True):
     """Operator. Begin to move all blocks to another storage: `changes` of `[storage]`, as text."""
 
-    changes: Annotated[dict[str, str], Meta(max_length=64)]
+    changes: Changes
 
 
 class FabricOpen(Message, kw_only=True):
@@ -384,7 +386,7 @@ class FabricFetch(Message, kw_only=True, omit_defaults=True):
     block that failed is zeros.
     """
 
-    session: Count
+    session: Session
     step: Count
     layer: Count
     selected_count: Count
@@ -392,7 +394,7 @@ class FabricFetch(Message, kw_only=True, omit_defaults=True):
     keys: bytes
     scores: bytes = b""
     packed: tuple[Count, Count, Count] | None = None
-    timeout_ns: Time
+    timeout_ns: Wait
 
 
 class FabricPut(Message, kw_only=True):
@@ -402,25 +404,25 @@ class FabricPut(Message, kw_only=True):
     is answered -EBADMSG and not stored. At most `Limits.put_slot_count` rows fit in a message.
     """
 
-    session: Count
+    session: Session
     layer: Count
     length_bytes: Count
     ordinals: bytes
     checksums: bytes
-    timeout_ns: Time
+    timeout_ns: Wait
 
 
 class FabricHint(Message, kw_only=True):
     """Guesses for layers to come: `struct ofs_guess` [n], of 16 bytes each."""
 
-    session: Count
+    session: Session
     guesses: bytes
 
 
 class FabricRelease(Message, kw_only=True):
     """Ends the session's pins now instead of at its next step."""
 
-    session: Count
+    session: Session
 
 
 class FabricFetchReply(Message, kw_only=True):
@@ -474,27 +476,19 @@ def encode(message: Message) -> bytes:
 
 def decode_request(data: bytes) -> Request:
     """A request of the control socket. Raises BadInput, and nothing else, for any bytes."""
-    return _decode(_request, data)
+    return decode(_request, data)
 
 
 def decode_reply(data: bytes) -> Reply:
     """A reply of the control socket. Raises BadInput, and nothing else, for any bytes."""
-    return _decode(_reply, data)
+    return decode(_reply, data)
 
 
 def decode_fabric_request(data: bytes) -> FabricRequest:
     """A request of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
-    return _decode(_fabric_request, data)
+    return decode(_fabric_request, data)
 
 
 def decode_fabric_reply(data: bytes) -> FabricReply:
     """A reply of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
-    return _decode(_fabric_reply, data)
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:  # too deep; a bad string
-        raise BadInput(f"not a message of this protocol ({error})", f"{len(data)} bytes",
-                       "use the client of the same release") from None  # fmt: skip
+    return decode(_fabric_reply, data)

@@ -90,7 +90,7 @@ class Service:
             p.Reset: self._reset,
             p.FabricOpen: self._fabric_open,
             p.FabricShut: self._fabric_shut,
-            p.Heartbeat: self._heartbeat,
+            p.Heartbeat: lambda host, request: p.Ok(),
             p.Detach: self._detach,
         }
 
@@ -103,8 +103,8 @@ class Service:
                 reply: p.Reply = self._hello(request, route)
             elif isinstance(request, p.Prove):
                 reply = self._prove(request, route)
-            elif isinstance(request, p.Hold) and self.pod is not None:
-                reply = self.pod.hold(request)
+            elif isinstance(request, p.Hold):
+                reply = self._member().hold(request)
             else:
                 host = self.hosts.find(ticket)
                 if self.pod is not None:
@@ -180,15 +180,19 @@ class Service:
     def _admitted(self, host: Host, request: p.Prove) -> int:
         """The daemon's lease in its pod. Refused: the host means what is no more."""
         try:
-            if self.pod is not None:
-                return self.pod.admit(host.tenant, request.incarnation, request.epoch)
-            if request.incarnation:
-                raise Refused("foreign", "this daemon is no member of a pod", host.name,
-                              "start it with --pod, or take it out of the map")  # fmt: skip
+            if self.pod is not None or request.incarnation:
+                return self._member().admit(host.tenant, request.incarnation, request.epoch)
             return 0
         except Refused:
             self.leave(host, "left")
             raise
+
+    def _member(self) -> PodMember:
+        """Refused: it is of no pod."""
+        if self.pod is None:
+            raise Refused("foreign", "this daemon is no member of a pod", "",
+                          "start it with --pod, or take it out of the map")  # fmt: skip
+        return self.pod
 
     def _attach(self, host: Host, request: p.Attach) -> p.Reply:
         if host.tenant is None:
@@ -307,10 +311,10 @@ class Service:
         if len(set(ending)) != len(ending):
             raise Refused("invalid", "a session is named twice to be ended", host.name,
                           "name it once")  # fmt: skip
+        if request.contents:
+            self.quotas.check(host.tenant, "sessions", len(request.contents) - len(ending))
         self._sessions_end(host, request.closing, archive=True)
         self._sessions_end(host, request.deleting, archive=False)
-        if request.contents:
-            self.quotas.check(host.tenant, "sessions", len(request.contents))
         opened = self.device.sessions_open(
             host.port, request.select_blocks, request.contents, request.due_ns
         )
@@ -413,9 +417,6 @@ class Service:
 
     def _attached_of(self, tenant: TenantState) -> int:
         return sum(1 for one in self.hosts.all() if one.tenant is tenant and one.fabric)
-
-    def _heartbeat(self, host: Host, request: p.Heartbeat) -> p.Reply:
-        return p.Ok()
 
     def _detach(self, host: Host, request: p.Detach) -> p.Reply:
         self.leave(host, "left")

@@ -280,6 +280,10 @@ class _Worker:
 
     def _scores(self, request: p.FabricFetch) -> npt.NDArray[np.uint16]:
         """Those of the step; the driver beside sends them on as few as they came."""
+        count = request.packed[1] if request.packed else len(request.scores) // 2
+        if count > self._driver.score_max:  # a few bytes may say that they are millions
+            raise BadInput(f"{count} scores", "FabricFetch",
+                           f"send at most {self._driver.score_max}")  # fmt: skip
         if request.packed is None:
             self._driver.limit_scores(0, 1, 16)
             whole: npt.NDArray[np.uint16] = _unpack(request.scores, "<u2", "scores")
@@ -301,6 +305,9 @@ class _Worker:
                 f"{count} blocks of {length} B with {len(checksums)} checksums and "
                 f"{len(payload)} B", "FabricPut", "send a checksum and length_bytes for each",
             )  # fmt: skip
+        if count > self._driver.put_slot_count:  # each costs time of its own, however short
+            raise BadInput(f"{count} blocks in a message", "FabricPut",
+                           f"send at most {self._driver.put_slot_count}")  # fmt: skip
         rows = np.frombuffer(payload, np.uint8).reshape(count, length)
         whole = memoryview(payload)
         sound = np.array(

@@ -121,7 +121,7 @@ class Control:
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:
-        """Open a session; counts in blocks, `step_ns` the expected time per token."""
+        """Open a session; counts in blocks, `step_ns` the expected time per token, to an hour."""
         request = p.SessionOpen(
             sink_blocks=sink_blocks, window_blocks=window_blocks, select_blocks=select_blocks,
             step_ns=step_ns,

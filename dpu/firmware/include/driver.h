@@ -166,6 +166,8 @@ uint32_t ofs_driver_payload_size_bytes(const struct ofs_driver *driver);
 /* Granules of a block; below 2: the daemon has none. */
 uint32_t ofs_driver_granule_count(const struct ofs_driver *driver);
 uint32_t ofs_driver_demand_max(const struct ofs_driver *driver);
+uint32_t ofs_driver_score_max(const struct ofs_driver *driver);
+uint32_t ofs_driver_put_slot_count(const struct ofs_driver *driver);
 /* From the next fetch on no more of its scores goes out than this; after open, all of them. */
 void ofs_driver_limit_scores(struct ofs_driver *driver, const struct ofs_score_limits *limits);
 /* How many of the machine's nanoseconds are one of any time here: timeouts, stalls, stages. */

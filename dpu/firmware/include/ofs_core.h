@@ -101,13 +101,14 @@ struct ofs_tenant_config {
 
 /* After so many of its expected steps a session that has not begun is expected to read. */
 #define OFS_BEGIN_STEPS 16
+#define OFS_STEP_NS_MAX 3600000000000 /* an hour: a guess 65,535 of them ahead still has a time */
 
 struct ofs_session_config {
 	uint32_t tenant;
 	uint32_t sink_blocks;   /* trivially selected: not counted as non-trivial */
 	uint32_t window_blocks; /* trivially selected at the end of the context */
 	uint32_t select_blocks; /* k: blocks one layer selects in a step */
-	uint64_t step_ns;       /* expected time per token; refined by what is seen */
+	uint64_t step_ns;       /* expected time per token, at most OFS_STEP_NS_MAX; then as seen */
 };
 
 /* What the host saw when it looked for a demanded block. */

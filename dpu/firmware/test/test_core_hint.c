@@ -169,6 +169,30 @@ test_what_is_refused_changes_nothing(void)
 	ofs_core_close(f.core);
 }
 
+/* The longest pace and the guess that is furthest ahead: is that a time, and a longer one none? */
+static void
+test_every_guess_has_a_time(void)
+{
+	struct ofs_core_config config = fixture_config(4);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
+	struct ofs_session_config session = {.select_blocks = 4};
+	uint64_t absurd_ns[] = {OFS_STEP_NS_MAX + 1, 1ull << 50, INT64_MAX, UINT64_MAX};
+	uint64_t begun_ns = OFS_BEGIN_STEPS * (uint64_t)OFS_STEP_NS_MAX;
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 8);
+	for (uint32_t i = 0; i < sizeof(absurd_ns) / sizeof(absurd_ns[0]); i++) {
+		session.step_ns = absurd_ns[i];
+		assert(ofs_core_session_open(f.core, 0, &session, &f.session) == -EINVAL);
+	}
+	fixture_session(&f, OFS_STEP_NS_MAX, 8);
+	hint(&f, 0, guess_of(3, UINT16_MAX, 9000));
+	assert(f.action_count == 1);
+	assert(f.actions[0].deadline_ns == begun_ns + UINT16_MAX * (uint64_t)OFS_STEP_NS_MAX);
+	fixture_answer(&f, 1, 0);
+	ofs_core_close(f.core);
+}
+
 /* Poor guesses of the host must not take the core's own degree away. */
 static void
 test_the_degree_is_the_cores_own(void)
@@ -199,6 +223,7 @@ main(void)
 	test_a_resident_block_counts_as_used();
 	test_a_lifted_score_bars_guesses_until_the_step();
 	test_what_is_refused_changes_nothing();
+	test_every_guess_has_a_time();
 	test_the_degree_is_the_cores_own();
 	return 0;
 }

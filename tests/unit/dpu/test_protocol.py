@@ -1,31 +1,35 @@
 """Do messages survive the wire, and does anything else come out as one typed error?"""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect as info
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
 from offstage.dpu.login import negotiate
 from offstage.dpu.pod.exceptions import News
 
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
+SESSION = st.integers(0, 0xFFFFFFFE)
 REQUESTS = st.one_of(
     st.builds(p.Hello, id=U32, versions=st.lists(U32, min_size=1, max_size=16),
               name=st.just("host-1"), tenant=st.just("a.b"), nonce=KEY),
     st.builds(p.Prove, id=U32, nonce=KEY, proof=st.binary(min_size=32, max_size=32)),
-    st.builds(p.Append, id=U32, session=U32, contents=st.lists(KEY, max_size=20)),
+    st.builds(p.Append, id=U32, session=SESSION, contents=st.lists(KEY, max_size=20)),
     st.builds(p.SessionOpen, id=U32, select_blocks=st.integers(1, 2**32 - 1), sink_blocks=U32),
     st.builds(p.PolicySet, id=U32, changes=st.dictionaries(st.text(max_size=9), st.text(),
                                                            max_size=8)),
     st.builds(p.Ledger, id=U32, tenant=st.text(max_size=30)),
     st.builds(p.Segments, id=U32, served=U32, hot_per_s=st.floats(0, 1e9), news=st.lists(
         st.builds(News, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4)),
-    st.builds(p.SetGenerating, session=U32, generating=st.booleans()),
+    st.builds(p.SetGenerating, session=SESSION, generating=st.booleans()),
     st.sampled_from([p.Status(), p.Heartbeat(id=3), p.Detach(), p.Reset(), p.Attach(fabric="zmq")]),
 )  # fmt: skip
 DECODERS = [p.decode_request, p.decode_reply, p.decode_fabric_request, p.decode_fabric_reply]
@@ -106,29 +110,88 @@ def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
     assert len(proofs) == 6
 
 
-NUMBERS = [
-    (kind, field.name)
+def parts(found: info.Type, path: str) -> Iterator[tuple[str, info.Type]]:
+    """Whatever a sender chooses of a field: each number, text, run of bytes and list, however deep
+    it lies."""
+    if isinstance(found, info.StructType):
+        for field in found.fields:
+            yield from parts(field.type, f"{path}.{field.name}")
+    elif isinstance(found, info.UnionType):
+        for one in found.types:
+            yield from parts(one, path)
+    elif isinstance(found, info.TupleType):
+        for number, one in enumerate(found.item_types):
+            yield from parts(one, f"{path}[{number}]")
+    else:
+        yield path, found
+    if isinstance(found, info.ListType):
+        yield from parts(found.item_type, f"{path}[]")
+    elif isinstance(found, info.DictType):
+        yield from parts(found.key_type, f"{path} key")
+        yield from parts(found.value_type, f"{path} value")
+
+
+PARTS = {
+    path: found
     for kind in (*p.Request.__args__, *p.FabricRequest.__args__)
-    for field in msgspec.structs.fields(kind)
-    if isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.IntType)
-]
+    for path, found in parts(info.type_info(kind), kind.__name__)
+}
+BOUNDED_BY = {
+    "Append.contents": "limits.message, and the chunks of a session",
+    "SessionsOpen.closing": "limits.message, and the sessions that the host has",
+    "SessionsOpen.deleting": "limits.message, and the sessions that the host has",
+    "SessionsOpen.contents": "limits.message, and the sessions of the tenant",
+    "SessionsOpen.contents[]": "limits.message, and the chunks of a session",
+    "FabricFetch.ordinals": "limits.demands", "FabricFetch.keys": "limits.demands",
+    "FabricFetch.scores": "the chunks of a session",
+    "FabricPut.ordinals": "limits.put_slots", "FabricPut.checksums": "limits.put_slots",
+    "FabricHint.guesses": "the frame, and the room in the port",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda one: getattr(one, "__name__", one))
-def test_every_integer_of_a_request_has_bounds(kind: type[p.Request], name: str) -> None:
-    """Is each number refused where it arrives: below nothing, and above what C has room for?"""
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    field = next(one for one in info.fields if one.name == name)
-    assert isinstance(field.type, msgspec.inspect.IntType)
-    assert field.type.ge is not None and field.type.ge >= 0
-    assert field.type.le is not None and field.type.le < 2**63
+@pytest.mark.parametrize("path", PARTS)
+def test_every_part_of_a_request_has_bounds(path: str) -> None:
+    """Is each number refused where it arrives, below nothing and above what C has room for, and
+    each length by its type, or by what the table says?"""
+    found = PARTS[path]
+    if isinstance(found, info.IntType):
+        assert found.ge is not None and found.ge >= 0
+        assert found.le is not None and found.le < 2**63
+    elif isinstance(found, info.FloatType):
+        assert found.ge is not None and found.le is not None  # which refuses NaN too
+    elif isinstance(found, info.StrType | info.BytesType | info.ListType | info.DictType):
+        assert (found.max_length is None) == (path in BOUNDED_BY)
+    else:
+        assert isinstance(found, info.BoolType | info.LiteralType | info.NoneType)
+
+
+def test_the_longest_pace_is_the_cores() -> None:
+    """Does what the wire lets through as a pace pass the core too?"""
+    for path in ("SessionOpen.step_ns", "SessionsOpen.due_ns"):
+        found = PARTS[path]
+        assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
+
+
+@pytest.mark.parametrize("message", [
+    {"type": "x" * 100_000}, {"type": "Status", "y" * 100_000: 1},
+    {"type": "Attach", "fabric": "z" * 100_000},
+])  # fmt: skip
+def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> None:
+    """Can anybody have the daemon answer, and log, what he made up at any length?"""
+    with pytest.raises(BadInput) as raised:
+        p.decode_request(msgspec.msgpack.encode(message))
+    assert len(str(raised.value)) < 600
 
 
 @pytest.mark.parametrize("request_", [
     {"type": "SessionOpen", "select_blocks": 0},
     {"type": "SessionsOpen", "closing": [2**32]},
     {"type": "Drain", "timeout_ns": 3_600_000_000_001},
+    {"type": "SessionOpen", "select_blocks": 1, "step_ns": 3_600_000_000_001},
+    {"type": "SessionsOpen", "due_ns": 3_600_000_000_001},
+    {"type": "SetGenerating", "session": 2**32 - 1, "generating": True},
+    {"type": "Ledger", "tenant": "t" * 65},
+    {"type": "PolicySet", "changes": {"k": "v" * 4097}},
 ])  # fmt: skip
 def test_a_number_out_of_its_bounds_is_refused(request_: dict[str, object]) -> None:
     """Does a count beyond u32, or a time beyond its bound, get past the wire?"""

@@ -402,7 +402,8 @@ FAR = (1 << 32) - 1
 
 @pytest.mark.parametrize(
     "bad", [{"select_blocks": 101}, {"select_blocks": FAR}, {"closing": [0, 0]},
-            {"deleting": [0]}, {"deleting": [0, 0]}, {"deleting": [FAR]}, {"contents": [b"x"]}],
+            {"deleting": [0]}, {"deleting": [0, 0]}, {"deleting": [FAR]}, {"contents": [b"x"]},
+            {"contents": [b"c" * 16] * ((1 << 16) + 1)}],
 )  # fmt: skip
 def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[str, Any]) -> None:
     """Is every number of SessionsOpen checked before the first session is closed?"""
@@ -410,6 +411,14 @@ def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[s
     session = world.session(ticket)
     given = {"closing": [session], "contents": [b"c" * 16]} | bad
     reply = world.service.answer(ticket, p.SessionsOpen(**given))
-    assert isinstance(reply, p.Error) and reply.code in ("invalid", "unknown"), reply
+    assert isinstance(reply, p.Error) and reply.code in ("invalid", "unknown", "limit"), reply
     assert list(world.device.sessions) == [session]
     assert world.hosts.find(ticket).sessions == {session}
+
+
+def test_a_daemon_of_no_pod_promises_nothing(world: World) -> None:
+    """Is what a member of a pod asks refused, as a question that is not for this daemon?"""
+    asks = p.Hold(name="a", incarnation=2**63 - 1, to="b", life=0, nonce=bytes(16), proof=bytes(32))
+    for ticket in (b"", world.ticket("red")):
+        assert world.code(ticket, asks) == "foreign"
+    assert world.hosts.counts["requests_failed"] == 0

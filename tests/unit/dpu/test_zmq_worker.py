@@ -1,6 +1,9 @@
-"""Does a host over ZMQ get blocks that its step's answer does not vouch for?"""
+"""Does a host over ZMQ get blocks that its step's answer does not vouch for, or work that no step
+and no window of a port has room for?"""
 
+import contextlib
 import errno
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +12,7 @@ import zmq
 
 from offstage.bindings.driver import Driver, Fetch, FetchResult
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_fabric
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import _Worker
 
@@ -19,6 +23,7 @@ class HitDriver:
     """Each demand is a hit; whether the step is `answered` is the reactor's affair."""
 
     payload_size_bytes, demand_max, calls_max = BLOCK_BYTES, 8, 4
+    score_max, put_slot_count = 16, 4
 
     def __init__(self, *, answered: bool) -> None:
         self._answered, self._fetches = answered, list[Fetch]()
@@ -48,28 +53,63 @@ class HitDriver:
         pass
 
 
-@pytest.mark.parametrize("answered", [True, False])
-def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> None:
-    """A reactor past its fence answers no step, and a hit asks no reactor: decision 95."""
+@contextlib.contextmanager
+def worker_of(driver: HitDriver) -> Iterator[Callable[[p.FabricRequest, bytes], list[bytes]]]:
+    """A worker over this driver: what it answers to a request and its payload."""
     context = zmq.Context[zmq.Socket[bytes]]()
     replies = context.socket(zmq.PULL)
     replies.bind("inproc://replies")
-    driver = cast(Driver, HitDriver(answered=answered))
-    worker = _Worker(driver, context, "inproc://replies", Log())
-    fetch = p.FabricFetch(
-        session=1, step=1, layer=0, ordinals=np.arange(2, dtype="<u4").tobytes(),
-        keys=np.zeros(4, "<u8").tobytes(), scores=b"", selected_count=2, timeout_ns=10**9,
-    )  # fmt: skip
-    try:
-        assert worker.offer(b"host", fetch, b"")
+    worker = _Worker(cast(Driver, driver), context, "inproc://replies", Log())
+
+    def ask(request: p.FabricRequest, payload: bytes) -> list[bytes]:
+        assert worker.offer(b"host", request, payload)
         assert replies.poll(10_000)
-        _, body, rows = replies.recv_multipart()
+        return replies.recv_multipart()[1:]
+
+    try:
+        yield ask
     finally:
         worker.stop()
         replies.close(0)
         context.term()
+
+
+def fetch_of(**more: Any) -> p.FabricFetch:
+    return p.FabricFetch(
+        session=1, step=1, layer=0, ordinals=np.arange(2, dtype="<u4").tobytes(),
+        keys=np.zeros(4, "<u8").tobytes(), selected_count=2, timeout_ns=10**9, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> None:
+    """A reactor past its fence answers no step, and a hit asks no reactor: decision 95."""
+    with worker_of(HitDriver(answered=answered)) as ask:
+        body, rows = ask(fetch_of(), b"")
     reply = p.decode_fabric_reply(body)
     assert isinstance(reply, p.FabricFetchReply)
     assert np.frombuffer(reply.rcs, "<i4").tolist() == [0 if answered else -errno.ETIMEDOUT] * 2
     assert reply.failed_count == (0 if answered else 2)
     assert rows == bytes([7 if answered else 0]) * 2 * BLOCK_BYTES
+
+
+def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Best scores come with how many there are of all: are those made that no step can have?"""
+    monkeypatch.setattr(zmq_fabric, "unpack", lambda packed: pytest.fail("scores were made"))
+    with worker_of(HitDriver(answered=True)) as ask:
+        for more in ({"packed": (2, 1 << 22, 1), "scores": bytes(6)}, {"scores": bytes(34)},
+                     {"packed": (0, 2**32 - 1, 0), "scores": b""}):  # fmt: skip
+            said = p.decode_fabric_reply(ask(fetch_of(**more), b"")[0])
+            assert isinstance(said, p.Error) and "at most 16" in said.mend
+
+
+def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a byte each, as many as a frame holds: is each of them looked at, on the thread that
+    all hosts share the interpreter with?"""
+    monkeypatch.setattr(zmq_fabric, "checksum", lambda row: pytest.fail("a row was looked at"))
+    count = 100_000
+    with worker_of(HitDriver(answered=True)) as ask:
+        put = p.FabricPut(session=1, layer=0, length_bytes=1, ordinals=bytes(4 * count),
+                          checksums=bytes(8 * count), timeout_ns=10**9)  # fmt: skip
+        said = p.decode_fabric_reply(ask(put, bytes(count))[0])
+    assert isinstance(said, p.Error) and "at most 4" in said.mend

@@ -18,7 +18,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	struct ofs_session *s;
 	int rc;
 
-	if (config->tenant >= core->tenant_count || config->step_ns > 1ull << 50)
+	if (config->tenant >= core->tenant_count || config->step_ns > OFS_STEP_NS_MAX)
 		return -EINVAL;
 	if (core->free_session_count == 0)
 		return -ENOSPC;

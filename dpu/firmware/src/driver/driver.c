@@ -192,6 +192,18 @@ ofs_driver_demand_max(const struct ofs_driver *driver)
 	return driver->fabric->port.demand_max;
 }
 
+uint32_t
+ofs_driver_score_max(const struct ofs_driver *driver)
+{
+	return driver->fabric->port.score_max;
+}
+
+uint32_t
+ofs_driver_put_slot_count(const struct ofs_driver *driver)
+{
+	return driver->fabric->port.put_slot_count;
+}
+
 void
 ofs_driver_limit_scores(struct ofs_driver *driver, const struct ofs_score_limits *limits)
 {

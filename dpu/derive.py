@@ -311,7 +311,7 @@ def _check_store(config: Config, record_bytes: int, where: str) -> int:
 def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None:
     """BadInput for what nobody can listen at, and for what is open to a network unguarded."""
     scheme, separator, rest = endpoint.partition("://")
-    if scheme not in ("tcp", "ipc") or not separator or not rest:
+    if scheme not in ("tcp", "ipc") or not separator or not rest or not rest.isprintable():
         raise BadInput(f"{name} {endpoint!r} is no endpoint", where,
                        "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock")  # fmt: skip
     if scheme != "tcp":

@@ -21,6 +21,7 @@ import errno
 import os
 import selectors
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -143,7 +144,7 @@ class Gate:
         if self._listener is not None:
             self._listener.close()
             if self._asked.startswith("ipc://") and not self._asked.startswith("ipc://@"):
-                Path(self._asked.removeprefix("ipc://")).unlink(missing_ok=True)
+                _remove_socket(self._asked.removeprefix("ipc://"))
         self._selector.close()
         os.close(self._wake_r)
         os.close(self._wake_w)
@@ -156,7 +157,7 @@ class Gate:
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(path) == 0:
                 raise FileExistsError
-        Path(path).unlink(missing_ok=True)  # of a daemon that was killed
+        _remove_socket(path)  # of a daemon that was killed
         old_mask = os.umask(0o111 if self._shared else 0o177)
         try:
             listener.bind(path)
@@ -298,6 +299,14 @@ class Gate:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)
             end.close()
+
+
+def _remove_socket(path: str) -> None:
+    """BadInput where something else is there."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+            raise BadInput("is there and no socket", path, "choose another endpoint")
+        Path(path).unlink()
 
 
 def _listen_tcp(rest: str) -> socket.socket:

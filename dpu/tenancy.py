@@ -39,23 +39,44 @@ def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
         _check_owners(directory)
         _make_folder(directory, shared)
         _check_owners(directory)
-        directory.chmod(0o711 if shared else 0o700)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = _open_lock(directory / "lock")
+        try:
+            _take_lock(lock, directory)
+            directory.chmod(0o711 if shared else 0o700)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except BaseException:
+            os.close(lock)
+            raise
     except OSError as error:
         raise BadInput(f"cannot be used ({error.strerror})", str(directory),
                        "set daemon.runtime_dir to a directory of your own") from None  # fmt: skip
+    return lock
+
+
+def _take_lock(lock: int, directory: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
         raise BadInput(
             f"another daemon (pid {holder}) uses it", str(directory),
             "stop that daemon, or choose another daemon.endpoint",
         ) from None  # fmt: skip
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock
+
+
+def _open_lock(path: Path) -> int:
+    """Its descriptor; it is made where there is none. BadInput where it is no daemon's."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(path, flags, 0o600)
+    found = os.fstat(lock)
+    if stat.S_ISREG(found.st_mode) and found.st_uid in (os.getuid(), 0):
+        said = os.pread(lock, 21, 0).strip()
+        if not said or (said.isdigit() and found.st_size <= 20):
+            return lock
+    os.close(lock)
+    raise BadInput("is no lock of a daemon", str(path),
+                   "set daemon.runtime_dir to a directory of its own")  # fmt: skip
 
 
 def _check_owners(directory: Path) -> None:
@@ -70,6 +91,9 @@ def _check_owners(directory: Path) -> None:
                                "set XDG_RUNTIME_DIR, or daemon.runtime_dir")  # fmt: skip
             if one != directory and others and not stat.S_ISLNK(found.st_mode):
                 raise BadInput("others can change it", str(one), f"chmod go-w {one}")
+            if one == directory and found.st_mode & stat.S_ISVTX:
+                raise BadInput("is a folder of everybody", str(one),
+                               "set daemon.runtime_dir to a directory in it")  # fmt: skip
 
 
 def _make_folder(directory: Path, shared: bool) -> None:

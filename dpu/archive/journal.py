@@ -7,12 +7,14 @@ when it is long and nothing is left to delete.
 """
 
 import os
+import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from offstage.bindings.durable import sync_folder
+from offstage.bindings.durable import write_whole
 from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
 
 __all__ = ["Journal"]
 
@@ -24,25 +26,21 @@ class Journal:
     waits for the disk and the archive's lock is the daemon's too."""
 
     def __init__(self, path: Path) -> None:
-        """Read and open. BadInput where it cannot be written."""
+        """Read and open. BadInput where it cannot be written, or what is there is no journal of
+        ours, which is left as it is."""
         self.path = path
         self.names: set[str] = set()
         self._lock = threading.Lock()
         try:
-            if path.exists():
-                self._read(path.read_text(encoding="ascii", errors="replace"))
-            fresh = path.with_name(f"{path.name}.new")
-            fresh.unlink(missing_ok=True)  # of a kill; no link that lies there is followed
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            self._file = os.fdopen(fd, "w", encoding="ascii")
-            self._write("+", self.names)
-            fresh.replace(path)
-            sync_folder(path.parent)
+            self._take_in(_read(path))
+            write_whole(path, "".join(f"+ {name}\n" for name in self.names).encode())
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             mend = "the archive notes deletes there: give its folder to us"
             raise BadInput(f"cannot be written ({error.strerror})", str(path), mend) from None
+        self._file = os.fdopen(fd, "a", encoding="utf-8")
 
-    def _read(self, text: str) -> None:
+    def _take_in(self, text: str) -> None:
         for line in text.splitlines(keepends=True):
             mark, _, name = line.rstrip("\n").partition(" ")
             if not line.endswith("\n") or not name:
@@ -54,7 +52,9 @@ class Journal:
         with self._lock:
             fresh = sorted(set(names) - self.names)
             if fresh:
-                self._write("+", fresh)
+                self._file.write("".join(f"+ {name}\n" for name in fresh))
+                self._file.flush()
+                os.fsync(self._file.fileno())
                 self.names.update(fresh)
 
     def done(self, name: str) -> None:
@@ -67,11 +67,27 @@ class Journal:
                 self._file.seek(0)
                 self._file.truncate()
 
-    def _write(self, mark: str, names: Iterable[str]) -> None:
-        self._file.write("".join(f"{mark} {name}\n" for name in names))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
     def close(self) -> None:
         """What was added stays."""
         self._file.close()
+
+
+def _read(path: Path) -> str:
+    """What is there; "" where nothing is. Looked at by the descriptor that is read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise BadInput("is no file", str(path), "the archive notes deletes there: move it away")
+        check_private(path, found=found)
+        text = os.pread(fd, found.st_size, 0).decode("utf-8", errors="replace").rstrip("\0")
+    finally:
+        os.close(fd)
+    if any(not "+ ".startswith(line[:2]) and not "- ".startswith(line[:2])
+           for line in text.splitlines()):  # fmt: skip
+        raise BadInput("is no journal of deletes", str(path),
+                       "the archive notes deletes there: move it away")  # fmt: skip
+    return text

@@ -19,6 +19,7 @@ import pytest
 import spdk_drives
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from on_disk import snapshot
 
 from offstage.bindings import sides
 from offstage.bindings.errors import BadInput, OffstageError
@@ -230,6 +231,32 @@ def test_bad_configuration_is_one_line_with_a_mend(
         side.open(tmp_path, **wrong)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "device").exists()
+
+
+def test_what_a_file_became_after_it_was_looked_at_is_left_as_it_is(
+    side: Side, tmp_path: Path
+) -> None:
+    """A link to nowhere, another's bytes behind a link, a file of another user: the open itself
+    refuses them, makes nothing, grows nothing and writes nothing."""
+    if not side.file or side.backend == "spdk":
+        pytest.skip("has no file")
+    side.open(tmp_path).close()  # where the kernel lets it
+    (tmp_path / "device").unlink()
+    (tmp_path / "anothers").write_bytes(b"x" * 100)
+    before = snapshot(tmp_path)
+    for target in ("nowhere", "anothers"):
+        (tmp_path / "device").symlink_to(tmp_path / target)
+        with pytest.raises(OffstageError):
+            side.open(tmp_path)
+        (tmp_path / "device").unlink()
+        assert snapshot(tmp_path) == before
+    if os.getuid() == 0:
+        (tmp_path / "device").touch(0o600)
+        os.chown(tmp_path / "device", 4242, 4242)
+        before = snapshot(tmp_path)
+        with pytest.raises(OffstageError, match=r"(?i)permission"):
+            side.open(tmp_path)
+        assert snapshot(tmp_path) == before
 
 
 def registered(side: Side, folder: Path) -> tuple[Storage, Buffer]:

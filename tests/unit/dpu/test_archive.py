@@ -1,10 +1,12 @@
 """Is an archived object what was packed and nothing else; does the journal keep what it took?"""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput, Corrupt
 from offstage.dpu.archive.format import Shape, keys_of, name_of, object_key, pack, unpack
@@ -63,6 +65,37 @@ def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> 
     assert Journal(tmp_path / "j").names == {"a", "c", "d"}
     with pytest.raises(BadInput, match="notes deletes there"):
         Journal(tmp_path / "nowhere" / "j")
+
+
+def test_what_is_no_journal_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    """Another's bytes, a link, a pipe, a folder, what others may read or own: is each refused in
+    one line, not waited for, and neither written, replaced, followed nor made private?"""
+    text = tmp_path / "text"
+    text.write_text("# Notes\n- milk\n")
+    text.chmod(0o600)
+    (tmp_path / "link").symlink_to(text)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    (tmp_path / "folder").mkdir(0o700)
+    (tmp_path / "word").write_text("secret")
+    (tmp_path / "open").write_text("+ a\n")
+    (tmp_path / "open").chmod(0o644)
+    (tmp_path / "word").chmod(0o600)
+    if os.getuid() == 0:
+        (tmp_path / "anothers").write_text("+ a\n")
+        (tmp_path / "anothers").chmod(0o600)
+        os.chown(tmp_path / "anothers", 4242, 4242)
+    before = snapshot(tmp_path)
+    for path in list(tmp_path.iterdir()):
+        with pytest.raises(BadInput) as refused:
+            Journal(path)
+        assert refused.value.where == str(path) and refused.value.mend
+    assert snapshot(tmp_path) == before
+
+
+def test_a_journal_holds_any_name_of_a_bucket(tmp_path: Path) -> None:
+    """A prefix may have letters that are not ASCII."""
+    Journal(tmp_path / "j").add(["Größe/t/a b"])
+    assert Journal(tmp_path / "j").names == {"Größe/t/a b"}
 
 
 def test_a_full_queue_drops_the_oldest_and_counts() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 import zmq.auth
+from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import gate
@@ -211,3 +212,29 @@ def test_connections_of_many_addresses_displace_no_host() -> None:
     gate._make_room()
     assert [one.peer for one in pairs].count("tenant a") == 3 and pairs[3].peer == ""
     gate.close()
+
+
+def test_a_gate_takes_the_place_of_no_file(tmp_path: Path) -> None:
+    """Is a file, a link or a folder at the path of an endpoint refused and left; and the socket of
+    a daemon that was killed not in the way?"""
+    (tmp_path / "file").write_text("of somebody")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "folder").mkdir()
+    before = snapshot(tmp_path)
+
+    def gate_at(name: str) -> Gate:
+        return Gate(f"ipc://{tmp_path / name}", connections_max=8, message_bytes_max=1024,
+                    shared=False, log=quiet())  # fmt: skip
+
+    for name in ("file", "link", "folder"):
+        one = gate_at(name)
+        with pytest.raises(BadInput, match="no socket"):
+            one.listen()
+        one.close()
+        assert snapshot(tmp_path) == before
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "left"))
+    again = gate_at("left")
+    again.listen()
+    again.close()
+    assert snapshot(tmp_path) == before

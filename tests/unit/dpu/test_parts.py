@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from on_disk import snapshot
 from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.bindings.attachment import Attachment
@@ -86,6 +87,25 @@ def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
         hold_runtime_dir(tmp_path / "run")
     os.close(lock)
     os.close(hold_runtime_dir(tmp_path / "run"))
+
+
+def test_a_runtime_dir_that_is_no_daemons_keeps_its_mode_and_files(tmp_path: Path) -> None:
+    """A folder of everybody, one with another's file, link or pipe where the lock would be, one
+    that another daemon has: is it refused before its mode and its files are changed?"""
+    for name in ("everybodys", "text", "link", "pipe", "held"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o1777 if name == "everybodys" else 0o755)
+    (tmp_path / "text/lock").write_text("of something else")
+    (tmp_path / "link/lock").symlink_to(tmp_path / "text/lock")
+    os.mkfifo(tmp_path / "pipe/lock")
+    held = hold_runtime_dir(tmp_path / "held")
+    (tmp_path / "held").chmod(0o755)
+    before = snapshot(tmp_path)
+    for folder in tmp_path.iterdir():
+        with pytest.raises(BadInput, match=r"runtime_dir|choose another"):
+            hold_runtime_dir(folder)
+    os.close(held)
+    assert snapshot(tmp_path) == before
 
 
 def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_path: Path) -> None:

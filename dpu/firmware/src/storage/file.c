@@ -1,6 +1,9 @@
 /*
  * Opening the file or block device below posix and io_uring.
  *
+ * It is looked at by the descriptor that is used from then on, before anything of it is changed: a
+ * file of another user is refused, and one that holds something is not grown.
+ *
  * Neither takes discards. A file's room was reserved at open, so that a disk that is full refuses
  * the open and not a put later; a hole punched into it would give that away. A block device's
  * discard is a call that waits for the drive, on the one thread that must not.
@@ -9,39 +12,43 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* -EPERM from a back end's open means that the kernel forbids the back end, so the file's is
- * -EACCES. */
+#define OFS_HEAD_SIZE_BYTES (256u << 10) /* where store and dpu/drives.py look, too */
+
+/* Nothing is made where a name is, be it a link to nowhere. -EPERM from a back end's open means
+ * that the kernel forbids the back end, so the file's is -EACCES. */
+static int
+open_or_make(const char *path, int flags)
+{
+	int fd = open(path, flags | O_RDWR | O_CLOEXEC | O_NOCTTY);
+
+	if (fd < 0 && errno == ENOENT)
+		fd = open(path, flags | O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600);
+	if (fd >= 0)
+		return fd;
+	return errno == EPERM ? -EACCES : -errno;
+}
+
 static int
 file_open_flags(struct ofs_storage *storage, const struct ofs_storage_config *config)
 {
-	int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-	struct stat status;
-	int fd;
-
-	/* O_CREAT on a device node is refused by protected directories. */
-	if (stat(config->path, &status) == 0)
-		flags &= ~O_CREAT;
 	if (config->direct) {
-		fd = open(config->path, flags | O_DIRECT, 0600);
+		int fd = open_or_make(config->path, O_DIRECT);
+
 		storage->direct = fd >= 0;
-		if (fd >= 0)
+		if (fd != -EINVAL)
 			return fd;
-		if (errno != EINVAL)
-			return errno == EPERM ? -EACCES : -errno;
 		ofs_storage_warn(storage,
 			"the file system refuses O_DIRECT: reads come from the "
 			"page cache");
 	}
-	fd = open(config->path, flags, 0600);
-	if (fd >= 0)
-		return fd;
-	return errno == EPERM ? -EACCES : -errno;
+	return open_or_make(config->path, 0);
 }
 
 /* What O_DIRECT needs offsets and addresses to be multiples of; 512 without O_DIRECT. */
@@ -74,6 +81,22 @@ file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct sta
 	return 4096; /* an older kernel does not say; every file system takes this */
 }
 
+/* Whether a file says nothing where a store begins: only such a one is grown. Whoever asks for a
+ * store has looked before, by a name that may lead elsewhere by now. */
+static int
+file_is_blank(int fd)
+{
+	unsigned char *head = aligned_alloc(4096, OFS_HEAD_SIZE_BYTES);
+	ssize_t got = head == NULL ? -1 : pread(fd, head, OFS_HEAD_SIZE_BYTES, 0);
+	int rc = got < 0 ? -errno : 0;
+
+	for (ssize_t i = 0; rc == 0 && i < got; i++)
+		if (head[i] != 0)
+			rc = -EEXIST;
+	free(head);
+	return rc;
+}
+
 static int
 file_size(struct ofs_storage *storage, const struct ofs_storage_config *config, int fd,
 	const struct stat *status)
@@ -87,6 +110,10 @@ file_size(struct ofs_storage *storage, const struct ofs_storage_config *config, 
 		if (want_bytes > have_bytes)
 			return -ENOSPC;
 	} else if (want_bytes > have_bytes) {
+		int rc = file_is_blank(fd);
+
+		if (rc != 0)
+			return rc;
 		/* Reserving now turns a full disk into one error at open instead of many later. */
 		if (fallocate(fd, 0, 0, (off_t)want_bytes) != 0) {
 			if (errno != EOPNOTSUPP && errno != ENOSYS)
@@ -118,6 +145,8 @@ ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_conf
 		rc = -errno;
 	} else if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) {
 		rc = S_ISDIR(status.st_mode) ? -EISDIR : -EINVAL;
+	} else if (S_ISREG(status.st_mode) && status.st_uid != geteuid() && status.st_uid != 0) {
+		rc = -EACCES;
 	} else {
 		need = file_alignment_bytes(storage, fd, &status);
 		storage->lba_size_bytes = config->lba_size_bytes > 0 ? config->lba_size_bytes : need;

@@ -5,6 +5,7 @@ figure is made of the difference. The policy, the storage and the size of the bu
 daemon's own; the run says what they were.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +37,8 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "run", "store_bytes"]
+__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "run", "serve_with",
+           "store_bytes"]  # fmt: skip
 
 EMULATED = "emulated"
 AGAINST = "against-lru"
@@ -136,11 +138,18 @@ def check_fit(geometry: KvGeometry, control: Control) -> None:
     raise BadInput(
         f"the geometry {geometry.name!r} has {_shape_text(own)}, the daemon {_shape_text(daemon)}",
         control.endpoint,
-        f"give --geometry {fitting[0]}"
-        if fitting
-        else "set [arena] layers, payload and "
-        "block_tokens of the daemon alike, or give --geometry another one",
+        f"give --geometry {fitting[0]}" if fitting
+        else serve_with(*own, math.gcd(own[1], theirs.lba_size_bytes)),
     )
+
+
+def serve_with(layer_count: int, payload_bytes: int, block_tokens: int, lba_bytes: int) -> str:
+    """The mend where a daemon has other blocks: what takes these, with as many tokens more as make
+    the payload whole logical blocks, in a store of its own, since stores keep their size."""
+    times = lba_bytes // math.gcd(payload_bytes, lba_bytes)
+    return (f"serve with --set arena.layers={layer_count} --set arena.payload="
+            f"{payload_bytes * times} --set arena.block_tokens={block_tokens * times} "
+            "--set storage.path=NEW_FILE")  # fmt: skip
 
 
 def _shape(geometry: KvGeometry) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from tiny_models import save_model, save_text
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.gpu import interpreted
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon_process import Tier, begin, serve, write_config
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
 
@@ -221,6 +221,31 @@ def test_what_cannot_be_is_one_line(
     assert run(words_of(tier, model, text, *sizes, *more)) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert problem in error.replace(";", ":") and error.startswith("offstage: ")
+
+
+@pytest.mark.parametrize("words", [["--model"], ["--geometry", "tiny-mla"]], ids=lambda one: one[0])
+def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
+    words: list[str], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Word for word, after the daemon that refused, with its configuration and its store?"""
+    monkeypatch.chdir(tmp_path)
+    if words == ["--model"]:
+        words = ["--model", str(model_of(tmp_path, "llama", head_dim=8)), "--text", str(text)]
+    with start(tmp_path, 4, 8192, 8192, 300) as tier:
+        where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.ready["runtime_dir"])]
+        sizes = ["--context-tokens", "4096" if words[0] == "--geometry" else str(CONTEXT)]
+        words = ["host", "run", *where, "--tenant", "lab", *words, *sizes, "--steps", "4"]
+        assert run(words) == 2
+    mend = capsys.readouterr().err.strip().rpartition("; serve with ")[2].split()
+    assert mend[0::2] == ["--set"] * 4
+    settings = dict(one.split("=") for one in mend[1::2])
+    again = begin(tmp_path / "daemon.toml", tmp_path / "again", settings)
+    try:
+        assert run(words) == 0
+    finally:
+        again.process.terminate()
+        assert again.process.wait(60) == 0
 
 
 def test_what_is_foretold_is_staged_before_its_layer_asks(

@@ -9,7 +9,6 @@ kernel runs once more over the same blocks in memory, and the two must agree to 
 import hashlib
 import importlib.metadata
 import json
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 import offstage
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES, HIT_ENDS
-from offstage.dpu.options import Storage
 from offstage.host.arrays import Arrays
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, SelectionRule
@@ -39,7 +37,7 @@ from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.connect import Link, attached
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.figures import hit_rate_of, ledger_since
-from offstage.testbeds.live.host_run import check_alone
+from offstage.testbeds.live.host_run import check_alone, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
 from offstage.testbeds.machine import machine
@@ -295,27 +293,17 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
 
 
-def serving(payload_bytes: int, block_tokens: int) -> tuple[int, int]:
-    """Payload and block tokens of a daemon that takes such blocks with its usual storage.lba: as
-    many tokens more as make the payload whole logical blocks."""
-    lba = Storage().lba_bytes
-    times = lba // math.gcd(payload_bytes, lba)
-    return payload_bytes * times, block_tokens * times
-
-
 def _check_fit(geometry: KvGeometry, control: Control) -> None:
     """BadInput, naming both, where the daemon's blocks are not the model's."""
     theirs, payload = control.geometry, geometry.block_bytes(0)
     if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
         return
-    size, tokens = serving(payload, geometry.block_tokens)
-    block = "" if tokens == geometry.block_tokens else f" --set arena.block_tokens={tokens}"
     raise BadInput(
         f"the model has {geometry.layer_count} layers and blocks of {payload:,} B for "
         f"{geometry.block_tokens} tokens of {geometry.value_type}, the daemon "
         f"{theirs.layer_count} layers and blocks of {theirs.payload_size_bytes:,} B",
         control.endpoint,
-        f"serve with --set arena.layers={geometry.layer_count} --set arena.payload={size}{block}",
+        serve_with(geometry.layer_count, payload, geometry.block_tokens, theirs.lba_size_bytes),
     )
 
 

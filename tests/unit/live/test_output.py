@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
-from offstage.dpu.options import Storage
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.common import one_line_errors
 
@@ -73,17 +72,6 @@ def test_nobody_there_is_exit_3(
     assert run(["dpu", "status", *options]) == 3
     assert what in capsys.readouterr().err
     assert (Unreachable.exit_code, NoAnswer.exit_code) == (3, 3)
-
-
-@pytest.mark.parametrize("payload", [2048, 4096, 6144, 512, 10240])
-def test_the_payload_that_is_named_is_one_a_daemon_takes(payload: int) -> None:
-    """Does the remedy for blocks of another size name a multiple of storage.lba?"""
-    pytest.importorskip("torch", reason="needs the extra host")
-    from offstage.testbeds.live.model.run import serving
-
-    size, tokens = serving(payload, 16)
-    assert size % Storage().lba_bytes == 0
-    assert size * 16 == payload * tokens
 
 
 @pytest.mark.parametrize("error", [

@@ -6,6 +6,7 @@ stages of a block took, the core's work). Both rings in the firmware are bounded
 than it is drained is lost, counted and reported, and a log with a hole is not replayed.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 
-__all__ = ["Recorder", "read_records"]
+__all__ = ["Recorder", "forget", "read_records"]
 
 FILES = ("ledger.bin", "decisions.log", "record.json")
 CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
@@ -134,6 +135,14 @@ class Recorder:
         }
         path = self._directory / "record.json"
         path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def forget(directory: Path) -> None:
+    """A recorded run goes, and its directory, unless there is more in it."""
+    for name in FILES:
+        (directory / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        directory.rmdir()
 
 
 def read_records(directory: Path) -> NDArray[np.void]:

@@ -71,7 +71,7 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
         raise BadInput(f"the testbed {found.bed} is up there", str(out),
                        f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
     place = LocalBed(out.absolute())
-    place.work.mkdir(parents=True, exist_ok=True)
+    place.take(_state(place.out).name)
     config = place.config(bed, sizes, {"backend": "auto"}, {})
     network = None
     settings: dict[str, str] = {}

@@ -1,16 +1,21 @@
 """A daemon on this machine: where it keeps its files, and its configuration for one run."""
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.daemon_process import write_config
 
 __all__ = ["DaemonSizes", "LocalBed"]
 
 TENANT = "demo"
+MARK = ".offstage"
+"""In a `work` folder: what is there is a bed's, and may be deleted."""
 LBA_BYTES = 4096
 SEGMENT_BYTES = 4 << 20
 STORE_SLACK = 1.25
@@ -41,6 +46,31 @@ class LocalBed:
     def work(self) -> Path:
         """Everything that may be deleted afterwards."""
         return self.out / "work"
+
+    def take(self, *files: str) -> bool:
+        """Make `work`; whether a bed had it before. BadInput, and nothing is changed, where it
+        holds what no bed made, where it cannot be written, or where `out` has one of `files`, which
+        a bed writes, and never had a bed."""
+        try:
+            had = (self.work / MARK).is_file()
+            others = [] if had else [self.out / name for name in files]
+            if not had and os.path.lexists(self.work) and any(self.work.iterdir()):
+                others.append(self.work)
+            if found := [one for one in others if os.path.lexists(one)]:
+                raise BadInput("is there already, and no bed's: it would be overwritten",
+                               str(found[0]), "give another --out, or move it away")  # fmt: skip
+            self.work.mkdir(parents=True, exist_ok=True)
+            (self.work / MARK).touch()
+        except OSError as error:
+            raise BadInput(f"cannot be written ({error.strerror})", str(self.out),
+                           "give another --out") from None  # fmt: skip
+        return had
+
+    def clear(self, *files: str) -> None:
+        """As `take`; what a run before left in `work` goes."""
+        self.take(*files)
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.take()
 
     @property
     def records(self) -> Path:

@@ -66,7 +66,7 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
         raise BadInput("the testbed pod is up there", str(out),
                        f"offstage testbed down pod --out {out}")  # fmt: skip
     place, processes = LocalBed(out), dict[str, int]()
-    place.work.mkdir(parents=True, exist_ok=True)
+    place.take("pod.toml", STATE)
     try:
         where = str(out / "pod.toml")
         if (shutil.which("etcd") is not None) if with_etcd is None else with_etcd:

@@ -16,6 +16,7 @@ from offstage.testbeds.beds.bluefield import (
     up_steps,
     wait,
 )
+from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli.common import Format, emit, print_summary, table
 from offstage.testbeds.cli.testbed_here import drive, sizes_for
 
@@ -58,7 +59,7 @@ def _far(inventory: Path | None, out: Path) -> Far:
 
 
 def _up_steps(far: Far, sizes: tuple[int, int, int]) -> list[Step]:
-    (far.out / "work").mkdir(parents=True, exist_ok=True)
+    LocalBed(far.out).take()
     return up_steps(far.dpu, far.out, sizes_for(*sizes))
 
 

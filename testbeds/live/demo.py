@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import offstage
-from offstage.bindings.errors import BadInput
+from offstage.dpu.recorder import forget
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
@@ -167,7 +167,7 @@ def _measure(
         sum(one.decode_steps for one in sessions),
     )
     record_dir = bed.work / f"{name}.record" if ahead else _record_dir(options, bed, name, arm)
-    shutil.rmtree(record_dir, ignore_errors=True)
+    forget(record_dir)
     with (
         serve(config, bed.work / f"{name}.log", record_dir) as tier,
         attached(link := bed.link(tier.endpoint)) as (control, fabric),
@@ -218,13 +218,9 @@ def _shown(storage: Storage, had: str) -> str:
 
 def _make_bed(options: DemoOptions) -> LocalBed:
     bed = LocalBed(options.out.resolve())
-    try:
-        bed.runtime.mkdir(parents=True, exist_ok=True)
-        bed.store.unlink(missing_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"cannot be written ({error.strerror})", str(options.out), "give another --out"
-        ) from None
+    bed.take()
+    bed.runtime.mkdir(exist_ok=True)
+    bed.store.unlink(missing_ok=True)
     return bed
 
 

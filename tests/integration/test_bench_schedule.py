@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offstage.testbeds.beds.local import LocalBed
 from offstage.testbeds.cli import run
 
 KINDS = ["reuse", "least-loaded", "round-robin"]
@@ -31,6 +32,7 @@ def test_hosts_keep_what_the_laboratory_says(
     trace = save(tmp_path / "mooncake.jsonl", 60)
     words = ["--requests", "60", "--seconds", "1", "--saturated", "4", "--kept", "9"]
     before = tmp_path / "pod/work/dpus/dpu0/store.kv"  # of a run before: it is not in the way
+    LocalBed(tmp_path / "pod").take()
     before.parent.mkdir(parents=True)
     before.write_bytes(bytes(1 << 20))
     assert run(["bench", "schedule", "--trace", str(trace), *words, "--folder",

@@ -11,7 +11,6 @@ takes from the tier, of the first arm. All other arms are what that is judged on
 One thread routes and owns the rows; hosts are threads that say when they looked and were done.
 """
 
-import shutil
 import sys
 import threading
 import time
@@ -189,7 +188,7 @@ def bench_schedule(
     room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
     board, told = Board(), SimpleQueue[Any]()
     arms: list[dict[str, Any]] = []
-    shutil.rmtree(LocalBed(folder).work, ignore_errors=True)  # of a run before, with its blocks
+    LocalBed(folder).clear("pod.toml")  # of a run before, with its blocks
     with live_pod(folder, board, max(STORE_LEAST, room)) as (live, _), ExitStack() as stack:
         hosts = []
         for number in range(HOSTS):

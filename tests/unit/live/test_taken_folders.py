@@ -1,0 +1,69 @@
+"""Does a command that writes into a folder leave what somebody else has there?"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from on_disk import snapshot
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu.recorder import FILES, forget
+from offstage.testbeds.beds import here, pod
+from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.live import demo
+from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.progress import Silent
+
+SIZES = DaemonSizes(payload_bytes=4096, layers=1, block_tokens=16, slots=64, window_tokens=16,
+                    context_tokens=64, stored_bytes=1 << 20, sessions=1)  # fmt: skip
+COMMANDS: dict[str, Callable[[Path], object]] = {
+    "testbed up local": lambda out: here.up("local", out, SIZES),
+    "testbed up pod": lambda out: pod.up(out, SIZES, with_etcd=False),
+    "demo": lambda out: demo.run(DemoOptions(out=out), Silent()),
+}
+WRITES = [
+    *((command, "work/thesis.tex") for command in COMMANDS), ("testbed up pod", "pod.toml"),
+    ("testbed up pod", "testbed.json"), ("testbed up local", "testbed.json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "name"), WRITES)
+def test_a_folder_that_holds_others_files_keeps_them(
+    command: str, name: str, tmp_path: Path
+) -> None:
+    """`work` with somebody's files in it, a map of another pod, a file of the name of ours: are
+    they neither deleted nor overwritten, and is nothing made beside them?"""
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("years of it")
+    before = snapshot(tmp_path)
+    try:
+        with pytest.raises(BadInput, match="no bed's: it would be overwritten; give another --out"):
+            COMMANDS[command](tmp_path)
+    finally:  # of a bed that was let up
+        for bed in (here, pod):
+            bed.down(tmp_path)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_bed_is_taken_again(tmp_path: Path) -> None:
+    """By the command that made it, and over what it left: also where it is to be empty."""
+    bed = LocalBed(tmp_path / "bed")
+    assert not bed.take("pod.toml")
+    (bed.out / "pod.toml").touch()
+    (bed.work / "store.kv").touch()
+    assert bed.take("pod.toml") and (bed.work / "store.kv").exists()
+    bed.clear("pod.toml")
+    assert bed.take("pod.toml") and not (bed.work / "store.kv").exists()
+
+
+def test_a_recording_is_forgotten_and_nothing_beside_it(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).touch()
+    (tmp_path / "mine").write_text("years of it")
+    forget(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "mine").unlink()
+    forget(tmp_path)
+    assert not tmp_path.exists()
+    forget(tmp_path)

@@ -2,7 +2,7 @@
 
 Whatever is wrong with it is a `BadInput` that says where: bytes that are no text, no JSON, nesting
 beyond any bound, a number of thousands of digits, other keys or types than asked for. Nobody else
-decodes JSON from outside.
+decodes JSON from outside. What a program said that we started is nobody's input: a `RunFailed`.
 """
 
 import json
@@ -11,9 +11,9 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, RunFailed
 
-__all__ = ["BYTES_MAX", "decode_json", "json_line", "read_json"]
+__all__ = ["BYTES_MAX", "decode_json", "json_line", "last_line", "read_json", "said_json"]
 
 T = TypeVar("T")
 
@@ -88,6 +88,41 @@ def read_json(
     if len(raw) > bytes_max:
         raise BadInput(f"larger than {bytes_max:,} bytes", str(path), mend)
     return decode_json(raw, str(path), mend, kind, what=what)
+
+
+@overload
+def said_json(
+    said: bytes | str, complaint: str, where: str, mend: str, *, needs: tuple[str, ...] = ...
+) -> dict[str, Any]: ...
+@overload
+def said_json(said: bytes | str, complaint: str, where: str, mend: str, kind: type[T]) -> T: ...
+def said_json(
+    said: bytes | str, complaint: str, where: str, mend: str, kind: Any = dict[str, Any],
+    *, needs: tuple[str, ...] = (),
+) -> Any:  # fmt: skip
+    """The JSON that a program said, with the keys that it `needs`. RunFailed where it said nothing,
+    something else or more than BYTES_MAX, with the last line of its `complaint` on stderr."""
+    raw = said.encode(errors="surrogateescape") if isinstance(said, str) else said
+    reason = "it says nothing" if not raw.strip() else ""
+    if len(raw) > BYTES_MAX:
+        reason = f"it says more than {BYTES_MAX:,} bytes"
+    value: Any = None
+    if not reason:
+        try:
+            value = decode_json(raw, where, mend, kind)
+        except BadInput as bad:
+            reason = f"what it says is {bad.what}: {raw[:80].decode(errors='replace').strip()!r}"
+    if lacking := [key for key in needs if not reason and key not in value]:
+        reason = f"it does not say {', '.join(lacking)}"
+    if reason:
+        raise RunFailed(f"{reason}; its last line on stderr: {last_line(complaint)}", where, mend)
+    return value
+
+
+def last_line(complaint: str) -> str:
+    """Of what a program wrote on stderr or into its log, what says why it ended."""
+    lines = [line.strip() for line in complaint.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
 
 
 def _bad(what: str, reason: str, where: str, mend: str) -> BadInput:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.outside import said_json
+from offstage.testbeds.beds.said import Lines
 
 __all__ = ["Child", "ends_with_its_parent"]
 
@@ -39,7 +41,7 @@ class Child:
     ) -> None:
         self._name = act.__name__
         given, self._given = os.pipe()
-        said, saying = os.pipe()
+        self._said, saying = os.pipe()
         self._errors = tempfile.TemporaryFile()
         self.pid = os.fork()
         if self.pid == 0:
@@ -58,7 +60,7 @@ class Child:
                 os._exit(code)
         os.close(given)
         os.close(saying)
-        self._said = os.fdopen(said, "r")
+        self._lines = Lines(self._said)
 
     def _become(self, uid: int, groups: tuple[int, ...], given: int, saying: int) -> None:
         for number, fd in enumerate((given, saying, self._errors.fileno())):
@@ -76,12 +78,13 @@ class Child:
 
     def line(self, wait_s: float = 120.0) -> dict[str, Any]:
         """The next line that it says."""
-        if not select.select([self._said], [], [], wait_s)[0]:
-            raise self._failed("it says nothing")
-        found = self._said.readline()
+        try:
+            found = self._lines.next(wait_s)
+        except TimeoutError:
+            raise self._failed("it says nothing") from None
         if not found:
             raise self._failed("it ended")
-        return dict(json.loads(found))
+        return said_json(found, self.complaint(), self._name, "see above")
 
     def go(self) -> None:
         """Let it read a line."""
@@ -110,8 +113,8 @@ class Child:
     def _reap(self) -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.pid = 0
-        for closed in (self._said.close, lambda: os.close(self._given)):
-            closed()
+        os.close(self._said)
+        os.close(self._given)
         return code
 
     def _failed(self, what: str) -> RunFailed:

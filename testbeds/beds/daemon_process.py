@@ -5,12 +5,9 @@ line, and ends it with SIGTERM, which drains. What the daemon logged stays besid
 """
 
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.outside import last_line, said_json
+from offstage.testbeds.beds.said import Lines
 
 __all__ = ["Tier", "begin", "serve", "write_config"]
 
@@ -96,20 +95,19 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
 
 def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
     assert process.stdout is not None
-    fd = process.stdout.fileno()
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    line = b""
-    while not line.endswith(b"\n"):
-        readable, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
-        piece = os.read(fd, 65536) if readable else b""
-        if not piece:
-            process.kill()
-            process.wait()
-            raise RunFailed(
-                f"the daemon did not start: {_last_line(log)}", str(log), "read that log"
-            )
-        line += piece
-    return dict(json.loads(line))
+    try:
+        try:
+            line = Lines(process.stdout.fileno()).next(READY_TIMEOUT_S)
+        except TimeoutError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise RunFailed(f"the daemon did not start: {_said(log)}", str(log), "read that log")
+        return said_json(line, log.read_text(errors="replace"), str(log), "read that log",
+                         needs=("endpoint",))  # fmt: skip
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -124,7 +122,7 @@ def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
         _close_pipes(process)
     if code != 0:
         raise RunFailed(
-            f"the daemon ended with status {code}: {_last_line(log)}", str(log), "read that log"
+            f"the daemon ended with status {code}: {_said(log)}", str(log), "read that log"
         )
 
 
@@ -134,6 +132,5 @@ def _close_pipes(process: "subprocess.Popen[bytes]") -> None:
             pipe.close()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+def _said(log: Path) -> str:
+    return last_line(log.read_text(encoding="utf-8", errors="replace"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import last_line
 
 __all__ = ["ADDRESSES", "Network", "check", "end", "make", "network"]
 
@@ -113,7 +114,7 @@ def _shape(name: str, rate: str, delay: str) -> list[str]:
 
 def _end(name: str) -> None:
     """Processes, namespace and hosts file; one that is not there is no error."""
-    done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True,
+    done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, errors="replace",
                           check=False, timeout=COMMAND_S)  # fmt: skip
     for pid in done.stdout.split():
         with contextlib.suppress(ProcessLookupError):
@@ -128,9 +129,11 @@ def _ip(*words: str) -> None:
 
 
 def _run(*words: str, mend: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=COMMAND_S)
+    done = subprocess.run(
+        words, capture_output=True, errors="replace", check=False, timeout=COMMAND_S
+    )
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        said = last_line(done.stderr)
         if "Cannot find" in said or "unknown" in said.lower() or "not supported" in said.lower():
             raise BadInput(said, " ".join(words[:6]), mend)
         raise RunFailed(said, " ".join(words), mend)

@@ -34,9 +34,11 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
+from offstage.bindings.outside import said_json
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
 
 __all__ = ["LINKS", "bench_links"]
@@ -116,18 +118,12 @@ def _aims(rows: list[dict[str, Any]]) -> dict[str, bool]:
 
 def _in_a_process(name: str, size: int, rounds: int, seed: int) -> dict[str, Any]:
     code = "from offstage.testbeds.bench.links import run_one; run_one()"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], input=json.dumps([name, size, rounds, seed]), text=True,
-            capture_output=True, timeout=TIMEOUT_S, env={**os.environ, **LINKS[name][1]},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"the {name} link took longer than {TIMEOUT_S} s", "bench fabric",
-                        "give fewer --rounds") from None  # fmt: skip
-    if done.returncode != 0:
-        raise RunFailed(f"the {name} link was not measured: {done.stderr.strip()[-300:]}",
-                        "bench fabric", "run `offstage doctor`")  # fmt: skip
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    where, mend = f"bench fabric, link {name}", "give fewer --rounds, or run `offstage doctor`"
+    said, complaint = ask([sys.executable, "-c", code], where, mend, TIMEOUT_S,
+                          given=json.dumps([name, size, rounds, seed]),
+                          environ={**os.environ, **LINKS[name][1]})  # fmt: skip
+    line = said.strip().rpartition(b"\n")[2]
+    return said_json(line, complaint, where, mend, needs=("link", "block_bytes"))
 
 
 def run_one() -> None:
@@ -255,25 +251,39 @@ def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[
 
 
 @contextmanager
-def _child(code: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that lives as long as its standard input is open."""
+def _child(code: str) -> Iterator[str]:
+    """A process that lives as long as its standard input is open, and the line that it says."""
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE)  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
     try:
-        yield process
+        try:
+            line = Lines(process.stdout.fileno()).next(TIMEOUT_S)
+        except TimeoutError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise RunFailed("the other end of the loop did not start", "bench fabric",
+                            "see its last line above, or run `offstage doctor`")  # fmt: skip
+        yield line.decode(errors="replace").strip()
     finally:
-        assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
         process.stdout.close()
         process.wait(30)
 
 
+def _strange(said: str) -> RunFailed:
+    return RunFailed(f"the other end of the loop says {said[:80]!r}", "bench fabric",
+                     "run `offstage doctor`")  # fmt: skip
+
+
 @contextmanager
 def _nixl_loop(size: int) -> Iterator[Times]:
     code = f"from offstage.testbeds.bench.links import nixl_target; nixl_target({ARENA_BYTES})"
-    with _child(code) as process, nixl.Loop(size * BATCH, target=False) as loop:
-        assert process.stdout is not None
-        blob = bytes.fromhex(process.stdout.readline().decode())
+    with _child(code) as said, nixl.Loop(size * BATCH, target=False) as loop:
+        try:
+            blob = bytes.fromhex(said)
+        except ValueError:
+            raise _strange(said) from None
         yield lambda batch, rounds: loop.run(blob, size, batch, rounds)
 
 
@@ -288,11 +298,13 @@ def nixl_target(size_bytes: int) -> None:
 def _echo(size: int) -> Iterator[Times]:
     code = f"from offstage.testbeds.bench.links import zmq_target; zmq_target({size})"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with _child(code) as process:
-        assert process.stdout is not None
+    with _child(code) as said:
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.RCVTIMEO, 10_000)
-        socket.connect(process.stdout.readline().decode().strip())
+        try:
+            socket.connect(said)
+        except zmq.ZMQError:
+            raise _strange(said) from None
 
         def floor(batch: int, rounds: int) -> NDArray[np.uint64]:
             times = np.zeros(rounds, np.uint64)

@@ -74,7 +74,7 @@ class Perftest:
         while True:
             left_s = until_s - time.monotonic()
             try:
-                done = subprocess.run(command, check=False, capture_output=True, text=True,
+                done = subprocess.run(command, check=False, capture_output=True, errors="replace",
                                       timeout=max(left_s, 0.0))  # fmt: skip
             except subprocess.TimeoutExpired:
                 raise RunFailed(

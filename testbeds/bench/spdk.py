@@ -152,7 +152,7 @@ def _perf(perf: str, path: str, case: Case) -> float:
     ]  # fmt: skip
     for _ in range(PERF_TRIES):
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PERF_TIMEOUT_S, check=False
+            command, capture_output=True, errors="replace", timeout=PERF_TIMEOUT_S, check=False
         )
         found = TOTAL.search(done.stdout)
         if done.returncode == 0 and found is not None:

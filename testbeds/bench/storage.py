@@ -15,20 +15,20 @@ figures; `late_share` says how often the emulation could not keep the modelled t
 with a large share is this machine's, not the drive's.
 """
 
-import json
 import shutil
 import statistics
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.notes import Note
+from offstage.bindings.outside import said_json
 from offstage.bindings.storage import (
     SPIN_ALWAYS_NS,
     WRITE,
@@ -41,6 +41,7 @@ from offstage.bindings.storage import (
 )
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
+from offstage.testbeds.beds.said import ask
 
 __all__ = ["bench_storage"]
 
@@ -148,9 +149,33 @@ def bench_storage(
     }
 
 
+class _Percentile(msgspec.Struct):
+    p50: float = msgspec.field(name="50.000000")
+    p99: float = msgspec.field(name="99.000000")
+
+
+class _Latency(msgspec.Struct):
+    percentile: _Percentile
+
+
+class _Read(msgspec.Struct):
+    io_bytes: int
+    runtime: Annotated[float, msgspec.Meta(gt=0)]
+    lat_ns: _Latency
+
+
+class _Job(msgspec.Struct):
+    read: _Read
+
+
+class _Report(msgspec.Struct):
+    """What of fio's report is read: `runtime` in ms."""
+
+    jobs: Annotated[list[_Job], msgspec.Meta(min_length=1)]
+
+
 def _fio_version() -> str:
-    done = subprocess.run(["fio", "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    return ask(["fio", "--version"], "bench storage", "run fio", FIO_TIMEOUT_S)[0].decode().strip()
 
 
 def _open(file: Path, queue_depth: int, size_bytes: int = 0) -> Storage:
@@ -379,19 +404,11 @@ def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: s
         "--output-format=json",
         *more,
     ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=FIO_TIMEOUT_S, check=False
-    )
-    if done.returncode != 0:
-        raise RunFailed(f"fio ended with {done.returncode}: {done.stderr}", str(file), "run fio")
-    text = done.stdout
-    read = json.loads(text[text.index("{") :])["jobs"][0]["read"]
-    percentile = read["lat_ns"]["percentile"]
-    return Sample(
-        read["io_bytes"] * 1e3 / read["runtime"],
-        percentile["50.000000"],
-        percentile["99.000000"],
-    )
+    said, complaint = ask(command, str(file), "run fio", FIO_TIMEOUT_S)
+    said = said[max(said.find(b"{"), 0) :]  # after what it notes
+    read = said_json(said, complaint, str(file), "run fio", _Report).jobs[0].read
+    found = read.lat_ns.percentile
+    return Sample(read.io_bytes * 1e3 / read.runtime, found.p50, found.p99)
 
 
 def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any]:

@@ -4,14 +4,16 @@ The MTU of a RoCE port is not in /sys; it follows from the network interface's b
 kernel's drivers: the largest of 256 to 4096 that fits beside the headers.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.outside import last_line, said_json
 from offstage.bindings.units import format_rate, format_size
 from offstage.dpu.drives import Drive, drives
+from offstage.host.transfers.measure import Measured
 from offstage.testbeds.doctor.check import Check, Machine, Repair, run_quietly
 
 __all__ = ["GPU_CHECKS", "HARDWARE"]
@@ -181,23 +183,26 @@ def _transfers(machine: Machine) -> Check:
     purpose = "how fetched blocks reach the HBM pool; the fastest is taken"
     device = "cuda" if machine.exists("proc/driver/nvidia/version") else "cpu"
     done = run_quietly([sys.executable, "-m", "offstage.host.transfers.measure", device])
-    if done is None or done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1] if done else "it hangs"
-        return Check("transfers", "missing", f"not measured on {device}: {last}", purpose,
-                     "pip install a torch that is built for this driver's CUDA")  # fmt: skip
-    rows = json.loads(done.stdout)
-    best = max(rows, key=lambda one: float(one["bytes_per_s"]))["name"]
+    mend = "pip install a torch that is built for this driver's CUDA"
+    try:
+        if done is None or done.returncode:
+            raise RunFailed(last_line(done.stderr) if done else "it hangs")
+        rows = said_json(done.stdout, done.stderr, "", "", list[Measured])
+    except RunFailed as error:
+        return Check("transfers", "missing", f"not measured on {device}: {error.what}", purpose,
+                     mend)  # fmt: skip
+    best = max(rows, key=lambda one: one.bytes_per_s, default=Measured("none")).name
     shown = "; ".join(_transfer(one, best) for one in rows)
     note = "" if device == "cuda" else ": the HBM pool is host memory, without a GPU"
-    return Check("transfers", "ok", f"{shown}{note}", purpose, details=tuple(rows))
+    return Check("transfers", "ok", f"{shown}{note}", purpose,
+                 details=tuple(asdict(one) for one in rows))  # fmt: skip
 
 
-def _transfer(one: dict[str, Any], best: str) -> str:
-    if one["reason"]:
-        return f"{one['name']}: {one['reason']}"
-    rate = format_rate(one["bytes_per_s"])
-    taken = " (taken)" if one["name"] == best else ""
-    return f"{one['name']} {rate}, {one['share']:.0%} of one large copy{taken}"
+def _transfer(one: Measured, best: str) -> str:
+    if one.reason:
+        return f"{one.name}: {one.reason}"
+    taken = " (taken)" if one.name == best else ""
+    return f"{one.name} {format_rate(one.bytes_per_s)}, {one.share:.0%} of one large copy{taken}"
 
 
 HARDWARE: tuple[Callable[[Machine], Check], ...] = (_nvme, _rdma)

@@ -50,7 +50,7 @@ def _write(step: Repair, root: Path) -> str:
 def _load(step: Repair, modprobe: tuple[str, ...]) -> str:
     try:
         done = subprocess.run(
-            [*modprobe, step.text], capture_output=True, text=True, check=False,
+            [*modprobe, step.text], capture_output=True, errors="replace", check=False,
             timeout=MODPROBE_TIMEOUT_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

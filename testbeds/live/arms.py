@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import last_line
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.live.figures import against_baseline
 from offstage.testbeds.live.host_run import AGAINST
@@ -65,12 +66,12 @@ def driven(words: Sequence[str], failed: str) -> None:
     """A host in a process of its own, to its end. RunFailed with its last line."""
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=RUN_S,
+            words, capture_output=True, errors="replace", check=False, timeout=RUN_S,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RunFailed("the host did not end", failed, "see the daemon's log") from None
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = last_line(done.stderr)
         kind = BadInput if done.returncode == BadInput.exit_code else RunFailed
         raise kind(last.removeprefix("offstage: "), failed)

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.bindings.outside import said_json
+from offstage.testbeds.beds.said import Lines
 
 __all__ = ["Agent", "Done"]
 
@@ -43,7 +45,7 @@ class Agent:
         self.path = path
         self.alive = alive
         self.socket: socket.socket | None = None
-        self.kept = b""
+        self.lines = Lines(-1)
 
     def connect(self, timeout_s: float) -> None:
         """Wait until the guest has started and answers. DeviceTimeout, or what `alive` raises."""
@@ -63,19 +65,18 @@ class Agent:
         if self.socket is not None:
             self.socket.close()
         self.socket = None
-        self.kept = b""
 
     def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
         """Start a command; returns its process id in the guest."""
         done = self._call("guest-exec", {
             "path": command[0], "arg": list(command[1:]), "capture-output": True,
             "env": [f"{key}={value}" for key, value in (environment or {}).items()],
-        })  # fmt: skip
+        }, "pid")  # fmt: skip
         return int(done["pid"])
 
     def poll(self, pid: int) -> Done | None:
         """How the command ended, once; None while it runs."""
-        status = self._call("guest-exec-status", {"pid": pid})
+        status = self._call("guest-exec-status", {"pid": pid}, "exited")
         if not status["exited"]:
             return None
         code = int(status.get("exitcode", -int(status.get("signal", 0))))
@@ -108,6 +109,7 @@ class Agent:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(CALL_TIMEOUT_S)
         self.socket.connect(str(self.path))
+        self.lines = Lines(self.socket.fileno())
 
     def _synchronize(self, timeout_s: float) -> None:
         """Skip what the agent answered to somebody before; the agent repeats a number that only
@@ -118,7 +120,7 @@ class Agent:
         while self._receive(deadline).get("return") != number:
             pass
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, name: str, arguments: Mapping[str, Any], need: str) -> dict[str, Any]:
         self.alive()
         if self.socket is None:
             self.connect(CALL_TIMEOUT_S)
@@ -132,28 +134,26 @@ class Agent:
             if isinstance(error, OSError):
                 raise DeviceTimeout("the agent's port was closed", self.name) from None
             raise
-        if "error" in answer:
-            raise RunFailed(f"{name}: {answer['error'].get('desc', answer)}", self.name)
-        return dict(answer["return"])
+        found = answer.get("return")
+        if not isinstance(found, dict) or need not in found:
+            said = answer.get("error", answer)
+            said = said.get("desc", said) if isinstance(said, dict) else said
+            raise RunFailed(f"{name}: {said}", self.name, "read its log")
+        return found
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self.socket is not None, "connect comes first"
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        assert self.socket is not None
-        while b"\n" not in self.kept:
-            self.socket.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                piece = self.socket.recv(1 << 16)
-            except TimeoutError:
-                raise DeviceTimeout("the agent does not answer", self.name) from None
-            if not piece:
-                self.alive()
-                raise DeviceTimeout("the agent's port was closed", self.name)
-            self.kept += piece
-        line, _, self.kept = self.kept.partition(b"\n")
-        return dict(json.loads(line))
+        try:
+            line = self.lines.next(max(0.01, deadline - time.monotonic()))
+        except TimeoutError:
+            raise DeviceTimeout("the agent does not answer", self.name) from None
+        if not line.endswith(b"\n"):
+            self.alive()
+            raise DeviceTimeout("the agent's port was closed", self.name)
+        return said_json(line, "", self.name, "read its log")
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

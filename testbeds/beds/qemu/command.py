@@ -50,7 +50,7 @@ def finished(
         with uninterrupted():
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, start_new_session=True, cwd=cwd, env=env,
+                errors="replace", start_new_session=True, cwd=cwd, env=env,
             )  # fmt: skip
         out, err = process.communicate(timeout=timeout_s)
     except BaseException:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import last_line
 from offstage.testbeds.beds.qemu.agent import Agent
 from offstage.testbeds.beds.qemu.images import AARCH64, Image, needs
 
@@ -90,9 +91,8 @@ class Guest:
         """RunFailed with the last line of its console where the guest has ended."""
         if self.process.alive():
             return
-        lines = self.console.read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()] or ["it said nothing"]
-        raise RunFailed(f"the guest ended: {said[-1]}", str(self.console), "read that log")
+        said = last_line(self.console.read_text(encoding="utf-8", errors="replace"))
+        raise RunFailed(f"the guest ended: {said}", str(self.console), "read that log")
 
     @property
     def console(self) -> Path:

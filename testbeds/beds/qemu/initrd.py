@@ -71,7 +71,7 @@ def _depmod(tree: Path, version: str) -> None:
     program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin") or "depmod"
     done = subprocess.run(
         [program, "-b", str(tree), version],
-        check=False, capture_output=True, text=True, timeout=120,
+        check=False, capture_output=True, errors="replace", timeout=120,
     )  # fmt: skip
     if done.returncode != 0:
         raise RunFailed(f"failed: {done.stderr.strip()}", "depmod")

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.bindings.outside import decode_json
+from offstage.bindings.outside import decode_json, last_line
 from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
 from offstage.testbeds.beds.qemu.command import uninterrupted
@@ -167,8 +167,8 @@ def alone() -> Iterator[None]:
 def checked(done: Done, guest: Guest, what: str) -> Done:
     """RunFailed, with the last line that it said, where a command in a guest failed."""
     if done.code != 0:
-        said = (done.err.strip() or done.out.strip()).splitlines() or ["it said nothing"]
-        raise RunFailed(f"{what} ended with {done.code}: {said[-1]}", guest.name)
+        said = last_line(done.err if done.err.strip() else done.out)
+        raise RunFailed(f"{what} ended with {done.code}: {said}", guest.name)
     return done
 
 
@@ -214,7 +214,7 @@ def _drive(out: Path, fdp: bool) -> list[str]:
 
 def _has_fdp() -> bool:
     done = subprocess.run([AARCH64.emulator, "-device", "nvme-subsys,help"], check=False,
-                          capture_output=True, text=True, timeout=30)  # fmt: skip
+                          capture_output=True, errors="replace", timeout=30)  # fmt: skip
     return "fdp=" in done.stdout
 
 

@@ -12,7 +12,6 @@ RunFailed where a block was corrupt or none was checked, or a decision or a byte
 
 import contextlib
 import hashlib
-import json
 import shutil
 import subprocess
 import time
@@ -22,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import zmq.auth
 
 from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.bindings.outside import BYTES_MAX, last_line, said_json
 from offstage.host.models import geometry
 from offstage.testbeds.beds.daemon_process import write_config
 from offstage.testbeds.beds.qemu.guest import Guest
@@ -134,14 +135,28 @@ def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any
 
 def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
     deadline = time.monotonic() + READY_TIMEOUT_S
-    line = folder.with_suffix(".ready")
+    line, log = folder.with_suffix(".ready"), folder.with_suffix(".log")
     while not (line.exists() and line.read_bytes().endswith(b"\n")):
         ended = guest.agent.poll(pid)
         if ended is not None or time.monotonic() > deadline:
-            log = folder.with_suffix(".log")
             raise RunFailed(f"the daemon did not start: {_last(log)}", str(log), "read that log")
         time.sleep(0.3)
-    return dict(json.loads(line.read_text(encoding="utf-8")))
+    with line.open("rb") as file:
+        return said_json(file.read(BYTES_MAX + 1), _last(log), str(line), "read that log",
+                         needs=("endpoint", "storage"))  # fmt: skip
+
+
+class _Figures(msgspec.Struct):
+    demands: int
+    hit: float
+    late: float
+    miss: float
+    blocks_verified: int
+    blocks_corrupt: int
+
+
+class _Headlines(msgspec.Struct):
+    runs: list[_Figures]
 
 
 def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[str, Any]:
@@ -157,11 +172,10 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     done = guest.agent.run(["/bin/sh", "-c", command], RUN_TIMEOUT_S)
     if done.code != 0:
         raise RunFailed(f"the host agent failed: {_last(log)}", str(log), "read that log")
-    (figures,) = json.loads(done.out)["runs"]
-    if not figures["blocks_verified"]:
+    found = said_json(done.out, _last(log), str(log), "read that log", _Headlines)
+    if not found.runs or not found.runs[0].blocks_verified:
         raise RunFailed("no block was checked", str(folder))
-    names = ("demands", "hit", "late", "miss", "blocks_verified", "blocks_corrupt")
-    return {"fabric": sizes.fabric, **{name: figures[name] for name in names}}
+    return {"fabric": sizes.fabric, **msgspec.to_builtins(found.runs[0])}
 
 
 def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[str, Any]:
@@ -172,7 +186,8 @@ def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[
         done = guest.agent.run([OFFSTAGE, "dpu", "replay", inside, "--format", "json"],
                                REPLAY_TIMEOUT_S)  # fmt: skip
         checked(done, guest, f"the replay of {recorded}'s log")
-        agreed[name] = int(json.loads(done.out)["agreed"])
+        agreed[name] = int(said_json(done.out, done.err, guest.name, "read its log",
+                                     needs=("agreed",))["agreed"])  # fmt: skip
         progress.advance(1)
     if len(set(agreed.values())) != 1:
         raise RunFailed(f"the machines count decisions differently: {agreed}", str(log))
@@ -248,11 +263,9 @@ def _sha256(path: Path) -> str:
 
 def _qemu_version() -> str:
     done = subprocess.run([AARCH64.emulator, "--version"], check=False, capture_output=True,
-                          text=True, timeout=30)  # fmt: skip
+                          errors="replace", timeout=30)  # fmt: skip
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 
 def _last(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    said = [line for line in lines if line.strip()]
-    return said[-1] if said else "it said nothing"
+    return last_line(log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")

@@ -12,6 +12,7 @@ from typing import Any
 
 import offstage
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.outside import last_line, said_json
 
 __all__ = ["Engine", "engine"]
 
@@ -39,7 +40,7 @@ class Engine:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(MARK):
-                self._lines.put(json.loads(line.removeprefix(MARK)))
+                self._lines.put(line.removeprefix(MARK))
         self._lines.put(None)
 
     def send(self, **line: Any) -> None:
@@ -59,7 +60,7 @@ class Engine:
             raise self._failed(f"no answer in {timeout_s:.0f} s") from None
         if found is None:
             raise self._failed("it has ended")
-        return dict(found)
+        return self._decoded(found)
 
     def ready(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Lines that are there, after a wait for the first."""
@@ -71,12 +72,15 @@ class Engine:
                 found.append(self._lines.get_nowait())
         if None in found:
             raise self._failed("it has ended")
-        return found
+        return [self._decoded(one) for one in found]
+
+    def _decoded(self, line: str) -> dict[str, Any]:
+        return said_json(line, self._log.read_text(errors="replace"), "the engine",
+                         f"read {self._log}")  # fmt: skip
 
     def _failed(self, what: str) -> RunFailed:
-        said = self._log.read_text(errors="replace").strip().splitlines()
-        return RunFailed(what, "the engine", f"its last line, of {self._log}: "
-                         f"{said[-1] if said else ''}")  # fmt: skip
+        said = last_line(self._log.read_text(errors="replace"))
+        return RunFailed(what, "the engine", f"its last line, of {self._log}: {said}")
 
 
 @contextlib.contextmanager
@@ -91,7 +95,7 @@ def engine(
     words = [str(python), "-m", PROCESS, str(model), json.dumps(connector), json.dumps(arguments)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, errors="replace",
             env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(source)} | environment,
         )  # fmt: skip
     running = Engine(process, log)

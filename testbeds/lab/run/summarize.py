@@ -241,7 +241,7 @@ def _commit() -> str:
     """The commit of a checkout, `-dirty` behind it where files were changed; empty elsewhere."""
     ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        output = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True)
+        output = subprocess.run(ask, capture_output=True, errors="replace", timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return output.stdout.strip()

@@ -1,0 +1,69 @@
+"""What a process that we started says, within bounds: lines by a deadline, or its whole output.
+
+A process of ours may die, hang, or say something else than agreed, and so may a program of others;
+each is a RunFailed with one cause, the last line of its stderr where there is one. Owns nothing but
+the process while `ask` runs.
+"""
+
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from offstage.bindings.errors import RunFailed
+from offstage.bindings.outside import BYTES_MAX, last_line
+
+__all__ = ["Lines", "ask"]
+
+_PIECE_BYTES = 1 << 16
+
+
+class Lines:
+    """Lines out of a descriptor that somebody else owns, one at a time."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.kept = fd, b""
+
+    def next(self, wait_s: float) -> bytes:
+        """The next line, with its end; what there is of it where the other end closed. TimeoutError
+        where none came in time; RunFailed where it has no end."""
+        until_s = time.monotonic() + wait_s
+        while b"\n" not in self.kept:
+            if len(self.kept) > BYTES_MAX:
+                raise RunFailed(f"it says a line of more than {BYTES_MAX:,} bytes")
+            left_s = max(0.0, until_s - time.monotonic())
+            if not select.select([self.fd], [], [], left_s)[0]:
+                raise TimeoutError
+            piece = os.read(self.fd, _PIECE_BYTES)
+            if not piece:
+                break
+            self.kept += piece
+        line, end, self.kept = self.kept.partition(b"\n")
+        return line + end
+
+
+def ask(
+    words: Sequence[str], where: str, mend: str, timeout_s: float, *, given: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> tuple[bytes, str]:  # fmt: skip
+    """What a program prints, at most BYTES_MAX and one more, and its stderr. RunFailed where it is
+    not there, does not end in time, or ends with another code than 0."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            done = subprocess.run(words, input=given.encode(), stdout=out, stderr=err, check=False,
+                                  timeout=timeout_s, env=environ)  # fmt: skip
+            what = f"ended with {done.returncode}" if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            what = f"did not end in {timeout_s:.0f} s"
+        except OSError as error:
+            raise RunFailed(f"{words[0]} does not start ({error.strerror})", where, mend) from None
+        out.seek(0)
+        err.seek(max(0, err.seek(0, os.SEEK_END) - _PIECE_BYTES))
+        said, complaint = out.read(BYTES_MAX + 1), err.read().decode(errors="replace")
+    if what:
+        name = Path(words[0]).name
+        raise RunFailed(f"{name} {what}: {last_line(complaint)}", where, mend)
+    return said, complaint

@@ -11,8 +11,9 @@ import typer
 from rich.text import Text
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.bench_tables import TABLES
-from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit
+from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, plain
 
 __all__ = ["register"]
 
@@ -370,9 +371,10 @@ def _finish(
     from offstage.testbeds.report.page.files import write_text
 
     if out is not None:
-        write_text(out, json.dumps(result, indent=1) + "\n")
-    table, notes = TABLES[name](result)
-    emit(result, form, Group(table, *(Text(note, style="dim") for note in notes)))
+        write_text(out, json.dumps(result, indent=1, default=plain) + "\n")
+    table, about = TABLES[name](result)
+    told = [Text(line) for line in note_lines(result.get("notes", ()))]
+    emit(result, form, Group(*told, table, *(Text(line, style="dim") for line in about)))
     missed = missed_aims(result)
     if strict and missed:
         raise RunFailed(f"missed: {'; '.join(missed)}", f"bench {name}", "see the table; on a "

@@ -87,7 +87,6 @@ def storage_table(result: Mapping[str, Any]) -> Drawn:
         f"measured beside {result['reference']} on {result['path']}, seed {result['seed']}: the "
         f"ratio is the median of {result['rounds']} rounds; both read into the same memory, base "
         "pages or huge ones",
-        *map(str, result["notes"]),
         "* emulated, beside the figures published for the drive; late: reads that ended later than "
         "the model says; where many did, the figure is this machine's",
     ]

@@ -179,7 +179,7 @@ def emit(result: Any, form: Format, text: Any) -> None:
     from offstage.testbeds.cli.folded import folded
 
     if form is Format.json:
-        sys.stdout.write(json.dumps(result, default=_plain) + "\n")
+        sys.stdout.write(json.dumps(result, default=plain) + "\n")
     else:
         Console(soft_wrap=True).print(folded(text))
 
@@ -255,7 +255,8 @@ def _shown(value: object) -> str:
 
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """What JSON has no form of, in one that it has."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     return value.item() if hasattr(value, "item") else str(value)

@@ -77,11 +77,15 @@ def _run(
 ) -> None:
     import msgspec
     from rich.console import Group
+    from rich.text import Text
 
     from offstage import __version__
+    from offstage.bindings.notes import note_lines
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.pod.execute import compute, write_parquet
-    from offstage.testbeds.lab.pod.summary import PodSummary, beside, rows_of
+    from offstage.testbeds.lab.pod.requests import trace_notes
+    from offstage.testbeds.lab.pod.summary import PodSummary, beside, of_seeds, rows_of
+    from offstage.testbeds.lab.results.vacuous import seeds_alike
     from offstage.testbeds.lab.run.execute import default_jobs
     from offstage.testbeds.report.lab.pod import pod_sentence, pod_table, write_pod_results
 
@@ -95,16 +99,18 @@ def _run(
         version=__version__, command=shlex.join(["offstage", *sys.argv[1:]]),
         spec=msgspec.to_builtins(spec), points=points, rows=rows,
         beside=[one for run in runs for one in beside(run, rows, spec.deadline_ns / 1e9)],
+        notes=[*trace_notes(spec), *seeds_alike(of_seeds(points))],
     )  # fmt: skip
     paths = write_pod_results(summary, out) | {"points": out / "points.parquet"}
     write_parquet(points, paths["points"])
     document = {
-        "sentence": pod_sentence(summary), "rows": msgspec.to_builtins(rows),
+        "sentence": pod_sentence(summary), "notes": summary.notes,
+        "rows": msgspec.to_builtins(rows),
         "beside": msgspec.to_builtins(summary.beside),
         **{name: str(path) for name, path in paths.items()},
     }  # fmt: skip
-    emit(document, form, Group(pod_table(summary), "", pod_sentence(summary), "",
-                               *map(str, paths.values())))  # fmt: skip
+    lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]
+    emit(document, form, Group(pod_table(summary), *map(Text, lines)))
 
 
 def toml_value(text: str) -> Any:

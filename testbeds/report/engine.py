@@ -58,6 +58,7 @@ def render(found: Mapping[str, Any], version: str) -> str:
     return page(
         title="Offstage: an engine on the tier", sentence=_sentence(found), setup=_scale(found),
         tiles="", sections=sections, foot="", version=version, kind="engine report",
+        notes=dict.fromkeys(found.get("notes", ()), ""),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.testbeds.workloads.requests.importer import open_trace
 
 __all__ = ["Arrival", "Arrivals", "arrivals_of"]
@@ -39,6 +40,8 @@ class Arrivals:
     """Tokens for each of the trace's."""
     hurry: float
     """The trace's seconds in one of ours."""
+    notes: tuple[Note, ...] = ()
+    """What its reader passed over, changed or doubts."""
 
     @property
     def reuse(self) -> float:
@@ -93,4 +96,4 @@ def arrivals_of(
                 outputs)
         for one in rows if one.block_ids
     ]  # fmt: skip
-    return Arrivals(requests, path.name, tokens / block, span_s / seconds)
+    return Arrivals(requests, path.name, tokens / block, span_s / seconds, trace.notes)

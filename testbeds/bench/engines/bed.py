@@ -88,6 +88,7 @@ def connector(tier: Tier, switches: dict[str, Any]) -> dict[str, Any]:
 def traffic_of(bed: Bed, traffic: Arrivals, rounds: int) -> dict[str, Any]:
     """What was asked, for table and page."""
     return {
+        "notes": list(traffic.notes),
         "trace": traffic.trace, "scale": traffic.scale, "hurry": traffic.hurry,
         "requests": len(traffic.requests), "reuse": traffic.reuse, "rounds": rounds,
         "tokens": [len(one.prompt) for one in traffic.requests],

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.sessions import generated_chunks, root, trace_chunks
@@ -71,6 +72,8 @@ class Traced:
     begin_s: float
     span_s: float
     seconds: float
+    notes: tuple[Note, ...] = ()
+    """What its reader passed over, changed or doubts."""
 
     @property
     def compression(self) -> float:
@@ -91,11 +94,11 @@ def of_trace(
         last_s = float(arrivals[-1] - arrivals[0])
         raise BadInput(f"no request from {begin_s:g} s on", str(path),
                        f"it ends after {last_s:g} s: choose another --begin")  # fmt: skip
-    lasted_s = min(span_s, float(arrivals[-1]) - first_s)
+    lasted_s = max(min(span_s, float(arrivals[-1]) - first_s), 1e-9)  # all may come at once
     parent, asks = root(0, "pod trace"), []
     for request in islice(requests_in_blocks(trace), int(begin), int(end)):
         chunks = trace_chunks(parent, request, request.input_tokens, CHUNK_TOKENS)
         if chunks:
             at_s = (request.timestamp_ms / 1e3 - first_s) * seconds / lasted_s
             asks.append(Ask(at_s, tuple(chunks)))
-    return Traced(asks, path.name, begin_s, lasted_s, seconds)
+    return Traced(asks, path.name, begin_s, lasted_s, seconds, trace.notes)

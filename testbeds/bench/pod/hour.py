@@ -81,6 +81,7 @@ def bench_hour(
         "provenance": "measured", "trace": traced.trace, "begin_s": traced.begin_s,
         "span_s": traced.span_s, "seconds": took_s, "compression": traced.span_s / took_s,
         "compression_asked": traced.compression, "deadline_s": deadline_s, "seed": seed,
+        "notes": list(traced.notes),
         "hosts": HOSTS, "block_bytes": PAYLOAD_BYTES, "blocks_distinct": distinct,
         "blocks_filled": board.moved_blocks()[0], "blocks_copied": board.moved_blocks()[1],
         "with_etcd": "etcd0" in live.bed.processes,

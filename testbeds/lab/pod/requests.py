@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.lab.pod.spec import PodSpec
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["Requests", "requests_of"]
+__all__ = ["Requests", "requests_of", "trace_notes"]
 
 I64 = NDArray[np.int64]
 SPREAD = 0.1
@@ -52,10 +54,21 @@ def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
     return one if tenants == 1 else _repeated(one, tenants, seed)
 
 
+def trace_notes(spec: PodSpec) -> list[Note]:
+    """What the reader of the spec's trace passed over, changed or doubts."""
+    if not spec.trace:
+        return []
+    return list(_opened(spec.trace, spec.requests, spec.time_unit).notes)
+
+
+def _opened(path: str, count: int, time_unit: str) -> Trace:
+    return open_trace([Path(path)], limit=count, time_unit=time_unit or None)
+
+
 @lru_cache(maxsize=1)
 def _traced(path: str, count: int, time_unit: str) -> Requests:
     """BadInput for a file that is no trace, or without blocks or requests."""
-    trace = open_trace([Path(path)], limit=count, time_unit=time_unit or None)
+    trace = _opened(path, count, time_unit)
     trace.need_blocks("a pod")
     numbers: dict[int, int] = {}
     blocks: list[int] = []

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
 from offstage.testbeds.lab.pod.figures import PodPoint
 
-__all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "rows_of"]
+__all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "of_seeds", "rows_of"]
 
 POD_JSON = "pod.json"
 LIVE_BYTES_MAX = 64 << 20
@@ -61,6 +62,7 @@ class PodSummary(msgspec.Struct, frozen=True, kw_only=True):
     points: list[PodPoint]
     rows: list[Row]
     beside: list[Beside]
+    notes: list[Note] = []
     kind: str = "pod"
     provenance: str = "modelled"
 
@@ -86,6 +88,15 @@ def rows_of(points: Sequence[PodPoint]) -> list[Row]:
             not_back=len(losses) - len(back),
         ))  # fmt: skip
     return rows
+
+
+def of_seeds(points: Sequence[PodPoint]) -> list[list[bytes]]:
+    """Of each pod, schedule and fault, all that every seed gave."""
+    gave: dict[tuple[int, str, str], list[bytes]] = {}
+    for one in points:
+        found = msgspec.json.encode(msgspec.structs.replace(one, seed=0))
+        gave.setdefault((one.daemons, one.schedule, one.fault), []).append(found)
+    return list(gave.values())
 
 
 class _Member(msgspec.Struct):

@@ -2,15 +2,16 @@
 
 A buffer, or an HBM pool, that holds the whole context has every hit that there is to have after
 first touches, whatever was read ahead; so has a selection that is the whole context. With few
-requests there is no interval to speak of. Pure functions of the points; nothing can fail.
+requests there is no interval to speak of, nor with seeds that all give the same. Pure functions of
+the points; nothing can fail.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from offstage.bindings.notes import Note
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, PointSummary
 
-__all__ = ["notes_of", "why_vacuous"]
+__all__ = ["notes_of", "seeds_alike", "why_vacuous"]
 
 
 def why_vacuous(point: PointSummary) -> list[str]:
@@ -41,3 +42,14 @@ def notes_of(points: Sequence[PointSummary]) -> list[Note]:
         Note("says-little", f"says little of a policy: {why} ({count} of {len(points)} points)")
         for why, count in found.items()
     ]
+
+
+def seeds_alike(points: Iterable[Sequence[bytes]]) -> list[Note]:
+    """A note where seeds have no effect; of each point, all that every seed of it gave."""
+    several = [gave for gave in points if len(gave) > 1]
+    alike = sum(len(set(gave)) == 1 for gave in several)
+    if not alike:
+        return []
+    return [Note("seeds-unused", "all seeds give the same, since nothing is drawn: they have no "
+                 f"effect, and intervals over them mean nothing ({alike} of {len(several)} points)",
+                 "give one seed")]  # fmt: skip

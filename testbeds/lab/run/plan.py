@@ -164,14 +164,18 @@ def _trace_sessions(spec: Spec, trace: "Trace", unit_tokens: int) -> "list[Trace
 
 
 def trace_notes(spec: Spec) -> list[Note]:
-    """What a reader must know of the trace that generated sessions have their lengths of."""
+    """What a reader must know of the trace that a run takes its requests, or its generated sessions
+    their lengths, of."""
     from offstage.testbeds.workloads.requests.importer import open_trace
     from offstage.testbeds.workloads.requests.in_vain import unused
 
     work, shape = spec.workload, spec.geometry
-    if work.kind != "generated" or not work.trace:
+    path = work.file if work.kind == "requests" else work.trace
+    if work.kind not in ("requests", "generated") or not path:
         return []
-    trace = open_trace(trace_path(work.trace), time_unit=work.time_unit or None)
+    trace = open_trace(trace_path(path), time_unit=work.time_unit or None)
+    if work.kind == "requests":
+        return list(trace.notes)
     sessions = _trace_sessions(spec, trace, shape.granule_tokens or shape.block_tokens)
     block = shape.block_tokens
     return [*trace.notes, *unused(

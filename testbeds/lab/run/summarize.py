@@ -32,7 +32,7 @@ from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, Le
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
 from offstage.testbeds.lab.results.tiers import tiers_served
-from offstage.testbeds.lab.results.vacuous import notes_of
+from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
@@ -52,6 +52,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     points = [point for variant in experiment.variants for point in variant.points]
     progress.start("figures", len(points))
     summaries: list[PointSummary] = []
+    gave: dict[int, list[bytes]] = {}
     failed = [Failed(point=label, message=message) for label, message in experiment.refused]
     unmeasured: list[Failed] = []
     said = {
@@ -61,7 +62,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     }
     with LedgerFile(out / LEDGER_NAME, said) as ledger:
         for variant in experiment.variants:
-            found, alone = _variant(experiment, variant, folder, ledger, progress)
+            found, alone = _variant(experiment, variant, folder, ledger, gave, progress)
             summaries += found
             unmeasured += alone
     for failure in experiment.failures:
@@ -76,7 +77,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
         spec=spec,
         manifest=manifest(experiment),
         points=summaries,
-        notes=[*notes_of(summaries), *_drawn(experiment)],
+        notes=[*notes_of(summaries), *seeds_alike(gave.values()), *_drawn(experiment)],
         failed=list({one.point + one.message: one for one in [*failed, *unmeasured]}.values()),
         requests=[
             row
@@ -96,6 +97,9 @@ def _drawn(experiment: Experiment) -> list[Note]:
                   "rate") for share in shares]  # fmt: skip
     traced = {msgspec.json.encode((one.workload, one.geometry)): one for one in specs}
     notes += dict.fromkeys(note for spec in traced.values() for note in trace_notes(spec))
+    if len(specs[0].seeds) > 1 and any(one.kind == "requests" for one in works):
+        notes.append(Note("seeds-unused", f"caches of requests have seed {specs[0].seeds[0]} alone:"
+                          " the others have no effect", "give one seed"))  # fmt: skip
     if not any(one.foretold for one in works):
         return notes
     return [*notes, Note("foretold-drawn", "what is foretold is drawn with the agreement measured "
@@ -110,9 +114,11 @@ def _name(variant: Variant, point: Point) -> str:
 
 
 def _variant(
-    experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile, progress: Progress
-) -> tuple[list[PointSummary], list[Failed]]:
-    """The figures of its points; those that ran and have nothing to be compared with, as failed."""
+    experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile,
+    gave: dict[int, list[bytes]], progress: Progress,
+) -> tuple[list[PointSummary], list[Failed]]:  # fmt: skip
+    """The figures of its points; those that ran and have nothing to be compared with, as failed.
+    `gave` gets of each point a digest of what each seed gave."""
     spec, code = variant.spec, experiment.code
     runs: dict[int, list[RunTotals]] = {}
     names = {seed: Task(spec, seed, variant.points).parts(code) for seed in spec.seeds}
@@ -126,6 +132,8 @@ def _variant(
             run = parts.read_run(path)
             ledger.add(point.number, seed, run.rows)
             runs[point.number].append(totals(run))
+            digest = hashlib.sha256(run.rows.tobytes()).digest()
+            gave.setdefault(point.number, []).append(digest)
     bounds: list[dict[parts.BoundKey, BoundTotals]] = []
     for seed in spec.seeds:
         path = folder / f"{Task(spec, seed, ()).parts(code)[0]}.npz"

@@ -106,7 +106,7 @@ def render(summary: PodSummary) -> str:
         f"segments of {spec['segment_tokens']:,} tokens. Modelled: no daemon was run.",
         tiles=_tiles(summary), sections=sections, foot=facts("What was asked", spec)
         + tag("p", f"<code>{escape(summary.command)}</code>"), version=summary.version,
-        kind="pod report",
+        kind="pod report", notes=dict.fromkeys(summary.notes, ""),
     )  # fmt: skip
 
 

@@ -77,8 +77,11 @@ def open_trace(
             f"a time unit, and times of format {found.name} are no numbers", "--time-unit",
             f"give one of {', '.join(PER_SECOND)}" if found.time_unit else "leave it out",
         )  # fmt: skip
-    trace = found.read(Source(paths, limit, seed, part, time_unit))
+    source = Source(paths, limit, seed, part, time_unit)
+    trace = found.read(source)
     notes = trace.origin.notes
+    if unread := str(source.unread):
+        notes = (*notes, f"keys that format {found.name} does not read have no effect: {unread}")
     if time_unit and time_unit != found.time_unit:
         notes = (*notes, f"times read as {time_unit}; format {found.name} has {found.time_unit}")
     if not time_unit and (note := _implausible(trace, found.time_unit)):

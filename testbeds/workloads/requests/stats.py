@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from offstage.bindings.bounds import Demands, belady
-from offstage.bindings.notes import Note
+from offstage.bindings.notes import Note, note_lines
 from offstage.bindings.prefix import Ideal, distances, ideal
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
 from offstage.testbeds.workloads.requests.trace import Request
@@ -287,14 +289,14 @@ def to_dict(info: TraceInfo) -> dict[str, Any]:
 Row = tuple[str, str, str]
 
 
-def render(info: TraceInfo) -> Table:
-    """What, value and meaning, one figure a row; what the format does not have is left out."""
-    table = Table(title=info.trace, title_justify="left", show_header=False)
+def render(info: TraceInfo) -> Group:
+    """What, value and meaning, one figure a row, under the notes; what the format does not have is
+    left out."""
+    table = Table(show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("meaning", style="dim", overflow="fold")
     rows = [
-        *(("note", "", str(note)) for note in info.notes),
         ("format", info.format, info.licence),
         ("requests", f"{info.request_count:,}", f"{info.tick_count:,} distinct arrival times"),
         ("duration", f"{info.duration_s:,.0f} s", "first to last arrival"),
@@ -311,7 +313,7 @@ def render(info: TraceInfo) -> Table:
         rows += _session_rows(info.sessions)
     for row in rows:
         table.add_row(*row)
-    return table
+    return Group(Text(info.trace), *map(Text, note_lines(info.notes)), table)
 
 
 def _block_rows(info: BlockInfo) -> list[Row]:

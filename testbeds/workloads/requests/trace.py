@@ -7,12 +7,13 @@ repaired silently, since a missing request changes every hit rate that follows.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, printable
 from offstage.bindings.outside import json_line
 from offstage.testbeds.workloads.requests.containers import opened
 
@@ -22,6 +23,7 @@ __all__ = [
     "LeftOut",
     "Limits",
     "Request",
+    "Unread",
     "Window",
     "choose",
     "decoded",
@@ -89,10 +91,65 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, raw
 
 
-def decoded(decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected: str) -> Row:
-    """One line of a trace. BadInput distinguishes blank, torn, foreign and wrong lines."""
+class Unread:
+    """Keys of a trace's objects that its reader does not take in, and how often each was there:
+    they have no effect, and a note says so."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, int] = {}
+
+    def count(self, raw: bytes | msgspec.Raw, kind: Any) -> None:
+        """Of one object that `kind` was made of, and of the objects in it."""
+        known = _keys_of(kind)
+        for key, value in _OBJECT.decode(raw).items():
+            if key not in known:
+                name = key if key in self.times or len(self.times) < KEYS_MAX else OTHERS
+                self.times[name] = self.times.get(name, 0) + 1
+            elif (inner := known[key]) is not None and bytes(value) != b"null":
+                for one in _LIST.decode(value):
+                    self.count(one, inner)
+
+    def __str__(self) -> str:
+        """Those in most objects first; empty where there is none."""
+        most = sorted(self.times.items(), key=lambda one: (-one[1], one[0]))
+        shown = [f"{_shown(key)} ({f'{count:,} times' if count > 1 else 'once'})"
+                 for key, count in most[:KEYS_SHOWN]]  # fmt: skip
+        more = [f"and {len(most) - KEYS_SHOWN:,} more"] if len(most) > KEYS_SHOWN else []
+        return ", ".join([*shown, *more])
+
+
+KEYS_MAX, KEYS_SHOWN, KEY_LENGTH_MAX = 256, 12, 40
+"""Distinct keys that are counted by name, and named; characters that are shown of one."""
+OTHERS = "any other"
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@cache
+def _keys_of(kind: Any) -> dict[str, Any]:
+    """The keys that a struct reads, with the struct that each holds a list of, or None."""
+    return {one.encode_name: _struct_in(one.type) for one in msgspec.structs.fields(kind)}
+
+
+def _struct_in(kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next((found for one in get_args(kind) if (found := _struct_in(one))), None)
+
+
+def _shown(key: str) -> str:
+    shown = printable(key) or '""'
+    return shown if len(shown) <= KEY_LENGTH_MAX else shown[:KEY_LENGTH_MAX] + "..."
+
+
+def decoded(
+    decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected: str, unread: Unread
+) -> Row:
+    """One line of a trace; the keys that its type does not have are counted in `unread`. BadInput
+    distinguishes blank, torn, foreign and wrong lines."""
     try:
-        return json_line(decoder, raw, where, expected)
+        row = json_line(decoder, raw, where, expected)
     except BadInput as bad:
         if not raw.strip():
             raise BadInput("blank line", where, "remove it") from None
@@ -101,6 +158,9 @@ def decoded(decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected
                 "the last line is torn", where, "copy the file again, or delete that line"
             ) from None
         raise
+    unread.count(raw, decoder.type)
+    return row
+
 
 
 # Which requests of a trace a run takes: a window, chosen by rule and recorded in full.

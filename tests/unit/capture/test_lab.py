@@ -65,6 +65,21 @@ def test_from_a_text_to_figures(folder: Path) -> None:
     ).read_bytes()
 
 
+def test_seeds_of_what_is_recorded_are_noted(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recorded selections in a drive without jitter draw nothing: three seeds say as much as one,
+    and only the policy that draws differs."""
+    changed = ["--set", "seeds=[1,2,3]", "--set", "policy=[{use='none'},{use='none',"
+               "eviction='random'},{use='window'}]", "--out", "out", "--jobs", "1"]  # fmt: skip
+    assert run(["lab", "run", "captured.toml", *changed, "--format", "json"]) == 0
+    (told,) = (note["what"] for note in json.loads(capsys.readouterr().out)["notes"]
+               if note["code"] == "seeds-unused")  # fmt: skip
+    assert told.startswith("all seeds give the same") and told.endswith("(2 of 3 points)")
+    assert run(["lab", "run", "captured.toml", "--out", "one", "--jobs", "1"]) == 0
+    assert "all seeds give the same" not in capsys.readouterr().out, "one seed is no pattern"
+
+
 def test_another_file_under_the_same_name_is_run_anew(
     folder: Path, make_model: Any, text: Path
 ) -> None:

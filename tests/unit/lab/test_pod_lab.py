@@ -295,6 +295,22 @@ def test_the_command_writes_page_table_and_summary(
     assert load["live"] == 0.1 and load["lab"] == document["rows"][2]["means"]["load_cv"]
 
 
+def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys of the trace, and seeds where there is one daemon to choose; of several, none."""
+    trace = tmp_path / "t.jsonl"
+    tiny = Path(__file__).resolve().parents[2] / "golden/data/tiny_mooncake.jsonl"
+    trace.write_text(tiny.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
+    words = ("--trace", str(trace), "--seed", "1", "--seed", "2", "--set", 'faults=["none"]',
+             "--out", str(tmp_path / "o"), "--jobs", "1", "--format", "json")  # fmt: skip
+    for daemons, codes in (("1", ["trace", "seeds-unused"]), ("4", ["trace"])):
+        assert command(["lab", "pod", *words, "--daemons", daemons]) == 0
+        told = json.loads(capsys.readouterr().out)["notes"]
+        assert [one["code"] for one in told] == codes and "delay (" in told[0]["what"]
+        assert "do not read" not in told[0]["what"] and told[0]["what"] in (
+            tmp_path / "o/report.html"
+        ).read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

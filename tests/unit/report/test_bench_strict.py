@@ -1,11 +1,14 @@
-"""Does `--strict` make a missed aim the exit code, in whatever form a bench has its aims?"""
+"""Does `--strict` make a missed aim the exit code, in whatever form a bench has its aims, and do
+notes stand above the table?"""
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offstage.bindings.notes import Note
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.bench import missed_aims
 from offstage.testbeds.cli.bench_tables import TABLES
@@ -48,3 +51,18 @@ def test_strict_decides_after_the_file_is_written(
     assert run([*words, "--strict"]) == 1
     assert "missed: as fast as memcpy" in capsys.readouterr().err
     assert (tmp_path / "found.json").exists()
+
+
+def test_notes_stand_above_the_table_and_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = importlib.import_module("offstage.testbeds.bench.core")
+    found = {"notes": [Note("trace", "keys [x] have no effect")]}
+    monkeypatch.setattr(owner, "bench_core", lambda **_: found)
+    monkeypatch.setitem(TABLES, "core", lambda _: ("the table", []))
+    assert run(["bench", "core", "--out", str(tmp_path / "found.json")]) == 0
+    assert capsys.readouterr().out.split("\n")[:2] == [
+        "note: keys [x] have no effect", "the table",
+    ]  # fmt: skip
+    (note,) = json.loads((tmp_path / "found.json").read_text())["notes"]
+    assert note["what"] == "keys [x] have no effect"

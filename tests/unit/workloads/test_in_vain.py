@@ -1,6 +1,17 @@
 """What a trace says and a run of decode sessions does not use: is each told where it is so?"""
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offstage.testbeds.bench.engines.arrivals import arrivals_of
+from offstage.testbeds.bench.pod.asks import of_trace
+from offstage.testbeds.lab.pod.requests import trace_notes
+from offstage.testbeds.lab.pod.spec import load_spec
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace
+from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
 from offstage.testbeds.workloads.requests.in_vain import unused
 
 
@@ -35,3 +46,60 @@ def test_sessions_and_think_times_that_nobody_follows() -> None:
     assert codes(trace_of(sessions=True, think_s=2.0), [512, 448], [8, 3]) == {
         "sessions-unused", "think-unused",
     }  # fmt: skip
+
+
+HASHED = {"timestamp": 5, "input_length": 32, "output_length": 7, "hash_runs": [[4, 2]]}
+MOONCAKE = {"timestamp": 5, "input_length": 1024, "output_length": 7, "hash_ids": [4, 5]}
+CALL = {"timestamp": 5_000_000, "input": "x" * 300, "output": "y", "session_id": "s"}
+ASKED = {"t": 0.0, "in": 64, "out": 5, "hash_ids": [1]}
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "mooncake": [MOONCAKE | {"session_id": "a", "delay": 3}, MOONCAKE | {"chat_id": 7, "delay": 1}],
+    "sharegpt": [HASHED | {"delay": 3, "chat_id": 1}, HASHED | {"delay": 1, "session_id": "a"}],
+    "lmcache": [CALL | {"delay": 3, "chat_id": 1}, CALL | {"delay": 1, "turn": [{"a": [1]}]}],
+    "weka": [{"id": "a", "block_size": 64, "chat_id": 2, "requests": [
+        ASKED | {"delay": 1}, {"t": 1.0, "requests": [ASKED | {"delay": 2, "model": "m"}]},
+    ]}],
+    "offstage": [
+        {"offstage_trace": 1, "name": "n", "format": "f", "requests": 2, "chat_id": 3},
+        {"t": 0, "in": 64, "out": 1, "delay": 4}, {"t": 1, "in": 64, "out": 1, "delay": 5, "x": 0},
+    ],
+}  # fmt: skip
+UNREAD = {"mooncake": ("chat_id", "session_id"), "sharegpt": ("chat_id", "session_id"),
+          "lmcache": ("chat_id", "turn"), "weka": ("chat_id", "model"),
+          "offstage": ("chat_id", "x")}  # fmt: skip
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_keys_that_a_format_does_not_read_are_named_with_their_counts(
+    name: str, tmp_path: Path
+) -> None:
+    """Of each format, at every depth; and an import keeps the note."""
+    trace = open_trace(written(tmp_path / "t", ROWS[name]))
+    assert trace.origin.format == name or name == "offstage"
+    rest = ", ".join(f"{key} (once)" for key in UNREAD[name])
+    told = f"keys that format {name} does not read have no effect: delay (2 times), {rest}"
+    assert told in trace.origin.notes
+    write_trace(trace, tmp_path / "o")
+    assert told in [note.what for note in open_trace(tmp_path / "o").notes]
+
+
+def test_many_keys_are_counted_and_the_most_frequent_named(tmp_path: Path) -> None:
+    many = {f"k{number:04}": 0 for number in range(400)}
+    rows = [MOONCAKE | {"often": 0, "\x1b[2J" + "y" * 60: 0}, MOONCAKE | {"often": 1} | many]
+    (note,) = open_trace(written(tmp_path / "t", rows)).origin.notes
+    assert ": any other (146 times), often (2 times), " in note
+    assert note.endswith("and 245 more") and note.isprintable() and len(note) < 500
+
+
+def test_what_a_trace_says_in_vain_is_told_wherever_one_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path / "t", ROWS["mooncake"])
+    notes = open_trace(path).notes
+    made = arrivals_of(path, count=2, context_tokens=512, vocabulary=99, seconds=1.0, outputs=4,
+                       seed=1)  # fmt: skip
+    assert made.notes == of_trace(path, begin_s=0, span_s=9, seconds=1).notes == notes
+    assert tuple(trace_notes(load_spec(None, {"trace": str(path)}))) == notes

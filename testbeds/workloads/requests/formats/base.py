@@ -2,18 +2,20 @@
 
 A reader is given the files and yields a `Trace`. It may assume nothing about the bytes: whatever is
 not as its module says is a `BadInput` with file and line, and nothing is skipped. What it adds or
-changes (a common clock, an order, a length that the format does not have) stands in `Origin.notes`.
+changes (a common clock, an order, a length that the format does not have) stands in `Origin.notes`,
+and so do the keys that it does not take in.
 """
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.containers import on_disk
+from offstage.testbeds.workloads.requests.trace import Unread
 
 __all__ = ["PER_SECOND", "Format", "Head", "Source"]
 
@@ -38,7 +40,8 @@ class Source:
 
     limit: at most so many requests, counted in order of arrival. seed: of formats that are a
     generator. part: which part of a file with several, after a colon in the name of the format.
-    time_unit: what the times are in, where a user knows better.
+    time_unit: what the times are in, where a user knows better. unread: where the reader counts the
+    keys that it does not take in.
     """
 
     paths: tuple[Path, ...]
@@ -46,6 +49,7 @@ class Source:
     seed: int = 1
     part: str = ""
     time_unit: str | None = None
+    unread: Unread = field(default_factory=Unread)
 
     @property
     def path(self) -> Path:

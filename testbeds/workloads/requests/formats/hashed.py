@@ -43,7 +43,8 @@ def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
     with_sessions: bool | None = None
     per_s = source.per_second("ms")
     for number, raw in lines(path):
-        row, where = decoded(decoder, raw, f"{path}:{number}", _EXPECTED), f"{path}:{number}"
+        where = f"{path}:{number}"
+        row = decoded(decoder, raw, where, _EXPECTED, source.unread)
         if with_sessions is None:
             with_sessions = row.session is not None
         elif with_sessions != (row.session is not None):

@@ -64,9 +64,10 @@ def _read(source: Source) -> Trace:
     decoder = msgspec.json.Decoder(_Call)
     columns = Columns(LMCACHE_BLOCK_TOKENS, ordered=False)
     calls = [
-        (f"{path}:{number}", decoded(decoder, raw, f"{path}:{number}", _EXPECTED))
+        (where, decoded(decoder, raw, where, _EXPECTED, source.unread))
         for path in source.paths
         for number, raw in lines(path)
+        for where in [f"{path}:{number}"]
     ]
     if not calls:
         raise BadInput("the files hold no call", str(source.paths[0]), _EXPECTED)

@@ -2,7 +2,7 @@
 
 One JSON object per line (kvcache-ai/Mooncake, FAST25-release/traces):
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}`, with one
-hash id per 512 input tokens. Further keys are ignored, since derived traces carry some. The reader
+hash id per 512 input tokens. Further keys, such as derived traces carry, have no effect. The reader
 streams: it holds one line at a time, and every defect is a `BadInput` with file and line.
 """
 
@@ -15,7 +15,13 @@ import msgspec
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Columns, Trace, runs_of
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
-from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request, decoded, lines
+from offstage.testbeds.workloads.requests.trace import (
+    TRACE_BLOCK_TOKENS,
+    Request,
+    Unread,
+    decoded,
+    lines,
+)
 
 __all__ = ["FORMAT", "iterate"]
 
@@ -35,15 +41,17 @@ class _Row(msgspec.Struct, gc=False):
     hash_ids: tuple[_Count, ...]
 
 
-def iterate(path: str | Path, limit: int | None = None) -> Iterator[Request]:
+def iterate(
+    path: str | Path, limit: int | None = None, unread: Unread | None = None
+) -> Iterator[Request]:
     """Yields requests in file order, which is order of arrival; what stands after the limit is not
-    looked at.
+    looked at. Keys that are no part of a request are counted in `unread`.
 
     Raises BadInput (with file and line) for a missing or empty file, bad gzip, a torn last line,
     a line that is no JSON, a missing key, a wrong type, a negative number, a number of ids other
     than ceil(input_length / 512), and a timestamp before the one above it.
     """
-    path = Path(path)
+    path, unread = Path(path), Unread() if unread is None else unread
     if limit is not None and limit < 1:
         raise BadInput(f"limit of {limit} requests", str(path), "give a limit of 1 or more")
     decoder = msgspec.json.Decoder(_Row)
@@ -51,7 +59,7 @@ def iterate(path: str | Path, limit: int | None = None) -> Iterator[Request]:
     timestamp_ms = 0.0
     for number, raw in lines(path):
         where = f"{path}:{number}"
-        row = decoded(decoder, raw, where, _FORMAT)
+        row = decoded(decoder, raw, where, _FORMAT, unread)
         _check(row, timestamp_ms, where)
         timestamp_ms = row.timestamp
         yield Request(count, row.timestamp, row.input_length, row.output_length, row.hash_ids)
@@ -86,7 +94,7 @@ def _knows(head: Head) -> bool:
 def _read(source: Source) -> Trace:
     columns = Columns(TRACE_BLOCK_TOKENS, ordered=True)
     path, per_s = source.path, source.per_second("ms")
-    for row in iterate(path, source.limit):
+    for row in iterate(path, source.limit, source.unread):
         columns.add(
             f"{path}:{row.index + 1}",
             row.timestamp_ms / per_s,

@@ -60,7 +60,8 @@ def _read(source: Source) -> Trace:
     for number, raw in lines(path):
         where = f"{path}:{number}"
         if header is None:
-            header = decoded(msgspec.json.Decoder(_Header), raw, where, _EXPECTED)
+            header = decoded(msgspec.json.Decoder(_Header), raw, where, _EXPECTED,
+                             source.unread)  # fmt: skip
             if header.offstage_trace != VERSION:
                 raise BadInput(
                     f"version {header.offstage_trace} of the trace format",
@@ -69,7 +70,7 @@ def _read(source: Source) -> Trace:
                 )
             columns = Columns(header.block_tokens, ordered=True)
             continue
-        row = decoded(rows, raw, where, _EXPECTED)
+        row = decoded(rows, raw, where, _EXPECTED, source.unread)
         if row.runs and header.block_tokens is None:
             raise BadInput("runs of blocks without block_tokens in the header", where, _EXPECTED)
         columns.add(

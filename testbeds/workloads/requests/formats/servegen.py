@@ -80,15 +80,20 @@ def _text(file: IO[bytes], where: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _clients(source: Source) -> tuple[str, list[list[_Rate]]]:
-    """The folder taken, and the rates of each of its clients in order of their names."""
+def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
+    """The folder taken, the rates of each of its clients in order of their names, and what of the
+    archive is passed over."""
     path = source.path
     folders: dict[str, list[list[_Rate]]] = {}
     archive = members(path)
     if archive is None:
         raise BadInput("is no tar archive", str(path), _EXPECTED)
-    texts = {name: _text(file, f"{path}:{name}") for name, file in archive
-             if name.endswith(RATES_END)}  # fmt: skip
+    texts, others = {}, 0
+    for name, file in archive:
+        if name.endswith(RATES_END):
+            texts[name] = _text(file, f"{path}:{name}")
+        else:
+            others += 1
     for name in sorted(texts):
         rates = [
             _rate(line, f"{path}:{name}:{number}")
@@ -104,7 +109,10 @@ def _clients(source: Source) -> tuple[str, list[list[_Rate]]]:
         raise BadInput(
             f"no folder {part!r}", str(path), f"choose servegen:NAME of {', '.join(sorted(found))}"
         )
-    return part, found[part]
+    passed = [f"the rates of {name}" for name in sorted(found) if name != part]
+    passed += [f"{others:,} file{'s' * (others > 1)} without rates"] if others else []
+    passed.append("of each rate the coefficient of variation and the scale")
+    return part, found[part], ", ".join(passed)
 
 
 def _median_window(clients: list[list[_Rate]]) -> float:
@@ -142,7 +150,7 @@ def _lengths(
 
 
 def _read(source: Source) -> Trace:
-    folder, clients = _clients(source)
+    folder, clients, passed = _clients(source)
     start_s = _median_window(clients)
     columns = Columns(None, ordered=False)
     for number, rates in enumerate(clients):
@@ -163,6 +171,7 @@ def _read(source: Source) -> Trace:
     notes = (
         f"synthetic: drawn from the rates of {folder} at {start_s:.0f} s, seed {source.seed}",
         "lengths are not from this data set: log-normal as Azure's conversations of 2023",
+        f"of the archive these have no effect: {passed}",
     )
     return columns.finish(source.origin(FORMAT, *notes), source.limit)
 

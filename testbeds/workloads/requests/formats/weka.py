@@ -40,7 +40,6 @@ class _Entry(msgspec.Struct, gc=False):
     t: _Seconds
     input: _Count = msgspec.field(name="in", default=0)
     output: _Count = msgspec.field(name="out", default=0)
-    type: str = ""
     hash_ids: list[_Count] | None = None
     runs: list[tuple[_Count, _Count]] | None = None
     think: float | None = None
@@ -66,11 +65,11 @@ def _sessions(source: Source) -> Iterator[tuple[str, _Session]]:
             first = file.readline(FILE_BYTES_MAX)
             if first.strip() == b"{":  # indented: the whole file is one object
                 whole = first + file.read(FILE_BYTES_MAX)
-                yield str(path), decoded(decoder, whole, str(path), _EXPECTED)
+                yield str(path), decoded(decoder, whole, str(path), _EXPECTED, source.unread)
                 continue
         for number, raw in lines(path):
             where = f"{path}:{number}"
-            yield where, decoded(decoder, raw, where, _EXPECTED)
+            yield where, decoded(decoder, raw, where, _EXPECTED, source.unread)
 
 
 def _flat(

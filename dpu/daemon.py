@@ -176,9 +176,10 @@ class Daemon:
             secret, generated = tenant_secret(tenant, beside, self.runtime_dir)
             if generated:
                 publish_secret(self.runtime_dir, tenant.name, secret)
-            index = self.device.tenant_add(index_key(secret), slots, tenant.weight)
+            key = index_key(secret, tenant.sharing)
+            index = self.device.tenant_add(key, slots, tenant.weight)
             tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports, dirty,
-                                       tenant.secret_file))  # fmt: skip
+                                       tenant.secret_file, tenant.sharing))  # fmt: skip
             give(self.device, tenants[-1], tenant)
         return tenants
 
@@ -235,7 +236,7 @@ class Daemon:
         if self._watch_fd in ready:
             self._watch()
         for handed in self.attachments.serve(ready):
-            self.hosts.took(handed.ticket, handed.pid, handed.pidfd)
+            self.hosts.took(handed)
         for pidfd, host in processes.items():  # one that has just come may have a number of `ready`
             if pidfd in ready:
                 self.service.leave(host, "process gone")

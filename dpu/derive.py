@@ -15,7 +15,7 @@ from offstage.bindings.layouts import constant
 from offstage.bindings.units import format_size
 from offstage.dpu.budget import Budget
 from offstage.dpu.config import Config
-from offstage.dpu.options import MINUTE_NS, PolicyOptions, Storage
+from offstage.dpu.options import MINUTE_NS, PolicyOptions, Storage, Tenant
 from offstage.dpu.protocol import OPERATOR
 
 __all__ = ["Derived", "check_endpoint", "core_policy", "derive", "parse_host_port",
@@ -161,6 +161,18 @@ def _check_tenants(config: Config, where: str) -> None:
             raise BadInput("is listed twice", which, "give each tenant its own name")
         if tenant.secret and tenant.secret_file:
             raise BadInput("both secret and secret_file are given", which, "remove one")
+        if tenant.sharing == "user":
+            _check_users(config, tenant, which)
+
+
+def _check_users(config: Config, tenant: Tenant, which: str) -> None:
+    """Users are told apart by the kernel alone, where hosts come for descriptors."""
+    if not (tenant.users or tenant.groups):
+        raise BadInput("sharing is 'user', and nobody but the daemon's user may attach", which,
+                       "name its users or groups, or leave sharing out")  # fmt: skip
+    if "shm" not in config.daemon.fabrics:
+        raise BadInput("sharing is 'user', which shm alone can keep", which,
+                       "add shm to daemon.fabrics, or leave sharing out")  # fmt: skip
 
 
 def _check_block(config: Config, where: str) -> None:

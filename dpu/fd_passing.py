@@ -30,11 +30,13 @@ WAITING_MAX = 64  # connections that have not yet sent their token
 
 @dataclass(frozen=True)
 class Handed:
-    """A host took its descriptors: `ticket` is whose, `pid` the process, `pidfd` -1 if unknown."""
+    """A host took its descriptors: `ticket` is whose, `pid` the process, `pidfd` -1 if unknown,
+    `user` as the kernel names it."""
 
     ticket: bytes
     pid: int
     pidfd: int
+    user: int
 
 
 @dataclass
@@ -170,7 +172,7 @@ class FdPassing:
             pidfd = os.pidfd_open(pid) if pid > 0 else -1
         except OSError:
             pidfd = -1  # gone already, or in another pid namespace: the heartbeat decides
-        return Handed(ticket, pid, pidfd)
+        return Handed(ticket, pid, pidfd, waiting.peer.uid)
 
     def _drop(self, waiting: _Waiting) -> None:
         self._waiting.pop(waiting.connection.fileno(), None)

@@ -373,3 +373,7 @@ class Tenant(Settings, frozen=True):
         about("users of this machine who may attach over shm; empty, like groups: the daemon's"),
     ] = ()
     groups: Annotated[tuple[str, ...], about("groups whose members may, too")] = ()
+    sharing: Annotated[
+        Literal["tenant", "user"],
+        about("who is served whose bytes; user: each user only what that user put, over shm alone"),
+    ] = "tenant"

@@ -211,6 +211,7 @@ class Service:
             raise Refused("invalid", "this daemon's time is slower than the machine's",
                           request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
         self._check_enabled(request.fabric)
+        host.tenant.check_fabric(request.fabric)
         if request.fabric == "nixl":
             self._prepare_nixl(host.tenant.index)
         self.quotas.check(host.tenant, "ports")
@@ -258,14 +259,13 @@ class Service:
             self._nixl_tenants.add(tenant)
 
     def _session_open(self, host: Host, request: p.SessionOpen) -> p.Reply:
-        if host.port is None or host.tenant is None:
-            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        port, tenant = host.opens()
         if self.draining:
             raise draining()
-        check_selection(host.tenant, request.select_blocks)
-        self.quotas.check(host.tenant, "sessions")
+        check_selection(tenant, request.select_blocks)
+        self.quotas.check(tenant, "sessions")
         session = self.device.session_open(
-            host.port, request.sink_blocks, request.window_blocks, request.select_blocks,
+            port, request.sink_blocks, request.window_blocks, request.select_blocks,
             request.step_ns,
         )  # fmt: skip
         host.sessions.add(session)
@@ -278,7 +278,7 @@ class Service:
 
     def _append(self, host: Host, request: p.Append) -> p.Reply:
         _check_session(host, request.session)
-        chunks = self.device.session_append(request.session, request.contents)
+        chunks = self.device.session_append(request.session, host.names(request.contents))
         return p.Appended(
             keys=[chunk.key for chunk in chunks],
             store_keys=[chunk.store_key for chunk in chunks],
@@ -296,15 +296,14 @@ class Service:
         return p.Ok()
 
     def _sessions_open(self, host: Host, request: p.SessionsOpen) -> p.Reply:
-        if host.port is None or host.tenant is None:
-            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        port, tenant = host.opens()
         if self.draining and request.contents:
             raise draining()
         if any(len(one) % 16 or not one for one in request.contents):
             raise Refused("invalid", "a session's contents are no hashes of 16 bytes", host.name,
                           "use the same release on both sides")  # fmt: skip
         if request.contents:
-            check_selection(host.tenant, request.select_blocks)
+            check_selection(tenant, request.select_blocks)
         ending = (*request.closing, *request.deleting)
         for session in ending:
             _check_session(host, session)
@@ -312,11 +311,11 @@ class Service:
             raise Refused("invalid", "a session is named twice to be ended", host.name,
                           "name it once")  # fmt: skip
         if request.contents:
-            self.quotas.check(host.tenant, "sessions", len(request.contents) - len(ending))
+            self.quotas.check(tenant, "sessions", len(request.contents) - len(ending))
         self._sessions_end(host, request.closing, archive=True)
         self._sessions_end(host, request.deleting, archive=False)
         opened = self.device.sessions_open(
-            host.port, request.select_blocks, request.contents, request.due_ns
+            port, request.select_blocks, host.names(request.contents), request.due_ns
         )
         sessions = [one.session for one in opened if one.rc == 0]
         host.sessions.update(sessions)
@@ -452,7 +451,8 @@ class Service:
             for one in self.hosts.all()
         ]  # fmt: skip
         tenants = [
-            {"name": name, "slots": self.hosts.tenants[name].slot_count, **share,
+            {"name": name, "slots": self.hosts.tenants[name].slot_count,
+             "sharing": self.hosts.tenants[name].sharing, **share,
              "steps": self.device.step_times(self.hosts.tenants[name].index)}
             for name, share in self.quotas.look().items()
         ]

@@ -6,6 +6,7 @@ process is gone, is reclaimed: its port is detached, and with it every session, 
 had. One thread owns this, the daemon's loop.
 """
 
+import hashlib
 import hmac
 import os
 import secrets
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.private import read_secret
+from offstage.dpu.fd_passing import Handed
 from offstage.dpu.log import Log
 from offstage.dpu.login import outer_user, prove, prove_daemon
 from offstage.dpu.protocol import OPERATOR, VERSIONS, Challenge, Hello
@@ -59,6 +61,14 @@ class TenantState:
     port_max: int = 1 << 16
     dirty_max: int = 0
     secret_file: str = ""
+    sharing: str = "tenant"
+
+    def check_fabric(self, fabric: str) -> None:
+        """Refused where its users do not share, and hosts of this fabric are of none."""
+        if self.sharing == "user" and fabric != "shm":
+            raise Refused("forbidden", f"the users of {self.name!r} do not share, and who comes "
+                          f"over {fabric} is of no user", fabric, "attach over shm, or set the "
+                          "tenant's sharing to 'tenant'")  # fmt: skip
 
     @property
     def login_max(self) -> int:
@@ -68,7 +78,8 @@ class TenantState:
 
 @dataclass
 class Host:
-    """One logged-in peer. `tenant` is None for an operator; `port` is None before its attach."""
+    """One logged-in peer. `tenant` is None for an operator; `port` is None before its attach,
+    `user` before it has taken its descriptors, or where the kernel names none."""
 
     ticket: bytes
     name: str
@@ -79,7 +90,32 @@ class Host:
     fabric: str = ""
     pid: int = 0
     pidfd: int = -1
+    user: int | None = None
     sessions: set[int] = field(default_factory=set)
+
+    def opens(self) -> tuple[int, TenantState]:
+        """The port and tenant that it opens sessions with; Refused where it has no port yet, or
+        where the tenant's users do not share and nobody knows which of them this is."""
+        if self.port is None or self.tenant is None:
+            raise Refused("invalid", "the host has no port yet", self.name, "send Attach first")
+        if self.tenant.sharing == "user" and self.user is None:
+            raise Refused("forbidden", "the tenant's users do not share, and the kernel has not "
+                          "said whose host this is", self.name, "take the descriptors first, as a "
+                          "user that has a number outside of its container")  # fmt: skip
+        return self.port, self.tenant
+
+    def names(self, contents: list[bytes]) -> list[bytes]:
+        """What the device is told of chunks, each 16-byte hashes in a row: those, or where the
+        tenant's users do not share, this user's own, which no other user's can be made to equal."""
+        if self.opens()[1].sharing == "tenant":
+            return contents
+        assert self.user is not None
+        user = self.user.to_bytes(8, "little")
+        return [
+            b"".join(hashlib.blake2b(one[i : i + 16], digest_size=16, salt=user).digest()
+                     for i in range(0, len(one), 16))
+            for one in contents
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,6 +145,7 @@ class Hosts:
         self.operator_secret = operator_secret
         self.fabric_key = b""  # of the ZMQ fabric, for the daemon's proof
         self._user = outer_user(os.getuid(), Path("/proc/self/uid_map").read_text())
+        self._nameless = int(Path("/proc/sys/kernel/overflowuid").read_text())
         self._nobody = secrets.token_bytes(32)
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
@@ -218,14 +255,15 @@ class Hosts:
         """Hosts whose process is watched, by the descriptor that turns readable at its end."""
         return {host.pidfd: host for host in self._hosts.values() if host.pidfd >= 0}
 
-    def took(self, ticket: bytes, pid: int, pidfd: int) -> None:
+    def took(self, handed: Handed) -> None:
         """The host fetched its descriptors: from now on its process is watched."""
-        host = self._hosts.get(ticket)
+        host = self._hosts.get(handed.ticket)
         if host is None or host.pidfd >= 0:
-            if pidfd >= 0:
-                os.close(pidfd)
+            if handed.pidfd >= 0:
+                os.close(handed.pidfd)
             return
-        host.pid, host.pidfd = pid, pidfd
+        host.pid, host.pidfd = handed.pid, handed.pidfd
+        host.user = None if handed.user == self._nameless else handed.user
 
     def silent(self, timeout_s: float) -> list[Host]:
         """Hosts that said nothing for so long."""

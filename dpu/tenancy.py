@@ -217,9 +217,11 @@ def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
     _write_private(runtime_dir / f"{name}.secret", secret.hex())
 
 
-def index_key(secret: bytes) -> bytes:
-    """16 bytes that key the tenant's prefix hashes in the decision core."""
-    return hmac.new(secret, b"offstage index", hashlib.sha256).digest()[:16]
+def index_key(secret: bytes, sharing: str = "tenant") -> bytes:
+    """16 bytes that key the tenant's prefix hashes in the decision core. Where its users do not
+    share, what was put while they did is found by none."""
+    label = b"offstage index" if sharing == "tenant" else b"offstage index of users"
+    return hmac.new(secret, label, hashlib.sha256).digest()[:16]
 
 
 def metrics_token(secret: bytes) -> str:

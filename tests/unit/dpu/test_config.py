@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import Option, declared, show
-from offstage.dpu.config import SECTIONS, change_policy, load, rows
+from offstage.dpu.config import SECTIONS, change_policy, change_tenant, load, rows
 from offstage.dpu.derive import derive
 from offstage.dpu.options import PolicyOptions, Tenant
 from offstage.testbeds.cli import run
@@ -102,6 +102,27 @@ def test_values_that_contradict_each_other_are_refused(
     """Is each relation checked before the daemon opens anything?"""
     with pytest.raises(BadInput, match=words):
         derive(load(overrides=settings, environ={}))
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("sharing = 'host'\nusers = ['7']", r"\[\[tenant\]\] 1 sharing.*user"),
+        ("sharing = 'user'", "'a'.*nobody but the daemon's user.*name its users or groups"),
+        ("sharing = 'user'\ngroups = ['7']\n[daemon]\nfabrics = ['zmq']", "add shm to daemon"),
+    ],
+)
+def test_users_that_cannot_be_told_apart_are_not_said_to_be(
+    tmp_path: Path, lines: str, words: str
+) -> None:
+    """Is `sharing` refused, in one line, where it could keep nobody apart?"""
+    tenant = f"[[tenant]]\nname = 'a'\n{lines}"
+    with pytest.raises(BadInput, match=words) as raised:
+        derive(load(write(tmp_path, tenant), PATH, {}))
+    assert "\n" not in str(raised.value)
+    derive(load(write(tmp_path, "[[tenant]]\nsharing = 'user'\nusers = ['7']"), PATH, {}))
+    with pytest.raises(BadInput, match="sharing"):
+        change_tenant(Tenant(users=("7",)), {"sharing": "user"}, "tenant.default")
 
 
 def test_tenants_share_the_arena_and_bad_shares_are_refused(tmp_path: Path) -> None:

@@ -147,13 +147,13 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
     pidfd = os.pidfd_open(os.getpid())
     host = Host(b"ticket", "new", None, time.monotonic())
     daemon.hosts._hosts[host.ticket] = host
-    handed = [Handed(host.ticket, os.getpid(), pidfd)]
+    handed = [Handed(host.ticket, os.getpid(), pidfd, os.getuid())]
     daemon._next_tick_s = float("inf")
     monkeypatch.setattr(daemon.control, "poll", lambda pause_s, filenos: {pidfd})
     monkeypatch.setattr(daemon.attachments, "serve", lambda ready: [handed.pop()] if handed else [])
     try:
         daemon._turn()
-        assert daemon.hosts.all() == [host] and host.pidfd == pidfd
+        assert daemon.hosts.all() == [host] and host.pidfd == pidfd and host.user == os.getuid()
         daemon._turn()
         assert daemon.hosts.all() == []
     finally:

@@ -115,6 +115,7 @@ def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_pat
     assert generated and tenant_secret(Tenant(), store, tmp_path) == (secret, True)
     other, _ = tenant_secret(Tenant(name="other"), store, tmp_path)
     assert index_key(other) != index_key(secret) != secret[:16]
+    assert index_key(secret, "user") != index_key(secret) == index_key(secret, "tenant")
     kept = tmp_path / "store.ofs.default.secret"
     kept.chmod(0o644)
     with pytest.raises(BadInput, match="chmod 600"):

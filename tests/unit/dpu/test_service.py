@@ -17,6 +17,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
+from offstage.dpu.fd_passing import Handed
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.login import prove_daemon
 from offstage.dpu.options import Tenant
@@ -387,6 +388,42 @@ def test_what_is_kept_of_segments_is_the_tenants_own(world: World) -> None:
     assert isinstance(status, p.StatusReply)
     shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}
     assert shown == {"red": 1, "blue": 0}
+
+
+def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None:
+    """The same contents of two users: is the device told other names of each, the same of one
+    user's hosts, of chunks and of objects alike? And is a host of no known user let open nothing,
+    nor one of another fabric attach?"""
+    red = dataclasses.replace(world.hosts.tenants["red"], sharing="user")
+    world.hosts.tenants["red"] = red
+    world.device.port_max = 4
+    named = []
+    for user in (7, 8, 8):
+        ticket = world.ticket("red")
+        assert world.code(ticket, p.Attach(fabric="zmq")) == "forbidden"
+        assert world.code(ticket, p.Attach()) == "Attached"
+        for request in (p.SessionOpen(select_blocks=4), p.SessionsOpen(contents=[b"c" * 32])):
+            for nobody in (None, world.hosts._nameless):
+                if nobody is not None:
+                    world.hosts.took(Handed(ticket, 1, -1, nobody))
+                assert world.code(ticket, request) == "forbidden"
+        world.hosts.took(Handed(ticket, 1, -1, user))
+        opened = world.service.answer(ticket, p.SessionOpen(select_blocks=4))
+        assert isinstance(opened, p.Opened)
+        append = p.Append(session=opened.session, contents=[b"c" * 16, b"d" * 16])
+        assert world.code(ticket, append) == "Appended"
+        objects = p.SessionsOpen(select_blocks=4, contents=[b"c" * 16 + b"d" * 16])
+        assert world.code(ticket, objects) == "SessionsOpened"
+        names = world.device.sessions[opened.session]
+        assert world.device.sessions[max(world.device.sessions)] == names
+        named.append(names)
+    assert named[0] != named[1] == named[2]
+    every = {*named[0], *named[1], b"c" * 16, b"d" * 16}
+    assert len(every) == 6 and {len(one) for one in every} == {16}
+    status = world.service.answer(world.ticket(p.OPERATOR), p.Status())
+    assert isinstance(status, p.StatusReply)
+    shown = {one["name"]: one["sharing"] for one in status.status["tenants"]}
+    assert shown == {"red": "user", "blue": "tenant"}
 
 
 def test_a_name_from_outside_writes_one_line_on_a_terminal() -> None:

@@ -1,0 +1,223 @@
+"""Two users of one tenant, one of whom puts other bytes under the other's prefix before it does:
+what does each read, where the tenant shares, and where its users do not?"""
+
+import encodings.ascii
+import encodings.idna  # noqa: F401
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from archive_bed import archived, settings, settled, status
+from live_daemon import LAYERS, PAYLOAD, Tier, daemon, until
+from tiny_s3 import TinyS3
+
+from offstage.bindings.errors import OffstageError
+from offstage.bindings.keys import block_keys
+from offstage.dpu.replay import replay_log
+from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.control import Control
+from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.child import Child
+
+USERS = MALLORY, VICTIM = 30_002, 30_003  # numbers that no user need have
+TOGETHER, APART = "together", "apart"
+CHUNKS = 8
+ALL = LAYERS * CHUNKS
+OBJECT = 3 * PAYLOAD + 5
+
+
+def bytes_of(user: int, *shape: int) -> Any:
+    return np.random.default_rng(user).integers(0, 256, shape, np.uint8)
+
+
+def whose(data: Any) -> int:
+    """The user whose bytes they are; 0: nobody's."""
+    return next((one for one in USERS if np.array_equal(data, bytes_of(one, *data.shape))), 0)
+
+
+def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict[str, Any]:
+    """Name the prefix that both users name, put one's own blocks, read what is there then.
+    `forged`: by the names that the daemon gives the victim's chunks."""
+    found: dict[str, Any] = {}
+    names = [bytes([n]) * 16 for n in range(CHUNKS)]
+    if forged:
+        salt = VICTIM.to_bytes(8, "little")
+        names = [hashlib.blake2b(one, digest_size=16, salt=salt).digest() for one in names]
+    with Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control, \
+            open_driver(control.attach()) as driver:  # fmt: skip
+        session = control.session_open(select_blocks=CHUNKS)
+        appended = control.append(session, names)
+        found["stored"] = sum(appended.stored_layers)
+        ordinals, read = np.arange(CHUNKS, dtype=np.uint32), []
+        for layer in range(LAYERS):
+            put = driver.put(session, layer, ordinals, bytes_of(os.getuid(), CHUNKS, PAYLOAD))
+            keys = np.ascontiguousarray(block_keys(appended.keys, LAYERS)[layer])
+            target = np.zeros((CHUNKS, PAYLOAD), np.uint8)
+            done = driver.fetch(session, 0, layer, ordinals, keys, target)
+            assert set(put) <= {0, -errno.EEXIST} and not done.rcs.any(), (put, done.rcs)
+            read.append(whose(target))
+    (found["read"],) = set(read)
+    return found
+
+
+def objects(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    """Read the object that both users name, and put one's own where there is none."""
+    target = np.zeros(OBJECT, np.uint8)
+    place = Where.of({"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0})
+    with ObjectClient(place) as client:
+        state = client.wait(client.get, [b"key"], [target]).states[0]
+        if state is State.ABSENT:
+            assert client.wait(client.put, [b"key"], [bytes_of(os.getuid(), OBJECT)]).done[0]
+    return {"state": state.name, "read": whose(target)}
+
+
+def purge(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    with Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control:
+        return control.purge(tenant)
+
+
+def attach_over_zmq(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
+    with Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control:
+        try:
+            control.attach("zmq")
+        except OffstageError as error:
+            return {"refused": str(error)}
+    return {}
+
+
+def s3() -> dict[str, Any]:
+    """A small server in a process of its own, until it is killed."""
+    with TinyS3() as server:
+        print(json.dumps({"endpoint": server.endpoint}), flush=True)
+        sys.stdin.readline()
+    return {}
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """A folder that other users pass, with the secret of both tenants for each of them."""
+    if os.getuid() != 0:
+        pytest.skip("takes three users; run it as root")
+    folder = Path(tempfile.mkdtemp(prefix="ofs-sharing-", dir="/tmp"))
+    folder.chmod(0o755)
+    text = secrets.token_hex(32)
+    for owner in (0, *USERS):
+        path = folder / f"{owner}.secret"
+        path.write_text(text)
+        path.chmod(0o600)
+        os.chown(path, owner, owner)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def tenants(base: Path) -> dict[str, str]:
+    lines = f'secret_file = "{base}/0.secret"\nusers = ["{MALLORY}", "{VICTIM}"]\n'
+    return {TOGETHER: lines, APART: f'{lines}sharing = "user"\n'}
+
+
+def does(
+    user: int, act: Any, tier: Tier, base: Path, tenant: str, *more: Any
+) -> dict[str, Any]:  # fmt: skip
+    child = Child(user, act, tier.endpoint, tenant, str(base / f"{user}.secret"), *more)
+    found = child.line()
+    assert child.end() == 0, child.complaint()
+    return found
+
+
+def stop(tier: Tier) -> None:
+    tier.process.terminate()
+    assert tier.process.wait(100) == 0, tier.log.read_text()
+
+
+def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: Path) -> None:
+    """The first put wins where users share, as the threat model says. Where they do not, does each
+    read what it put itself, after a restart too, and does a purge reach both? And does the
+    recording of it replay?"""
+    with daemon(base, tenants(base), daemon__record_dir=str(base / "first")) as tier:
+        shown = {one["name"]: one["sharing"] for one in status(tier)["tenants"]}
+        assert shown == {TOGETHER: "tenant", APART: "user"}
+        for tenant in (TOGETHER, APART):
+            assert does(MALLORY, visit, tier, base, tenant) == {"stored": 0, "read": MALLORY}
+        assert does(VICTIM, visit, tier, base, TOGETHER) == {"stored": ALL, "read": MALLORY}
+        assert does(VICTIM, visit, tier, base, APART) == {"stored": 0, "read": VICTIM}
+        stop(tier)
+    with daemon(base, tenants(base), daemon__record_dir=str(base / "second")) as tier:
+        for user in USERS:
+            assert does(user, visit, tier, base, APART) == {"stored": ALL, "read": user}
+        gone = does(MALLORY, purge, tier, base, APART)
+        assert gone["blocks"] == 2 * ALL and gone["more"] == 0
+        for user in reversed(USERS):
+            assert does(user, visit, tier, base, APART) == {"stored": 0, "read": user}
+        stop(tier)
+    for run in ("first", "second"):
+        replayed = replay_log(base / run / "decisions.log")
+        assert replayed.agreed > 0 and replayed.diverged_at is None
+
+
+def test_the_same_holds_for_objects(base: Path) -> None:
+    """An object that another user has put: is it there for a tenant that shares, else absent?"""
+    with daemon(base, tenants(base), limits__sessions="32") as tier:
+        for tenant, state, read in ((TOGETHER, "DONE", MALLORY), (APART, "ABSENT", 0)):
+            assert does(MALLORY, objects, tier, base, tenant) == {"state": "ABSENT", "read": 0}
+            assert does(VICTIM, objects, tier, base, tenant) == {"state": state, "read": read}
+        for user in USERS:
+            assert does(user, objects, tier, base, APART) == {"state": "DONE", "read": user}
+
+
+def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
+    """The drive is lost: does each user get its own blocks out of the bucket, and does a purge
+    leave none of either there?"""
+    pytest.importorskip("botocore")
+    server = Child(0, s3)
+    try:
+        more = settings(base, server.line()["endpoint"], "access", "secret")
+        with daemon(base, tenants(base), **more) as tier:
+            for user in USERS:
+                assert does(user, visit, tier, base, APART) == {"stored": 0, "read": user}
+            until(lambda: archived(tier, APART)["chunks"] == 2 * CHUNKS)
+            stop(tier)
+        (base / "store.ofs").unlink()
+        with daemon(base, tenants(base), **more) as tier:
+            settled(tier)
+            for user in USERS:
+                assert does(user, visit, tier, base, APART) == {"stored": ALL, "read": user}
+            does(MALLORY, purge, tier, base, APART)
+            settled(tier)
+            assert archived(tier, APART)["chunks"] == 0
+    finally:
+        server.kill()
+
+
+def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
+    """zmq knows tenants, not users: is a host of it let in where users share, and refused in one
+    line where they do not?"""
+    with daemon(base, tenants(base)) as tier:
+        assert does(VICTIM, attach_over_zmq, tier, base, TOGETHER) == {}
+        refused = does(VICTIM, attach_over_zmq, tier, base, APART)["refused"]
+        assert "do not share" in refused and "attach over shm" in refused and "\n" not in refused
+
+
+def test_a_tenant_that_ceases_to_share_finds_nothing_of_before(base: Path) -> None:
+    """While all shared a user put what the victim's chunks are to be named by: is that found by
+    nobody once they do not share, and again once they do?"""
+    lines = tenants(base)[TOGETHER]
+    with daemon(base, {APART: lines}) as tier:
+        assert does(MALLORY, visit, tier, base, APART, True) == {"stored": 0, "read": MALLORY}
+        stop(tier)
+    with daemon(base, {APART: f'{lines}sharing = "user"\n'}) as tier:
+        assert does(VICTIM, visit, tier, base, APART) == {"stored": 0, "read": VICTIM}
+        stop(tier)
+    with daemon(base, {APART: lines}) as tier:
+        assert does(VICTIM, visit, tier, base, APART, True) == {"stored": ALL, "read": MALLORY}

@@ -5,11 +5,11 @@ There is one type for all of them, whatever found it: a trace's reader, a run, a
 stands directly under the headline, in the terminal and on a page, and as `notes` in every JSON.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-__all__ = ["Note", "note_lines"]
+__all__ = ["Note", "gathered", "note_lines"]
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -24,6 +24,19 @@ class Note(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.mend}" if self.mend else self.what
+
+
+def gathered(of_all: Iterable[Note], runs: Sequence[tuple[str, Iterable[Note]]]) -> dict[Note, str]:
+    """Every note once, with the runs by name that it is true of and their figures; nothing beside
+    it where it is true of all and has none."""
+    found: dict[Note, list[str]] = {}
+    for name, notes in runs:
+        for note in notes:
+            of = f"{name}{f': {note.figures}' if note.figures else ''}"
+            found.setdefault(msgspec.structs.replace(note, figures=""), []).append(of)
+    told = {note: "" if len(names) == len(runs) and ": " not in names[0]
+            else "; ".join(dict.fromkeys(names)) for note, names in found.items()}  # fmt: skip
+    return dict.fromkeys(of_all, "") | told
 
 
 def note_lines(notes: Iterable[Note] | Mapping[Note, str]) -> list[str]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def run_model(
             raise BadInput(reason, str(out), "give another --out") from None
     failures = [text for one in summary.passes
                 for text in found_failed(one, f"{one.select_blocks} blocks")]  # fmt: skip
-    emit({**found, "failed": failures}, form, _tables(summary))
+    emit({**found, "notes": list(summary.noted()), "failed": failures}, form, _tables(summary))
     refuse(failures, str(out / "model.json") if out is not None else "host run --model")
 
 
@@ -113,7 +115,9 @@ def _tables(summary: "ModelSummary") -> Group:
         f"dense perplexity {summary.dense_perplexity:.3f}"
     )
     weights = f"weights {summary.model['weights'][:16]}: {summary.model['weights_read']}"
-    parts: list[Any] = [head, weights, "", _outputs(summary.passes), "", _fetches(summary.passes)]
+    told = map(Text, note_lines(summary.noted()))
+    parts: list[Any] = [head, weights, *told, "", _outputs(summary.passes), "",
+                        _fetches(summary.passes)]  # fmt: skip
     for one in summary.passes:
         if one.guesses:
             parts += ["", _guessed(one)]

@@ -101,7 +101,8 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         version=offstage.__version__,
         ahead=ahead,
         baselines=beside,
-        notes=workload.noted(options.slot_count, options.geometry.layer_count),
+        notes=workload.noted(options.slot_count, options.geometry.layer_count,
+                             options.pool_layer_blocks),
     )  # fmt: skip
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)

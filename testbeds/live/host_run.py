@@ -32,6 +32,7 @@ from offstage.testbeds.beds.connect import (
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, on_time, run_result
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
@@ -79,7 +80,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
             "+".join(prefetchers) or "none", _shown(control.storage, status),
             _provenance(control.storage), prefetchers,
         )  # fmt: skip
-        notes = [*machine_notes(status), *_warm(before), _baseline(ledger)]
+        notes = [*machine_notes(status), *warm_start(before), _baseline(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
         result.stages = stages(link, fabric)
         ended = wear(link)
@@ -184,15 +185,6 @@ def machine_notes(status: Mapping[str, Any]) -> list[Note]:
     return [Note("machine", status["warning"])] if status["warning"] else []
 
 
-def _warm(ledger: Mapping[str, Any]) -> list[Note]:
-    """Where the run began over blocks that were staged before it."""
-    staged = int(ledger["resident_slots"])
-    if staged == 0:
-        return []
-    return [Note("warm-start", f"{staged:,} blocks of the tenant were staged when decoding began",
-                 "for a cold start, `offstage dpu reset` before the run")]  # fmt: skip
-
-
 def _baseline(ledger: Mapping[str, Any]) -> Note:
     """What coverage and traffic are held against."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
@@ -269,5 +261,6 @@ def _summary(
         definitions={},
         command=options.command,
         version=offstage.__version__,
-        notes=workload.noted(about["slot_count"], options.geometry.layer_count),
+        notes=workload.noted(about["slot_count"], options.geometry.layer_count,
+                             options.pool_layer_blocks),
     )

@@ -168,7 +168,7 @@ def run(
     known = [one for one in ledgers.values() if one is not None]
     result = _result(sessions, results, record, upkeep.total(), known)
     slots = sum(one.control.geometry.slot_count for one in members)
-    result.notes = workload.noted(slots, options.geometry.layer_count)
+    result.notes = workload.noted(slots, options.geometry.layer_count, options.pool_layer_blocks)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from offstage.bindings.notes import Note
+from offstage.bindings.notes import Note, gathered
 
 __all__ = ["CurvePoint", "RunResult", "Summary"]
 
@@ -147,12 +147,5 @@ class Summary(msgspec.Struct, kw_only=True):
     def noted(self) -> dict[Note, str]:
         """Every note once, with the runs that it is true of and their figures; nothing beside it
         where it is true of all and has none."""
-        found: dict[Note, list[str]] = {}
         runs = [*self.runs, *self.ahead, *self.baselines]
-        for run in runs:
-            for note in run.notes:
-                of = f"{run.name} on {run.storage}{f': {note.figures}' if note.figures else ''}"
-                found.setdefault(msgspec.structs.replace(note, figures=""), []).append(of)
-        told = {note: "" if len(names) == len(runs) and ": " not in names[0]
-                else "; ".join(dict.fromkeys(names)) for note, names in found.items()}  # fmt: skip
-        return dict.fromkeys(self.notes, "") | told
+        return gathered(self.notes, [(f"{run.name} on {run.storage}", run.notes) for run in runs])

@@ -22,6 +22,7 @@ from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.synthetic_kv import SyntheticKv
 from offstage.host.transfers.measure import copy_rate
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
+from offstage.testbeds.live.vacuous import all_staged, pool_holds_all
 from offstage.testbeds.progress import Progress
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
@@ -55,18 +56,16 @@ class Workload:
     notes: tuple[Note, ...] = ()
     """What of the trace had no effect, and what its reader changed or doubts."""
 
-    def noted(self, slots: int, layers: int) -> list[Note]:
-        """The notes of a run on an arena of so many blocks, for a model of so many layers."""
+    def noted(self, slots: int, layers: int, pool_layer_blocks: int) -> list[Note]:
+        """The notes of a run on an arena of so many blocks, for a model of so many layers, with so
+        many blocks of each layer and session in the HBM pool."""
         chunks = self.plan.stored_bytes // self.plan.shape.chunk_bytes
         blocks = -(-chunks // self.granules) * layers
-        if blocks > slots:
-            return list(self.notes)
-        return [*self.notes, Note(
-            "all-staged",
-            f"the arena has room for all {blocks:,} blocks of the workload ({slots:,} slots): hits "
-            "say nothing of a policy",
-            "give more sessions or a longer context, or a smaller arena",
-        )]  # fmt: skip
+        longest = max(-(-(one.context_tokens + one.decode_steps) // one.block_tokens)
+                      for one in self.plan.sessions)  # fmt: skip
+        return [*self.notes, *all_staged(blocks, slots),
+                *pool_holds_all(-(-longest // self.granules), pool_layer_blocks,
+                                "a layer of the longest session")]  # fmt: skip
 
     def jobs(
         self,

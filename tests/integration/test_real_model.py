@@ -191,6 +191,42 @@ def test_a_block_of_the_context_that_the_tier_lost_is_made_again(
         kv.blocks_at(1, np.array([3, 20], np.int32), [])
 
 
+def test_what_had_no_effect_stands_under_the_headline(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An arena and a pool that hold the whole text, selections beyond it, an end that is not read,
+    and foretelling a tier that has everything; where all of them count, none is told."""
+    model = model_of(tmp_path, "llama")
+    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks",
+             "8,400,all", "--foretell", "--ahead", "hint"]  # fmt: skip
+    with start(tmp_path, 2, 4096, 512, 4 * ROOM) as one:
+        assert run(words_of(one, model, text, *sizes, "--format", "json")) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert run(words_of(one, model, text, *sizes)) == 0
+    codes = {note["code"] for note in found["notes"]}
+    assert codes >= {"all-staged", "pool-holds-all", "selected-alike", "text-unread",
+                     "hints-unused"}  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    notes = [at for at, line in enumerate(lines) if line.startswith("note: ")]
+    assert notes == list(range(2, 2 + len(notes))) and len(notes) >= 5
+    assert any(f"all {2 * ROOM} blocks of the text" in line and line.endswith(
+        f"({ROOM} blocks)") for line in lines)  # fmt: skip
+
+
+def test_a_run_in_which_all_counts_has_no_such_note(
+    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And blocks of the same tokens that a shorter prefill made are other blocks: the last piece
+    of a prefill is of another length, and rounds otherwise."""
+    model = model_of(tmp_path, "llama")
+    drive(tier, model, text, tmp_path / "out", "--select-blocks", "8", *SMALL_POOL)
+    words = ["--steps", str(STEPS), "--select-blocks", "8", *SMALL_POOL]
+    capsys.readouterr()
+    assert run(words_of(tier, model, text, *words, "--format", "json")) == 0
+    codes = {note["code"] for note in json.loads(capsys.readouterr().out)["notes"]}
+    assert codes <= {"warm-start", "machine"}
+
+
 WINDOW = {"sliding_window": 64, "layer_types": ["sliding_attention"] * 2}
 REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "blocks of another size": ("llama", {"head_dim": 8}, [],
@@ -259,6 +295,7 @@ def test_what_is_foretold_is_staged_before_its_layer_asks(
     for ahead in ("none", "hint", "fetch"):
         words = ["--select-blocks", "8", *SMALL_POOL, "--foretell", "--ahead", ahead]
         (found[ahead],) = drive(tier, model, text, tmp_path / "out", *words)["passes"]
+        assert "hints-unused" not in {note["code"] for note in found[ahead]["notes"]}
     assert found["none"]["guesses"] == 0
     for ahead in ("hint", "fetch"):
         one = found[ahead]

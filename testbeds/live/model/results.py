@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.notes import Note, gathered
 from offstage.host.foretold import LayerAgreement
 
 __all__ = ["ModelPass", "ModelSummary", "Position", "compared"]
@@ -64,6 +65,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     guesses_unused: int
     text: str
     """What was generated; empty where the text was given."""
+    notes: list[Note]
+    """Of this selection; what is true of all is the summary's."""
 
 
 class ModelSummary(msgspec.Struct, kw_only=True):
@@ -74,9 +77,16 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     tier: dict[str, Any]
     dense_perplexity: float
     passes: list[ModelPass]
+    notes: list[Note]
+    """What is true of every pass."""
     machine: dict[str, Any]
     command: str
     version: str
+
+    def noted(self) -> dict[Note, str]:
+        """Every note once, with the selections that it is true of."""
+        return gathered(self.notes,
+                        [(f"{one.select_blocks} blocks", one.notes) for one in self.passes])
 
 
 def compared(

@@ -37,9 +37,17 @@ from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.connect import Link, attached
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.figures import hit_rate_of, ledger_since
-from offstage.testbeds.live.host_run import check_alone, serve_with
+from offstage.testbeds.live.host_run import check_alone, machine_notes, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
+from offstage.testbeds.live.vacuous import (
+    all_staged,
+    pool_holds_all,
+    selected_alike,
+    text_unread,
+    told_in_vain,
+    warm_start,
+)
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
@@ -89,6 +97,13 @@ def decode_text(
     one = _Run(options, control, fabric, loaded, weights, geometry, progress)
     one.prefill(tokens[:context_tokens])
     passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
+    read = context_tokens + (0 if options.generate else options.steps + 1)
+    notes = [
+        *machine_notes(control.status()),
+        *text_unread(options.text.name, len(tokens), read, geometry.block_tokens),
+        *selected_alike(options.selections, [one.select_blocks for one in passes]),
+        *all_staged(one.room * geometry.layer_count, control.geometry.slot_count),
+    ]
     return ModelSummary(
         model={
             "name": shape.name, "architecture": shape.model_type, "dtype": loaded.dtype,
@@ -107,6 +122,7 @@ def decode_text(
         tier={"fabric": link.fabric, "storage": control.storage, "policy": control.policy()},
         dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
         passes=passes,
+        notes=list(dict.fromkeys(notes)),
         machine={**machine(), **_versions()},
         command=options.command,
         version=offstage.__version__,
@@ -134,6 +150,11 @@ class _Run:
         self.blocks_written = 0
         self._bits = _bits_of(options, loaded, weights, geometry)
 
+    @property
+    def room(self) -> int:
+        """Blocks of a layer when the last token is decoded."""
+        return self.geometry.block_count(len(self.tokens) + self.options.steps)
+
     def prefill(self, tokens: list[int]) -> None:
         """Read the context, and write to the tier what it does not have."""
         geometry, size = self.geometry, self.geometry.block_tokens
@@ -159,11 +180,9 @@ class _Run:
     def decode(self, select_blocks: int, following: list[int], arrays: Arrays) -> ModelPass:
         """One selection over the whole text."""
         options, geometry = self.options, self.geometry
-        room = geometry.block_count(len(self.tokens) + options.steps)
+        room = self.room
         chosen = min(select_blocks, room)
-        rule = SelectionRule(
-            options.selector, chosen, options.sink_blocks, options.window_blocks
-        )
+        rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
         wanted = round(options.pool_ratio * chosen * geometry.layer_count)
         # Of two layers at once, where the next one's blocks come in while this one is computed.
         due = chosen * (2 if options.ahead == "fetch" else 1)
@@ -195,6 +214,7 @@ class _Run:
         positions = compared(logits, dense, known, len(self.tokens))
         every = chosen == room
         record = attention.record
+        guesses = self.fabric.stats().get("guesses", 0) - guesses_before
         return ModelPass(
             select_blocks=chosen,
             share_read=_share_read(record, geometry, len(self.tokens)),
@@ -215,11 +235,16 @@ class _Run:
             blocks_recomputed=record.blocks_recomputed,
             positions=positions,
             foretold=attention.foretold.agreement(),
-            guesses=self.fabric.stats().get("guesses", 0) - guesses_before,
+            guesses=guesses,
             guesses_used=int(guessed["used"]),
             guesses_late=int(guessed["late"]),
             guesses_unused=int(guessed["unused"]),
             text=self.loaded.tokenizer.decode(grown) if options.generate else "",
+            notes=[
+                *warm_start(before),
+                *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
+                *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
+            ],
         )
 
     def _steps(
@@ -267,10 +292,13 @@ class _Run:
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
-        """Names the full block at an ordinal by all that its bytes follow from."""
-        end = (ordinal + 1) * self.geometry.block_tokens
+        """Names the full block at an ordinal by all that its bytes follow from. The last piece of a
+        prefill is shorter, and sums of other shapes round otherwise; behind the context, where it
+        ended."""
+        end, piece = (ordinal + 1) * self.geometry.block_tokens, self.options.prefill_piece
         tokens = np.array([*self.tokens, *grown][:end], np.int64).tobytes()
-        text = json.dumps([self._bits, *more]).encode()
+        together = min(len(self.tokens), -(-end // piece) * piece)
+        text = json.dumps([self._bits, together, *more]).encode()
         digest = hashlib.blake2b(text + tokens, digest_size=16).digest()
         return int.from_bytes(digest, "little")
 

@@ -2,8 +2,8 @@
 
 A delete is acknowledged when its line is on the disk; the bucket may be out of reach for days, and
 the daemon killed meanwhile: until the server has confirmed it, no start takes the object for one
-that is there. A line is `+ NAME` or `- NAME`; the file is written anew at each open, and emptied
-when it is long and nothing is left to delete.
+that is there. A line is `+ NAME` or `- NAME`; the file is written anew, of what is left to delete,
+at each open, and when it is long and most of it says nothing any more.
 """
 
 import os
@@ -11,14 +11,15 @@ import stat
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
-from offstage.bindings.durable import write_whole
+from offstage.bindings.durable import sync_folder
 from offstage.bindings.errors import BadInput
 from offstage.bindings.private import check_private
 
 __all__ = ["Journal"]
 
-SIZE_BYTES_MAX = 1 << 20  # of a file that says nothing any more
+SIZE_BYTES_MAX = 1 << 20  # of a file that is long, and twice what was left when it was begun
 
 
 class Journal:
@@ -33,12 +34,11 @@ class Journal:
         self._lock = threading.Lock()
         try:
             self._take_in(_read(path))
-            write_whole(path, "".join(f"+ {name}\n" for name in self.names).encode())
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._begin()
+            self._sync_name()
         except OSError as error:
             mend = "the archive notes deletes there: give its folder to us"
             raise BadInput(f"cannot be written ({error.strerror})", str(path), mend) from None
-        self._file = os.fdopen(fd, "a", encoding="utf-8")
 
     def _take_in(self, text: str) -> None:
         for line in text.splitlines(keepends=True):
@@ -47,25 +47,50 @@ class Journal:
                 continue  # cut short by a kill: it was not acknowledged
             (self.names.add if mark == "+" else self.names.discard)(name)
 
+    def _begin(self) -> None:
+        """A new file in the old one's place, of what is left. OSError: the old one goes on."""
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        fresh.unlink(missing_ok=True)  # of a kill; no link that lies there is followed
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.fdopen(fd, "w", encoding="utf-8")
+        try:
+            size = _write(file, "+", self.names)
+            fresh.replace(self.path)
+        except OSError:
+            file.close()
+            raise
+        self._file, self._size, self._long = file, size, max(SIZE_BYTES_MAX, 2 * size)
+        self._is_named = False  # on the disk
+
+    def _sync_name(self) -> None:
+        """A cut of the power leaves the old file in place of one whose name is not on the disk."""
+        if not self._is_named:
+            sync_folder(self.path.parent)
+            self._is_named = True
+
     def add(self, names: Iterable[str]) -> None:
         """They are to go; on the disk when this returns. OSError."""
         with self._lock:
             fresh = sorted(set(names) - self.names)
             if fresh:
-                self._file.write("".join(f"+ {name}\n" for name in fresh))
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                self._size += _write(self._file, "+", fresh)
+                self._sync_name()
                 self.names.update(fresh)
 
     def done(self, name: str) -> None:
         """It has gone. Where this line is lost it goes once more."""
         with self._lock:
             self.names.discard(name)
-            self._file.write(f"- {name}\n")
+            self._file.write(line := f"- {name}\n")
             self._file.flush()
-            if not self.names and self._file.tell() > SIZE_BYTES_MAX:
-                self._file.seek(0)
-                self._file.truncate()
+            self._size += len(line)
+            if self._size > self._long:
+                old = self._file
+                try:
+                    self._begin()
+                    old.close()
+                except OSError:  # not again before it has grown as much once more
+                    self._long = 2 * self._size
 
     def close(self) -> None:
         """What was added stays."""
@@ -91,3 +116,12 @@ def _read(path: Path) -> str:
         raise BadInput("is no journal of deletes", str(path),
                        "the archive notes deletes there: move it away")  # fmt: skip
     return text
+
+
+def _write(file: IO[str], mark: str, names: Iterable[str]) -> int:
+    """Lines, on the disk when this returns; their bytes."""
+    text = "".join(f"{mark} {name}\n" for name in names)
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+    return len(text.encode())

@@ -117,7 +117,7 @@ def _silent(*_: object, **__: object) -> None:
     pass
 
 
-def _refuse(_: object) -> None:
+def _refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
@@ -335,12 +335,34 @@ def test_two_answers_that_end_at_once_and_deleted_something() -> None:
     assert sorted(sent) == [b"a", b"b"]
 
 
-def test_a_long_journal_with_nothing_left_is_emptied(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j")
-    names = [f"{n:0200}" for n in range(SIZE_BYTES_MAX // 200)]
-    journal.add(names)
+@pytest.mark.parametrize("stuck", [0, 3])
+def test_a_journal_of_what_has_gone_stays_short(tmp_path: Path, stuck: int) -> None:
+    """Deletes come and go without end, and some that the server refuses stay: is the file bounded,
+    does it hold those, and no others after a start?"""
+    file, names = tmp_path / "j", [f"{n:01000}" for n in range(500)]
+    journal = Journal(file)
+    stays = {f"stuck {n}" for n in range(stuck)}
+    journal.add(stays)
+    for _ in range(6):
+        journal.add(names)
+        for name in names:
+            journal.done(name)
+        assert file.stat().st_size < SIZE_BYTES_MAX + 2000
+    journal.add(["a"])
+    assert Journal(file).names == {"a"} | stays
+
+
+def test_a_journal_that_cannot_be_begun_anew_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing new can be made in the folder when it is long: is anything forgotten?"""
+    file, names = tmp_path / "j", [f"{n:01000}" for n in range(1500)]
+    journal = Journal(file)
+    journal.add(["stuck", *names])
+    monkeypatch.setattr(Path, "replace", _refuse)
     for name in names:
         journal.done(name)
-    assert (tmp_path / "j").stat().st_size < 1000
     journal.add(["a"])
-    assert Journal(tmp_path / "j").names == {"a"}
+    monkeypatch.undo()
+    assert file.stat().st_size > SIZE_BYTES_MAX
+    assert Journal(file).names == {"a", "stuck"}

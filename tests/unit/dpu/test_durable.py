@@ -47,6 +47,21 @@ def test_the_journal_of_deletes_outlives_a_cut(tmp_path: Path, medium: Medium) -
     assert left is not None and sorted(left.splitlines()) == [b"+ a", b"+ c"]
 
 
+def test_a_journal_that_was_written_anew_outlives_a_cut(tmp_path: Path, medium: Medium) -> None:
+    """It was long and is a new file: is the next delete on the disk under its name?"""
+    path, names = tmp_path / "journal", [f"{n:01000}" for n in range(1000)]
+    journal = Journal(path)
+    journal.add(names)
+    first = path.stat().st_ino
+    for name in names:
+        journal.done(name)
+    assert path.stat().st_ino != first
+    journal.add(["last"])
+    assert medium.left(path) == path.read_bytes()
+    journal.close()
+    assert Journal(path).names == {"last"}
+
+
 def test_a_deletion_in_a_map_in_a_file_outlives_a_cut(tmp_path: Path, medium: Medium) -> None:
     """It is acknowledged once the map has it."""
     path = tmp_path / "pod.toml"

@@ -115,13 +115,13 @@ class Daemon:
         self._closing.append(self._close_device)
         if self.device.warning():
             self.log.warning("storage", warning=self.device.warning())
-        self._recorder: Recorder | None = None
+        self.recorder: Recorder | None = None
         if config.daemon.record_dir:
-            self._recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log, {
+            self.recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log, {
                 "device": config.model.device, "dilation": config.model.dilation,
                 "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
             })  # fmt: skip
-            self._closing.append(self._recorder.close)
+            self._closing.append(self.recorder.close)
         self.deletes = held_answers(config, self.device, self.control.send, self.log)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.connects = Connects(self.device, self._wake)
@@ -241,8 +241,8 @@ class Daemon:
             if pidfd in ready:
                 self.service.leave(host, "process gone")
         self._take_messages()
-        if self._recorder is not None and not self._recorder.drain():
-            self._recorder = None  # the disk refused; it was said, and the daemon lives on
+        if self.recorder is not None:
+            self.recorder.drain()
         self._answer_move()
         self._answer_connects()
         self.deletes.turn()
@@ -270,7 +270,7 @@ class Daemon:
         pod = self.service.pod
         if self._signals or self._drains or self.moves.beginning or (pod and pod.deleting):
             return DRAIN_S
-        return self.deletes.pause_s(RECORD_S if self._recorder is not None else TICK_S)
+        return self.deletes.pause_s(RECORD_S if self.recorder is not None else TICK_S)
 
     def _tick(self) -> None:
         for host in self.hosts.silent(self._config.daemon.host_timeout_ns / 1e9):
@@ -279,8 +279,8 @@ class Daemon:
         self.control.note_disconnects()
         self.control.note_keys()
         self.hosts.note_secrets()
-        if self._recorder is not None:
-            self._recorder.check_lost()
+        if self.recorder is not None:
+            self.recorder.check_lost()
         try:
             self.moves.tick()
             tenants = {

@@ -3,7 +3,8 @@
 A run directory holds `ledger.bin` (records of RECORD back to back), `decisions.log` (what
 `offstage dpu replay` takes) and `record.json` (version, dtype, counts, what was lost, how long the
 stages of a block took, the core's work). Both rings in the firmware are bounded: what comes faster
-than it is drained is lost, counted and reported, and a log with a hole is not replayed.
+than it is drained is lost, counted and reported, and a log with a hole is not replayed. A recording
+that lacks anything fails the run that made it.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,10 +24,22 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 
-__all__ = ["Recorder", "forget", "read_records"]
+__all__ = ["Lost", "Recorder", "forget", "read_lost", "read_records"]
 
 FILES = ("ledger.bin", "decisions.log", "record.json")
 CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
+
+
+class Lost(msgspec.Struct):
+    """What a recording lacks; `record.json` has it."""
+
+    records_lost: int = 0
+    log_bytes_lost: int = 0
+    write_errors: int = 0
+    """Times that the disk refused the recording: nothing is written from the first on."""
+
+    def __bool__(self) -> bool:
+        return self != Lost()
 
 
 class Recorder:
@@ -40,7 +54,7 @@ class Recorder:
         self._device, self._log, self._directory = device, log, directory
         self._about = dict(about or {})
         self._record_count = self._log_bytes = 0
-        self._lost: dict[str, int] = {"records_lost": 0, "log_bytes_lost": 0}
+        self.lost = Lost()
         self._work: dict[str, Any] = {}  # of the core, for all that the log holds
         try:
             # Private: the decision log says which sessions had what in common, and when.
@@ -59,9 +73,12 @@ class Recorder:
         self._write_manifest(closed=False)
 
     def drain(self) -> bool:
-        """Take what the rings hold, at most CALLS_MAX portions; False once the disk refused."""
+        """Take what the rings hold, at most CALLS_MAX portions; False once the disk refused: the
+        daemon lives on, and the rings lose what comes."""
         try:
             for _ in range(CALLS_MAX):
+                if self.lost.write_errors:
+                    return False
                 records, log = self._device.records(), self._device.log()
                 self._records.write(records.tobytes())
                 self._decisions.write(log)
@@ -70,11 +87,15 @@ class Recorder:
                 if not len(records) and not log:
                     return True
         except OSError as error:
-            self._log.error("record_failed", path=str(self._directory), error=str(error))
+            self._refused(error)
             return False
         except OffstageError as error:  # the reactor did not answer; its rings wait for the next
             self._log.error("record_failed", error=str(error))
         return True
+
+    def _refused(self, error: OSError) -> None:
+        self.lost.write_errors += 1
+        self._log.error("record_failed", path=str(self._directory), error=str(error))
 
     def check_lost(self) -> None:
         """Log what the rings lost since the last look."""
@@ -83,17 +104,21 @@ class Recorder:
         except OffstageError as error:
             self._log.error("record_failed", error=str(error))
             return
-        lost = {name: int(ledger[name]) for name in self._lost}
-        if any(lost[name] > self._lost[name] for name in lost):
+        lost = {name: int(ledger[name]) for name in ("records_lost", "log_bytes_lost")}
+        if any(count > getattr(self.lost, name) for name, count in lost.items()):
             self._log.error("record_lost", **lost, mend="raise limits.records and limits.log")
-        self._lost = lost
+        for name, count in lost.items():
+            setattr(self.lost, name, count)
 
     def close(self) -> None:
         """Drain once more, and write down how many there are, what was lost and what it cost."""
         self._drain_quiet()
         self.check_lost()
         for file in (self._records, self._decisions):
-            file.close()
+            try:
+                file.close()
+            except OSError as error:  # of what was still to be written
+                self._refused(error)
         self._write_manifest(closed=True)
 
     def _stages(self) -> dict[str, Any]:
@@ -124,7 +149,7 @@ class Recorder:
             "dtype": RECORD.descr,
             "records": self._record_count,
             "log_bytes": self._log_bytes,
-            **self._lost,
+            **msgspec.structs.asdict(self.lost),
             "work": self._work,
             "epoch": self._device.epoch,
             "storage": self._device.storage_name(),
@@ -153,4 +178,14 @@ def read_records(directory: Path) -> NDArray[np.void]:
         return np.fromfile(path, RECORD, count)
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", str(path),
+                       "give the directory that --record wrote") from None  # fmt: skip
+
+
+def read_lost(directory: Path) -> Lost:
+    """What a recording lacks by its own manifest. BadInput where there is none."""
+    path = directory / "record.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Lost)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadInput(f"cannot be read ({error})", str(path),
                        "give the directory that --record wrote") from None  # fmt: skip

@@ -275,11 +275,15 @@ class StoreFile:
                         found[name] = block
         return found
 
-    def payload(self, block: Block) -> bytes:
-        """Its bytes; `Corrupt` where they are coded and damaged."""
+    def offset(self, block: Block) -> int:
+        """Where in the file its record begins, the payload first."""
         head = self.superblock
         start = self._offset(block.segment) + head.lba_size_bytes
-        data = self._read(start + block.index * head.record_size_bytes, head.record_size_bytes)
+        return start + block.index * head.record_size_bytes
+
+    def payload(self, block: Block) -> bytes:
+        """Its bytes; `Corrupt` where they are coded and damaged."""
+        data = self._read(self.offset(block), self.superblock.record_size_bytes)
         found = self._plain(data, block.length, block.coded_bytes)
         if found is None:
             raise Corrupt("a block cannot be decoded", str(self.path), "it is lost")

@@ -378,6 +378,7 @@ class Decoder:
         token.copy_ns += result.copy_ns
         known = result.ends[result.ends != UNKNOWN_END]
         token.ends += np.bincount(known, minlength=token.ends.size)
+        record.untold += result.ends.size - known.size
         record.torn_reads += result.torn_count
         record.retries += result.retry_count
 

@@ -45,6 +45,8 @@ class AgentRecord:
     blocks_verified: int = 0
     blocks_corrupt: int = 0
     blocks_recomputed: int = 0
+    untold: int = 0
+    """Demands that came as an error: the device counted how they ended, and did not tell."""
     attention_checked: int = 0
     attention_error_max: float = 0.0
     """Largest difference from dense attention, relative to the largest output of its layer."""
@@ -72,6 +74,10 @@ class AgentRecord:
     def token_ms(self) -> NDArray[np.float64]:
         """Time per token in milliseconds, pacing included, `[tokens]`."""
         return np.array([t.ended_ns - t.begun_ns for t in self.tokens], np.float64) / 1e6
+
+    def ends(self) -> NDArray[np.int64]:
+        """Of all tokens, `[END_COUNT]`."""
+        return sum((token.ends for token in self.tokens), np.zeros(END_COUNT, np.int64))
 
     def ends_by_step(self) -> NDArray[np.int64]:
         """Ends of all sessions in each of their steps, `[steps, END_COUNT]`."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.outside import last_line, said_json
+from offstage.dpu.recorder import read_lost
 from offstage.testbeds.beds.said import Lines
 
 __all__ = ["Tier", "begin", "serve", "write_config"]
@@ -69,7 +70,9 @@ def begin(
 def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]:
     """Start a daemon; on the way out, drain and end it.
 
-    Raises RunFailed with the daemon's own last line where it does not come up or end well."""
+    Raises RunFailed with the daemon's own last line where it does not come up or end well. That its
+    recording lacks something is no end of that kind: `read_lost` tells it, for a run to fail by
+    when its files are written."""
     # It watches its stdin: however this process dies, the kernel closes the other end.
     command = [sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
     command += ["--watch-fd", "0"]
@@ -90,7 +93,7 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
     finally:
         if process.poll() is not None:
             _close_pipes(process)
-    _stop(process, log)
+    _stop(process, log, record)
 
 
 def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any
         raise
 
 
-def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _stop(process: "subprocess.Popen[bytes]", log: Path, record: Path | None) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         code = process.wait(STOP_TIMEOUT_S)
@@ -120,10 +123,16 @@ def _stop(process: "subprocess.Popen[bytes]", log: Path) -> None:
         raise RunFailed("the daemon did not drain in time", str(log), "read that log") from None
     finally:
         _close_pipes(process)
-    if code != 0:
+    if code != 0 and not (code == 1 and record is not None and _lacks(record)):
         raise RunFailed(
             f"the daemon ended with status {code}: {_said(log)}", str(log), "read that log"
         )
+
+
+def _lacks(record: Path) -> bool:
+    """Whether the rings lost a part of it. A disk that refused it is an end that is not well."""
+    lost = read_lost(record)
+    return bool(lost) and not lost.write_errors
 
 
 def _close_pipes(process: "subprocess.Popen[bytes]") -> None:

@@ -97,6 +97,7 @@ def serve(
     from offstage.dpu.device import Device
     from offstage.dpu.moves import follow
     from offstage.dpu.process import keep_private, make_room
+    from offstage.testbeds.live.checks import found, refuse
 
     chosen = parse_settings(settings or [])
     if record is not None:
@@ -120,7 +121,10 @@ def serve(
         loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing,
                                        store_uuid=uuid)
     )  # fmt: skip
-    raise typer.Exit(daemon.run(ready_fd, watch_fd))
+    code = daemon.run(ready_fd, watch_fd)
+    if daemon.recorder is not None:
+        refuse(found(daemon.recorder.lost), loaded.daemon.record_dir)
+    raise typer.Exit(code)
 
 
 @dpu.command()

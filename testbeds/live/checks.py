@@ -25,20 +25,32 @@ class Check:
 
 
 def _some(value: Any) -> bool:
-    return value is not None and value > 0
+    return bool(value > 0)
 
+
+OVERRUNS_MAX = 0.01
+"""The share of requests that may end later than a modelled device would have ended them."""
+HOSTS = ("demo", "host run", "host run --model", "pod run", "testbed run")
+RECORDERS = ("demo", "dpu serve --record")
+REPORT = "(report it with the seed and its files)"
 
 CHECKS = (
-    Check("blocks_corrupt", ("demo", "host run", "host run --model", "pod run", "testbed run"),
-          _some, "{:,} blocks were not what prefill wrote"),
-    Check("bit_equal", ("host run --model",), lambda value: value is False,
-          "every block was selected, and the logits are not bit for bit the model's own"),
-    Check("ends_differ", ("demo", "host run", "testbed run"), _some,
-          "host and DPU disagree on how demands ended, at least {:,} of them"),
-    Check("log_bytes_lost", ("demo",), _some,
-          "{:,} bytes of the decision log were lost, and the rest cannot be replayed"),
-    Check("log_diverged_at", ("demo",), lambda value: value is not None and value >= 0,
-          "the replay of the decision log differs from byte {:,} on"),
+    Check("blocks_corrupt", HOSTS, _some, f"{{:,}} blocks were not what prefill wrote {REPORT}"),
+    Check("bit_equal", ("host run --model",), lambda value: value is False, "every block was "
+          f"selected, and the logits are not bit for bit the model's own {REPORT}"),
+    Check("ends_differ", HOSTS, _some,
+          f"host and DPU disagree on how demands ended, at least {{:,}} of them {REPORT}"),
+    Check("pace_overruns", ("host run", "testbed run"), lambda value: value > OVERRUNS_MAX,
+          "{:.1%} of all requests ended later than the modelled device would have ended them "
+          "(take a larger --dilation, or a machine with less else to do)"),
+    Check("records_lost", RECORDERS, _some,
+          "{:,} ledger records were lost (raise limits.records)"),
+    Check("log_bytes_lost", RECORDERS, _some, "{:,} bytes of the decision log were lost, and the "
+          "rest cannot be replayed (raise limits.log)"),
+    Check("write_errors", ("dpu serve --record",), _some,
+          "the recording ends where the disk refused it"),
+    Check("log_diverged_at", ("demo",), lambda value: value >= 0,
+          f"the replay of the decision log differs from byte {{:,}} on {REPORT}"),
 )  # fmt: skip
 
 
@@ -48,7 +60,7 @@ def found(result: Any, name: str = "") -> list[str]:
     return [
         begin + check.what.format(value)
         for check in CHECKS
-        if check.failed(value := getattr(result, check.field, None))
+        if (value := getattr(result, check.field, None)) is not None and check.failed(value)
     ]
 
 
@@ -57,5 +69,4 @@ def refuse(failures: Iterable[str], where: str) -> None:
     told = list(failures)
     if told:
         more = f", and {len(told) - 1} more" if len(told) > 1 else ""
-        raise RunFailed(f"{told[0]}{more}", where, "the figures of this run are not to be used; "
-                        "report it with the seed and its files")  # fmt: skip
+        raise RunFailed(f"{told[0]}{more}", where, "the figures of this run are not to be used")

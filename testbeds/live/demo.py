@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import offstage
-from offstage.dpu.recorder import forget
+from offstage.dpu.recorder import forget, read_lost
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
@@ -191,12 +191,12 @@ def _measure(
         counters = counters_since(before, device_counters(link))
         timed, ended = stages(link, fabric), wear(link)
     storage_name = _shown(storage, said["storage"])
-    lost = int(ledger["log_bytes_lost"])
-    replayed = None if lost else replay_log(record_dir / "decisions.log")
+    lost = read_lost(record_dir)
+    replayed = None if lost.log_bytes_lost else replay_log(record_dir / "decisions.log")
     decisions = -1 if replayed is None else replayed.agreed
     label = RunLabel(arm.name, storage_name, storage.provenance, arm.prefetchers)
     result = run_result(label, ledger, counters, record, decisions, machine_notes(said))
-    result.log_bytes_lost = lost
+    result.records_lost, result.log_bytes_lost = lost.records_lost, lost.log_bytes_lost
     if replayed is not None and replayed.diverged_at is not None:
         result.log_diverged_at = replayed.diverged_at
     result.stages = timed

@@ -20,8 +20,8 @@ from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
 
 __all__ = ["RunLabel", "accuracy", "against_baseline", "against_lru", "emulation_notes",
-           "hit_rate_of", "ledger_since", "on_time", "prefetched_blocks", "run_result",
-           "timeline_of"]  # fmt: skip
+           "ends_differ", "hit_rate_of", "ledger_since", "on_time", "prefetched_blocks",
+           "run_result", "timeline_of"]  # fmt: skip
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
 QUANTILES_MAX = 1_000
@@ -96,7 +96,7 @@ def run_result(
         evictions=int(ledger["evictions"]),
         shared_chunks=int(ledger["shared_chunks"]),
         decisions_replayed=decisions_replayed,
-        ends_differ=_ends_differ(ledger, record),
+        ends_differ=ends_differ(ledger["ends"], record.ends(), record.untold),
         busy_share=_busy_share(counters),
         wall_s=record.wall_s,
         ends=ends,
@@ -213,13 +213,12 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
     )]  # fmt: skip
 
 
-def _ends_differ(ledger: Mapping[str, Any], record: AgentRecord) -> int:
+def ends_differ(ledger: Sequence[int], told: NDArray[np.int64], untold: int) -> int:
     """The device's ledger and what the host got with each fetch must be the same counts: of how
     many demands, at the least, they are not. One that ended otherwise is one too many of one end
-    and one too few of another."""
-    host_ends = sum((token.ends for token in record.tokens), np.zeros(len(ENDS), np.int64))
-    more = host_ends - np.array(ledger["ends"], np.int64)
-    return max(int(more[more > 0].sum()), int(-more[more < 0].sum()))
+    and one too few of another. `untold` ones are in the ledger alone, under whatever end."""
+    more = told - np.array(ledger, np.int64)
+    return max(int(more[more > 0].sum()), abs(int(-more[more < 0].sum()) - untold))
 
 
 def _hits(ends: Mapping[str, int]) -> int:

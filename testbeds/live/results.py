@@ -104,6 +104,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Sorted, at most 1,000 evenly spaced quantiles."""
     ends_differ: int = 0
     """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
+    pace_overruns: float = -1.0
+    """Share of requests that ended later than the modelled device would have ended them; -1 where
+    none was, or its counters are not this user's to see."""
+    records_lost: int = 0
+    """Of the ledger's records, where they were kept."""
     log_bytes_lost: int = 0
     """Of the decision log, where it was recorded."""
     log_diverged_at: int = -1

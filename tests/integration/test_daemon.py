@@ -414,3 +414,20 @@ def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
     done = replay_log(run / "decisions.log")
     assert done.diverged_at is None and done.agreed > 0
     assert done.work == manifest["work"] and done.work["step"]["events"] > 0
+
+
+def test_a_recording_that_lacks_records_fails_its_run(tmp_path: Path) -> None:
+    """One fetch of 32 demands, and a ring of 16: does the daemon serve to its end, drain, write
+    down what is lost, and exit with 1 and one line of it?"""
+    run = tmp_path / "recorded"
+    with daemon(tmp_path, daemon__record_dir=str(run), limits__records="16") as served:
+        with served.control() as control:
+            driver = take_driver(control.attach())
+            write_and_read(control, driver, 32)
+            driver.close()
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(WAIT_S) == 1
+        logged = served.log.read_text().splitlines()
+    lost = json.loads((run / "record.json").read_text())["records_lost"]
+    assert lost > 0 and any('"drained"' in line for line in logged)
+    assert logged[-1].startswith(f"offstage: {run}: {lost} ledger records were lost (raise limits.")

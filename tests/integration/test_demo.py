@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from damaged import damage_fetches
 
+from offstage.testbeds.beds import local
 from offstage.testbeds.cli import run
 
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
@@ -223,8 +224,30 @@ def test_a_corrupt_block_fails_the_demo(
     assert run(["demo", "--out", str(out), "--storage", "emulated", "--sessions", "1", "--steps",
                 "4", "--context-tokens", "4096", "--format", "json"]) == 1  # fmt: skip
     said = capsys.readouterr()
-    assert "were not what prefill wrote, and " in said.err and " more" in said.err
+    assert "were not what prefill wrote" in said.err and ", and 3 more" in said.err
     summary = json.loads((out / "summary.json").read_text())
     assert len(json.loads(said.out)["failed"]) == len(summary["runs"])
     assert all(one["blocks_corrupt"] > 0 for one in summary["runs"])
     assert "corrupt" in (out / "report.html").read_text()
+
+
+def test_a_demo_whose_recording_lacks_something_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rings too small for what comes between two looks: are summary and page there, with how much
+    was lost, and the exit code 1?"""
+    write = local.write_config
+
+    def small(path: Path, sections: dict[str, dict[str, Any]], tenant: str) -> None:
+        sections["limits"] |= {"records": 16}
+        write(path, sections, tenant)
+
+    monkeypatch.setattr(local, "write_config", small)
+    out = tmp_path / "out"
+    assert run(["demo", "--out", str(out), "--storage", "emulated", "--sessions", "1", "--steps",
+                "4", "--context-tokens", "4096"]) == 1  # fmt: skip
+    assert "ledger records were lost (raise limits.records)" in capsys.readouterr().err
+    summary = json.loads((out / "summary.json").read_text())
+    assert all(one["records_lost"] > 0 for one in summary["runs"])
+    assert all(one["decisions_replayed"] > 0 for one in summary["runs"])
+    assert (out / "report.html").exists()

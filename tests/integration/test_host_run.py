@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damaged import damage_fetches
+from damaged import damage_fetches, damage_store
 
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
@@ -28,14 +28,14 @@ STEPS = 40
 WAIT_S = 120.0
 
 
-def start(folder: Path, layers: int = 2) -> Any:
+def start(folder: Path, layers: int = 2, storage: dict[str, Any] | None = None) -> Any:
     """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
     sections = {
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": ""},
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers,
                   "block_tokens": 16},
-        "storage": {"backend": "emulated", "size": "64MiB"},
+        "storage": storage or {"backend": "emulated", "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
     }  # fmt: skip
@@ -187,6 +187,25 @@ def test_what_does_not_fit_is_one_line(
     assert [text for text in said if text not in output.err] == []
 
 
+def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> None:
+    """Bytes of every third block flipped in a real store while its daemon is stopped: does a run
+    count each that it demanded as computed again and none as corrupt, do both ends agree on how
+    demands ended, and is the exit code 0?"""
+    store = {"backend": "auto", "path": str(tmp_path / "store.kv"), "size": "64MiB"}
+    with start(tmp_path, storage=store) as tier:
+        first = drive(tier, tmp_path / "first")
+    assert damage_store(tmp_path / "store.kv", every=3) > 300
+    with start(tmp_path, storage=store) as tier:
+        second = drive(tier, tmp_path / "second")
+        refused = device_of(tier)["check_failures"]
+    assert first["blocks_recomputed"] == 0 < second["blocks_recomputed"] <= refused
+    assert second["blocks_corrupt"] == second["ends_differ"] == 0
+    assert second["blocks_verified"] + second["blocks_recomputed"] == second["demands"]
+    written = [one["workload"]["prefill_blocks_written"] for one in (first, second)]
+    assert written[1] < written[0], "what is in full segments is found when it is read"
+    assert second["demands"] == first["demands"] and second["selected"] == first["selected"]
+
+
 def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
     tier: Tier, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,9 +220,14 @@ def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
 
 
 def puts_of(tier: Tier) -> int:
+    return int(device_of(tier)["puts"])
+
+
+def device_of(tier: Tier) -> dict[str, Any]:
+    """The daemon's own counters."""
     runtime_dir = Path(tier.ready["runtime_dir"])
     with Control(tier.endpoint, tenant="operator", runtime_dir=runtime_dir) as operator:
-        return int(operator.status()["device"]["puts"])
+        return dict(operator.status()["device"])
 
 
 def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:

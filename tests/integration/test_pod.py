@@ -11,6 +11,7 @@ from damaged import damage_fetches
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.membership import open_membership
+from offstage.host.control import Control
 from offstage.host.models import geometry
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
@@ -176,3 +177,27 @@ def test_a_corrupt_block_fails_the_run(
     assert "were not what prefill wrote" in said.err
     assert json.loads(said.out)["failed"]
     assert json.loads((tmp_path / "out/pod.json").read_text())["blocks_corrupt"] > 0
+
+
+def test_a_member_whose_ledger_differs_fails_the_run(
+    pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One demand more in each ledger than the host was told of: is pod.json there, and the exit
+    code 1?"""
+    told = Control.ledger
+    looks: dict[Control, int] = {}
+
+    def one_more(control: Control) -> dict[str, Any]:
+        looks[control] = looks.get(control, -1) + 1
+        ledger = told(control)
+        ledger["ends"] = [*ledger["ends"][:-1], ledger["ends"][-1] + looks[control]]
+        return ledger
+
+    monkeypatch.setattr(Control, "ledger", one_more)
+    assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 1
+    said = capsys.readouterr()
+    assert "disagree on how demands ended, at least 3 of them" in said.err
+    assert json.loads(said.out)["failed"]
+    found = json.loads((tmp_path / "out/pod.json").read_text())
+    assert found["ends_differ"] == 3
+    assert [one["ends_differ"] for one in found["members"].values()] == [1, 1, 1]

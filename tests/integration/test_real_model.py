@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from damaged import damage_fetches
+from damaged import damage_fetches, damage_store
 from tiny_models import save_model, save_text
 
 from offstage.bindings.errors import RunFailed
+from offstage.host.control import Control
 from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, begin, serve, write_config
 from offstage.testbeds.capture.model import load, look, text_tokens
@@ -31,7 +32,10 @@ SMALL_POOL = ["--pool-ratio", "0.3"]
 """So that what a layer read has left the pool before it reads again: every step fetches."""
 
 
-def start(folder: Path, layers: int, payload: int, context_tokens: int, slots: int) -> Any:
+def start(
+    folder: Path, layers: int, payload: int, context_tokens: int, slots: int,
+    segment: str = "256KiB",
+) -> Any:  # fmt: skip
     """A daemon for one model, with an arena that holds a part of its blocks."""
     sections: dict[str, dict[str, Any]] = {
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
@@ -39,7 +43,7 @@ def start(folder: Path, layers: int, payload: int, context_tokens: int, slots: i
         "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
                   "block_tokens": BLOCK_TOKENS},
         "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
-        "store": {"segment": "256KiB"},
+        "store": {"segment": segment},
         "policy": {"prefetchers": ["window", "ema"], "eviction": "score"},
         "limits": {"sessions": 4, "context_tokens": context_tokens + 1024},
     }  # fmt: skip
@@ -397,3 +401,47 @@ def test_a_corrupt_block_fails_the_run(
     assert "were not what prefill wrote" in told
     (one,) = json.loads((out / "model.json").read_text())["passes"]
     assert one["blocks_corrupt"] > 0
+
+
+def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Path) -> None:
+    """Every third block of the store damaged while its daemon is stopped: is the model's answer the
+    same to the bit, nothing corrupt, and the exit code 0? And do host and daemon count the same?
+    Segments are small, so that they are full: recovery itself reads the blocks of others."""
+    model = model_of(tmp_path, "llama")
+    words = ["--select-blocks", "all", *SMALL_POOL]
+    found = []
+    for _ in range(2):
+        with start(tmp_path, 2, 4096, 512, 30, segment="64KiB") as tier:
+            out = tmp_path / f"out{len(found)}"
+            (one,) = drive(tier, model, text, out, *words)["passes"]
+        found.append(one)
+        assert damage_store(tmp_path / "store.kv", every=3) > 10
+    whole, damaged = found
+    assert whole["blocks_recomputed"] == 0 < damaged["blocks_recomputed"]
+    for one in found:
+        assert one["bit_equal"] is True and one["blocks_corrupt"] == one["ends_differ"] == 0
+        assert one["blocks_verified"] + one["blocks_recomputed"] == one["demands"]
+    assert damaged["positions"] == whole["positions"]
+
+
+def test_a_ledger_that_differs_fails_the_run(
+    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A daemon that counts one demand more than the host was told of: is model.json there, with how
+    many, and the exit code 1?"""
+    told = Control.ledger
+    looks = iter(range(100))
+
+    def one_more(control: Control) -> dict[str, Any]:
+        ledger = told(control)
+        ledger["ends"] = [*ledger["ends"][:-1], ledger["ends"][-1] + next(looks)]
+        return ledger
+
+    monkeypatch.setattr(Control, "ledger", one_more)
+    words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
+    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
+    assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
+    assert "disagree on how demands ended, at least 1 of them" in capsys.readouterr().err
+    (one,) = json.loads((out / "model.json").read_text())["passes"]
+    assert one["ends_differ"] == 1

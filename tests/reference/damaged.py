@@ -1,13 +1,16 @@
-"""A host of which each fetch brings one block with other bytes than prefill wrote."""
+"""Blocks that are damaged: on their way to a host, whose checksums then differ from what prefill
+wrote, and in the store of a daemon that is stopped, whose own checksums give it away."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from offstage.dpu.storefile import StoreFile
 from offstage.host.decode import Decoder
 
-__all__ = ["damage_fetches"]
+__all__ = ["damage_fetches", "damage_store"]
 
 
 def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +23,18 @@ def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
         check(member, layer, replace(result, checksums=wrong), record)
 
     monkeypatch.setattr(Decoder, "_check", staticmethod(damaged))
+
+
+def damage_store(store: Path, every: int) -> int:
+    """Flip a bit in the middle of the payload of every so manieth block; returns of how many."""
+    with StoreFile(store) as file:
+        blocks = [block for segment in file.segments() if segment.state == "used"
+                  for block in file.blocks(segment)][::every]  # fmt: skip
+        places = [file.offset(block) + block.length // 2 for block in blocks]
+    with store.open("r+b") as raw:
+        for at in places:
+            raw.seek(at)
+            (byte,) = raw.read(1)
+            raw.seek(at)
+            raw.write(bytes([byte ^ 0x10]))
+    return len(places)

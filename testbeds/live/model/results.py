@@ -54,6 +54,8 @@ class ModelPass(msgspec.Struct, kw_only=True):
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
+    ends_differ: int
+    """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
     positions: list[Position]
     foretold: list[LayerAgreement]
     guesses: int

@@ -36,7 +36,7 @@ from offstage.host.transformer.tiered import TieredAttention
 from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.connect import Link, attached
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
-from offstage.testbeds.live.figures import hit_rate_of, ledger_since
+from offstage.testbeds.live.figures import ends_differ, hit_rate_of, ledger_since
 from offstage.testbeds.live.host_run import check_alone, machine_notes, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
@@ -233,6 +233,7 @@ class _Run:
             blocks_verified=record.blocks_verified,
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
+            ends_differ=ends_differ(ledger["ends"], record.ends(), record.untold),
             positions=positions,
             foretold=attention.foretold.agreement(),
             guesses=guesses,

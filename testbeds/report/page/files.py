@@ -54,7 +54,7 @@ SHARES = (
     "selection_hit", "late", "miss", "accuracy", "busy_share",
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1,
-          "log_diverged_at": -1}
+          "log_diverged_at": -1, "pace_overruns": -1}
 BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
             errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 

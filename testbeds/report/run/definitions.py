@@ -259,6 +259,23 @@ DEFINITIONS = (
         "lower",
     ),
     Definition(
+        "pace_overruns",
+        "overruns",
+        "Share of all requests that ended later than the modelled device would have ended them; "
+        "above 1 % the run has failed. -1 where no device was modelled, or only its operator may "
+        "know.",
+        "",
+        "lower",
+    ),
+    Definition(
+        "records_lost",
+        "records lost",
+        "Ledger records missing from the recording, where one was kept; above 0 the run has "
+        "failed.",
+        "",
+        "lower",
+    ),
+    Definition(
         "log_bytes_lost",
         "log lost",
         "Bytes missing from the decision log, where it was kept; above 0 the run has failed.",

@@ -1,5 +1,6 @@
 """Hand-out, tenancy, recorder and telemetry, each on its own."""
 
+import errno
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
 from offstage.dpu.pod.exceptions import Exceptions
-from offstage.dpu.recorder import Recorder, read_records
+from offstage.dpu.recorder import Lost, Recorder, read_lost, read_records
 from offstage.dpu.telemetry import (
     DAEMON_COUNTERS,
     STATUS_COUNTERS,
@@ -145,6 +146,24 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     assert manifest["memory"]["bytes"] == 4096 and manifest["device"] == "asic_7nm"
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path / "run", device, quiet())
+
+
+def test_a_recording_that_the_disk_refused_ends_there(tmp_path: Path, device: Any) -> None:
+    """Is nothing written behind the hole, and is it in the manifest?"""
+    wanted = np.zeros(4, RECORD)
+    device.pending = [wanted[:1], wanted[1:2], wanted[2:]]
+    recorder = Recorder(tmp_path / "run", device, quiet())
+    write = recorder._decisions.write
+
+    def refused(data: bytes) -> int:
+        recorder._decisions.write = write  # type: ignore[method-assign]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorder._decisions.write = refused  # type: ignore[method-assign]
+    assert not recorder.drain() and not recorder.drain()
+    recorder.close()
+    assert len(read_records(tmp_path / "run")) == 1
+    assert read_lost(tmp_path / "run") == recorder.lost == Lost(write_errors=1)
 
 
 @pytest.mark.parametrize("kept", ["ledger.bin", "decisions.log", "record.json"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import RunFailed
+from offstage.dpu.recorder import Lost
 from offstage.testbeds.live.checks import CHECKS, Check, found, refuse
 from offstage.testbeds.live.model.results import ModelPass
 from offstage.testbeds.live.pod_run import PodResult
@@ -13,9 +14,10 @@ from offstage.testbeds.live.results import RunResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/checks.md"
 RESULTS = {"demo": RunResult, "host run": RunResult, "testbed run": RunResult,
-           "host run --model": ModelPass, "pod run": PodResult}  # fmt: skip
-BAD = {"bit_equal": False}
-GOOD = {"bit_equal": True, "log_diverged_at": -1}
+           "host run --model": ModelPass, "pod run": PodResult,
+           "dpu serve --record": Lost}  # fmt: skip
+BAD = {"bit_equal": False, "pace_overruns": 0.011}
+GOOD = {"bit_equal": True, "log_diverged_at": -1, "pace_overruns": 0.01}
 
 
 class Result:

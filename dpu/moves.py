@@ -6,6 +6,8 @@ thread of its own, since growing a file and making a store on it may take long. 
 start does with a store that was left: it goes where the record in it says, and to no other store.
 """
 
+import contextlib
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings import settings, sides
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, DeviceTimeout
 from offstage.dpu import options
 from offstage.dpu.config import Config
 from offstage.dpu.derive import derive
@@ -131,6 +133,7 @@ class Moves:
         self._target: Config | None = None  # of a move that is beginning or running
         self._thread: threading.Thread | None = None
         self._refused: Exception | None = None
+        self._made: list[Path] = []  # for the last move that was asked for
 
     @property
     def beginning(self) -> bool:
@@ -147,8 +150,13 @@ class Moves:
         pairs = list(zip(self._config.tenants, self._tenants, strict=True))
         for tenant, state in pairs:
             check_carried(tenant, beside, self._runtime_dir, state.secret)
-        for tenant, state in pairs:
-            carry_secret(tenant, beside, self._runtime_dir, state.secret)
+        self._made = [] if os.path.lexists(moved.storage.path) else [Path(moved.storage.path)]
+        try:
+            for tenant, state in pairs:
+                self._made += carry_secret(tenant, beside, self._runtime_dir, state.secret)
+        except BadInput:
+            self._unmake()
+            raise
         self._target, self._refused = moved, None
         self._thread = threading.Thread(target=self._run, args=(moved,), name="ofs-move")
         self._thread.start()
@@ -190,3 +198,11 @@ class Moves:
             self._device.move(moved)
         except Exception as error:  # whoever asked is told, and the daemon logs what is its own
             self._refused = error
+            if not isinstance(error, DeviceTimeout):  # which may begin yet
+                self._unmake()
+
+    def _unmake(self) -> None:
+        """A move that was refused leaves nothing that was made for it."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.unlink()

@@ -1,6 +1,7 @@
 """Errors as the wire has them."""
 
 import errno
+import traceback
 from typing import cast
 
 from offstage.bindings.errors import (
@@ -11,6 +12,7 @@ from offstage.bindings.errors import (
     StoreFull,
 )
 from offstage.dpu import protocol as p
+from offstage.dpu.log import Log
 from offstage.dpu.message import ErrorCode
 from offstage.dpu.sessions import Refused, draining
 
@@ -24,12 +26,17 @@ CODES: list[tuple[type[OffstageError], str]] = [
 ]
 
 
-def error_reply(error: OffstageError) -> p.Error:
-    """An error as it goes over the wire."""
+def error_reply(error: Exception, request: str, log: Log) -> p.Error:
+    """An error of this request as it goes over the wire; what nobody expected is logged."""
+    if not isinstance(error, OffstageError):
+        log.error("request_failed", request=request, error=repr(error),
+                  traceback="".join(traceback.format_exception(error)))  # fmt: skip
+        return p.Error(code="internal", what="the daemon failed at this request",
+                       mend="see the daemon's log")  # fmt: skip
     if isinstance(error, Refused):
         code = error.code
     elif error.errno == errno.ESHUTDOWN:
-        return error_reply(draining())
+        return error_reply(draining(), request, log)
     else:
         code = next((code for kind, code in CODES if isinstance(error, kind)), "io")
     return p.Error(

@@ -8,7 +8,6 @@ and leaves the daemon running.
 import os
 import platform
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -104,7 +103,7 @@ class Service:
             elif isinstance(request, p.Prove):
                 reply = self._prove(request, route)
             elif isinstance(request, p.Hold):
-                reply = self._member().hold(request)
+                reply = self._member(request.name).hold(request)
             else:
                 host = self.hosts.find(ticket)
                 if self.pod is not None:
@@ -117,13 +116,9 @@ class Service:
 
     def failed(self, request: type[p.Request], error: Exception) -> p.Error:
         """What a host is told of a request that raised; what nobody expected is logged."""
-        if isinstance(error, OffstageError):
-            return error_reply(error)
-        self.hosts.counts["requests_failed"] += 1
-        self._log.error("request_failed", request=request.__name__, error=repr(error),
-                        traceback="".join(traceback.format_exception(error)))  # fmt: skip
-        return p.Error(code="internal", what="the daemon failed at this request",
-                       mend="see the daemon's log")  # fmt: skip
+        if not isinstance(error, OffstageError):
+            self.hosts.counts["requests_failed"] += 1
+        return error_reply(error, request.__name__, self._log)
 
     def begin_connect(self, ticket: bytes, request: p.Connect, waiting: object) -> None:
         """Connect a host beside the loop; `connects.ended` brings `waiting` back. Refused at once
@@ -177,22 +172,22 @@ class Service:
             ),
         )  # fmt: skip
 
+    def _member(self, name: str) -> PodMember:
+        if self.pod is None:
+            raise Refused("foreign", "this daemon is no member of a pod", name,
+                          "start it with --pod, or take it out of the map")  # fmt: skip
+        return self.pod
+
     def _admitted(self, host: Host, request: p.Prove) -> int:
         """The daemon's lease in its pod. Refused: the host means what is no more."""
         try:
-            if self.pod is not None or request.incarnation:
-                return self._member().admit(host.tenant, request.incarnation, request.epoch)
-            return 0
+            if self.pod is None and not request.incarnation:
+                return 0
+            member = self._member(host.name)
+            return member.admit(host.tenant, request.incarnation, request.epoch)
         except Refused:
             self.leave(host, "left")
             raise
-
-    def _member(self) -> PodMember:
-        """Refused: it is of no pod."""
-        if self.pod is None:
-            raise Refused("foreign", "this daemon is no member of a pod", "",
-                          "start it with --pod, or take it out of the map")  # fmt: skip
-        return self.pod
 
     def _attach(self, host: Host, request: p.Attach) -> p.Reply:
         if host.tenant is None:
@@ -336,11 +331,11 @@ class Service:
         self.operator(host.ticket)
         shares, changes = self._shares_of(request.changes)
         policy = change_policy(self.policy, changes)
-        for tenant in shares:
-            self.quotas.change(tenant)
-        if changes:
+        if changes:  # first: it may be refused yet
             self._spending.set_policy(policy)
             self.policy = policy
+        for tenant in shares:
+            self.quotas.change(tenant)
         self._log.info("policy_changed", **request.changes)
         return p.PolicyReply(policy=self.policy_now())
 

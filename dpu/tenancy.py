@@ -172,14 +172,18 @@ def secrets_beside(storage: Storage) -> str:
     return storage.target_file if storage.backend == "spdk" else storage.path
 
 
-def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
+def carry_secret(
+    tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes
+) -> list[Path]:
     """Keep a generated secret beside another store too: its blocks are found by no other; and what
-    says which it was."""
+    says which it was. Returns those that were not there."""
     kept = _kept_at(tenant, store_path, runtime_dir)
+    made = [path for path in (kept, kept.with_suffix(".mark")) if not path.exists()]
     if not tenant.secret and not tenant.secret_file:
         _write_private(kept, secret.hex())
     with contextlib.suppress(BadInput):
         _write_private(kept.with_suffix(".mark"), _mark(secret))
+    return made
 
 
 def check_carried(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:

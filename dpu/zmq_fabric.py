@@ -21,7 +21,7 @@ import zmq
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import GUESS
 from offstage.bindings.driver import Driver, Fetch, Put
-from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.errors import BadInput
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import Packed, unpack
 from offstage.dpu import protocol as p
@@ -236,12 +236,8 @@ class _Worker:
             if made is None:
                 return
             reply, payload = made
-        except OffstageError as error:
-            reply, payload = error_reply(error), []
         except Exception as error:
-            self._log.error("fabric_request_failed", error=repr(error))
-            reply, payload = p.Error(code="internal", what="the fabric failed at this request",
-                                     mend="see the daemon's log"), []  # fmt: skip
+            reply, payload = error_reply(error, "fabric", self._log), []
         reply.id = request_id
         frames: list[Any] = [routing, p.encode(reply)]
         self._socket.send_multipart(frames + payload, copy=False)

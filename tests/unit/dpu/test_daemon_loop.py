@@ -7,9 +7,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
+from control_messages import fields_of
 
 from offstage.bindings.errors import DeviceTimeout
 from offstage.dpu import protocol as p
@@ -160,20 +162,27 @@ def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
         daemon._close()
 
 
-def test_no_request_of_the_operator_ends_the_daemon(tmp_path: Path, device: Any) -> None:
-    """Every handler fails in turn by a mistake of ours: is each answered and counted?"""
+def test_no_request_ends_the_daemon(
+    tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every handler of every kind of message fails in turn by a mistake of ours: is each answered
+    and counted?"""
     daemon = make(tmp_path, device)
     told: list[Any] = []
-    daemon.control.send = lambda route, reply: told.append(reply)  # type: ignore[method-assign]
 
     def fails(*_: Any) -> Any:
         raise ValueError("embedded null byte")
 
-    daemon.service.operator = daemon.service.begin_connect = fails  # type: ignore[method-assign]
-    requests: list[Any] = [p.Drain(timeout_ns=1), p.Undrain(), p.Connect(blob=b""),
-                           p.StorageMove(changes={"path": "a\0b"})]  # fmt: skip
-    for request in requests:
-        daemon._take([b"route", b"ticket", p.encode(request)])
-    assert [one.code for one in told] == ["internal"] * len(requests)
-    assert daemon.hosts.counts["requests_failed"] == len(requests)
+    service = daemon.service
+    monkeypatch.setattr(daemon.control, "send", lambda route, reply: told.append(reply))
+    monkeypatch.setattr(daemon.deletes, "answer", lambda of, route, reply: told.append(reply))
+    monkeypatch.setattr(daemon.hosts, "find", lambda ticket: Host(ticket, "h", None, 0.0))
+    for name in ("_hello", "_prove", "_member", "operator", "begin_connect"):
+        monkeypatch.setattr(service, name, fails)
+    monkeypatch.setattr(service, "_answers", dict.fromkeys(service._answers, fails))
+    kinds = get_args(p.Request)
+    for kind in kinds:
+        daemon._take([b"route", b"ticket", msgspec.msgpack.encode(fields_of(kind))])
+    assert [(one.code, one.id) for one in told] == [("internal", 1)] * len(kinds)
+    assert daemon.hosts.counts["requests_failed"] == len(kinds)
     daemon._close()

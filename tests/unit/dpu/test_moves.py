@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from on_disk import snapshot
 
-from offstage.bindings.errors import BadInput, StoreFull
+from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, StoreFull
 from offstage.bindings.keys import checksum
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
@@ -174,6 +175,32 @@ def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_pat
     moves, _ = moves_of(Device(), tmp_path / "one")
     with pytest.raises(BadInput):
         moves.begin({"path": path})
+
+
+@pytest.mark.parametrize("error", [StoreFull("too small"), DeviceTimeout("no answer")], ids=repr)
+def test_a_move_that_is_refused_leaves_nothing_that_was_made_for_it(
+    error: OffstageError, tmp_path: Path
+) -> None:
+    """The file of the target, and what lies beside it of each tenant; but what was there stays, and
+    so does all where nobody knows whether the move has begun."""
+    (tmp_path / "one").write_bytes(b"")
+    (tmp_path / "there").write_bytes(b"")
+    before = snapshot(tmp_path)
+
+    def move(config: Config) -> None:
+        Path(config.storage.path).touch()
+        raise error
+
+    device = Device()
+    device.move = move  # type: ignore[method-assign]
+    for target in ("two", "there"):
+        moves, _ = moves_of(device, tmp_path / "one")
+        moves.begin({"path": str(tmp_path / target)})
+        with pytest.raises(type(error)):
+            wait_begun(moves)
+    after = snapshot(tmp_path)
+    after["there"] = before["there"]  # of another time
+    assert (after == before) == isinstance(error, StoreFull)
 
 
 def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:

@@ -262,6 +262,9 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
     ]:  # fmt: skip
         bad = p.PolicySet(changes={name: text, "degree_max": "7"})
         assert world.code(operator, bad) == code, name
+    # The policy may be refused by what only the device or its drive says.
+    bad = p.PolicySet(changes={"tenant.blue.weight": "9", "drive_years": "5"})
+    assert world.code(operator, bad) == "invalid"
     assert world.device.shares[blue] == (4, 2_000_000, 65536)
     assert world.service.policy.degree_max == 5
 

@@ -41,11 +41,46 @@ def _is_not(name: str, *values: str) -> Callable[[Given], bool]:
     return lambda given: str(getattr(given[name], "value", given[name])) not in values
 
 
+def _is(name: str, value: str) -> Callable[[Given], bool]:
+    return lambda given: getattr(given[name], "value", given[name]) == value
+
+
 def _nobody_waits(given: Given) -> bool:
     return not 0 < given["active"] < given["sessions"]
 
 
+def _all_given(*names: str) -> Callable[[Given], bool]:
+    return lambda given: all(given[name] is not None for name in names)
+
+
+def _few_enough(given: Given) -> bool:
+    from offstage.testbeds.cli.compare import FEW
+
+    return bool(given["quick"]) and given["samples"] >= FEW
+
+
+def _nothing_pushed(given: Given) -> bool:
+    return bool(given["undo"]) or not given["push"]
+
+
+def _holds_selections(given: Given) -> bool:
+    from offstage.testbeds.workloads.requests.importer import selections_kind
+
+    said = given["trace_format"] is not None or given["time_unit"] is not None
+    return len(given["files"]) == 1 and not said and bool(selections_kind(given["files"][0]))
+
+
+def _reads_as_recorded(given: Given) -> bool:
+    """BadInput where the file is of no format, as without the option."""
+    from offstage.testbeds.workloads.requests.importer import format_of
+
+    return not format_of(given["files"][0], given["trace_format"]).drawn
+
+
 IDLE = (
+    Idle("demo", ("quick",), _all_given("sessions", "context_tokens", "steps"),
+         "beside --sessions, --context-tokens and --steps, which are all that it changes"),
+    Idle("compare", ("samples",), _few_enough, "beside --quick, which draws no more than 6"),
     Idle("host run", ("seed", "sessions", "geometry"), _has("model"),
          "beside --model: a model decodes one text, in its own shape"),
     Idle("host run", ("trace", "time_unit", "decode_cost", "granule_tokens"), _has("model"),
@@ -58,18 +93,29 @@ IDLE = (
     Idle("pod run", ("time_unit",), _lacks("trace"), "without --trace"),
     Idle("pod run", ("schedule",), _nobody_waits,
          "where no session waits: give --active N below --sessions"),
+    Idle("pod run", ("active",), lambda given: given["active"] >= given["sessions"],
+         "where it is not below --sessions: all decode at once anyway"),
     Idle("pod drain", ("push",), lambda given: given["undo"] and given["push"],
          "beside --undo: nothing is pushed"),
-    Idle("pod drain", ("tenant", "fabric"), _has("undo"), "beside --undo: nothing is pushed"),
+    Idle("pod drain", ("tenant", "fabric", "runtime_dir"), _nothing_pushed,
+         "beside --undo or --no-push: nothing is pushed"),
     Idle("trace generate", ("layers", "context_tokens", "steps", "sessions", "block_tokens",
                             "turn_steps", "shared_prefix_tokens"), _has("explain"),
          "beside --explain, which measures contexts of its own"),
-    Idle("trace capture", ("temperature", "seed"), _is_not("mode", "free"),
-         "without --mode free: the text goes on, and nothing is drawn"),
+    Idle("trace info", ("limit", "seed"), _holds_selections,
+         "on a file of selections, of which all is told and nothing drawn"),
+    *(Idle(f"trace {verb}", ("seed",), _reads_as_recorded,
+           "on a trace whose requests are read as they were recorded: none is drawn")
+      for verb in ("info", "import")),
+    Idle("trace capture", ("temperature", "seed"), _is_not("mode", "free", "both"),
+         "beside --mode teacher: the text goes on, and nothing is drawn"),
+    Idle("trace capture", ("seed",), _lacks("temperature"),
+         "without --temperature: the most likely token is taken, and nothing is drawn"),
     Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "beside --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
-    Idle("bench pod", ("faults", "rate"), _has("trace"),
-         "beside --trace, which draws its faults and has its own rate"),
+    Idle("bench codec", ("tokens",), _lacks("models"), "without --models: no model reads"),
+    Idle("bench pod", ("faults", "rate", "strict"), _has("trace"),
+         "beside --trace, which draws its faults, has its own rate, and no aims"),
     Idle("bench pod", ("begin", "span"), _lacks("trace"), "without --trace"),
     Idle("host calibrate", ("geometry",), _has("model"), "beside --model, whose layer it is"),
     Idle("host calibrate", ("context_tokens",), _lacks("selector"), "without --selector"),
@@ -78,6 +124,12 @@ IDLE = (
     *(Idle(f"testbed {verb}", ("inventory", "dry_run"), _is_not("bed", "bluefield"),
            "on another bed than bluefield") for verb in ("up", "run", "down")),
     Idle("testbed run", ("fabric",), _is_not("bed", "qemu"), "on another bed than qemu"),
+    Idle("testbed up", ("sessions", "context_tokens", "steps"), _is("bed", "qemu"),
+         "on qemu: `run` takes them, and starts a daemon of its own"),
+    Idle("testbed down", ("out",), _is("bed", "qemu"), "on qemu: there is one pair of guests"),
+    *(Idle(words, ("jobs",), _has("cluster"), "beside --cluster, whose workers do the work")
+      for words in ("lab pod", "asic sweep")),
+    Idle("plan", ("inputs",), _is("form", "json"), "beside --format json, which has them all"),
     Idle("report", ("out",), _has("paper"), "beside --figures, which names the folder"),
 )  # fmt: skip
 """A row for what cannot have an effect; `host run --help` and the like stay the same."""

@@ -220,6 +220,9 @@ def _run_here(
     if found is not None and found.bed != bed:
         raise BadInput(f"the testbed {found.bed} is up there", str(out),
                        f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
+    if found is not None and (rate or delay):
+        raise BadInput("a link of another rate or delay, and the testbed is up already", str(out),
+                       f"give them to `testbed up {bed}`, or leave them out")  # fmt: skip
     try:
         up = found or start(bed, out, sessions, context_tokens, steps, rate, delay)
         summary = drive(up, sessions, context_tokens, steps)

@@ -1,40 +1,63 @@
 """Options that can have no effect: is each refused by name, in one line, before anything runs?"""
 
+import tarfile
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from offstage.testbeds.beds import here
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.idle import IDLE
 
+ROOT = Path(__file__).parents[2]
+TRACE = str(ROOT / "tests/golden/data/tiny_mooncake.jsonl")
+SELECTIONS = '{"run": 1, "model": "m", "layers": [0], "prompt_tokens": 64, "steps": 1}\n'
 BASE = {
+    "demo": (["--sessions", "2", "--context-tokens", "8192", "--steps", "4"],),
+    "compare": (["run", "--quick"],),
+    "trace info": (["../selections.jsonl"], [TRACE]),
+    "trace import": ([TRACE, "--out", "o"],),
+    "bench codec": ([],),
+    "lab pod": (["--cluster", "tcp://127.0.0.1:9"],),
+    "asic sweep": (["s.toml", "--cluster", "tcp://127.0.0.1:9"],),
+    "plan": (["--format", "json"],),
     "host run": (["--model", "m"], ["--model", "m"], [], [], []),
-    "pod run": (["file:pod.toml"], ["file:pod.toml"]),
-    "pod drain": (["file:pod.toml", "dpu0", "--undo"],) * 2,
+    "pod run": (["file:pod.toml"],) * 3,
+    "pod drain": (["file:pod.toml", "dpu0", "--undo"], ["file:pod.toml", "dpu0", "--no-push"]),
     "trace generate": (["--explain"],),
-    "trace capture": (["--model", "m", "--text", "t"],),
+    "trace capture": (["--model", "m", "--text", "t", "--mode", "teacher"],
+                      ["--model", "m", "--text", "t"]),
     "bench storage": (["--backend", "spdk"], []),
     "bench pod": (["--folder", "f", "--trace", "t"], ["--folder", "f"]),
     "host calibrate": (["--out", "o", "--model", "m"], ["--out", "o"]),
-    "testbed up": (["local"], ["netns"]),
+    "testbed up": (["local"], ["netns"], ["qemu"]),
     "testbed run": (["local"], ["netns"], ["local"]),
-    "testbed down": (["netns"],),
+    "testbed down": (["netns"], ["qemu"]),
     "report": (["r", "--figures", "f"],),
 }
 """Words that make the rows of a command true, one after the other."""
 FLAGS = {"paper": "--figures", "generate": "--generate", "foretell": "--foretell",
-         "dry_run": "--dry-run", "push": "--push"}  # fmt: skip
+         "dry_run": "--dry-run", "push": "--push", "quick": "--quick", "inputs": "--inputs",
+         "strict": "--strict"}  # fmt: skip
 VALUES = {
     "time_unit": "s", "select_blocks": "8", "dtype": "float32", "ahead": "hint", "rdma": "mlx5_0",
     "schedule": "reuse", "fabric": "zmq", "delay": "50us", "temperature": "1", "seed": "7",
     "pool_ratio": "2", "decode_cost": "c.json", "trace": "t", "text": "t", "geometry": "tiny",
     "begin": "1s", "span": "1h", "target": "t", "file": "f", "rate": "2", "inventory": "i",
-    "tenant": "lab", "faults": "death", "out": "o",
+    "tenant": "lab", "samples": "32", "tokens": "128", "runtime_dir": "r", "context_tokens": "8192",
+    "faults": "death", "out": "o",
 }  # fmt: skip
 
 
 def _cases() -> list[tuple[int, str]]:
     return [(at, name) for at, row in enumerate(IDLE) for name in row.options]
+
+
+def test_every_row_is_there_and_tried() -> None:
+    rows = Counter(row.command for row in IDLE)
+    assert rows == {command: len(words) for command, words in BASE.items()}
 
 
 @pytest.mark.parametrize(("at", "name"), _cases(), ids=lambda one: str(one))
@@ -45,6 +68,8 @@ def test_what_has_no_effect_is_refused_by_name(
     """Of each row of the table and each of its options: one line that names it, exit code 2, and
     nothing is made."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OFFSTAGE_MODELS", raising=False)
+    (tmp_path.parent / "selections.jsonl").write_text(SELECTIONS)
     row = IDLE[at]
     before = [one for one in IDLE[:at] if one.command == row.command]
     words = BASE[row.command][len(before)]
@@ -66,3 +91,45 @@ def test_an_option_that_has_an_effect_or_was_not_given_is_not_refused(
                   ["--model", "m", "--text", "t", "--dtype", "float32"]):  # fmt: skip
         assert run([*nobody, *words]) != 0
         assert "no effect" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [
+    ["trace", "capture", "--model", "m", "--text", "t", "--temperature", "1", "--seed", "2"],
+    ["compare", "nothing", "--quick", "--samples", "3"],
+    ["pod", "run", "file:nothing.toml", "--active", "3", "--schedule", "reuse"],
+    ["pod", "drain", "file:nothing.toml", "dpu0", "--runtime-dir", "r", "--tenant", "lab"],
+    ["demo", "--quick", "--steps", "4", "--trace", "nothing"],
+    ["trace", "info", "nothing", "--seed", "3"],
+    ["trace", "info", TRACE, "--trace-format", "servegen", "--seed", "3"],
+    ["trace", "import", TRACE, "--out", "no/folder", "--limit", "2"],
+    ["lab", "pod", "nothing.toml", "--jobs", "2"],
+    ["testbed", "up", "local", "--steps", "4", "--out", "/dev/null/no"],
+], ids=" ".join)  # fmt: skip
+def test_nothing_is_refused_that_counts(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Each fails for another reason than its options."""
+    monkeypatch.chdir(tmp_path)
+    assert run(words) != 0
+    assert "no effect" not in capsys.readouterr().err
+
+
+def test_a_seed_counts_where_requests_are_drawn(tmp_path: Path) -> None:
+    """By the file's own content, so for a format that is found as for one that is said."""
+    rates = tmp_path / "x" / "a-trace.csv"
+    rates.parent.mkdir()
+    rates.write_text("600,2.0,1.0,Gamma,1.0,0.5\n")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(rates, "x/a-trace.csv")
+    for more in ([], ["--trace-format", "servegen:x"]):
+        assert run(["trace", "info", str(tmp_path / "a.tar"), "--seed", "3", *more]) == 0
+
+
+def test_a_link_that_is_up_takes_no_other_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the run can know it: the bed was made with a rate of its own."""
+    monkeypatch.setattr(here, "find", lambda out: SimpleNamespace(bed="netns"))
+    assert run(["testbed", "run", "netns", "--rate", "1gbit", "--out", str(tmp_path)]) == 2
+    assert "the testbed is up already" in capsys.readouterr().err

@@ -27,7 +27,7 @@ from offstage.testbeds.workloads.requests.formats import (
 from offstage.testbeds.workloads.requests.formats.base import PER_SECOND, Format, Head, Source
 from offstage.testbeds.workloads.requests.formats.weka import FILE_BYTES_MAX
 
-__all__ = ["FORMATS", "SELECTIONS", "open_trace", "selections_kind", "write_trace"]
+__all__ = ["FORMATS", "SELECTIONS", "format_of", "open_trace", "selections_kind", "write_trace"]
 
 FORMATS: dict[str, Format] = {
     one.name: one
@@ -65,12 +65,7 @@ def open_trace(
         raise BadInput("no file", "trace", "give one or more files")
     if limit is not None and limit < 1:
         raise BadInput(f"limit of {limit} requests", str(paths[0]), "give a limit of 1 or more")
-    name, _, part = (format or "").partition(":")
-    found = FORMATS.get(name) if name else _found(paths[0])
-    if found is None or (part and found.name != servegen.FORMAT.name):
-        raise BadInput(
-            f"no format {format!r}", str(paths[0]), f"choose one of {', '.join(FORMATS)}"
-        )
+    found, part = format_of(paths[0], format), (format or "").partition(":")[2]
     if time_unit is not None and (time_unit not in PER_SECOND or not found.time_unit):
         raise BadInput(
             f"times in {time_unit}" if found.time_unit else
@@ -87,6 +82,16 @@ def open_trace(
     if not time_unit and (note := _implausible(trace, found.time_unit)):
         notes = (*notes, note)
     return replace(trace, origin=replace(trace.origin, notes=notes))
+
+
+def format_of(path: Path, format: str | None) -> Format:
+    """The format of a trace that begins with this file, as it is said or found. BadInput: there is
+    none."""
+    name, _, part = (format or "").partition(":")
+    found = FORMATS.get(name) if name else _found(path)
+    if found is None or (part and not found.drawn):
+        raise BadInput(f"no format {format!r}", str(path), f"choose one of {', '.join(FORMATS)}")
+    return found
 
 
 RATE_MAX, RATE_MAX_FRACTIONS, GAP_S_MAX = 100.0, 20.0, 900.0

@@ -85,7 +85,8 @@ class Source:
 @dataclass(frozen=True)
 class Format:
     """One format. `licence` is that of the data set it was published with, as far as known;
-    `time_unit` what its times are in, empty where they are no numbers."""
+    `time_unit` what its times are in, empty where they are no numbers; `drawn`: requests are drawn
+    from a seed."""
 
     name: str
     about: str
@@ -93,3 +94,4 @@ class Format:
     knows: Callable[[Head], bool]
     read: Callable[[Source], Trace]
     time_unit: str = ""
+    drawn: bool = False

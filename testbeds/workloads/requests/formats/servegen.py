@@ -182,4 +182,5 @@ FORMAT = Format(
     "Apache-2.0 (alibaba/ServeGen)",
     _knows,
     _read,
+    drawn=True,
 )

@@ -7,9 +7,10 @@ be had again: a chunk is archived when its next session ends, and one that does 
 computed. A chunk that is deleted leaves the tables before the device is told, so that whoever looks
 at the device first and here second sees no chunk that was deleted in between.
 
-Until the bucket has been listed nobody knows which objects a deleted chunk is in. Its delete is
-noted as that of an object with this chunk alone, that of all chunks as one of the tenant's folder:
-the listing takes these as orders for whatever it finds, and they outlast a restart before it.
+Until the bucket has been listed nobody knows which objects a deleted chunk is in, and one listing
+may lack some. It is listed until one has nothing that those before it lacked. Meanwhile a delete is
+also noted as that of an object with this chunk alone, that of all chunks as one of the tenant's
+folder: each listing takes these as orders for what it finds anew, and they outlast a restart.
 """
 
 import threading
@@ -36,8 +37,9 @@ class Tenant:
     """One tenant's part: its number in the device, its folder in the bucket, the key of its sums.
 
     `known`: the object that each store key is in; `layers`: how many it has of the chunk, where
-    that was seen; `others`: further objects with the chunk, which go with it; `is_listed`: whether
-    these say all that the bucket has; `sweep_due`: whether a purge has yet to look them up."""
+    that was seen; `others`: further objects with the chunk, which go with it; `is_seen`: of a
+    listing; `is_listed`: whether another had no more; `sweep_due`: whether a purge has yet to look
+    them up."""
 
     index: int
     folder: str
@@ -45,6 +47,7 @@ class Tenant:
     known: dict[bytes, str] = field(default_factory=dict)
     layers: dict[bytes, int] = field(default_factory=dict)
     others: dict[bytes, set[str]] = field(default_factory=dict)
+    is_seen: bool = False
     is_listed: bool = False
     sweep_due: bool = False
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
@@ -120,36 +123,30 @@ class State:
 
     def listed(self, tenant: Tenant, names: Iterable[str], gone: set[str]) -> None:
         """What the bucket holds of a tenant, but for what is to be deleted: `gone`, the journal's,
-        and what is not in it yet. Objects that only stand-ins of those speak of are noted here."""
+        and what is not in it yet. Objects that only stand-ins of those speak of are noted here. Of
+        a later listing what is known, or being sent, is what the tables say."""
         with self.lock:
             leaving = set(gone) | {name for one, name in self.unnoted if one is tenant}
+            spoken = leaving | {one.name for one in (*self.uploads, *self.active)}
             alone = [keys_of(name[len(tenant.folder) :]) for name in leaving
                      if name.startswith(tenant.folder)]  # fmt: skip
             dead = {keys[0] for keys in alone if len(keys) == 1}
+            fresh = False
             for name in names:
                 keys = keys_of(name[len(tenant.folder) :])
-                if not keys or name in leaving:
+                if not keys or name in spoken or tenant.has(name):
                     continue
+                fresh = True
                 if tenant.folder in leaving or not dead.isdisjoint(keys):
                     self.unnoted.append((tenant, name))
                     continue
                 for key in keys:
                     tenant.add(key, name)
-            tenant.is_listed = True
+            tenant.is_seen, tenant.is_listed = True, tenant.is_seen and not fresh
             for upload in self.uploads:
                 if upload.tenant is tenant:
                     upload.keys = [key for key in upload.keys if key not in tenant.known]
             self.uploads = deque(one for one in self.uploads if one.keys)
-
-    def left_over(self, tenant: Tenant, names: Iterable[str]) -> bool:
-        """Whether a second listing, after all of the tenant was to go, has what the first lacked:
-        objects that nobody knows, is sending, or deletes. They are to go."""
-        with self.lock:
-            spoken = {one.name for one in (*self.uploads, *self.active)} | self.leaving
-            spoken |= {name for _, name in self.unnoted}
-            found = [name for name in names if name not in spoken and not tenant.has(name)]
-            self.condemn(tenant, found)
-            return bool(found)
 
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
         """A session with these chunks, in order, has ended and keeps them."""

@@ -1,7 +1,8 @@
 """The archive's threads: so many as `archive.connections`, and one that writes the journal.
 
 A worker takes what is most urgent: the listing at the start, then what a purge that keeps some has
-left to look up, since its answer waits, then what hosts wait for, deletes, uploads. A server that
+left to look up, since its answer waits, then what hosts wait for, another listing until two agree,
+deletes, which wait for that, and uploads. A server that
 does not answer, is full or refuses is left alone for a while, a second at first and a minute at
 most: uploads and deletes wait, and chunks that were to come back are misses at once. What waits is
 bounded; nothing that fails here touches the store.
@@ -47,6 +48,7 @@ class Workers:
         self._listing = self._listed = self._sweeping = False
         self._stopping = False
         self._away_s, self._until_s, self._sweep_s = AWAY_S, 0.0, 0.0
+        self._list_s, self._list_pause_s = 0.0, AWAY_S
         self._wake = threading.Condition(state.lock)
         self._threads: list[threading.Thread] = []
 
@@ -160,10 +162,11 @@ class Workers:
     def _next(self) -> Job | None:
         """The most urgent that can be done now. Under the lock."""
         state, now_s = self._state, time.monotonic()
-        if self._listed and state.sweeps:  # asks no server; returns wait, which it may forbid
+        swept = next((one for one in state.sweeps if one.is_listed), None)
+        if swept is not None:  # asks no server; returns wait, which it may forbid
             if self._sweeping or now_s < self._sweep_s:
                 return None
-            swept, self._sweeping = state.sweeps[0], True
+            self._sweeping = True
             return lambda places: self._sweep(places, swept)
         if now_s < self._until_s:
             return None
@@ -175,9 +178,13 @@ class Workers:
         if state.returns:
             one = state.returns.popleft()
             return lambda places: self._return(places, one)
+        listed = all(one.is_listed for one in self._tenants)
+        if not (listed or self._listing or now_s < self._list_s):
+            self._listing = True
+            return self._list
         sending = {one.name for one in state.active}
         for entry in self._deletes:
-            if entry[1] not in sending:  # else once what sends it has ended
+            if entry[0].is_listed and entry[1] not in sending:  # else once what sends it has ended
                 self._deletes.remove(entry)
                 return lambda places: self._delete(*entry)
         for upload in state.uploads:
@@ -190,11 +197,15 @@ class Workers:
     def _list(self, places: Places) -> None:
         try:
             for tenant in self._tenants:
-                names = _ours(tenant, self._bucket.names(tenant.folder))
-                self._state.listed(tenant, names, self._journal.names)
+                if not tenant.is_listed:
+                    names = _ours(tenant, self._bucket.names(tenant.folder))
+                    self._state.listed(tenant, names, self._journal.names)
             self._await_notes()
             self._listed = True
-            self._log.info("archive_listed", chunks=sum(len(one.known) for one in self._tenants))
+            self._list_s = time.monotonic() + self._list_pause_s
+            self._list_pause_s = min(2 * self._list_pause_s, AWAY_S_MAX)
+            self._log.info("archive_listed", chunks=sum(len(one.known) for one in self._tenants),
+                           whole=all(one.is_listed for one in self._tenants))  # fmt: skip
         except Failed as failed:
             self._failed(None, failed)
         finally:
@@ -222,10 +233,8 @@ class Workers:
 
     def _delete(self, tenant: Tenant, name: str) -> None:
         try:
-            if name != tenant.folder:
+            if name != tenant.folder:  # which was for the listings alone
                 self._bucket.delete(name)
-            elif self._state.left_over(tenant, _ours(tenant, self._bucket.names(name))):
-                raise Failed("error", "its first listing lacked objects of a tenant that is purged")
         except Failed as failed:
             with self._state.lock:
                 self._deletes.append((tenant, name))  # behind what this one may wait for

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from archive_bed import EVERY, settings, settled, write
+from archive_bed import EVERY, settings, settled, stored, write
 from live_daemon import TENANT, WAIT_S, check_text, daemon, until
 from tiny_s3 import TinyS3
 
@@ -34,9 +34,12 @@ def test_a_dripping_answer_does_not_hold_a_stop_up(tmp_path: Path, tiny: TinyS3)
         assert check_text(tier, 1, {(1, ordinal, layer) for ordinal, layer in EVERY}) == BLOCKS
 
 
-def test_a_purge_outlasts_a_listing_that_came_short(tmp_path: Path, tiny: TinyS3) -> None:
-    """All is purged while the bucket is away, and its first listing lacks half of the objects: do
-    they go all the same?"""
+@pytest.mark.parametrize("purge", [True, False], ids=["purge", "chunks"])
+def test_a_delete_outlasts_a_listing_that_came_short(
+    tmp_path: Path, tiny: TinyS3, purge: bool
+) -> None:
+    """All is purged, or a text's chunks are deleted, while the bucket is away, and its first
+    listing lacks most of the objects: do they go all the same?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -45,8 +48,11 @@ def test_a_purge_outlasts_a_listing_that_came_short(tmp_path: Path, tiny: TinyS3
     assert len(objects) > 1
     tiny.fail = (503, "SlowDown")
     with daemon(tmp_path, **more) as tier:
-        with tier.control("operator") as control:
-            control.purge(TENANT)
+        if purge:
+            with tier.control("operator") as control:
+                control.purge(TENANT)
+        else:
+            assert stored(tier, 1, archive=False) == BLOCKS
         tiny.hidden, tiny.fail = set(objects[1:]), None
         until(lambda: not tiny.objects)
         settled(tier)

@@ -49,12 +49,15 @@ class Store:
 
 
 class Objects:
-    """As Bucket. `away`: nothing answers; `after`: a put fails so once the object is there."""
+    """As Bucket. `away`: nothing answers; `after`: a put fails so once the object is there;
+    `hidden`: what the next listing lacks."""
 
     def __init__(self) -> None:
         self.names_: dict[str, bytes] = {}
         self.away = False
         self.after = ""
+        self.hidden: set[str] = set()
+        self.listings = 0
 
     def _ask(self) -> None:
         if self.away:
@@ -62,7 +65,10 @@ class Objects:
 
     def names(self, prefix: str) -> Iterator[str]:
         self._ask()
-        return iter([name for name in self.names_ if name.startswith(prefix)])
+        hidden, self.hidden = self.hidden, set()
+        self.listings += 1
+        return iter([name for name in self.names_ if name.startswith(prefix)
+                     and name not in hidden])  # fmt: skip
 
     def put(self, name: str, data: bytes) -> None:
         self._ask()
@@ -108,7 +114,7 @@ class Bed:
         def quiet() -> bool:
             with self.state.lock:
                 return not (self.workers.away or self.state.active or self.state.uploads
-                            or self.workers.deletes_waiting)  # fmt: skip
+                            or self.workers.deletes_waiting) and self.tenant.is_listed
 
         self.until(quiet)
 
@@ -158,6 +164,61 @@ def test_a_delete_before_the_listing_reaches_the_bucket(
     assert Journal(bed.folder / "j").names == set()
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_listing_that_came_short_brings_no_deleted_chunk_back(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, everything: bool, when: str, restart: bool
+) -> None:
+    """A chunk, or all, is deleted before the first listing, or after it and before another; it
+    lacks what the bucket has. Is the chunk's object gone, and unknown to the next start?"""
+    first, second = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[2:])
+    bed.bucket.names_ = dict.fromkeys((first, second), b"")
+    bed.bucket.away, bed.bucket.hidden = when == "before", {first, second}
+    monkeypatch.setattr(workers_module, "AWAY_S", 3600.0 if when == "between" else 0.01)
+    bed.start()
+    if when == "between":
+        bed.until(lambda: not bed.workers.away)
+    if everything:
+        bed.state.deleting_all(bed.tenant)
+    else:
+        bed.state.deleting(bed.tenant, KEYS[:1])
+    bed.until(lambda: bed.workers.noted(bed.tenant))
+    assert set(bed.bucket.names_) == {first, second}
+    monkeypatch.setattr(workers_module, "AWAY_S", 0.01)
+    if restart:
+        bed.kill()
+        bed.start()
+    bed.bucket.away = False
+    bed.workers._list_s = 0.0
+    bed.settled()
+    assert set(bed.bucket.names_) == (set() if everything else {second})
+    bed.kill()
+    bed.start()
+    bed.settled()
+    assert set(bed.tenant.known) == (set() if everything else set(KEYS[2:]))
+    assert Journal(bed.folder / "j").names == set()
+
+
+def test_what_goes_up_between_two_listings_is_known_and_stays(bed: Bed) -> None:
+    """All is deleted before the first listing; chunks of the same keys are put and go up before the
+    second: are those kept, and is the bucket not listed for ever?"""
+    bed.bucket.away = True
+    bed.start()
+    bed.state.deleting_all(bed.tenant)
+    bed.until(lambda: bed.workers.noted(bed.tenant))
+    bed.workers._list_pause_s = 3600.0
+    bed.bucket.away = False
+    bed.state.closed(bed.tenant, KEYS, 0.0)
+    bed.until(lambda: ALL in bed.bucket.names_ and not bed.state.active)
+    bed.workers._list_s = 0.0
+    bed.settled()
+    assert bed.tenant.has(ALL) and set(bed.bucket.names_) == {ALL}
+    seen = bed.bucket.listings
+    time.sleep(0.1)  # for one more to be too many
+    assert bed.bucket.listings == seen
+
+
 def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
     """The journal refuses after the listing: may the line that condemned the object go?"""
     bed.bucket.names_ = {ALL: b""}
@@ -169,7 +230,7 @@ def test_a_stand_in_stays_until_what_it_spoke_of_is_noted(bed: Bed) -> None:
     journal: Any = bed.workers._journal
     add, journal.add = journal.add, _refuse
     bed.bucket.away = False
-    bed.until(lambda: bed.tenant.is_listed)
+    bed.until(lambda: bed.tenant.is_seen)
     time.sleep(0.1)  # for a worker to be too early
     assert journal.names == {"t/" + name_of(KEYS[:1])} and set(bed.bucket.names_) == {ALL}
     journal.add = add
@@ -216,7 +277,8 @@ def test_what_the_listing_finds_is_not_sent_and_a_delete_reaches_every_object() 
     assert not tenant.has(first)
     tenant.add(KEYS[1], first)
     state.deleting(tenant, KEYS[1:2])
-    assert {name for _, name in state.unnoted} == {first, third} and tenant.known == {}
+    alone = "t/" + name_of(KEYS[:1])  # until two listings agreed
+    assert {name for _, name in state.unnoted} == {first, third, alone} and tenant.known == {}
 
 
 def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:

@@ -1,6 +1,6 @@
 /*
- * Hosts open, grow and close sessions with whatever numbers they like: the core refuses or obeys,
- * and its tables stay whole.
+ * Hosts open, grow and close sessions, demand and guess, with whatever numbers they like: the core
+ * refuses or obeys, and its tables stay whole.
  *
  * Input: pieces of one operation's byte and its bytes. What the daemon itself sees to, that a host
  * names its own tenant and its own session, is not relied on here.
@@ -10,6 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define CHUNKS_MAX 300 /* more than a session may have */
+#define GUESSES_MAX 70 /* more than a queue holds */
 
 struct input {
 	const uint8_t *data;
@@ -91,9 +92,27 @@ demand(struct fixture *f, struct input *input)
 }
 
 static void
+hint(struct fixture *f, struct input *input)
+{
+	struct ofs_guess guesses[GUESSES_MAX];
+	uint32_t session = take_name(input);
+	uint32_t count = (uint32_t)take(input, 1) % (GUESSES_MAX + 1);
+	int rc;
+
+	for (uint32_t i = 0; i < count; i++)
+		guesses[i] = (struct ofs_guess){.layer = (uint16_t)take_name(input),
+			.ordinal = take_name(input),
+			.steps = (uint16_t)take(input, 2),
+			.probability = (uint16_t)take(input, 2),
+			.cause = (uint8_t)take(input, 1)};
+	rc = ofs_core_hint(f->core, 0, session, guesses, count);
+	assert(rc == 0 || rc == -EINVAL || rc == -ENOENT);
+}
+
+static void
 act(struct fixture *f, struct input *input)
 {
-	switch (take(input, 1) % 7) {
+	switch (take(input, 1) % 8) {
 	case 0:
 		open_one(f, input);
 		break;
@@ -111,6 +130,9 @@ act(struct fixture *f, struct input *input)
 		break;
 	case 5:
 		(void)ofs_core_session_release(f->core, 0, take_name(input));
+		break;
+	case 6:
+		hint(f, input);
 		break;
 	default:
 		demand(f, input);

@@ -7,9 +7,12 @@ victim its turns is shown in virtual time, by dpu/firmware/test/test_device_tena
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from offstage.testbeds.bench import tenants
 from offstage.testbeds.bench.tenants import bench_tenants
+from offstage.testbeds.cli import run
 from offstage.testbeds.cli.bench_tables import TABLES
 
 
@@ -29,3 +32,15 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
     Console(file=out, width=80).print(TABLES["tenants"](found)[0])
     shown = out.getvalue()
     assert "…" not in shown and "slowest 1 %: until its turn" in shown, shown
+
+
+def test_a_missed_aim_decides_where_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, of shares that no machine has: is the file there, and the exit code 1?"""
+    monkeypatch.setattr(tenants, "WEIGHT_ERROR_MAX", -1.0)
+    words = ["bench", "tenants", "--seconds", "0.1", "--folder", str(tmp_path)]
+    assert run([*words, "--out", str(tmp_path / "found.json"), "--strict"]) == 1
+    said = capsys.readouterr()
+    assert "missed: " in said.err and "bytes by weight within 10 %" in said.err
+    assert "where steps' time went" in said.out and (tmp_path / "found.json").exists()

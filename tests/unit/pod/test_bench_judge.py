@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from offstage.testbeds.bench.pod.host import Board, Sample, Seen, content
 from offstage.testbeds.bench.pod.hour import drawn
 from offstage.testbeds.bench.pod.judge import held, is_met, judged
 from offstage.testbeds.bench.pod.reasons import Reasons
+from offstage.testbeds.cli import run
 
 DEADLINE_S = 0.5
 STRUCK_S = 105.0
@@ -235,3 +237,26 @@ def test_faults_come_one_at_a_time() -> None:
     assert found[0].at_s >= 5 and found[-1].until_s <= 3600
     assert found == drawn(1, 3600.0, with_etcd=True) != drawn(2, 3600.0, with_etcd=True)
     assert not {one.fault for one in drawn(1, 3600.0, with_etcd=False)} & {"etcd", "quorum"}
+
+
+@pytest.mark.parametrize(("wrong", "strict", "code"),
+                         [(1, False, 1), (1, True, 1), (0, False, 0), (0, True, 1)])  # fmt: skip
+def test_verdict_and_missed_aim_stand_in_one_line(
+    wrong: int, strict: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A connection that waited twice its deadline, and perhaps a wrong byte: does the verdict
+    decide with `--strict` and without, the aim with it alone, is each told that decides, and the
+    file written?"""
+    board = board_of(sample(NAME, 3, wrong=wrong, marked=4))
+    board.waited_s["host0", "dpu1", 0] = 2 * DEADLINE_S
+    about = {"with_etcd": False, "hosts": 2, "rate_hz": 1.0, "seconds": 20.0, "block_bytes": 4096,
+             "deadline_s": DEADLINE_S, "seed": 1}  # fmt: skip
+    found = {**about, **judged(board, DONE, looks(), DEADLINE_S)}
+    monkeypatch.setattr("offstage.testbeds.bench.pod.run.bench_pod", lambda **_: found)
+    words = ["bench", "pod", "--folder", str(tmp_path), "--out", str(tmp_path / "found.json")]
+    assert run([*words, "--strict"] if strict else words) == code
+    said = capsys.readouterr().err
+    assert ("bench pod: every block right: NO" in said) is bool(wrong)
+    assert ("missed: death dpu1: costs a connection its deadline at most" in said) is strict
+    assert said.count("offstage: ") == code and (tmp_path / "found.json").exists()

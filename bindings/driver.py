@@ -262,6 +262,13 @@ class Driver:
             call.failed_count, call.retry_count, call.torn_count, call.stall_ns, call.copy_ns,
         )  # fmt: skip
 
+    def fetch_cancel(self, fetch: Fetch) -> None:
+        """Give this fetch up, ended or not, and wait for nothing: none of its arrays is written any
+        more. Its target may be changed, unregistered and freed."""
+        if self._driver is not None:
+            lib.ofs_driver_fetch_cancel(self._driver, fetch.ticket)
+        self._calls.pop(fetch.ticket, None)
+
     fetch = blocking(fetch_begin, fetch_end)
     """`fetch_begin` and `fetch_end` in a row."""
 

@@ -18,7 +18,7 @@ from offstage.bindings.verbs import Rdma
 from offstage.host.control import Control
 from offstage.host.fabrics import nixl, shm, sim, verbs, zmq
 
-__all__ = ["FABRICS", "Fabric", "open_fabric"]
+__all__ = ["FABRICS", "DaemonFabric", "Fabric", "open_fabric"]
 
 
 class Fabric(Protocol):
@@ -116,8 +116,18 @@ class Fabric(Protocol):
         ...
 
 
+class DaemonFabric(Fabric, Protocol):
+    """A fabric to one daemon, where a fetch may be given up."""
+
+    def fetch_cancel(self, fetch: Fetch) -> None:
+        """Give this fetch up, ended or not, and wait for nothing: none of its arrays is written any
+        more, whatever the daemon does, and others go on. The daemon does what it was asked for all
+        the same, so the same session's next step should be a later one."""
+        ...
+
+
 # By name: what `connect` takes is a Control, for `sim` a BareDevice in virtual time.
-FABRICS: dict[str, Callable[[Any], Fabric]] = {
+FABRICS: dict[str, Callable[[Any], DaemonFabric]] = {
     "shm": shm.connect,
     "verbs": verbs.connect,
     "nixl": nixl.connect,
@@ -126,7 +136,7 @@ FABRICS: dict[str, Callable[[Any], Fabric]] = {
 }
 
 
-def open_fabric(control: Control, name: str = "shm", rdma: Rdma | None = None) -> Fabric:
+def open_fabric(control: Control, name: str = "shm", rdma: Rdma | None = None) -> DaemonFabric:
     """Attach over the fabric `name`; BadInput where there is none of this name. `rdma`: the adapter
     of verbs; None: the machine's first."""
     if name not in FABRICS or name == "sim":

@@ -62,6 +62,11 @@ class VerbsDriver(Driver):
         self._reported.update(map(id, ended))
         return ended
 
+    def fetch_cancel(self, fetch: Fetch) -> None:
+        """As every driver's."""
+        self._reported.discard(id(fetch))
+        super().fetch_cancel(fetch)
+
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
         """Send guesses; what was under way on a connection that is lost is not sent again."""
         sent = 0

@@ -5,11 +5,13 @@ verified travels along, and every row is compared with it here: what was damaged
 -EBADMSG and not handed out. Times in the result are the daemon's; the link comes on top.
 
 Each call in flight has one request under way; what a message cannot carry is asked for by the next
-when it has been answered. Replies are matched by their number and may come in any order.
+when it has been answered. Replies are matched by their number and may come in any order. The daemon
+has a call that was given up until it answers it: meanwhile one less is sent.
 """
 
 import errno
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -84,6 +86,7 @@ class ZmqDriver:
         self._put_max = put_slot_count
         self._id = 0
         self._waiting: dict[int, _Call] = {}  # by the number of the request under way
+        self._later: deque[_Call] = deque()  # begun, and not sent yet
         self._handles: list[Fetch | Put] = []
         self._hint = _Call(iter(()), [], ended=True)
         self._stats = dict.fromkeys(COUNTERS, 0)
@@ -142,6 +145,16 @@ class ZmqDriver:
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         """As `bindings.driver.Driver.fetch_end`. A reply that does not come in time: RunFailed."""
         return _join(self._end(fetch))
+
+    def fetch_cancel(self, fetch: Fetch) -> None:
+        """As `bindings.driver.Driver.fetch_cancel`."""
+        self._handles.remove(fetch)
+        call: _Call = fetch.call
+        call.requests = iter(())
+        if call in self._later:
+            self._later.remove(call)
+        elif call.current is not None:
+            call.current.accept = lambda reply, payload: None
 
     fetch = blocking(fetch_begin, fetch_end)
 
@@ -205,7 +218,7 @@ class ZmqDriver:
             for one in ended:
                 one.call.reported = True
             left_ns = until_ns - time.monotonic_ns()
-            if ended or left_ns <= 0 or not self._waiting:
+            if ended or left_ns <= 0 or not (self._waiting or self._later):
                 return ended
             self._turn(left_ns)
 
@@ -251,9 +264,10 @@ class ZmqDriver:
         """Close the socket; calls in flight have failed. The daemon's side ends with the login."""
         if not self._closed:
             self._closed = True
-            for call in self._waiting.values():
+            for call in (*self._waiting.values(), *self._later):
                 self._fail(call, self._shut())
             self._waiting.clear()
+            self._later.clear()
             self._socket.close(0)
 
     def __enter__(self) -> "ZmqDriver":
@@ -266,7 +280,10 @@ class ZmqDriver:
         if len(self._handles) == self.calls_max:
             raise RunFailed(f"{self.calls_max} calls are in flight", self._where,
                             "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
-        self._next(call)
+        if len(self._waiting) >= self.calls_max:
+            self._later.append(call)
+        else:
+            self._next(call)
         self._handles.append(handle)
         return handle
 
@@ -278,7 +295,7 @@ class ZmqDriver:
 
     def _finish(self, call: _Call) -> None:
         while not call.ended:
-            self._turn(call.deadline_ns - time.monotonic_ns())
+            self._turn(LINK_NS)
         if call.error is not None:
             raise call.error
 
@@ -316,6 +333,8 @@ class ZmqDriver:
             if now_ns >= call.deadline_ns:
                 del self._waiting[number]
                 self._fail(call, self._silent())
+        while self._later and len(self._waiting) < self.calls_max:
+            self._next(self._later.popleft())
 
     def _take(self, answer: list[Any]) -> None:
         try:

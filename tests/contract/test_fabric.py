@@ -26,7 +26,7 @@ from offstage.bindings.firmware import lib
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import ZmqFabric
-from offstage.host.fabrics import FABRICS, Fabric
+from offstage.host.fabrics import FABRICS, DaemonFabric
 from offstage.host.fabrics.zmq import ZmqDriver
 
 PAYLOAD = 4096
@@ -41,7 +41,7 @@ class Host:
     """One attached host, the device it stands on, and a session with stored blocks."""
 
     device: BareDevice
-    fabric: Fabric
+    fabric: DaemonFabric
     session: BareSession
     source: NDArray[np.uint8]
     step: int = 0
@@ -84,23 +84,23 @@ class Host:
         return self.fabric.put(self.session.number, LAYER, wanted, self.source[wanted])
 
 
-def open_driver(device: BareDevice) -> Iterator[Fabric]:
+def open_driver(device: BareDevice) -> Iterator[DaemonFabric]:
     with device.driver() as driver:
         yield driver
 
 
-def open_sim(device: BareDevice) -> Iterator[Fabric]:
+def open_sim(device: BareDevice) -> Iterator[DaemonFabric]:
     fabric = FABRICS["sim"](device)
     yield fabric
     fabric.close()
 
 
-def open_sim_with_faults(device: BareDevice) -> Iterator[Fabric]:
+def open_sim_with_faults(device: BareDevice) -> Iterator[DaemonFabric]:
     with device.driver(**FAULTS) as driver:
         yield driver
 
 
-def open_zmq(device: BareDevice) -> Iterator[Fabric]:
+def open_zmq(device: BareDevice) -> Iterator[DaemonFabric]:
     """The daemon's proxy and our client, over TCP on the loopback."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     proxy = ZmqFabric(context, "tcp://127.0.0.1:*", 1 << 20, Log("error"))
@@ -122,7 +122,7 @@ def open_zmq(device: BareDevice) -> Iterator[Fabric]:
 PORT_FAULTS = {"port_delay_ns_max": 30_000, "port_late_per_million": 200_000,
                "port_nonsense_per_million": 50_000}  # fmt: skip
 # The host's end, and what its device has of its own.
-SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]] = {
+SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[DaemonFabric]], dict[str, Any]]] = {
     "shm": (open_driver, {}),
     "memory": (open_driver, {"fabric": "memory"}),
     "verbs": (open_driver, {"fabric": "verbs"}),
@@ -287,6 +287,32 @@ def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
     assert not host.fabric.fetch_end(patient).rcs.any()
     assert np.array_equal(target, host.source[2:4])
     assert not host.fetch([0, 1])[0].rcs.any()
+
+
+def test_what_is_given_up_is_written_no_more(host: Host) -> None:
+    """As many as may be in flight, given up again and again, some that have ended: their targets
+    stay as they are left, none is reported, and what is begun beside and after them comes."""
+    assert not host.put(range(48)).any()
+    patient, target = host.begin(list(range(40, 48)), timeout_ns=60_000_000_000)
+    left = []
+    for first in range(4):
+        calls = [host.begin([first, n]) for n in range(4, 3 + host.fabric.calls_max)]
+        if first == 3:
+            host.fabric.poll(10_000_000)
+        for fetch, memory in calls:
+            host.fabric.fetch_cancel(fetch)
+            host.fabric.unregister(memory)
+            memory[:] = 0x5A
+            left.append(memory)
+    begun = [host.begin([n], timeout_ns=60_000_000_000)
+             for n in range(host.fabric.calls_max - 1)]  # fmt: skip
+    for n, (fetch, memory) in enumerate(begun):
+        assert not host.fabric.fetch_end(fetch).rcs.any()
+        assert np.array_equal(memory[0], host.source[n])
+    assert not host.fabric.fetch_end(patient).rcs.any()
+    assert np.array_equal(target, host.source[40:48]) and host.fabric.poll() == []
+    assert not host.fetch(list(range(48)), timeout_ns=60_000_000_000)[0].rcs.any()
+    assert all((memory == 0x5A).all() for memory in left)
 
 
 def test_a_closed_port_ends_all_in_flight(host: Host) -> None:

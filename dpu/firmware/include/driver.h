@@ -130,7 +130,12 @@ int ofs_driver_fetch_begin(struct ofs_driver *driver, struct ofs_fetch *fetch, u
  * the daemon refused the step. rcs are filled in all cases. -EBADF: no such fetch in flight.
  */
 int ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket);
-/* The same for puts. Acknowledged as the daemon's write mode says. */
+/*
+ * Gives up this fetch, ended or not, and waits for nothing: what has not ended of it is -ETIMEDOUT,
+ * and on return nothing that it points to is the driver's any more, its target among it. 0, -EBADF.
+ */
+int ofs_driver_fetch_cancel(struct ofs_driver *driver, uint64_t ticket);
+/* Begin and end of puts: as for fetches. Acknowledged as the daemon's write mode says. */
 int ofs_driver_put_begin(struct ofs_driver *driver, const struct ofs_put *put, uint64_t *ticket);
 /*
  * A put that began without a session has as many of its blocks in the window as there

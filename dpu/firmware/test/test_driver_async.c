@@ -229,6 +229,43 @@ test_deadlines_are_their_own(void)
 	tear_down();
 }
 
+/* What was given up is written no more, whatever comes of it later, and takes nothing with it: the
+ * fetch beside it comes, and the whole table can be used again. */
+static void
+test_given_up(void)
+{
+	struct support_fetch *fetches[ENTRIES];
+	uint64_t tickets[ENTRIES];
+	struct support_fetch *patient;
+	uint64_t ticket;
+
+	set_up();
+	patient = begin(56, 8, LONG_NS, &ticket);
+	for (uint32_t i = 1; i < ENTRIES; i++)
+		fetches[i] = begin(7 * i, 7, LONG_NS, &tickets[i]);
+	for (uint32_t i = 1; i < ENTRIES; i++) {
+		assert(ofs_driver_fetch_cancel(driver, tickets[i]) == 0);
+		assert(ofs_driver_fetch_cancel(driver, tickets[i]) == -EBADF);
+		assert(ofs_driver_fetch_end(driver, tickets[i]) == -EBADF);
+		assert(fetches[i]->rcs[0] == -ETIMEDOUT && fetches[i]->fetch.failed_count == 7);
+		support_fetch_free(fetches[i]); /* which a sanitizer watches from here on */
+	}
+	support_start(&dpu);
+	assert(ofs_driver_fetch_end(driver, ticket) == 0 && support_fetch_check(patient) == 8);
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t i = 0; i < ENTRIES; i++)
+			fetches[i] = begin(i, 2, LONG_NS, &tickets[i]);
+		for (uint32_t i = 0; i < ENTRIES; i++) {
+			assert(ofs_driver_fetch_end(driver, tickets[i]) == 0);
+			assert(support_fetch_check(fetches[i]) == 2);
+			support_fetch_free(fetches[i]);
+		}
+	}
+	support_stop(&dpu);
+	support_fetch_free(patient);
+	tear_down();
+}
+
 /* Fetches and puts side by side, more of both than there are payload areas. */
 static void
 test_puts_and_fetches_together(void)
@@ -366,6 +403,7 @@ main(void)
 	test_poll_tells_each_once();
 	test_full_is_refused();
 	test_deadlines_are_their_own();
+	test_given_up();
 	test_puts_and_fetches_together();
 	test_puts_before_their_session();
 	test_daemon_dies_under_all(0);

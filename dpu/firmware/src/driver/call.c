@@ -249,6 +249,21 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_o
 	return call->rc;
 }
 
+int
+ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops)
+{
+	struct ofs_call *call = ofs_call_find(driver, ticket, ops);
+
+	if (call == NULL)
+		return -EBADF;
+	if (call->state == OFS_CALL_RUNNING) {
+		cancel(driver, call, -ETIMEDOUT);
+		forget_ended(driver);
+	}
+	call->state = OFS_CALL_FREE;
+	return 0;
+}
+
 /* Tickets of calls that have ended since they were last reported. */
 static uint32_t
 ended_calls(struct ofs_driver *driver, uint64_t *tickets, uint32_t max)

@@ -68,6 +68,12 @@ ofs_driver_fetch_end(struct ofs_driver *driver, uint64_t ticket)
 }
 
 int
+ofs_driver_fetch_cancel(struct ofs_driver *driver, uint64_t ticket)
+{
+	return ofs_call_cancel(driver, ticket, &ofs_fetch_ops);
+}
+
+int
 ofs_driver_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch)
 {
 	uint64_t ticket;

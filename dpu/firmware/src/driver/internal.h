@@ -173,6 +173,8 @@ struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
 	const struct ofs_call_ops *ops);
 /* Waits for its end; one that is held ends here. -EBADF: no such call, or one of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
+/* Ends it here and now, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */
+int ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* The command in this area is the call's from here on. */
 void ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
 /* Sends a command of a call; a full ring is tried again. 0, -EPIPE. */

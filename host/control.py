@@ -38,6 +38,7 @@ DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 BEATS_PER_TIMEOUT = 4
 MARKING_LOOK_S = 0.01
 RETRY_S = 0.05
+MEANWHILE_S = 0.005  # between two looks at what else there is
 
 # What an error code of the daemon is on this side.
 KINDS: dict[str, type[OffstageError]] = {
@@ -53,6 +54,7 @@ KINDS: dict[str, type[OffstageError]] = {
 }
 
 T = TypeVar("T")
+Meanwhile = Callable[[], bool] | None
 
 
 class Control:
@@ -151,7 +153,7 @@ class Control:
         keep: bool = True,
         due_s: float = 0.0,
         timeout_s: float | None = None,
-        meanwhile: Callable[[], bool] | None = None,
+        meanwhile: Meanwhile = None,
     ) -> p.SessionsOpened:
         """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
         `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
@@ -252,10 +254,10 @@ class Control:
 
     def call(
         self, request: p.Request, reply_type: type[T], timeout_s: float | None = None,
-        meanwhile: Callable[[], bool] | None = None,
+        meanwhile: Meanwhile = None,
     ) -> T:  # fmt: skip
         """Send one request and wait for its reply. Raises what the daemon answers as an error.
-        `meanwhile` is called again and again, until it returns False or something came."""
+        `meanwhile` is called every few ms until it is there, at once again after a True."""
         if self._lost:
             raise RunFailed(self._lost, self.endpoint, "log in again")
         with self._lock:
@@ -265,12 +267,10 @@ class Control:
             try:
                 if self._line.gone():
                     self._line.close()
-                    self._line, _ = self._reach(timeout_s)
+                    self._line, _ = self._reach(timeout_s, meanwhile)
                 socket = self._line.socket
                 socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
-                while meanwhile is not None and meanwhile() and not socket.poll(0):
-                    pass
-                reply = self._await(request.id, timeout_s or self.timeout_s)
+                reply = self._await(request.id, timeout_s or self.timeout_s, meanwhile)
             except zmq.Again:
                 raise self._silent() from None
             except zmq.ZMQError as error:
@@ -307,11 +307,13 @@ class Control:
                     return isinstance(reply, p.Ok)
         return False
 
-    def _await(self, number: int, timeout_s: float) -> p.Reply:
+    def _await(self, number: int, timeout_s: float, meanwhile: Meanwhile) -> p.Reply:
         """The reply with this id; those of calls that were given up are passed over."""
         socket, until_s = self._line.socket, time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
-            if socket.poll(int(left_s * 1000) + 1):
+            if meanwhile is not None:
+                left_s = 0.0 if meanwhile() else MEANWHILE_S
+            if socket.poll(int(left_s * 1000) + (left_s > 0)):
                 reply = p.decode_reply(socket.recv_multipart()[-1])
                 if reply.id == number:
                     return reply
@@ -359,7 +361,9 @@ class Control:
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
         return socket
 
-    def _reach(self, timeout_s: float | None = None) -> tuple[Line, p.Challenge]:
+    def _reach(
+        self, timeout_s: float | None = None, meanwhile: Meanwhile = None
+    ) -> tuple[Line, p.Challenge]:
         """A connection to a daemon that has proved that it has our secret, and what it said.
         Nothing but Hello was sent until then. BadInput as the constructor."""
         until_s = time.monotonic() + min(timeout_s or self.timeout_s, self.timeout_s)
@@ -371,7 +375,7 @@ class Control:
                                "allow more descriptors: ulimit -n") from None  # fmt: skip
             try:
                 _connect(line.socket, self._via)
-                challenge = self._greet(line, until_s)
+                challenge = self._greet(line, until_s, meanwhile)
                 if challenge is not None:
                     return line, challenge
                 seen = line.seen()
@@ -384,7 +388,7 @@ class Control:
                 raise why_silent(seen, self.endpoint, curve)
             time.sleep(RETRY_S)
 
-    def _greet(self, line: Line, until_s: float) -> p.Challenge | None:
+    def _greet(self, line: Line, until_s: float, meanwhile: Meanwhile) -> p.Challenge | None:
         """Hello, and the proof that answers it; None where the connection ended, or time did."""
         asked = secrets.token_bytes(16)
         hello = p.Hello(id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant,
@@ -394,6 +398,7 @@ class Control:
         except zmq.Again:  # it has ended already: refused, or of another key
             return None
         while not line.socket.poll(int(RETRY_S * 1000)):
+            _ = meanwhile is not None and meanwhile()
             if line.gone() or self._stop.is_set() or time.monotonic() > until_s:
                 return None
         challenge = p.decode_reply(line.socket.recv_multipart()[-1])

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 
+from offstage.host.connectors.late import Deadlines
 from offstage.host.connectors.memory import U8, Memory
 from offstage.host.connectors.moves import Move
 
@@ -18,12 +19,14 @@ class Inbox:
         self._unlease: deque[bytes] = deque()
         self._filled: list[Move] = []
         self._memory = Memory(self._wake)
+        self._deadlines = Deadlines()
         self._stop = False
 
     def submit(self, moves: list[Move]) -> None:
         """Begin; each `ended` is called once, on the mover's thread."""
         with self._wake:
             self._asked.extend(moves)
+            self._deadlines.add(moves)
             self._wake.notify()
 
     def fill(self, moves: list[Move], size: int, *, commit: bool = False) -> None:

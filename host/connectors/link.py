@@ -11,7 +11,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.host.connectors.memory import READS_MAX
 from offstage.host.control import Control
-from offstage.host.fabrics import Fabric
+from offstage.host.fabrics import DaemonFabric
 
 __all__ = ["Link"]
 
@@ -25,12 +25,12 @@ class Link:
     under way, and whether what is read into must be registered (`pins`)."""
 
     def __init__(
-        self, connect: Callable[[float], tuple[Control, Fabric]], timeout_s: float
+        self, connect: Callable[[float], tuple[Control, DaemonFabric]], timeout_s: float
     ) -> None:
         """BadInput, RunFailed: no daemon, or it refuses."""
         self._connect = connect
         self.lost = False
-        self._found: tuple[Control, Fabric] | None = None
+        self._found: tuple[Control, DaemonFabric] | None = None
         self._back: threading.Thread | None = None
         self._stopped = threading.Event()
         self._take(connect(timeout_s))
@@ -60,7 +60,7 @@ class Link:
         self.fabric.close()
         self.control.close()
 
-    def _take(self, found: tuple[Control, Fabric]) -> None:
+    def _take(self, found: tuple[Control, DaemonFabric]) -> None:
         self.control, self.fabric = found
         self.pins = isinstance(self.fabric, Driver) and self.fabric.pins
         calls_max = self.fabric.calls_max

@@ -4,11 +4,12 @@ A session at the daemon is open for as long as an object is moved, or leased: it
 deleted meanwhile. Sessions are opened and closed several in a message, while blocks are under way.
 
 When the daemon is lost everything in flight ends as AWAY, and so does what comes after, at once,
-until there is one again (`link`). Nothing here raises into an engine.
+until there is one again (`link`). What does not come in time ends as LATE (`late`): its calls are
+given up before that is told, so that nothing is written into an engine's memory after it, and its
+session is closed when the daemon answers again. Nothing here raises into an engine.
 """
 
 import errno
-import heapq
 import threading
 import time
 from collections import Counter, deque
@@ -22,6 +23,7 @@ from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
+from offstage.host.connectors.calls import Calls
 from offstage.host.connectors.identity import head_of
 from offstage.host.connectors.inbox import Inbox
 from offstage.host.connectors.link import Link
@@ -43,18 +45,15 @@ from offstage.host.connectors.moves import (
     may_clear,
     not_whole,
     put_pieces,
+    refuse,
     shape_of,
     tell_landed,
     tier_of,
-    why_refused,
 )
 from offstage.host.control import Control
-from offstage.host.fabrics import Fabric
+from offstage.host.fabrics import DaemonFabric
 
 __all__ = ["Mover"]
-
-Begin = Callable[[], Fetch | Put]
-End = Callable[[Fetch | Put], None]
 
 WAIT_NS = 500_000  # for blocks, before what was newly asked for is looked at
 LINGER_S = 0.005  # a session that is done is closed with the next message, or after this
@@ -68,7 +67,7 @@ class Mover(Inbox):
     """`connect` logs in and attaches, with so long for an answer; `say` gets what a person should
     read, a line at a time; `timeout_s`: for an answer of the daemon."""
 
-    connect: Callable[[float], tuple[Control, Fabric]]
+    connect: Callable[[float], tuple[Control, DaemonFabric]]
     say: Callable[[str], None]
     timeout_s: float
     counts: Counter[str] = field(default_factory=Counter)
@@ -79,9 +78,7 @@ class Mover(Inbox):
         self._link = Link(self.connect, self.timeout_s)
         self._live: dict[int, Move] = {}
         self._waiting: deque[Move] = deque()
-        self._ready: list[tuple[int, int, Move, Begin, End]] = []  # a heap: first parts first
-        self._calls = 0
-        self._flying: dict[int, tuple[Move, End, Fetch | Put]] = {}
+        self._calls = Calls()
         self._leases: dict[bytes, Chain] = {}
         self._closing: list[int] = []
         self._deleting: list[int] = []
@@ -124,9 +121,7 @@ class Mover(Inbox):
         """What was newly asked for; waits while there is nothing to do. False: it is the end."""
         with self._wake:
             while True:
-                self._waiting.extend(self._asked)
-                self._live.update((id(one), one) for one in self._asked)
-                self._asked.clear()
+                self._take_asked()
                 names = list(self._unlease)
                 self._unlease.clear()
                 filled, self._filled = self._filled, []
@@ -146,17 +141,37 @@ class Mover(Inbox):
                 self._go_on(move)
         return busy or not self._stop
 
+    def _take_asked(self) -> None:
+        self._waiting.extend(self._asked)
+        self._live.update((id(one), one) for one in self._asked)
+        self._asked.clear()
+
+    def _end_late(self) -> None:
+        """Give up what is past its deadline, wherever it stands."""
+        with self._wake:
+            past = self._deadlines.past()
+            if past:
+                self._take_asked()
+        late = {id(move): move for move in past if id(move) in self._live}
+        if late:
+            self._calls.give_up(late.values())
+            self._waiting = deque(one for one in self._waiting if id(one) not in late)
+        for move in late.values():
+            self._end(move, State.LATE, f"it did not come within {move.within_s:g} s: is the "
+                      "daemon frozen, or its drive slow?")  # fmt: skip
+
     def _turn(self) -> None:
         if self._link.lost and not self._is_back():
             return
+        self._end_late()
         for name in self._expired():
             self._end_lease(name)
         opened = self._open_some()
-        self._begin_ready()
-        if self._flying:
-            for call in self._link.fabric.poll(0 if self._ready or opened else WAIT_NS):
+        self._calls.begin(self._link.calls_max)
+        if self._calls.flying:
+            for call in self._link.fabric.poll(0 if self._calls.ready or opened else WAIT_NS):
                 self._ended(call)
-        elif not opened and not self._ready:
+        elif not opened and not self._calls.ready:
             self._wait_for_room()
 
     def _wait_for_room(self) -> None:
@@ -225,23 +240,30 @@ class Mover(Inbox):
         closing, deleting = self._closing, self._deleting
         self._closing, self._deleting = [], []
         due_s = min((move.due_s for move in batch if move.due_s > 0), default=0.0)
-        fabric, room = self._link.fabric, self._link.calls_max - len(self._flying)
+        fabric, room = self._link.fabric, self._link.calls_max - self._calls.flying
         copying = copy_ahead(fabric, batch, self._link.payload, self._link.layers, room)
+
+        def meanwhile() -> bool:
+            self._end_late()
+            return next(copying, False)
+
         reply = self._link.control.sessions_open(
             texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s,
-            meanwhile=lambda: next(copying, False))  # fmt: skip
+            meanwhile=meanwhile)  # fmt: skip
         for move in [] if reply.deleted else [one for one in self._waiting if one.clears]:
             self._waiting.remove(move)
             self._end(move, State.REFUSED, "the drive does not take the delete; see its daemon")
         before = self._open = self._open - len(closing) - len(deleting)
         answers = zip(batch, reply.sessions, reply.keys, reply.stored_layers, strict=True)
         for move, session, keys, stored in answers:
-            if session == -errno.ENOSPC:
+            self._open += session >= 0
+            if id(move) not in self._live:  # given up while this was asked
+                self._closing += [session] * (session >= 0)
+            elif session == -errno.ENOSPC:
                 self._waiting.append(move)
             elif session < 0:
                 self._end(move, State.REFUSED, f"no session: {errno.errorcode.get(-session)}")
             else:
-                self._open += 1
                 move.chain = Chain(session, block_keys([keys], self._link.layers),
                                    np.frombuffer(stored, "<u4").tolist())  # fmt: skip
                 self._start(move)
@@ -339,20 +361,24 @@ class Mover(Inbox):
                                                  piece.ordinals, keys, piece.memory,
                                                  target_index=piece.rows)  # fmt: skip
 
-        def end(call: Fetch | Put) -> None:
+        def end(call: Fetch | Put, late: bool) -> None:
             assert isinstance(call, Fetch)
-            got = self._link.fabric.fetch_end(call)
+            if late:
+                self._link.fabric.fetch_cancel(call)
+            got = None if late else self._link.fabric.fetch_end(call)
             if pinned:
                 self._link.fabric.unregister(piece.memory)
+            if got is None:
+                return
             if move.kind is Kind.GET:
                 self._count(move, got.ends.tolist())
                 land(move, piece, got)
             elif is_head_of(move, self._shape(move), piece, got):
                 move.rival = False  # its blocks are ours: what is missing of them is put again
             else:
-                self._refuse(move, errno.EEXIST)
+                refuse(move, errno.EEXIST)
 
-        self._queue(move, piece.part, begin, end)
+        self._calls.queue(move, piece.part, begin, end)
 
     def _count(self, move: Move, ends: list[int]) -> None:
         for kind, count in Counter(ends).items():
@@ -404,43 +430,21 @@ class Mover(Inbox):
             return self._link.fabric.put_begin(chain.session, piece.layer, piece.ordinals,
                                                piece.memory)  # fmt: skip
 
-        def end(call: Fetch | Put) -> None:
+        def end(call: Fetch | Put, _: bool) -> None:
             assert isinstance(call, Put)
             rcs = self._link.fabric.put_end(call).tolist()
             self.counts["put_blocks"] += rcs.count(0)
             move.sums[piece.blocks] = call.checksums
             if any(rcs):
-                self._refuse(move, -next(rc for rc in rcs if rc))
+                refuse(move, -next(rc for rc in rcs if rc))
 
         if move.held:
-            call = send_held(self._link.fabric, move, chain.session)
-            self._flying[id(call)] = (move, end, call)
-            move.calls += 1
+            self._calls.begun(move, send_held(self._link.fabric, move, chain.session), end)
         else:
-            self._queue(move, 0, begin, end)
-
-    def _queue(self, move: Move, part: int, begin: Begin, end: End) -> None:
-        self._calls += 1
-        heapq.heappush(self._ready, (part, self._calls, move, begin, end))
-        move.calls += 1
-
-    def _refuse(self, move: Move, worst: int) -> None:
-        if worst == errno.EEXIST and may_clear(move):
-            move.clearing = True  # once none of its blocks is on its way
-        else:
-            move.failure = (State.REFUSED, why_refused(worst))
-
-    def _begin_ready(self) -> None:
-        while self._ready and len(self._flying) < self._link.calls_max:
-            _, _, move, begin, end = self._ready[0]
-            call = begin()
-            heapq.heappop(self._ready)
-            self._flying[id(call)] = (move, end, call)
+            self._calls.queue(move, 0, begin, end)
 
     def _ended(self, call: Fetch | Put) -> None:
-        move, end, _ = self._flying.pop(id(call))
-        end(call)
-        move.calls -= 1
+        move = self._calls.end(call)
         if move.calls:
             return
         if move.clearing and move.failure is None:
@@ -478,8 +482,7 @@ class Mover(Inbox):
         self._link.lose()
 
     def _fail_all(self, why: str) -> None:
-        self._flying.clear()
-        self._ready.clear()
+        self._calls.clear()
         self._waiting.clear()
         self._leases.clear()
         self._closing, self._deleting, self._open = [], [], 0

@@ -27,8 +27,8 @@ from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
 
 __all__ = ["HELD", "U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
            "get_pieces", "guesses", "head_piece", "is_head_of", "is_ragged", "land", "may_clear",
-           "not_whole", "put_pieces", "shape_of", "tell_landed", "tier_of",
-           "why_refused"]  # fmt: skip
+           "not_whole", "put_pieces", "refuse", "shape_of", "tell_landed",
+           "tier_of"]  # fmt: skip
 
 HELD = "other bytes are there, which somebody reads or leases"
 
@@ -48,6 +48,7 @@ class State(Enum):
     UNREADABLE = "unreadable"  # it is there, and not as it is asked for, or failed its check
     REFUSED = "refused"  # the tier took no more, or there is no such object that it would take
     AWAY = "away"  # no daemon answers
+    LATE = "late"  # it did not come in time, and what comes yet is not written anywhere
 
 
 class Kind(Enum):
@@ -72,6 +73,7 @@ class Move:
     hold_s: float = 0.0  # LOOK: so long the object is leased
     ahead: float = 0.0  # LOOK: brought into the tier's memory, since it is asked for so probably
     due_s: float = 0.0  # LOOK: by then, from when it is begun
+    within_s: float = 0.0  # GET, LOOK: LATE after so long from when it is asked for; 0: never
     cuts: tuple[int, ...] = ()  # GET: ends of the parts that are told of as they land
     landed: Callable[["Move", int], None] | None = None  # each part once, at the latest at the end
     filled: int = -1  # PUT: so many bytes of the buffer may be sent; -1: all
@@ -339,7 +341,15 @@ def may_clear(move: Move) -> bool:
     return now_s < move.clear_until_s
 
 
-def why_refused(worst: int) -> str:
+def refuse(move: Move, worst: int) -> None:
+    """A block of a put was not taken: other bytes go first, for a while; else it has failed."""
+    if worst == errno.EEXIST and may_clear(move):
+        move.clearing = True  # once none of its blocks is on its way
+    else:
+        move.failure = (State.REFUSED, _why_refused(worst))
+
+
+def _why_refused(worst: int) -> str:
     """What a person reads of a block that was not taken."""
     if worst == errno.EEXIST:
         return HELD

@@ -9,16 +9,20 @@ Operations are begun in batches and end in any order. A batch is a ticket; `fd` 
 when one has ended, and `drain` gives those that have. Bytes go between the engine's own buffers and
 the tier's memory in one copy; a buffer belongs to the client until its operation has ended.
 
-Every object has one of five ends: `State`. Whatever is DONE was checked block by block, from the
+Every object has one of six ends: `State`. Whatever is DONE was checked block by block, from the
 put's checksum to the copy in the engine's buffer, and all blocks are of one put. A mixture,
 a truncated object, one of another size and one that failed its check are UNREADABLE and a line in
 the log; they are never other bytes. What a model's objects hold (`layout`) is part of every key,
 and is also stored by the model's name: where it was another one, that is said once, and what the
 other one stored is not found.
+
+No read and no lookup is waited for longer than its bound (`within_s`): what has not come by then is
+LATE, whether the daemon is frozen or the drive slow. Nothing is written into its buffer after that.
 """
 
 import hashlib
 import logging
+import math
 import os
 import threading
 import time
@@ -33,10 +37,11 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.verbs import parse_rdma
+from offstage.host.connectors.late import counters
 from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Kind, Move, State
 from offstage.host.control import DEFAULT_ENDPOINT, Control
-from offstage.host.fabrics import Fabric, open_fabric
+from offstage.host.fabrics import DaemonFabric, open_fabric
 
 __all__ = ["Completion", "ObjectClient", "State", "Stream", "Where"]
 
@@ -50,7 +55,9 @@ Landed = Callable[[int, frozenset[int]], None]
 @dataclass(frozen=True)
 class Where:
     """Which daemon, as whom; as `Control` takes it. `fabric`: shm, or from another machine verbs or
-    zmq; `rdma`: the adapter of verbs, as `offstage host run --rdma` takes it."""
+    zmq; `rdma`: the adapter of verbs, as `offstage host run --rdma` takes it. `timeout_s`: for an
+    answer of the daemon; `patience_s`: for what is read or looked up, where no other bound is said.
+    """
 
     endpoint: str = DEFAULT_ENDPOINT
     tenant: str = "default"
@@ -61,10 +68,11 @@ class Where:
     runtime_dir: str = ""
     curve_dir: str = ""
     timeout_s: float = 5.0
+    patience_s: float = 5.0
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> "Where":
-        """From the settings of an engine's configuration. BadInput: a name or type that is none."""
+        """From an engine's configuration. BadInput: a name or value that is none."""
         known = {name: type(getattr(cls, name)) for name in cls.__dataclass_fields__}
         for name, value in settings.items():
             if name not in known:
@@ -73,9 +81,11 @@ class Where:
             if not isinstance(value, (known[name], int) if known[name] is float else known[name]):
                 raise BadInput(f"{name} is {value!r}", "offstage",
                                f"write a {known[name].__name__}")  # fmt: skip
+            if known[name] is float and not 0 < value < math.inf:
+                raise BadInput(f"{name} is {value!r}", "offstage", "write seconds above 0")
         return cls(**settings)
 
-    def connect(self, timeout_s: float) -> tuple[Control, Fabric]:
+    def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
         """Log in and attach. BadInput, RunFailed: no daemon, or it refuses."""
         if self.fabric not in FABRICS:
             raise BadInput(f"objects do not go over {self.fabric!r}", "fabric",
@@ -156,7 +166,7 @@ class ObjectClient:
         self.where = where
         self._space = hashlib.blake2b(f"{model}\0{layout}".encode(), digest_size=32).digest()
         self._lock = threading.Lock()
-        self._tickets = 0
+        self._tickets, self._late = 0, counters()
         self._ended: deque[Completion] = deque()
         self._said: dict[str, tuple[float, int]] = {}
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -183,7 +193,8 @@ class ObjectClient:
         `cuts`, ascending, the last one the size: where the objects' parts end. `landed` is called
         with each part, in order, when no object of the batch has it still to come, and with those
         objects (their numbers in the batch) that will not have it. Only the end tells that the
-        parts are of one put: what is made of a part counts where its object ends as DONE."""
+        parts are of one put: what is made of a part counts where its object ends as DONE.
+        `within_s`: what has not come by then is LATE; by default `patience_s` of `Where`."""
         return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], cuts=tuple(cuts),
                            landed=landed, **more)  # fmt: skip
 
@@ -201,7 +212,8 @@ class ObjectClient:
         **more: Any,
     ) -> int:  # fmt: skip
         """Whether objects are there; with `sizes` whether they are whole and so large. `lease_s`
-        (with sizes): what is there is not deleted or forgotten for so long."""
+        (with sizes): what is there is not deleted or forgotten for so long. `within_s`: as of
+        `get`; what is LATE is not leased."""
         return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, **more)
 
     def prefetch(
@@ -300,7 +312,7 @@ class ObjectClient:
     def _moves(
         self, kind: Kind, keys: Sequence[bytes], buffers: Sequence[NDArray[np.uint8]] | None = None,
         *, sizes: Sequence[int] | None = None, tell: Callable[[Completion], None] | None = None,
-        landed: "Landed | None" = None, **more: Any,
+        landed: "Landed | None" = None, within_s: float | None = None, **more: Any,
     ) -> tuple[int, list[Move]]:  # fmt: skip
         """A new batch, which has ended where nothing is asked for."""
         count = len(keys)
@@ -312,6 +324,8 @@ class ObjectClient:
             self._tickets += 1
             ticket = self._tickets
         cuts = more.get("cuts", ())
+        if kind in (Kind.GET, Kind.LOOK):
+            more["within_s"] = self.where.patience_s if within_s is None else within_s
         batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell, [count] * len(cuts),
                        landed, set())  # fmt: skip
         moves = []
@@ -331,7 +345,9 @@ class ObjectClient:
             batch.left -= 1
             if state is not State.DONE:
                 batch.lost.add(index)
-            if state in (State.UNREADABLE, State.REFUSED):
+            if state is State.LATE and move.kind in self._late:
+                self._late[move.kind].inc()
+            if state in (State.UNREADABLE, State.REFUSED, State.LATE):
                 self._say(f"{move.kind.name.lower()} {state.value}", f"object {move.label}: {what}")
             if batch.left == 0:
                 self._finish(batch)
@@ -372,7 +388,7 @@ class ObjectClient:
             was = bytes(found).split(b"\0")[0].decode(errors="replace").partition(" ")[2]
             log.warning("objects of %s were of the layout %r and are now of %r: what is stored of "
                         "the former is not used", model, was, layout)  # fmt: skip
-        if state is not State.AWAY and not np.array_equal(found, ours):
+        if state not in (State.AWAY, State.LATE) and not np.array_equal(found, ours):
             self.wait(self.put, [key], [ours])
         self._space = space
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import PAYLOAD, TENANT, Tier, daemon, until
+from live_daemon import PAYLOAD, TENANT, Tier, daemon, frozen, until
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.host.connectors.lmcache import L2, NativeClient, client_of, key_of
@@ -141,6 +141,49 @@ def test_what_was_stored_here_is_leased_without_a_layout(tier: Tier) -> None:
     adapter.submit_unlock([own])
     until(lambda: other.wait(other.delete, names[:1]).done[0])
     other.close()
+    adapter.close()
+
+
+def test_a_frozen_daemon_holds_neither_interface_up(tier: Tier) -> None:
+    """Do lookups and loads end as misses at their bound while the daemon is frozen, are they
+    counted, and is all of it there again once the daemon goes on?"""
+    settings, size = params(tier) | {"timeout_s": 60.0, "patience_s": 0.3}, 4 * PAYLOAD
+    adapter, native = Adapter(settings), NativeClient(**settings)
+    keys, names = [SimpleHash(key(n)) for n in (30, 31)], ["m@1@2@30@", "m@1@2@31@"]
+    adapter.submit_store_task(keys, [memory(size, n) for n in (30, 31)])
+    native.submit_batch_set(names, [memoryview(bytes([n]) * size) for n in (30, 31)])
+    ready(adapter.get_store_event_fd())
+    ready(native.event_fd())
+    assert native.drain_completions()[0][3] == [True] * 2
+    targets = [memory(size, 1) for _ in keys]
+    views = [memoryview(bytearray(size)) for _ in names]
+
+    def found() -> list[Any]:
+        fds = adapter.get_lookup_and_lock_event_fd(), adapter.get_load_event_fd()
+        look, load = adapter.submit_lookup_and_lock_task(keys, {}), native.submit_batch_exists(
+            names)  # fmt: skip
+        ready(fds[0])
+        os.eventfd_read(fds[0])
+        bits = [adapter.query_lookup_and_lock_result(look)]
+        look = adapter.submit_load_task(keys, targets)
+        ready(fds[1])
+        os.eventfd_read(fds[1])
+        bits.append(adapter.query_load_result(look))
+        tickets = {load, native.submit_batch_get(names, views)}
+        ended: list[Any] = []
+        while len(ended) < len(tickets):
+            ready(native.event_fd())
+            ended += native.drain_completions()
+        return bits + [one[3] for one in ended]
+
+    with frozen(tier):
+        assert found() == [set(), set(), [False] * 2, [False] * 2]
+        status = adapter.report_status()
+        assert status["look_late"] == status["get_late"] == 2 and status["is_healthy"]
+    until(lambda: found() == [{0, 1}, {0, 1}, [True] * 2, [True] * 2])
+    assert [bytes(one.byte_array) for one in targets] == [bytes([n]) * size for n in (30, 31)]
+    assert [bytes(one) for one in views] == [bytes([n]) * size for n in (30, 31)]
+    native.close()
     adapter.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, until
+from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, frozen, until
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Driver, Fetch
@@ -15,7 +15,7 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.verbs import Adapter
 from offstage.host.connectors.objects import ObjectClient, State, Where
 from offstage.host.control import Control
-from offstage.host.fabrics import Fabric
+from offstage.host.fabrics import DaemonFabric
 
 DONE = State.DONE
 SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
@@ -40,7 +40,7 @@ class Pinning(Driver):
 class PinningWhere(Where):
     """A daemon over such a fabric."""
 
-    def connect(self, timeout_s: float) -> tuple[Control, Fabric]:
+    def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
         control, fabric = super().connect(timeout_s)
         assert isinstance(fabric, Driver)
         fabric.__class__ = Pinning
@@ -96,6 +96,25 @@ def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
             assert fabric.registrations - before == each * COUNT
             assert len(fabric._registered) == (1 if each == 2 else 0)
             client.unregister(pool)  # the second time: nothing
+
+
+def test_what_is_given_up_is_registered_no_more(tier: Tier) -> None:
+    """A daemon that is frozen with reads on their way, into memory that is registered for them
+    alone: is none of it when they are LATE, and does the next read come?"""
+    with ObjectClient(PinningWhere.of(settings(tier) | {"timeout_s": 60.0})) as client:
+        keys, data = fill(client)
+        fabric = client._mover._link.fabric
+        assert isinstance(fabric, Pinning)
+        leased = client.wait(client.exists, keys, [SIZE] * COUNT, lease_s=3600.0, within_s=60.0)
+        assert leased.states == (DONE,) * COUNT
+        before, found = fabric.registrations, [np.zeros(SIZE, np.uint8) for _ in keys]
+        with frozen(tier):
+            late = client.wait(client.get, keys, found, within_s=0.3)
+            assert set(late.states) == {State.LATE} and not fabric._registered
+            assert fabric.registrations > before
+        again = client.wait(client.get, keys, found, within_s=60.0)
+        assert again.states == (DONE,) * COUNT and same(found, data) and not fabric._registered
+        client.release(keys)
 
 
 def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Tier) -> None:

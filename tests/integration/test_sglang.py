@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from live_daemon import TENANT, Tier, daemon
+from live_daemon import TENANT, Tier, daemon, frozen, until
 
 import offstage
 from offstage.bindings.errors import BadInput, OffstageError
@@ -83,6 +83,25 @@ def test_pages_are_kept_by_all_calls(tier: Tier) -> None:
     assert torch.equal(pool.pages, before)
     storage.close()
     storage.close()
+
+
+def test_a_frozen_daemon_makes_pages_absent(tier: Tier) -> None:
+    """Does each call end at its bound while the daemon is frozen, with nothing, and are the pages
+    there again once it goes on?"""
+    pool, keys = Pool(), [f"f/{i}" for i in range(3)]
+    storage = opened(tier, pool, extra={"patience_s": 0.3, "timeout_s": 60.0})
+    assert storage.batch_set(keys, list(pool.pages[:3]))
+    with frozen(tier):
+        assert storage.batch_exists(keys) == 0 and storage.batch_get(keys) == [None] * 3
+        assert storage._ready().counts()["get_late"] == storage._ready().counts()["look_late"] == 3
+    until(lambda: storage.batch_exists(keys) == 3)
+    until(lambda: all(one is not None for one in storage.batch_get(keys)))
+    got = storage.batch_get(keys)
+    assert all(one is None or torch.equal(one, page)
+               for one, page in zip(got, pool.pages, strict=False))  # fmt: skip
+    storage.close()
+    with pytest.raises(BadInput, match="write seconds above 0"):
+        opened(tier, pool, extra={"patience_s": 0})
 
 
 def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:

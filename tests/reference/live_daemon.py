@@ -8,6 +8,7 @@ import contextlib
 import errno
 import json
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -86,6 +87,19 @@ def daemon(
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@contextlib.contextmanager
+def frozen(tier: Tier) -> Iterator[None]:
+    """No thread of the daemon runs until the end; its sockets stay open."""
+    tasks = Path(f"/proc/{tier.process.pid}/task")
+    tier.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: all(one.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T"
+                          for one in tasks.iterdir()))  # fmt: skip
+        yield
+    finally:
+        tier.process.send_signal(signal.SIGCONT)
 
 
 def block(text: int, ordinal: int, layer: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.keys import checksum
+from offstage.host.connectors import late as late_module
 from offstage.host.connectors import mover as mover_module
 from offstage.host.connectors import moves as moves_module
 from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Kind, Move, State
 
 PAYLOAD, LAYERS, SESSIONS = 64, 2, 16
+FROZEN_S = 1.0
 NAME = b"an object's name"
 U8 = NDArray[np.uint8]
 Place = tuple[bytes, int, int]  # object, ordinal, layer
@@ -67,6 +69,8 @@ class World:
     movers: dict[int, Mover] = field(default_factory=dict)
     number: int = 0
     now_s: float = 0.0
+    freezes: int = 0
+    """How often the daemon may yet be frozen for FROZEN_S."""
 
     def client(self) -> Mover:
         """One more client."""
@@ -106,6 +110,11 @@ class World:
         del self.movers[number]
         self.flights = [one for one in self.flights if one.client != number]
         self.sessions = {one: it for one, it in self.sessions.items() if it.client != number}
+
+    def freeze(self, _: int = 0) -> None:
+        """The daemon does nothing for FROZEN_S; a client that waits for its answer looks up."""
+        self.freezes -= 1
+        self.now_s += FROZEN_S
 
     def lose(self, number: int) -> None:
         """A block is gone from the store, whoever has it open."""
@@ -154,7 +163,10 @@ class Control:
         message_size_bytes_max=1 << 20))  # fmt: skip
 
     def sessions_open(self, contents: list[bytes], closing: list[int], deleting: list[int],
-                      **_: Any) -> Any:  # fmt: skip
+                      meanwhile: Callable[[], bool], **_: Any) -> Any:  # fmt: skip
+        if self.world.freezes and self.world.choose(2):
+            self.world.freeze()
+            meanwhile()
         for number in closing:
             self.world.close(number, delete=False)
         for number in deleting:
@@ -217,6 +229,9 @@ class Wire:
         return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, failed, 0, 0,
                            0, 0)  # fmt: skip
 
+    def fetch_cancel(self, fetch: Fetch) -> None:
+        self._forget(fetch)
+
     def _forget(self, call: Any) -> None:
         self.world.flights = [one for one in self.world.flights if one.call is not call]
 
@@ -236,7 +251,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
         worlds[-1].now_s += seconds
 
     clock = SimpleNamespace(monotonic=lambda: worlds[-1].now_s, sleep=sleep)
-    for module in (mover_module, moves_module):
+    for module in (late_module, mover_module, moves_module):
         monkeypatch.setattr(module, "time", clock)
     threads = SimpleNamespace(Thread=NoThread)
     monkeypatch.setattr(mover_module, "threading", threads)
@@ -250,12 +265,16 @@ class Asked:
     kind: Kind
     data: U8
     hold_s: float = 0.0
+    within_s: float = 0.0
     state: State | None = None
+    left: U8 | None = None
+    """What the buffer held when the end was told."""
 
     def submit(self, mover: Mover) -> None:
         def ended(move: Move, state: State, what: str) -> None:
-            self.state = state
+            self.state, self.left = state, self.data.copy()
 
         buffer = self.data if self.kind in (Kind.PUT, Kind.GET) else None
         size = 0 if self.kind is Kind.DELETE else len(self.data)
-        mover.submit([Move(self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s)])
+        mover.submit([Move(self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s,
+                           within_s=self.within_s)])  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from objects_sim import LAYERS, PAYLOAD, Asked, World, stepped
+from objects_sim import FROZEN_S, LAYERS, PAYLOAD, Asked, World, stepped
 
 from offstage.host.connectors.moves import Kind, State
 
@@ -41,19 +41,21 @@ def go_on(world: World, asked: list[Asked], kills: int, losses: int, done: list[
             actors += [("lose", number) for number in range(len(world.store))]
         if kills:
             actors += [("kill", client) for client in sorted(set(waiting))]
+        actors += [("freeze", 0)] * (world.freezes > 0)
         # By default the daemon does what is under way before anybody goes on.
-        actors.sort(key=lambda one: ("block", "turn", "lose", "kill").index(one[0]))
+        actors.sort(key=lambda one: ("block", "turn", "lose", "kill", "freeze").index(one[0]))
         what, number = actors[world.choose(len(actors))]
         kills -= what == "kill"
         losses -= what == "lose"
         {"turn": world.turn, "block": world.one_block, "lose": world.lose,
-         "kill": world.kill}[what](number)  # fmt: skip
+         "kill": world.kill, "freeze": world.freeze}[what](number)  # fmt: skip
     raise AssertionError("it does not end")
 
 
 def check(asked: list[Asked], puts: list[Asked], found: Counter[str]) -> None:
-    """What was read is one put, whole."""
+    """What was read is one put, whole, and no buffer was written after its end."""
     for one in asked:
+        assert one.left is None or np.array_equal(one.left, one.data), "written after its end"
         found[f"{one.kind.name} {one.state.value if one.state else 'killed'}"] += 1
         if one.kind is Kind.GET and one.state is State.DONE:
             assert any(np.array_equal(one.data, put.data) for put in puts), "a mixture"
@@ -104,7 +106,10 @@ def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
                 size = rng.choice(sizes)
                 data = (bytes_of(1000 * seed + 10 * batch + turn + 1, size) if kind is Kind.PUT
                         else np.zeros(size, np.uint8))  # fmt: skip
-                asked.append(Asked(client, kind, data, 1.0 if kind is Kind.LOOK else 0.0))
+                bounded = rng.random() < 0.3 and kind in (Kind.GET, Kind.LOOK)
+                asked.append(Asked(client, kind, data, 1.0 if kind is Kind.LOOK else 0.0,
+                                   rng.choice((0.05, 0.2, FROZEN_S)) if bounded else 0.0))
+            world.freezes = rng.choice((0, 0, 1))
             go_on(world, asked, rng.choice((0, 0, 1, 2)), rng.choice((0, 1, 2)), puts)
             check(asked, puts, found)
             reads = [Asked(client, Kind.GET, np.zeros(size, np.uint8))
@@ -114,6 +119,7 @@ def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         settle(world, puts)
     assert min(found[f"GET {state}"] for state in ("done", "absent", "unreadable")) > SEEDS // 20
     assert found["PUT done"] > SEEDS and found["PUT refused"] and found["PUT killed"]
+    assert found["GET late"] > SEEDS // 20 and found["LOOK late"] > SEEDS // 40
 
 
 def orders(deviations: int) -> Iterator[tuple[list[int], list[int]]]:
@@ -167,3 +173,43 @@ def test_all_orders_of_the_small_cases(
         check(asked + after, puts, found)
         found["orders"] += 1
     assert found["orders"] > 20 and found["PUT refused" if leased else "PUT done"]
+
+
+@pytest.mark.parametrize("leased", [False, True])
+def test_what_is_given_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, leased: bool) -> None:
+    """A bounded read and a lookup with a lease while the daemon is frozen at any point, and a put
+    beside them: in no order is a buffer written after its end, a session or a call left over, or
+    the same key not read afterwards."""
+    worlds: list[World] = []
+    stepped(monkeypatch, worlds)
+    found, size = Counter[str](), 3 * PAYLOAD
+    for prefix, counts in orders(int(os.environ.get("OFFSTAGE_OBJECT_ORDERS", "1"))):
+
+        def choose(count: int, prefix: list[int] = prefix, counts: list[int] = counts) -> int:
+            counts.append(count)
+            return prefix[len(counts) - 1] if len(counts) <= len(prefix) else 0
+
+        world = World(lambda _: 0)
+        worlds[:] = [world]
+        for _ in range(2):
+            world.client()
+        puts: list[Asked] = []
+        go_on(world, [Asked(0, Kind.PUT, bytes_of(1, size))], 0, 0, puts)
+        if leased:
+            go_on(world, [Asked(1, Kind.LOOK, np.zeros(size, "u1"), 1e9)], 0, 0, puts)
+        world.choose, world.freezes = choose, 1
+        asked = [Asked(1, Kind.GET, np.zeros(size, "u1"), within_s=FROZEN_S),
+                 Asked(1, Kind.LOOK, np.zeros(size, "u1"), 1e9, within_s=FROZEN_S),
+                 Asked(0, Kind.PUT, bytes_of(1, size))]  # fmt: skip
+        go_on(world, asked, 0, 0, puts)
+        world.choose, world.freezes = (lambda _: 0), 0
+        after = [Asked(1, Kind.GET, np.zeros(size, np.uint8))]
+        go_on(world, after, 0, 0, puts)
+        assert after[0].state is State.DONE
+        check(asked + after, puts, found)
+        while leaving := [client for client, one in world.movers.items() if one._closing]:
+            world.turn(leaving[0])
+        leases = sum(len(one._leases) for one in world.movers.values())
+        assert not world.flights and len(world.sessions) == leases <= 1
+        found["orders"] += 1
+    assert min(found[one] for one in ("GET late", "LOOK late", "GET done", "LOOK done")) > 5

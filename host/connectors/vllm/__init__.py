@@ -15,6 +15,7 @@ them. Nothing of vLLM is imported with this module: `OffstageConnector` is made 
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 from collections.abc import Callable, Iterator
@@ -26,13 +27,21 @@ from offstage.host.connectors.objects import ObjectClient, Where
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
-from offstage.host.connectors.vllm.plans import Plans, Report, Saved, Step
+from offstage.host.connectors.vllm.plans import (
+    PATIENCE_MIN_S,
+    PATIENCE_S,
+    Plans,
+    Report,
+    Saved,
+    Step,
+)
 from offstage.host.identity import Adapters, identity_of, process_began_ns
 
 __all__ = ["Connector"]
 
 SWITCHES = ("layer_wise", "prefetch", "choose")
-OWN = (*SWITCHES, "model", "weights_id")
+BOUNDS = {"patience_s": PATIENCE_S, "patience_min_s": PATIENCE_MIN_S}
+OWN = (*SWITCHES, "model", "weights_id", "patience_min_s")
 CONFIGS = ("attention", "kernel", "compilation", "lora")  # that choose kernels, as vLLM hashes them
 NAMES = ("_name_or_path", "transformers_version")  # in a model's configuration, of no effect
 log = logging.getLogger("offstage.connectors")
@@ -52,7 +61,8 @@ class Connector:
         self._block_count = kv_cache_config.num_blocks
         size = spec.page_size_bytes * len(self._names)
         self._places = {name: place for place, name in enumerate(self._names)}
-        on = _switches_of(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        on, bounds = _switches_of(extra), _bounds_of(extra)
         ranks = vllm_config.parallel_config.world_size
         what = f"{len(self._names)} layers of {spec}" + (f" in {ranks} parts" if ranks > 1 else "")
         self._client = _client_of(vllm_config, what)
@@ -60,7 +70,8 @@ class Connector:
         self._plans = Plans(self._client, spec.block_size, size, ahead=on["prefetch"],
                             choose=on["choose"],
                             events=bool(events and events.enable_kv_cache_events),
-                            ranks=ranks, adapters=Adapters(process_began_ns()))  # fmt: skip
+                            ranks=ranks, adapters=Adapters(process_began_ns()),
+                            **bounds)  # fmt: skip
         rank, agree = _group_of(role) if ranks > 1 else (0, None)
         self._copies = Copies(self._client, size, by_layer=on["layer_wise"], rank=rank,
                               ranks=ranks, agree=agree)  # fmt: skip
@@ -234,6 +245,15 @@ def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:
             raise BadInput(f"{name} is {extra[name]!r}", "OffstageConnector",
                            "write true or false")  # fmt: skip
     return {name: bool(extra.get(name, True)) for name in SWITCHES}
+
+
+def _bounds_of(extra: dict[str, Any]) -> dict[str, float]:
+    """How long is waited, in seconds. BadInput: no number above 0."""
+    found = {name: extra.get(name, usual) for name, usual in BOUNDS.items()}
+    for name, value in found.items():
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise BadInput(f"{name} is {value!r}", "OffstageConnector", "write seconds above 0")
+    return found
 
 
 def _client_of(config: Any, what: str) -> ObjectClient | None:

@@ -10,7 +10,6 @@ could not load spoils what all of them compute, so they agree on it before anyth
 All of it runs on the worker's thread but for `landed` and `ended`, which the object client calls.
 """
 
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -21,20 +20,20 @@ from typing import Any
 import numpy as np
 
 from offstage.bindings.errors import BadInput
-from offstage.host.connectors.objects import Completion, ObjectClient, Stream
+from offstage.host.connectors.objects import Completion, ObjectClient, State, Stream
 from offstage.host.connectors.vllm.plans import Report, Step, shards
 
 __all__ = ["Copies"]
 
 LOAD_BYTES = 256 << 20  # read at once; what is more is read before the step, so much at a time
-QUIET_S = 10.0
 SAVE_BYTES = 512 << 20  # on their way to the tier; what comes beyond is not saved
-log = logging.getLogger("offstage.connectors")
 
 
 class _Load:
     """Objects on their way into vLLM's blocks. They land in memory of their own, which the object
-    client keeps until they have ended: what comes after `until_s` is written nowhere else."""
+    client keeps until they have ended, at `until_s` at the latest. The worker itself waits no
+    longer either, whatever holds the client's thread up: what comes later is written nowhere else.
+    """
 
     def __init__(
         self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int],
@@ -45,7 +44,9 @@ class _Load:
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
         self._done: list[bool] | None = None
-        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended)
+        within_s = max(until_s - time.monotonic(), 0.001)
+        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended,
+                   within_s=within_s)  # fmt: skip
 
     def _landed(self, part: int, lost: frozenset[int]) -> None:
         with self._there:
@@ -55,6 +56,7 @@ class _Load:
     def _ended(self, completion: Completion) -> None:
         with self._there:
             self._done = completion.done
+            self.late |= State.LATE in completion.states
             self._there.notify()
 
     def rows(self, part: int) -> list[int]:
@@ -115,7 +117,6 @@ class Copies:
         self._loaded = self._saved = 0  # layers of this step
         self._waited_s = self._took_s = self._began_s = 0.0
         self._loaded_bytes = 0
-        self._said_s = float("-inf")
 
     def register(self, layers: list[Any], block_count: int) -> None:
         """vLLM's memory: a tensor of each layer whose first dimension is blocks, or equal parts of
@@ -189,17 +190,8 @@ class Copies:
         self._lose(set(load.blocks) if unseen else lost)
         if load.late:
             self.counts["load_late_blocks"] += len(load.blocks)
-            self._say_late()
         self._loaded = len(self._layers)
         self._waited_s += time.monotonic() - since_s
-
-    def _say_late(self) -> None:
-        """One line in QUIET_S: whoever runs the engine should look at the tier."""
-        now_s = time.monotonic()
-        if now_s - self._said_s > QUIET_S:
-            self._said_s = now_s
-            log.warning("a load took longer than computing its tokens takes: the engine computes "
-                        "them; is the daemon frozen, or its drive slow?")  # fmt: skip
 
     def _lose(self, blocks: set[int]) -> None:
         self._failed |= blocks

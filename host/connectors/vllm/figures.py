@@ -27,6 +27,8 @@ COUNTERS = {
     "get_absent": "objects that were looked up before and not there any more",
     "get_unreadable": "objects that failed their check, or were of another size",
     "get_away": "objects not read since the daemon was lost",
+    "get_late": "objects not read in time",
+    "look_late": "objects not looked up in time",
     "load_failed_blocks": "blocks that vLLM had to compute after all",
     "lookup_late": "requests whose lookup was not answered in time",
     "load_late_blocks": "blocks of loads that took longer than computing them takes",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offstage.host.connectors.choice import Choice, Decision
-from offstage.host.connectors.objects import Completion, ObjectClient
+from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.identity import Adapters, Weights
 
@@ -147,16 +147,20 @@ class Plans:
     def __init__(
         self, client: ObjectClient | None, block_tokens: int, size: int, *, ahead: bool = True,
         choose: bool = True, events: bool = False, ranks: int = 1,
-        adapters: Adapters | None = None,
+        adapters: Adapters | None = None, patience_s: float = PATIENCE_S,
+        patience_min_s: float = PATIENCE_MIN_S,
     ) -> None:  # fmt: skip
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
         computed; `events`: vLLM's subscribers are told what the tier has; `adapters`: which ones
-        vLLM holds, None: requests with one are left to vLLM."""
+        vLLM holds, None: requests with one are left to vLLM. `patience_s`: what a lookup may take,
+        and a load until it is known how long computing takes, which then bounds it, but for
+        `patience_min_s`."""
         self._client, self._block_tokens, self._size = client, block_tokens, size
         self._ranks = ranks
         self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
         self._ahead, self._choose, self._adapters = ahead, choose, adapters
+        self._patience_s, self._patience_min_s = patience_s, patience_min_s
         self.choice = Choice(size * ranks / block_tokens)
         self.counts: Counter[str] = Counter()
         self._requests: dict[str, _Request] = {}
@@ -207,6 +211,8 @@ class Plans:
         one.looked_s = time.monotonic()
 
         def ended(completion: Completion) -> None:
+            if State.LATE in completion.states:
+                return  # `match` sees by itself that nobody answers
             parts = completion.done
             done = [all(parts[at : at + self._ranks]) for at in range(0, len(parts), self._ranks)]
             one.window = 1 if False in done else GROW * one.window
@@ -235,7 +241,7 @@ class Plans:
             self._look(one, 0)
         last = (int(request.num_tokens) - 1) // self._block_tokens
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
-        if one.found is None and time.monotonic() - one.looked_s > PATIENCE_S:
+        if one.found is None and time.monotonic() - one.looked_s > self._patience_s:
             one.found = 0  # nobody answers: it is computed
             self.counts["lookup_late"] += 1
         if one.found is None or expected:
@@ -297,10 +303,10 @@ class Plans:
         self._numbers += 1
         self._idle = not computed
         step, self._step = self._step, Step()
-        step.number, step.tokens = self._numbers, tokens
+        step.number, step.tokens, step.patience_s = self._numbers, tokens, self._patience_s
         if self.choice.compute.known and self.choice.compute.fit[1] > 0:
             computing_s = len(step.loads) * self._block_tokens * self.choice.compute.fit[1]
-            step.patience_s = max(PATIENCE_MIN_S, computing_s)
+            step.patience_s = max(self._patience_min_s, computing_s)
         if self._loading:
             self._deciding[step.number], self._loading = self._loading, []
         return step

@@ -12,7 +12,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
-from offstage.host.connectors.vllm import Connector
+from offstage.host.connectors.vllm import BOUNDS, Connector, _bounds_of
 from offstage.host.connectors.vllm.figures import stats_class
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.plans import (
@@ -229,7 +229,32 @@ def test_a_lookup_that_nobody_answers_is_a_miss() -> None:
     plans.arrive(one)
     assert plans.match(one, 0) is None
     plans._requests["r"].looked_s -= 60.0
+    store.lookups[0][1](Completion(1, (State.LATE,) * 5, ("",) * 5))
     assert plans.match(one, 0) == 0 and plans.counts["lookup_late"] == 1
+
+
+def test_bounds_are_what_they_are_set_to() -> None:
+    """Is a load bounded by what was set until it is known how long computing takes, then by that
+    and by no less than what was set; a lookup as set; and is what is no time refused?"""
+    store = Store()
+    plans = Plans(store, BLOCK, SIZE, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
+    assert plans.plan({}, lambda _: []).patience_s == 60.0
+    for number in range(40):
+        plans.choice.compute.learn(100 + number, 0.001 * (100 + number))
+    assert plans.choice.compute.known
+    for count, patience_s in ((1, 0.5), (1000, 1000 * BLOCK * 0.001)):
+        plans._step.loads = [(b"k", 1)] * count
+        assert plans.plan({}, lambda _: []).patience_s == pytest.approx(patience_s)
+    plans.arrive(request("r", list(range(20))))
+    plans._requests["r"].looked_s -= 30.0
+    assert plans.match(request("r", list(range(20))), 0) is None
+    plans._requests["r"].looked_s -= 60.0
+    assert plans.match(request("r", list(range(20))), 0) == 0
+    bounds = {"patience_s": 2, "patience_min_s": 0.1}
+    assert _bounds_of({}) == BOUNDS and _bounds_of(bounds) == bounds
+    for value in (0, -1.0, "1", True, float("inf"), float("nan")):
+        with pytest.raises(BadInput, match="write seconds above 0"):
+            _bounds_of({"patience_min_s": value})
 
 
 def test_what_another_engine_prefills_is_waited_for() -> None:

@@ -46,6 +46,26 @@ begin(struct ofs_rings *rings)
 	rings->words->completion_tail = rings->words->completion_head = 0;
 }
 
+/* A command that was taken is within the port's bounds. */
+static void
+answer(struct ofs_port *port, const struct ofs_command *command, struct ofs_result *results)
+{
+	const struct ofs_sqe *sqe = &command->sqe;
+	struct ofs_cqe cqe = {.user = sqe->user, .payload_index = sqe->payload_index};
+
+	assert(sqe->op <= OFS_OP_HINT && cqe.payload_index < 4);
+	taken[sqe->op]++;
+	if (sqe->op == OFS_OP_STEP) {
+		assert(sqe->demand_count <= DEMANDS && sqe->score_count <= SCORES);
+		cqe.count = sqe->demand_count;
+	}
+	if (sqe->op == OFS_OP_HINT)
+		assert(sqe->demand_count <= DEMANDS && sqe->score_count == 0);
+	if (sqe->op == OFS_OP_PUT)
+		assert(ofs_port_put_slot(port, sqe->put_slot) != NULL && sqe->length <= 1024);
+	assert(ofs_port_complete(port, &cqe, results) == 0);
+}
+
 /*
  * Input: pieces of [offset u16][length u8][bytes], each followed by a few turns of the DPU. Before
  * each the host has taken what was answered, whatever the last piece said of that.
@@ -98,25 +118,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size -= length;
 		for (turn = 0; turn < 4; turn++) {
 			int rc = ofs_port_poll(port, &command);
-			struct ofs_cqe cqe = {.user = command.sqe.user,
-				.payload_index = command.sqe.payload_index};
 
 			assert(rc == 0 || rc == 1 || rc == -EPROTO);
-			if (rc != 1)
-				continue;
-			assert(command.sqe.op <= OFS_OP_HINT && cqe.payload_index < 4);
-			taken[command.sqe.op]++;
-			if (command.sqe.op == OFS_OP_STEP) {
-				assert(command.sqe.demand_count <= DEMANDS && command.sqe.score_count <= SCORES);
-				cqe.count = command.sqe.demand_count;
-			}
-			if (command.sqe.op == OFS_OP_HINT)
-				assert(command.sqe.demand_count <= DEMANDS && command.sqe.score_count == 0);
-			if (command.sqe.op == OFS_OP_PUT) {
-				assert(ofs_port_put_slot(port, command.sqe.put_slot) != NULL
-					&& command.sqe.length <= 1024);
-			}
-			assert(ofs_port_complete(port, &cqe, results) == 0);
+			if (rc == 1)
+				answer(port, &command, results);
 		}
 		(void)ofs_port_sleep(port);
 		ofs_port_wake(port);

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import RunFailed, printable
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.bench_tables import TABLES
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, plain
@@ -354,7 +354,7 @@ def asic(
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _finish(

@@ -16,7 +16,6 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
 from offstage.bindings.notes import note_lines
@@ -181,7 +180,8 @@ def emit(result: Any, form: Format, text: Any) -> None:
     if form is Format.json:
         sys.stdout.write(json.dumps(result, default=plain) + "\n")
     else:
-        Console(soft_wrap=True).print(folded(text))
+        # No text of ours has markup: what looks like it is a name, or a `pip install '.[...]'`.
+        Console(soft_wrap=True, markup=False, emoji=False).print(folded(text))
 
 
 def table(rows: Mapping[str, object], title: str = "") -> Table:
@@ -295,8 +295,7 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
         write_summary(summary, paths["summary"])
         write_report(summary, paths["report"])
     lines = ["", *(str(path) for path in paths.values())] if paths else []
-    # As text: rich would take the extra of a `pip install '.[...]'` for markup.
-    noted = map(Text, note_lines(summary.noted()))
+    noted = note_lines(summary.noted())
     beside = baselines_table(summary)
     more: list[Table | str] = [] if beside is None else [beside, ""]
     text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)

@@ -7,15 +7,19 @@ only, stays as it is.
 
 import copy
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
+from rich.text import Text
 
 from offstage.bindings.errors import printable
 
 __all__ = ["Folded", "folded"]
 
+T = TypeVar("T")
+KEPT = "\n\t\xa0\u2009\u202f"  # line ends, and spaces that our own words have
 WIDEST = 1000
 NOTHING = "–"
 
@@ -23,21 +27,23 @@ NOTHING = "–"
 def folded(shown: RenderableType) -> RenderableType:
     """The same, with every table of it in as many parts as the terminal needs, and no character in
     its text that would act on the terminal."""
-    if isinstance(shown, str):
-        return _safe(shown)
     if isinstance(shown, Table):
-        if isinstance(shown.title, str):
-            shown.title = str(_safe(shown.title))
+        shown.title = None if shown.title is None else _safe(shown.title)
         for column in shown.columns:
+            column.header = _safe(column.header)
             column._cells = [_safe(cell) for cell in column._cells]
         return Folded(shown)
     if isinstance(shown, Group):
         return Group(*map(folded, shown.renderables))
-    return shown
+    return _safe(shown)
 
 
-def _safe(cell: RenderableType) -> RenderableType:
-    return printable(cell, "\n\t\xa0\u2009\u202f") if isinstance(cell, str) else cell
+def _safe(cell: T) -> T | str | Text:
+    if isinstance(cell, str):
+        return printable(cell, KEPT)
+    if isinstance(cell, Text) and (plain := printable(cell.plain, KEPT)) != cell.plain:
+        return Text(plain, cell.style)
+    return cell
 
 
 class Folded:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.text import Text
+
+from offstage.bindings.errors import printable
 
 if TYPE_CHECKING:
     from offstage.testbeds.progress import Progress as Contract
 
-__all__ = ["Live", "Plain", "shown"]
+__all__ = ["Live", "Plain", "bars_of", "shown"]
 
 
 class Plain:
@@ -48,7 +49,7 @@ class Plain:
             self._say(f"      {self.remark}, {took}" if self.remark else f"      {took}")
 
     def _say(self, line: str) -> None:
-        print(line, file=self.out, flush=True)
+        print(printable(line), file=self.out, flush=True)
 
 
 class Live:
@@ -68,8 +69,10 @@ class Live:
         self.number += 1
         self.remark = ""
         self.begun = time.monotonic()
-        name = Text.assemble((f"{self.number}/{self.phase_count} ", "dim"), phase)
-        self.task = self.bars.add_task(name.markup, total=max(1, total), note="")
+        number = f"{self.number}/{self.phase_count}"
+        self.task = self.bars.add_task(
+            printable(phase), total=max(1, total), note="", number=number
+        )  # fmt: skip
 
     def advance(self, count: int) -> None:
         """Move the bar."""
@@ -78,9 +81,9 @@ class Live:
 
     def note(self, text: str) -> None:
         """Show a remark behind the bar."""
-        self.remark = text
+        self.remark = printable(text)
         if self.task is not None:
-            self.bars.update(self.task, note=text)
+            self.bars.update(self.task, note=self.remark)
 
     def finish(self) -> None:
         """Fill the bar that runs, if one does."""
@@ -93,6 +96,19 @@ class Live:
             self.task = None
 
 
+def bars_of(console: Console) -> Progress:
+    """Those of `Live`. What a phase is named and noted is text."""
+    columns = (
+        TextColumn("{task.fields[number]}", style="dim", markup=False),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[note]}", style="cyan", markup=False),
+        TimeRemainingColumn(compact=True),
+    )
+    return Progress(*columns, console=console)
+
+
 @contextlib.contextmanager
 def shown(phase_count: int) -> Iterator["Contract"]:
     """The progress that suits stderr; what is half done stays as it was when an error ends it."""
@@ -102,14 +118,7 @@ def shown(phase_count: int) -> Iterator["Contract"]:
         yield plain
         plain.finish()
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[note]}", style="cyan"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console) as bars:
+    with bars_of(console) as bars:
         live = Live(phase_count, bars)
         yield live
         live.finish()

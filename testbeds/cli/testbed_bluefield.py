@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, printable
 from offstage.testbeds.beds.bluefield import (
     Far,
     Step,
@@ -67,8 +67,9 @@ def _go(far: Far, steps: list[Step], dry_run: bool) -> bool:
     """Run them; False where they were only printed."""
     for number, step in enumerate(steps, 1):
         if dry_run:
-            typer.echo(shown(far.dpu, step))
+            typer.echo(printable(shown(far.dpu, step), "\n\t"))
         else:
-            typer.echo(f"[{number}/{len(steps)}] {step.place}: {step.command}", err=True)
+            line = f"[{number}/{len(steps)}] {step.place}: {step.command}"
+            typer.echo(printable(line, "\n\t"), err=True)
             execute(far.dpu, step)
     return not dry_run

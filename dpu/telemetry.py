@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from offstage.bindings.errors import printable
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
 from offstage.dpu.archive.figures import archive_metrics
 from offstage.dpu.protocol import OPERATOR
@@ -170,9 +171,11 @@ class View(Collector):
         state = {name: (name, text) for name, text in DAEMON_GAUGES.items()}
         yield from _plain(snapshot["daemon"], state, GaugeMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
-        tenants: Mapping[str, Any] = snapshot["tenants"]
-        shares: Mapping[str, Any] = snapshot["shares"]
+        # The exposition escapes what ends a label, and nothing that acts on a reader's terminal.
+        tenants = {printable(name): one for name, one in snapshot["tenants"].items()}
+        shares = {printable(name): one for name, one in snapshot["shares"].items()}
         if who != OPERATOR:
+            who = printable(who)
             yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
             mine = {name: shares[name] for name in [who] if name in shares}
             yield from _share_metrics(mine)

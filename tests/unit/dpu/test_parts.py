@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, printable
 from offstage.dpu import protocol as p
+from offstage.dpu.config import Config
+from offstage.dpu.derive import derive
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
@@ -176,6 +178,26 @@ def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
         Recorder(tmp_path, device, quiet())
     assert [path.name for path in tmp_path.iterdir()] == [kept]
     assert (tmp_path / kept).read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a\\b", 'a\nb{tenant="c"} 1', "a\x1b[31m", "a\u202e", "a\\"]
+)
+def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, name: str) -> None:
+    """Of whoever might come to have such a name: a tenant of it is refused at the start."""
+    with pytest.raises(BadInput, match=r"is no name for a tenant|not printable"):
+        derive(Config(tenants=(Tenant(name=name),)))
+    told = Snapshot(tenants={name: device.ledger()}, shares={name: device.tenant_status(0)},
+                    status=device.status(), stages=device.stages(), daemon={})  # fmt: skip
+    for who in (p.OPERATOR, name):
+        telemetry = Telemetry()
+        telemetry.set(told)
+        telemetry.show({"token": who})
+        page = telemetry._render("token")[1].decode()
+        assert all(one.isprintable() or one == "\n" for one in page)
+        labels = {one.labels["tenant"] for family in text_string_to_metric_families(page)
+                  for one in family.samples if "tenant" in one.labels}  # fmt: skip
+        assert labels == {printable(name)}
 
 
 def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:

@@ -30,6 +30,7 @@ from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.door import shared
+from offstage.dpu.idle import unused
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
 from offstage.dpu.pod.member import PodMember
@@ -89,6 +90,8 @@ class Daemon:
 
     def _open(self, open_device: OpenDevice) -> None:
         config = self._config
+        for note in unused(config):
+            self.log.warning(note.code.replace("-", "_"), what=note.what)
         self.control = ControlSocket(config, self.log)
         self._closing.append(self.control.close)
         directory = config.daemon.runtime_dir

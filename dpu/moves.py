@@ -21,6 +21,7 @@ from offstage.dpu import options
 from offstage.dpu.config import Config
 from offstage.dpu.derive import derive
 from offstage.dpu.device import DeviceLike
+from offstage.dpu.idle import unused
 from offstage.dpu.log import Log
 from offstage.dpu.preflight import check_store_file
 from offstage.dpu.sessions import TenantState
@@ -92,6 +93,10 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
     moved = msgspec.structs.replace(
         config, storage=msgspec.structs.replace(config.storage, **chosen)
     )
+    for note in unused(msgspec.structs.replace(
+        moved, tenants=(), sources=dict.fromkeys((f"storage.{key}" for key in changes), where)
+    )):  # fmt: skip
+        raise BadInput(note.what, where, "leave it out")
     if in_memory(config.storage):
         raise BadInput("the present storage is memory, which cannot record a move", where,
                        "start the daemon on the storage instead")  # fmt: skip

@@ -83,7 +83,11 @@ class Where:
                                f"write a {known[name].__name__}")  # fmt: skip
             if known[name] is float and not 0 < value < math.inf:
                 raise BadInput(f"{name} is {value!r}", "offstage", "write seconds above 0")
-        return cls(**settings)
+        where = cls(**settings)
+        if where.rdma and where.fabric != "verbs":
+            raise BadInput(f"rdma has no effect over {where.fabric}", "offstage",
+                           'leave it out, or set fabric = "verbs"')  # fmt: skip
+        return where
 
     def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
         """Log in and attach. BadInput, RunFailed: no daemon, or it refuses."""

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 __all__ = ["register"]
@@ -33,12 +36,15 @@ def show(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Print each value and where it came from; check all relations between them."""
+    """Print each value and where it came from; check all relations between them, and say which
+    have no effect beside the others."""
     from offstage.dpu.config import load, rows
     from offstage.dpu.derive import derive
+    from offstage.dpu.idle import unused
 
     loaded = load(file, parse_settings(settings or []))
-    shown = list(rows(loaded))
+    shown, notes = list(rows(loaded)), unused(loaded)
+    told = [Text(line) for line in note_lines(notes)]
     drawn = Table(box=None, pad_edge=False)
     for heading in ("option", "value", "from"):
         drawn.add_column(heading, overflow="fold")
@@ -48,8 +54,9 @@ def show(
     try:
         derived = asdict(derive(loaded))
     except BadInput:
-        emit({"options": options, "derived": None}, form, drawn)  # show what the error is about
+        # Show what the error is about.
+        emit({"options": options, "derived": None, "notes": notes}, form, Group(*told, drawn))
         raise
     for name, value in derived.items():
         drawn.add_row(name, str(value), "derived", style="dim")
-    emit({"options": options, "derived": derived}, form, drawn)
+    emit({"options": options, "derived": derived, "notes": notes}, form, Group(*told, drawn))

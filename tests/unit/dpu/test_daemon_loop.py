@@ -69,6 +69,17 @@ def test_a_second_signal_stops_a_daemon_that_still_drains(
     assert "stopped_undrained" in (logged := events(capfd)) and "drain_timeout" not in logged
 
 
+def test_settings_without_effect_are_in_the_log_before_anything_is_opened(
+    tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of each reason one line; a daemon of which all counts begins with none."""
+    assert run(make(tmp_path, device, archive__queue="9", pod__weight="3"), 0.05) == 0
+    assert (logged := events(capfd))[:2] == ["setting_unused"] * 2
+    assert logged.count("setting_unused") == 2
+    assert run(make(tmp_path, device), 0.05) == 0
+    assert "setting_unused" not in events(capfd)
+
+
 def test_a_signal_that_comes_twice_at_once_is_one_request(
     tmp_path: Path, device: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,8 +90,6 @@ class Daemon:
 
     def _open(self, open_device: OpenDevice) -> None:
         config = self._config
-        for note in unused(config):
-            self.log.warning(note.code.replace("-", "_"), what=note.what)
         self.control = ControlSocket(config, self.log)
         self._closing.append(self.control.close)
         directory = config.daemon.runtime_dir
@@ -150,6 +148,8 @@ class Daemon:
         self.telemetry.show(metrics_tokens(config, self.runtime_dir, hosts))
         if config.pod.map:
             self._join()
+        for note in unused(config):  # of a daemon that starts: one that cannot says why alone
+            self.log.warning(note.code.replace("-", "_"), what=note.what)
 
     def _join(self) -> None:
         """Become a member of its pod; nobody is served before."""

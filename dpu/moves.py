@@ -93,10 +93,6 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
     moved = msgspec.structs.replace(
         config, storage=msgspec.structs.replace(config.storage, **chosen)
     )
-    for note in unused(msgspec.structs.replace(
-        moved, tenants=(), sources=dict.fromkeys((f"storage.{key}" for key in changes), where)
-    )):  # fmt: skip
-        raise BadInput(note.what, where, "leave it out")
     if in_memory(config.storage):
         raise BadInput("the present storage is memory, which cannot record a move", where,
                        "start the daemon on the storage instead")  # fmt: skip
@@ -104,6 +100,10 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
         raise BadInput("memory keeps nothing over a restart", where,
                        "write inner=io_uring or inner=posix")  # fmt: skip
     derive(moved)
+    for note in unused(msgspec.structs.replace(
+        moved, tenants=(), sources=dict.fromkeys((f"storage.{key}" for key in changes), where)
+    )):  # fmt: skip
+        raise BadInput(note.what, where, "leave it out")
     # A target of vfio-user takes one connection: asking it who is there would only wait.
     if moved.storage.backend == config.storage.backend == "spdk" and (
         moved.storage.path == config.storage.path

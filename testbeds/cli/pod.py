@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offstage.host.control import Control
     from offstage.testbeds.live.pod_run import PodResult
 
-__all__ = ["register"]
+__all__ = ["register", "tell"]
 
 pod = typer.Typer(no_args_is_help=True, help="Several daemons that are one tier.")
 
@@ -310,10 +310,12 @@ def run(
     except OSError as error:
         raise BadInput(f"cannot be written ({error.strerror})", str(out), "give another --out"
                        ) from None  # fmt: skip
-    _tell(result, form)
+    tell(result, form)
 
 
-def _tell(result: "PodResult", form: Format) -> None:
+def tell(result: "PodResult", form: Format) -> None:
+    """Print a run over a pod. RunFailed, after that, where a check says that its figures are not
+    to be used."""
     import msgspec
     from rich.console import Group
     from rich.text import Text

@@ -50,7 +50,7 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
     """Compare the arms; each host is a process of its own, in its own place."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.arms import COMPARED, compare, driven
-    from offstage.testbeds.report import read_summary
+    from offstage.testbeds.report import SUMMARY_NAME, read_summary
 
     words = ["--sessions", str(sessions), "--context-tokens", str(context_tokens),
              "--steps", str(steps)]  # fmt: skip
@@ -60,7 +60,8 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
         def one(arm: "Arm") -> "Summary":
             folder = bed.out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
-            driven(bed.host(*words, "--out", str(folder)), f"{bed.bed}, arm {arm.name}")
+            driven(bed.host(*words, "--out", str(folder)), folder / SUMMARY_NAME,
+                   f"{bed.bed}, arm {arm.name}")  # fmt: skip
             progress.advance(1)
             return read_summary(folder)
 

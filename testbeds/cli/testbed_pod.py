@@ -28,6 +28,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     from offstage.testbeds.beds import pod
     from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.beds.local import TENANT
+    from offstage.testbeds.cli.pod import tell
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.options import DriveOptions
     from offstage.testbeds.live.pod_run import run as drive
@@ -48,7 +49,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
         if there is None:
             pod.down(out)
     (out / "pod.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    emit(msgspec.to_builtins(result), form, table(msgspec.to_builtins(result)))
+    tell(result, form)
 
 
 def down(out: Path, form: Format) -> None:

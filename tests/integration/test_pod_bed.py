@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from damaged import damage_fetches
 
 from offstage.testbeds.beds import pod
 from offstage.testbeds.cli import run
@@ -50,3 +51,16 @@ def test_up_run_drain_down(
     for pid in pids.values():
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "Z (zombie)" in status.read_text()
+
+
+def test_a_corrupt_block_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is pod.json there, the exit code 1, and no process left?"""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    damage_fetches(monkeypatch)
+    words = ["--sessions", "1", "--steps", "4", "--context-tokens", "4096"]
+    assert run(["testbed", "run", "pod", "--out", str(tmp_path), *words]) == 1
+    assert "were not what prefill wrote" in capsys.readouterr().err
+    assert json.loads((tmp_path / "pod.json").read_text())["blocks_corrupt"] > 0
+    assert pod.find(tmp_path) is None

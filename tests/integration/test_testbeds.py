@@ -9,9 +9,10 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds import netns
-from offstage.testbeds.beds.here import find
+from offstage.testbeds.beds.here import Up, find
 from offstage.testbeds.cli import run
 
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 SIZES = ["--sessions", "1", "--steps", "4"]
 
 
@@ -68,3 +69,28 @@ def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) ->
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     left = done.stdout.split()  # those of others that run beside this are not ours
     assert not [name for name in left if name.endswith(f"-{os.getpid()}")]
+
+
+def test_arms_with_a_corrupt_block_fail_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each arm's host, a process of its own, exits with 1: is the summary of all arms there, and
+    the exit code 1?"""
+    words = Up.host
+
+    def damaged(up: Up, *more: str) -> list[str]:
+        made = words(up, *more)
+        at = made.index("-c") + 1
+        made[at] = (f"import sys; sys.path.insert(0, {str(REFERENCE)!r}); import pytest\n"
+                    "from damaged import damage_fetches; damage_fetches(pytest.MonkeyPatch())\n"
+                    + made[at])  # fmt: skip
+        return made
+
+    monkeypatch.setattr(Up, "host", damaged)
+    assert run(["testbed", "run", "local", *SIZES, "--out", str(tmp_path), "--context-tokens",
+                "4096"]) == 1  # fmt: skip
+    said = capsys.readouterr().err
+    assert "were not what prefill wrote" in said and ", and 2 more" in said
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [one["blocks_corrupt"] > 0 for one in summary["runs"]] == [True] * 3
+    assert (tmp_path / "report.html").exists() and find(tmp_path) is None

@@ -1,9 +1,28 @@
-"""Files that a cut of the power leaves as they were before or as they are now, never in between."""
+"""Files that are there whole or as they were before, never in between.
 
+`write_whole` keeps that promise through a cut of the power, for what a daemon keeps; `write_bytes`
+for whoever reads an output while it is written, or after the disk was full.
+"""
+
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["sync_folder", "write_whole"]
+from offstage.bindings.errors import BadInput, RunFailed
+
+__all__ = [
+    "replacing",
+    "sync_folder",
+    "writable",
+    "write_bytes",
+    "write_text",
+    "write_whole",
+]  # fmt: skip
+
+BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
+            errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 
 
 def sync_folder(folder: Path) -> None:
@@ -28,3 +47,65 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.fsync(file.fileno())
     fresh.replace(path)
     sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of the text as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes an output whole, and the folders it lies in: a temporary beside it, then a rename.
+    BadInput for a path that is none, RunFailed where the disk refuses."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write an output that becomes `path` when the block ends well, and nothing else:
+    beside it; a pipe or a device itself. BadInput, RunFailed as `write_bytes`, also for an OSError
+    of the block."""
+    into = path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.is_file():
+            into = path.with_name(f".{path.name}.{os.getpid()}")
+        yield into
+        if into != path:
+            into.replace(path)
+    except OSError as error:
+        raise _refused(path, error) from None
+    finally:
+        if into != path:
+            with contextlib.suppress(OSError):
+                into.unlink()
+
+
+def writable(path: Path | None) -> Path | None:
+    """The path of an output, before anything runs for it. BadInput where it is a folder, or lies
+    in none that could be made and written to."""
+    if path is None or (path.exists() and not path.is_file() and not path.is_dir()):
+        return path  # a pipe, or a terminal
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _refused(path, error) from None
+    return path
+
+
+def _refused(path: Path, error: OSError) -> BadInput | RunFailed:
+    kind = BadInput if error.errno in BAD_PATH else RunFailed
+    return kind(
+        f"cannot be written: {error.strerror}", str(path), "make room or name another path"
+    )

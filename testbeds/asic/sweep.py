@@ -8,7 +8,6 @@ order, whoever computed them. A worker reads the run once and keeps it.
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.replay import closed_loop, decision_replay
 from offstage.asic_model.result import ChipRun
 from offstage.asic_model.trace import Trace, log_path, read_trace
+from offstage.bindings.durable import replacing, write_bytes
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.testbeds.asic.spec import Point, SweepSpec, load, points_of
@@ -83,7 +83,7 @@ def sweep(
         missing, compute, there=_remote, jobs=jobs, cluster=address, command="asic sweep", mend=MEND
     )) as results:  # fmt: skip
         for job, row in results:
-            _write(names[job.point.number], msgspec.json.encode(row))
+            write_bytes(names[job.point.number], msgspec.json.encode(row))
             progress.advance(1)
     rows = []
     for job in made:
@@ -163,26 +163,11 @@ def _make(folder: Path) -> None:
                        "give --out another folder") from None  # fmt: skip
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    beside = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(data)
-        beside.replace(path)
-    except OSError as error:
-        raise RunFailed(f"cannot be written: {error.strerror or error}", str(path),
-                        "make room or name another path with --out") from None  # fmt: skip
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-
-
 def _table(rows: Sequence[Row], path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
     columns = dict.fromkeys(name for row in rows for name in row)
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
-    beside = path.with_suffix(".tmp")
-    pyarrow.parquet.write_table(table, beside)
-    beside.replace(path)
+    with replacing(path) as beside:
+        pyarrow.parquet.write_table(table, beside)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.durable import write_text
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.outside import last_line, said_json
 from offstage.dpu.recorder import read_lost
@@ -44,7 +45,7 @@ def write_config(path: Path, sections: Mapping[str, Mapping[str, Any]], tenant: 
         lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
         lines.append("")
     lines += ["[[tenant]]", f"name = {json.dumps(tenant)}", ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    write_text(path, "\n".join(lines))
 
 
 def begin(

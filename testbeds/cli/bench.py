@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from offstage.bindings.durable import writable, write_text
 from offstage.bindings.errors import RunFailed, printable
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.bench_tables import TABLES
@@ -27,7 +28,12 @@ class Backend(StrEnum):
     spdk = "spdk"
 
 
-OutOption = Annotated[Path | None, typer.Option("--out", help="also write the figures as JSON")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", callback=writable, help="also write the figures as JSON")
+]
+PageOption = Annotated[
+    Path | None, typer.Option("--page", callback=writable, help="also write the report")
+]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="exit with 1 where an aim is missed")
 ]
@@ -180,7 +186,7 @@ def pod(
     fetch_deadline: Annotated[
         str, typer.Option("--fetch-deadline", help="what a host waits for one member")
     ] = "500ms",
-    page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
+    page: PageOption = None,
     seed: SeedOption = 1,
     out: OutOption = None,
     strict: StrictOption = False,
@@ -278,7 +284,7 @@ def engine(
     disaggregated: Annotated[
         bool, typer.Option("--disaggregated", help="one engine prefills, another decodes")
     ] = False,
-    page: Annotated[Path | None, typer.Option("--page", help="also write the report")] = None,
+    page: PageOption = None,
     seed: SeedOption = 1,
     out: OutOption = None,
     form: FormatOption = Format.text,
@@ -316,7 +322,9 @@ def codec(
         int, typer.Option("--tokens", min=64, help="how many tokens each model reads")
     ] = 4096,
     table: Annotated[
-        Path | None, typer.Option("--table", help="write the ratios as the chip model reads them")
+        Path | None,
+        typer.Option("--table", callback=writable, help="write the ratios as the chip model reads "
+                     "them"),
     ] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -326,7 +334,6 @@ def codec(
     from offstage.asic_model.codec.measured import read_table
     from offstage.testbeds.bench.codec import bench_codec
     from offstage.testbeds.bench.codec_table import table_text
-    from offstage.testbeds.report.page.files import write_text
 
     result = bench_codec(models=models, tokens=tokens, seed=seed, say=_say)
     if table is not None:
@@ -364,7 +371,6 @@ def _finish(
     an aim was missed."""
     from rich.console import Group
 
-    from offstage.testbeds.report.page.files import write_text
 
     if out is not None:
         write_text(out, json.dumps(result, indent=1, default=plain) + "\n")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from offstage.bindings.durable import writable, write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
 
@@ -15,7 +16,7 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("--out", help="the file to write")],
+    out: Annotated[Path, typer.Option("--out", callback=writable, help="the file to write")],
     geometry: Annotated[
         str, typer.Option("--geometry", help="whose layer: KV, and widths where they are known")
     ] = "llama-3-8b",
@@ -66,11 +67,7 @@ def calibrate(
     with shown(1) as progress:
         progress.start("measure", plan.steps)
         cost = measure(plan, progress.advance)
-    try:
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
-    except OSError as error:
-        raise BadInput(error.strerror or "cannot be written", str(out), "give another --out"
-                       ) from None  # fmt: skip
+    write_bytes(out, msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
     emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _table(cost, out))
 
 

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
@@ -94,12 +95,7 @@ def run_model(
         summary = run(options, link, progress)
     found: dict[str, Any] = msgspec.to_builtins(summary)
     if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "model.json").write_bytes(msgspec.json.encode(summary))
-        except OSError as error:
-            reason = error.strerror or "cannot be written"
-            raise BadInput(reason, str(out), "give another --out") from None
+        write_bytes(out / "model.json", msgspec.json.encode(summary))
     failures = [text for one in summary.passes
                 for text in found_failed(one, f"{one.select_blocks} blocks")]  # fmt: skip
     emit({**found, "notes": list(summary.noted()), "failed": failures}, form, _tables(summary))

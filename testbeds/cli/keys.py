@@ -1,5 +1,6 @@
 """`offstage keys`: CURVE keys of a daemon and of its clients, and tokens of the metrics."""
 
+import contextlib
 import os
 import re
 from enum import StrEnum
@@ -8,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from offstage.bindings.durable import write_text
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 
@@ -49,6 +51,9 @@ def make(
             (folder / "clients").mkdir(exist_ok=True)
         zmq.auth.create_certificates(folder, side.value)
     except OSError as error:
+        for half in (secret, secret.with_suffix(".key")):
+            with contextlib.suppress(OSError):
+                half.unlink()
         raise BadInput(f"cannot be written ({error.strerror})", str(folder),
                        "give another folder") from None  # fmt: skip
     finally:
@@ -90,7 +95,7 @@ def add(
     kept = folder / "clients" / f"{name}.key"
     if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")
-    kept.write_text(text, encoding="utf-8")
+    write_text(kept, text)
     emit({"added": str(kept)}, form, str(kept))
 
 

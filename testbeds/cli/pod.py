@@ -278,6 +278,7 @@ def run(
     A member that dies costs its fetch deadline; what it had is computed again and put elsewhere."""
     import msgspec
 
+    from offstage.bindings.durable import writable, write_bytes
     from offstage.bindings.errors import BadInput
     from offstage.bindings.units import parse_time
     from offstage.dpu.pod.membership import open_membership
@@ -290,6 +291,7 @@ def run(
     deadline_ns = int(parse_time(fetch_deadline, "--fetch-deadline"))
     if not DEADLINE_NS_MIN <= deadline_ns <= DEADLINE_NS_MAX:
         raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
+    writable(out and out / "pod.json")
     options = DriveOptions(
         geometry=geometry_of(geometry), trace=trace, time_unit=time_unit,
         sessions=sessions, steps=steps, seed=seed,
@@ -300,16 +302,10 @@ def run(
     membership = open_membership(place)
     found = membership.map()
     link = Link("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
-    try:
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-        with shown(2) as progress:
-            result = drive(options, found, link, runtime_dir, deadline_ns, progress, membership)
-        if out is not None:
-            (out / "pod.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(out), "give another --out"
-                       ) from None  # fmt: skip
+    with shown(2) as progress:
+        result = drive(options, found, link, runtime_dir, deadline_ns, progress, membership)
+    if out is not None:
+        write_bytes(out / "pod.json", msgspec.json.format(msgspec.json.encode(result)))
     tell(result, form)
 
 

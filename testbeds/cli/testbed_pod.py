@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from offstage.bindings.durable import write_bytes
 from offstage.testbeds.cli.common import Format, emit, table
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     finally:
         if there is None:
             pod.down(out)
-    (out / "pod.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    write_bytes(out / "pod.json", msgspec.json.format(msgspec.json.encode(result)))
     tell(result, form)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from offstage.bindings.durable import writable
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, table
@@ -70,7 +71,8 @@ def info(
 
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="where to write it")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", callback=writable,
+                                       help="where to write it")],
     trace_format: TraceFormatOption = None,
     time_unit: TimeUnitOption = None,
     limit: Annotated[

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from offstage.bindings.durable import write_text
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.pictures import bars, bought, over, reuse
 from offstage.testbeds.plan.result import Plan
 from offstage.testbeds.plan.table import COLUMNS, daemon_sets, label, shown, split, trace_sentence
 from offstage.testbeds.report.compare.ranges import tornado
-from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import figure, page, tile
 from offstage.testbeds.report.page.plot import Figure
 from offstage.testbeds.report.page.tags import escape, tag

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offstage.testbeds.report.page.files import write_text
+from offstage.bindings.durable import write_text
 from offstage.testbeds.report.page.markup import figure, page
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture

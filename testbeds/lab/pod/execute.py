@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offstage.bindings.durable import replacing
 from offstage.bindings.errors import RunFailed
 from offstage.testbeds.lab.pod.figures import PodPoint, figures_of
 from offstage.testbeds.lab.pod.run import run_point
@@ -56,12 +57,8 @@ def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
         loss = row.pop("loss") or {}
         names = ("tokens", "share", "lowest", "back_s", "back_less_s")
         rows.append(row | {f"loss_{name}": loss.get(name) for name in names})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    except OSError as error:
-        raise RunFailed(f"cannot be written ({error.strerror})", str(path),
-                        "give another --out") from None  # fmt: skip
+    with replacing(path) as beside:
+        pq.write_table(pa.Table.from_pylist(rows), beside)
 
 
 def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:

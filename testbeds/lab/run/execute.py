@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput, Incompatible, Missing, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.plan import Group
@@ -60,7 +61,7 @@ def execute(
     with closing(_results(groups, code, progress, jobs, cluster)) as results:
         for result in results:
             for name, part in result.parts.items():
-                parts.write(folder / f"{name}.npz", part)
+                write_bytes(folder / f"{name}.npz", part)
             failures += result.failures
             if failures and stop_at_failure:
                 break

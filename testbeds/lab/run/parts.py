@@ -4,10 +4,8 @@ Model: one `.npz` for each (spec, seed, point) under `OUT/parts`, named by what 
 written whole or not at all. A file that cannot be read counts as missing and is made anew.
 """
 
-import contextlib
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offstage.bindings.errors import RunFailed
 from offstage.testbeds.lab.results.summary import SeedBounds, SeedRun
 
 __all__ = [
@@ -27,7 +24,6 @@ __all__ = [
     "read_bounds",
     "read_run",
     "readable",
-    "write",
 ]
 
 BoundKey = tuple[int, int, int | None]
@@ -108,22 +104,6 @@ def read_bounds(path: Path) -> dict[BoundKey, SeedBounds]:
         )
         begin = end
     return found
-
-
-def write(path: Path, part: bytes) -> None:
-    """Keep a part, whole or not at all. RunFailed where the disk refuses."""
-    beside = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(part)
-        beside.replace(path)
-    except OSError as error:
-        raise RunFailed(
-            f"cannot be written: {error.strerror or error}", str(path),
-            "make room or name another path with --out",
-        ) from None  # fmt: skip
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()
 
 
 def _pack(rows: Any, meta: Any) -> bytes:

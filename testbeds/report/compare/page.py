@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.latency import ccdf, waterfall
@@ -9,7 +10,7 @@ from offstage.testbeds.report.compare.load import heat_map, hockey_stick, isolat
 from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.table import table_section
 from offstage.testbeds.report.compare.vary import FEW_DRAWS
-from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import facts, page
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape

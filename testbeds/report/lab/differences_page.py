@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from offstage.bindings.durable import write_text
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.report.lab.differences import (
     HEAD,
@@ -16,7 +17,7 @@ from offstage.testbeds.report.lab.differences import (
     unit_of,
 )
 from offstage.testbeds.report.lab.series import over_k, workload_words
-from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import page
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
 from offstage.testbeds.report.page.plot import Figure, Plot

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
 from offstage.testbeds.report.lab.breakdowns import (
@@ -35,7 +36,7 @@ from offstage.testbeds.report.lab.sentence import (
 from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of, workload_words
 from offstage.testbeds.report.lab.table import glossary, points_section
 from offstage.testbeds.report.lab.tiers import tiers_figures, tiers_section
-from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary, write_text
+from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary
 from offstage.testbeds.report.page.markup import chip, facts, page, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
 from offstage.testbeds.report.page.plot import Figure

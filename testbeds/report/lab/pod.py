@@ -5,8 +5,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from offstage.bindings.durable import write_text
 from offstage.testbeds.lab.pod.summary import Beside, PodSummary, Row
-from offstage.testbeds.report.page.files import as_json, write_text
+from offstage.testbeds.report.page.files import as_json
 from offstage.testbeds.report.page.markup import facts, figure, page, tile
 from offstage.testbeds.report.page.numbers import milliseconds, percent, seconds
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour

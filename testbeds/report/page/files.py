@@ -1,12 +1,7 @@
 """summary.json and report.html on disk: written whole or not at all, read with every check.
-
-A file is written beside the one it replaces and renamed, so that a reader never sees half of one.
 """
 
-import contextlib
-import errno
 import math
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.durable import write_text
+from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, FATES
 from offstage.bindings.outside import decode_json
 from offstage.testbeds.lab.results.summary import (
@@ -35,10 +31,8 @@ __all__ = [
     "read_lab_summary",
     "read_struct",
     "read_summary",
-    "write_bytes",
     "write_lab_summary",
     "write_summary",
-    "write_text",
 ]
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -55,8 +49,6 @@ SHARES = (
 )  # fmt: skip
 LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1,
           "log_diverged_at": -1, "pace_overruns": -1}
-BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
-            errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
 
 
 def write_summary(summary: Summary, path: str | Path) -> None:
@@ -123,28 +115,6 @@ def _renamed(summary: Any) -> Any:
                 if isinstance(row, dict) and isinstance(told := row.pop("warnings", None), list):
                     row["notes"] = [{"code": "older", "what": str(text)} for text in told]
     return summary
-
-
-def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of the text as UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes the file whole: a temporary beside it, then a rename. BadInput for a path that is
-    none, RunFailed where the disk refuses."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        kind = BadInput if error.errno in BAD_PATH else RunFailed
-        raise kind(
-            f"cannot be written: {error.strerror}", str(path), "make room or name another path"
-        ) from None
 
 
 def _wrong(run: RunResult) -> str:

@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offstage.testbeds.report.page.files import write_bytes
+from offstage.bindings.durable import write_bytes
 from offstage.testbeds.report.page.tags import escape
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from offstage.bindings.durable import write_text
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.report.page.files import write_text
 from offstage.testbeds.report.page.markup import chip, facts, page, swatch, tile
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, show, size
 from offstage.testbeds.report.page.plot import Figure

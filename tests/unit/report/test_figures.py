@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from offstage.bindings.durable import write_text
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.paper_figures import figures_of_file
 from offstage.testbeds.lab.results.paired import Difference
@@ -19,7 +20,7 @@ from offstage.testbeds.report.compare.page import figures_of as figures_of_compa
 from offstage.testbeds.report.lab.differences_page import write_differences
 from offstage.testbeds.report.lab.pareto import pareto_figure
 from offstage.testbeds.report.lab.series import view_of
-from offstage.testbeds.report.page.files import as_json, write_lab_summary, write_text
+from offstage.testbeds.report.page.files import as_json, write_lab_summary
 from offstage.testbeds.report.page.pictures import COLUMN_INCHES, PAPER_DOTS_PER_INCH
 from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot, write_figures
 

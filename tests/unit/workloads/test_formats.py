@@ -272,7 +272,7 @@ def test_the_command_imports_and_says_what_it_did(
     info = json.loads(capsys.readouterr().out)
     assert info["format"] == "lmcache" and info["session_count"] == 1
     assert info["notes"] == done["notes"] and len(info["notes"]) == 2
-    assert offstage("trace", "import", session, "--out", tmp_path / "no" / "o") == 2
+    assert offstage("trace", "import", session, "--out", session / "o") == 2
     assert offstage("trace", "import", session, "--trace-format", "csv", "--out", out) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2 and "cannot be written" in errors[0] and "no format 'csv'" in errors[1]

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from offstage.bindings.durable import replacing
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
@@ -95,10 +96,9 @@ def _read(source: Source) -> Trace:
 def write(trace: Trace, path: Path) -> None:
     """Writes the trace, gzip where the name ends in .gz; the same trace gives the same bytes.
 
-    The file appears whole or not at all. Raises BadInput where it cannot be written.
+    The file appears whole or not at all. Raises BadInput or RunFailed where it cannot be written.
     """
     origin = trace.origin
-    part = path.with_name(f".{path.name}.part")
     header = _Header(
         VERSION,
         origin.name,
@@ -110,21 +110,14 @@ def write(trace: Trace, path: Path) -> None:
         origin.notes,
     )
     encoder = msgspec.json.Encoder()
-    try:
-        with part.open("wb") as raw:
-            # No name and no time in the gzip header: they would make every file another one.
-            packed = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
-            with io.BufferedWriter(packed) as file:
-                file.write(encoder.encode(header) + b"\n")
-                for row in _rows(trace):
-                    file.write(encoder.encode(row) + b"\n")
-            packed.close()
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(
-            f"cannot be written ({error.strerror or error})", str(path), "choose another path"
-        ) from None
+    with replacing(path) as part, part.open("wb") as raw:
+        # No name and no time in the gzip header: they would make every file another one.
+        packed = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
+        with io.BufferedWriter(packed) as file:
+            file.write(encoder.encode(header) + b"\n")
+            for row in _rows(trace):
+                file.write(encoder.encode(row) + b"\n")
+        packed.close()
 
 
 def _rows(trace: Trace) -> Any:

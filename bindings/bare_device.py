@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.keys import block_keys
 from offstage.bindings.stages import device_stages, switch_device
 
@@ -78,8 +78,7 @@ class BareDevice:
         error: Any = ffi.new("char[]", ERROR_SIZE)
         rc = lib.ofs_device_open(out, _fill(config, simulated), error, ERROR_SIZE)
         if rc < 0:
-            text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
-            raise OffstageError(text or "the device does not open", errno=-rc)
+            raise OffstageError(text_of(error) or "the device does not open", errno=-rc)
         self.handle: Any = out[0]
         if not simulated:
             check_rc(lib.ofs_device_start(self.handle), "starting the reactor")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_event
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
-from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib
+from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant
 from offstage.bindings.stages import device_stages, step_times
 
@@ -73,7 +73,7 @@ class FirmwareDevice:
         error: Any = ffi.new("char[]", ERROR_SIZE)
         rc = lib.ofs_device_open(out, config, error, ERROR_SIZE)
         if rc < 0:
-            _refused(rc, _text(error), where)
+            _refused(rc, text_of(error), where)
         self._device: Any = out[0]
         check_rc(lib.ofs_device_start(self._device), "starting the reactor's thread")
         self.epoch = int(self.status()["epoch"])
@@ -273,14 +273,14 @@ class FirmwareDevice:
         storage = ffi.addressof(config, "storage")
         rc = lib.ofs_device_move(self._device, storage, error, ERROR_SIZE)
         if rc < 0:
-            _refused(rc, _text(error), where)
+            _refused(rc, text_of(error), where)
 
     def move_status(self) -> dict[str, Any]:
         """`struct ofs_move_status` by field name; `state` by its name, texts as texts."""
         status: Any = ffi.new("struct ofs_move_status *")
         check_rc(lib.ofs_device_move_status_get(self._device, status), "reading the status")
         found = _as_dict(status[0])
-        texts = {"path": _text(status.path), "error": _text(status.error)}
+        texts = {"path": text_of(status.path), "error": text_of(status.error)}
         return {**found, "state": MOVE_STATES[status.state], **texts}
 
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
@@ -322,11 +322,11 @@ class FirmwareDevice:
 
     def storage_name(self) -> str:
         """The storage in use: io_uring, posix, emulated."""
-        return _text(lib.ofs_device_storage_name(self._device))
+        return text_of(lib.ofs_device_storage_name(self._device))
 
     def warning(self) -> str:
         """One line where the storage is not what was asked for; else empty."""
-        return _text(lib.ofs_device_warning(self._device))
+        return text_of(lib.ofs_device_warning(self._device))
 
     def memory(self) -> dict[str, Any]:
         """`struct ofs_dma_totals` by field name, and `warning`: one line, or empty."""
@@ -334,7 +334,7 @@ class FirmwareDevice:
         lib.ofs_dma_totals_read(totals)
         text: Any = ffi.new("char[]", ERROR_SIZE)
         lib.ofs_dma_warning(text, ERROR_SIZE)
-        return {**_as_dict(totals[0]), "warning": _text(text)}
+        return {**_as_dict(totals[0]), "warning": text_of(text)}
 
     def close(self, drain: bool) -> None:
         """Stop the reactor and close everything. Closing twice does nothing."""
@@ -350,13 +350,6 @@ def _refused(rc: int, text: str, where: str) -> None:
     kind = MEANINGS.get(-rc, (OffstageError, "", ""))[0]
     kind = RunFailed if kind in (OffstageError, StoreFull) else kind
     raise kind(text, "" if where in text else where, "", errno=-rc)
-
-
-def _text(cdata: Any) -> str:
-    if cdata == ffi.NULL:
-        return ""
-    text = ffi.string(cdata)
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def _key(key: Any) -> bytes:

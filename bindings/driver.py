@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import Incompatible, RunFailed
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import driver_stages
@@ -149,8 +149,7 @@ class Driver:
 
     def _adopt(self, rc: int, out: Any, error: Any) -> None:
         if rc < 0:
-            text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
-            if text:
+            if text := text_of(error):
                 raise Incompatible(text, errno=-rc)
             check_rc(rc, "opening the region", "fabric")
         self._driver = out[0]
@@ -390,10 +389,9 @@ class Driver:
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
         """From the next fetch on send no more of its scores than the policy takes in: of a layer
         the best so many (0: all), of one step in so many, with 8 or 16 bits."""
-        limits: Any = ffi.new("struct ofs_score_limits *", (scores_max, every_steps, score_bits))
-        self._limits = (scores_max, every_steps, score_bits)
+        self._limits = limits = (scores_max, every_steps, score_bits)
         if self._driver is not None:
-            lib.ofs_driver_limit_scores(self._driver, limits)
+            lib.ofs_driver_limit_scores(self._driver, ffi.new("struct ofs_score_limits *", limits))
 
     def release(self, session: int) -> None:
         """End the session's pins now instead of at its next step."""

@@ -7,6 +7,7 @@ version of the headers, so that a stale build is one line and not a wrong struct
 
 import errno
 import os
+from typing import Any
 
 from offstage.bindings.errors import (
     BadInput,
@@ -27,7 +28,7 @@ except ImportError as error:
         "in a checkout run `make dev`, elsewhere reinstall offstage",
     ) from None
 
-__all__ = ["ABI_VERSION", "check_rc", "ffi", "lib"]
+__all__ = ["ABI_VERSION", "check_rc", "ffi", "lib", "text_of"]
 
 # The version of the headers that the Python side is written for: OFS_ABI_VERSION in ofs_base.h.
 ABI_VERSION = 3
@@ -63,6 +64,12 @@ MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {
     errno.EROFS: (BadInput, "is read-only", "mount it writable, or choose another path"),
     errno.ETIMEDOUT: (DeviceTimeout, "no answer within the deadline", "check that it is alive"),
 }
+
+
+def text_of(pointer: Any) -> str:
+    """A text of C's, such as what it wrote into a buffer for an error; "" for none."""
+    found = ffi.string(pointer) if pointer else ""
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 
 
 def check_rc(rc: int, doing: str, where: str = "", mend: str = "") -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 
 __all__ = ["MEND", "Loop", "find", "load", "prepare"]
 
@@ -50,8 +50,7 @@ def load() -> None:
         os.environ.setdefault("UCX_MODULES", "^ib")
     error: Any = ffi.new("char[]", ERROR_SIZE)
     if lib.ofs_nixl_load(str(library).encode(), error, ERROR_SIZE) < 0:
-        text = ffi.buffer(error)[:].split(b"\0")[0].decode(errors="replace")
-        what, _, mend = text.rpartition("; ")
+        what, _, mend = text_of(error).rpartition("; ")
         raise BadInput(what, str(library), mend)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from offstage.bindings import sides, spdk
 from offstage.bindings.errors import BadInput, OffstageError, StoreFull
-from offstage.bindings.firmware import check_rc, ffi, lib
+from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant, layout
 
 __all__ = [
@@ -60,7 +60,7 @@ def presets() -> list[str]:
     """Names of the NVMe presets."""
     names: list[str] = []
     while (name := lib.ofs_nvme_preset_name(len(names))) != ffi.NULL:
-        names.append(_text(name))
+        names.append(text_of(name))
     return names
 
 
@@ -73,7 +73,7 @@ def preset(name: str) -> Preset:
     cited = ffi.new("struct ofs_nvme_cited *")
     check_rc(lib.ofs_nvme_preset(name.encode(), params), "reading a preset")
     check_rc(lib.ofs_nvme_preset_cited(name.encode(), cited), "reading a preset")
-    source = _text(lib.ofs_nvme_preset_source(known.index(name)))
+    source = text_of(lib.ofs_nvme_preset_source(known.index(name)))
     return Preset(name, source, _fields(params), _fields(cited))
 
 
@@ -179,7 +179,7 @@ class Buffer:
     @property
     def pages(self) -> str:
         """What it lies in: base pages, transparent or reserved huge pages."""
-        return _text(lib.ofs_dma_kind_name(self._dma.kind))
+        return text_of(lib.ofs_dma_kind_name(self._dma.kind))
 
     def at(self, offset: int) -> Any:
         """The C address of byte `offset`."""
@@ -277,7 +277,7 @@ class Storage:
             out, config.struct(), self.clock.handle, text, ERROR_SIZE_BYTES
         )
         if rc < 0:
-            raise _open_error(-rc, _text(text))
+            raise _open_error(-rc, text_of(text))
         self._handle = out[0]
 
     def close(self) -> None:
@@ -310,11 +310,11 @@ class Storage:
     @property
     def name(self) -> str:
         """The back end in use: matters after "auto"."""
-        return _text(lib.ofs_storage_name(self._handle))
+        return text_of(lib.ofs_storage_name(self._handle))
 
     @property
     def warning(self) -> str:
-        return _text(lib.ofs_storage_warning(self._handle))
+        return text_of(lib.ofs_storage_warning(self._handle))
 
     @property
     def size_bytes(self) -> int:
@@ -453,11 +453,6 @@ class Storage:
             spin_ns, pointer,
         )
         return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
-
-
-def _text(pointer: Any) -> str:
-    found = ffi.string(pointer)
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 def _fields(struct: Any) -> dict[str, int]:

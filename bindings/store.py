@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, StoreFull
-from offstage.bindings.firmware import ffi, lib
+from offstage.bindings.firmware import ffi, lib, text_of
 from offstage.bindings.storage import Buffer, Storage
 
 __all__ = ["Store", "StoreConfig", "StoreDone", "StoreEntry"]
@@ -95,8 +95,7 @@ class Store:
             out, storage._handle, lock_path.encode(), config.struct(), now_s, text, ERROR_SIZE_BYTES
         )
         if rc < 0:
-            line = bytes(ffi.buffer(text)).split(b"\0", 1)[0].decode(errors="replace")
-            what, _, mend = line.partition("; ")
+            what, _, mend = text_of(text).partition("; ")
             raise OPEN_ERRORS.get(-rc, BadInput)(what, lock_path, mend, errno=-rc)
         self._handle = out[0]
         self.record_size_bytes = int(lib.ofs_store_record_size_bytes(self._handle))

@@ -7,7 +7,8 @@ import msgspec
 import typer
 
 from offstage.bindings.durable import write_bytes
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, Interrupted
+from offstage.testbeds.cli.asic_validate import validate
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 
 __all__ = ["register"]
@@ -146,3 +147,37 @@ def _value(name: str, text: str) -> float:
     except ValueError:
         raise BadInput(f"{text!r} is not a number", f"--set {name}", "give one, in the unit that "
                        "`offstage asic presets NAME` shows") from None  # fmt: skip
+
+
+@asic.command()
+def sweep(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="a sweep's TOML file")],
+    out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("asic-out"),
+    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")] = 0,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
+    ] = "",
+    form: FormatOption = Format.text,
+) -> None:
+    """Run one trace through many chips: a grid of parameters, draws within their ranges, or both.
+
+    Writes sweep.parquet to --out. Interrupted, the same command goes on where it ended.
+    """
+    from offstage.testbeds.asic.sweep import TABLE_NAME
+    from offstage.testbeds.asic.sweep import sweep as compute
+    from offstage.testbeds.cli.asic_tables import sweep_table
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.lab.run.execute import default_jobs
+
+    if jobs < 0:
+        raise BadInput(f"--jobs = {jobs}", "asic", "give 1 or more, or 0 for one for each core")
+    try:
+        with shown(1) as progress:
+            rows = compute(spec, out, progress, jobs=jobs or default_jobs(), address=cluster)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", str(out), "the same command goes on from there") from None
+    path = str(out / TABLE_NAME)
+    emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))
+
+
+asic.command()(validate)

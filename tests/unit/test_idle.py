@@ -101,7 +101,7 @@ def test_an_option_that_has_an_effect_or_was_not_given_is_not_refused(
     ["demo", "--quick", "--steps", "4", "--trace", "nothing"],
     ["trace", "info", "nothing", "--seed", "3"],
     ["trace", "info", TRACE, "--trace-format", "servegen", "--seed", "3"],
-    ["trace", "import", TRACE, "--out", "no/folder", "--limit", "2"],
+    ["trace", "import", TRACE, "--out", "/dev/null/no", "--limit", "2"],
     ["lab", "pod", "nothing.toml", "--jobs", "2"],
     ["testbed", "up", "local", "--steps", "4", "--out", "/dev/null/no"],
 ], ids=" ".join)  # fmt: skip

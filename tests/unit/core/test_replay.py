@@ -92,6 +92,13 @@ def test_keys_that_no_append_derives_are_refused(pairs: list[tuple[int, int]]) -
         assert core.verify()
 
 
+def test_the_seed_of_the_fuzzer_opens_a_core() -> None:
+    """Without a log of this format the fuzzer of the replay never gets behind its checks. Where
+    this fails: write `recorded()` there."""
+    seed = Path(__file__).parents[3] / "dpu/firmware/test/corpus/fuzz_replay/short.log"
+    assert next(iter(events(seed.read_bytes()))).offset > 0
+
+
 def test_the_whole_replay_is_the_sum_of_the_events() -> None:
     driver = Driver(9, CONFIG, random_policy(random.Random(9)))
     driver.begin()

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -152,7 +153,11 @@ def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) ->
     that of a drive, there is none."""
     secret, _ = tenant_secret(tenant, beside, runtime_dir)
     path = _kept_at(tenant, beside, runtime_dir).with_suffix(".mark")
-    if stored and path.exists() and path.read_text(encoding="ascii").strip() != _mark(secret):
+    said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
+    if said and not re.fullmatch("[0-9a-f]{64}", said):
+        raise BadInput("is no mark of a tenant's secret, and it would be overwritten", str(path),
+                       "move it away")  # fmt: skip
+    if stored and path.exists() and said != _mark(secret):
         raise BadInput(
             f"the secret of the tenant {tenant.name!r} is not the one that named its blocks in the "
             "store, and finds none of them",

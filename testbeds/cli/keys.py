@@ -41,9 +41,10 @@ def make(
     """Make a pair of keys: SIDE.key, which may be shown, and SIDE.key_secret, which may not."""
     import zmq.auth
 
-    secret = folder / f"{side.value}.key_secret"
-    if secret.exists():
-        raise BadInput("holds a key already", str(secret), "use it, or give another folder")
+    secret, public = folder / f"{side.value}.key_secret", folder / f"{side.value}.key"
+    for path in (secret, public):
+        if os.path.lexists(path):
+            raise BadInput("holds a key already", str(path), "use it, or give another folder")
     old_mask = os.umask(0o077)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,6 @@ def make(
                        "give another folder") from None  # fmt: skip
     finally:
         os.umask(old_mask)
-    public = folder / f"{side.value}.key"
     following = {
         Side.server: "copy {} to the folder of every client; add each client's key with "
                      "`offstage keys add`",

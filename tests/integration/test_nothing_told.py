@@ -19,7 +19,8 @@ from offstage.dpu.tenancy import index_key, metrics_token
 from offstage.host.fabrics import shm
 from offstage.testbeds.cli import run
 
-TENANTS = ("red", "blue")
+TENANTS = ("crimson-lab", "azure-lab")
+HOST = "rack7-host"
 CHUNKS = 4
 COMMANDS = (["dpu", "status"], ["dpu", "ledger"], ["dpu", "policy", "show"])
 
@@ -92,7 +93,7 @@ def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Tier]:
 
 def drive(tier: Tier, folder: Path) -> None:
     """Both hosts are there at once: each writes blocks and reads some of them."""
-    rows = [tier.control(name, secret=folder / f"{name}.secret") for name in TENANTS]
+    rows = [tier.control(one, name=HOST, secret=folder / f"{one}.secret") for one in TENANTS]
     drivers = [shm.open_driver(one.attach("shm"), WAIT_S) for one in rows]
     ordinals = np.arange(CHUNKS, dtype=np.uint32)
     for name, control, driver in zip(TENANTS, rows, drivers, strict=True):
@@ -144,13 +145,16 @@ def test_what_is_written_and_shown_tells_no_secret_and_no_hash(
     files = [*(tmp_path / "rec").iterdir(), *(tmp_path / "pod").iterdir(), tier.log]
     told |= {path.name: path.read_bytes() for path in files}
     assert {"ledger.bin", "decisions.log", "record.json", "pod.toml", "daemon.log"} <= set(told)
-    assert len(told["decisions.log"]) > 1000 and b'"red"' in told["dpu status --format json"]
-    assert b'tenant="blue"' in told["metrics"] and b"serve" in told.get("cmdline", b"serve")
+    assert len(told["decisions.log"]) > 1000
+    assert b'"crimson-lab"' in told["dpu status --format json"]
+    assert b'tenant="azure-lab"' in told["metrics"] and b"serve" in told.get("cmdline", b"serve")
     assert found(needles, told) == []
+    recording = {path.name: path.read_bytes() for path in (tmp_path / "rec").iterdir()}
+    assert found({name: name.encode() for name in (*TENANTS, HOST)}, recording) == []
 
 
 def test_the_search_finds_what_is_there(needles: dict[str, bytes], tmp_path: Path) -> None:
-    secret = bytes.fromhex((tmp_path / "red.secret").read_text())
+    secret = bytes.fromhex((tmp_path / "crimson-lab.secret").read_text())
     key = index_key(secret)
     for text in (secret, b"x" + secret.hex().encode(), base64.b64encode(b"ab" + key + b"c"),
                  b'{"lo": %d}' % int.from_bytes(key[8:], "little"), repr(key).encode(),

@@ -6,8 +6,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq.auth
+from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput, Unreachable
 from offstage.bindings.private import check_private, read_secret
@@ -16,11 +18,12 @@ from offstage.dpu.config import Config, load
 from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.door import Door, Peer
 from offstage.dpu.log import Log
-from offstage.dpu.options import Daemon
+from offstage.dpu.options import Daemon, Tenant
 from offstage.dpu.preflight import check_store_file
 from offstage.dpu.sessions import Hosts
-from offstage.dpu.tenancy import metrics_tokens
+from offstage.dpu.tenancy import check_secrets, metrics_tokens, tenant_secret
 from offstage.host.control import Control
+from offstage.testbeds.cli import run
 
 US = os.getuid()
 STRANGER = US + 1000  # nor root
@@ -115,6 +118,20 @@ def test_a_secret_that_its_group_can_read_is_refused_wherever_it_is_read(
     path.chmod(0o640)
     with pytest.raises(BadInput, match=r"others can read or change it.*chmod 600"):
         read()
+
+
+def test_no_mark_and_no_key_of_somebody_else_is_overwritten(tmp_path: Path) -> None:
+    """A file of the name that a tenant's mark would have, and one half of a pair of keys."""
+    (tmp_path / "store.ofs.default.mark").write_text("of a proof reader\n")
+    (tmp_path / "server.key").write_text("of a door\n")
+    config = load(overrides={"storage.path": str(tmp_path / "store.ofs")}, environ={})
+    secret, _ = tenant_secret(Tenant(secret="5e" * 32), config.storage.path, tmp_path)
+    before = snapshot(tmp_path)
+    tenants = (Tenant(secret=secret.hex()),)
+    with pytest.raises(BadInput, match="no mark of a tenant's secret"):
+        check_secrets(msgspec.structs.replace(config, tenants=tenants), tmp_path)
+    assert run(["keys", "make", "server", str(tmp_path)]) == 2
+    assert snapshot(tmp_path) == before
 
 
 def test_a_store_that_its_group_can_read_is_made_private(tmp_path: Path) -> None:

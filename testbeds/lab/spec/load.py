@@ -25,6 +25,7 @@ from offstage.bindings.units import format_size, parse_size, parse_time
 from offstage.host.decode_cost import read
 from offstage.host.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
+from offstage.testbeds.lab.spec.idle import refuse_idle
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec
 from offstage.testbeds.lab.spec.tiers import ALWAYS, NEVER, presets_of_tiers, tiers_of
 
@@ -130,6 +131,7 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
         _check_pairs(tier, where)
     spec = _paced(convert(tables, Spec, where))
     check(spec, where)
+    refuse_idle(tables, spec, where)
     return spec
 
 

@@ -36,8 +36,9 @@ class Runs:
     """The runs of a spec with one seed, by label; `summary` is made when it is asked for."""
 
     def __init__(self, folder: Path, *policies: str | dict[str, Any], **changes: Any) -> None:
-        chosen = {f"{table}.{key}": value for table, keys in SMALL.items() for key, value in
-                  keys.items()}  # fmt: skip
+        of_file = ("workload", "selection") if changes.get("workload__kind") == "selections" else ()
+        chosen = {f"{table}.{key}": value for table, keys in SMALL.items() if table not in of_file
+                  for key, value in keys.items()}  # fmt: skip
         chosen |= {key.replace("__", "."): value for key, value in changes.items()}
         chosen["policy"] = [{"use": one} if isinstance(one, str) else one for one in policies]
         self.folder = folder
@@ -187,7 +188,7 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
 
 
 def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
-    """The published runs: their layers, steps and blocks, whatever the spec says of others."""
+    """The published runs: their layers, steps and blocks; a spec that says others is refused."""
     file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
     found = runs("window+ema", workload__kind="selections", workload__file=str(file),
                  geometry__block_tokens=32, **ALONE)  # fmt: skip
@@ -197,6 +198,8 @@ def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) 
     assert not any(point.weak for point in found.summary().points)
     with pytest.raises(BadInput, match="give 32"):
         runs("none", workload__kind="selections", workload__file=str(file))
+    with pytest.raises(BadInput, match="steps has no effect over recorded selections"):
+        runs("none", workload__kind="selections", workload__file=str(file), workload__steps=3)
 
 
 def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:

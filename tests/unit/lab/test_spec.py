@@ -18,6 +18,7 @@ from offstage.testbeds.cli.lab_pod import toml_value
 from offstage.testbeds.lab.run.experiment import plan
 from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.spec import schema as specs
+from offstage.testbeds.lab.spec.idle import IDLE
 from offstage.testbeds.lab.spec.load import find, load, variants
 from offstage.testbeds.lab.spec.schema import Spec
 
@@ -326,11 +327,55 @@ CHANGES = st.dictionaries(
 def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
     """A spec can be read where its data is not; planning opens the file, and says in one line that
     it is missing."""
-    path = write(tmp_path, merged({"workload": {"kind": kind, "file": "not-there.data"}}))
+    raw = merged({"workload": {"kind": kind, "file": "not-there.data"}})
+    if kind == "selections":
+        del raw["selection"]
+    path = write(tmp_path, raw)
     assert load(path).workload.file == "not-there.data"
     with pytest.raises(BadInput, match="no such file") as caught:
         plan(path, {}, sweep=False)
     assert "not-there.data" in str(caught.value) and "\n" not in str(caught.value)
+
+
+IDLE_KEYS: list[tuple[dict[str, Any], str, str]] = [
+    ({"kind": "captured", "file": "f", "sessions": 9}, "", "sessions has no effect over recorded"),
+    ({"kind": "captured", "file": "f", "profile": "x"}, "", "profile has no effect over recorded"),
+    ({"kind": "selections", "file": "f"}, "selection", "k_blocks has no effect over recorded"),
+    ({"ttl_s": [1.0]}, "", "ttl_s has no effect in a workload of kind 'generated'"),
+    ({"split": "test"}, "", "split has no effect without [workload] trace"),
+    ({"kind": "requests", "file": "f", "steps": 9}, "", "steps has no effect in a workload of"),
+    ({"kind": "requests", "file": "f"}, "geometry", "model has no effect in a workload of kind"),
+    ({"kind": "requests", "file": "f"}, "selection", "k_blocks has no effect in a workload of"),
+    ({"kind": "requests", "file": "f"}, "tier", "buffer_over_k has no effect in a workload of"),
+    ({"kind": "requests", "file": "f"}, "reference", "use has no effect in a workload of kind"),
+]
+"""What a workload says, the table beside it, and the error."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "geometry": {"model": "tiny"}, "selection": {"k_blocks": 9}, "tier": {"buffer_over_k": [2]},
+    "reference": {"use": "none"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("work", "table", "said"), IDLE_KEYS, ids=lambda one: str(one)[:40])
+def test_keys_that_do_nothing_beside_their_workload_are_refused(
+    tmp_path: Path, work: dict[str, Any], table: str, said: str
+) -> None:
+    """In the file, and from the command line; without them the spec loads."""
+    beside = {table: BESIDE[table]} if table else {}
+    with pytest.raises(BadInput, match=re.escape(said)):
+        load(write(tmp_path, {"workload": work, **beside}))
+    name = said.partition(" ")[0]
+    path = write(tmp_path, {"workload": {key: one for key, one in work.items() if key != name}})
+    assert load(path)
+    value = BESIDE[table][name] if table else work[name]
+    with pytest.raises(BadInput, match="has no effect"):
+        load(path, {f"{table or 'workload'}.{name}": value})
+
+
+def test_every_idle_key_is_tried() -> None:
+    said = [said for _, _, said in IDLE_KEYS]
+    assert all(any(row.why.startswith(one.split(" has no effect ")[1]) for one in said)
+               for row in IDLE) and len(IDLE) == 9  # fmt: skip
 
 
 def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:

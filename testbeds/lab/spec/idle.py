@@ -1,0 +1,67 @@
+"""Keys of a spec that do nothing beside its kind of workload: refused by name, before any file is
+opened. Only what is written counts, and what the command line changes; a default does not. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.settings import declared
+from offstage.testbeds.lab.spec.schema import (
+    GeometrySpec,
+    ReferenceSpec,
+    SelectionSpec,
+    Spec,
+    TierSpec,
+)
+
+__all__ = ["IDLE", "Idle", "refuse_idle"]
+
+DRAWN = ("profile", "context_tokens", "sessions", "steps", "turn_steps", "shared_prefix_tokens",
+         "groups", "draft_agreement", "layers", "index_group", "trace", "context_tokens_min",
+         "split")  # fmt: skip
+CACHED = ("ttl_s", "admission", "capacity_share")
+
+
+@dataclass(frozen=True)
+class Idle:
+    """`keys` of `[table]` do nothing where `when` is true of the spec, and why."""
+
+    table: str
+    keys: tuple[str, ...]
+    when: Callable[[Spec], bool]
+    why: str
+
+
+def _kind(*kinds: str) -> Callable[[Spec], bool]:
+    return lambda spec: spec.workload.kind in kinds
+
+
+_REQUESTS = "in a workload of kind 'requests': it is caches of whole prompts"
+
+IDLE = (
+    Idle("workload", (*DRAWN, *CACHED), _kind("captured", "selections"),
+         "over recorded selections: sessions, lengths and layers are the file's"),
+    Idle("selection", tuple(declared(SelectionSpec)), _kind("selections"),
+         "over recorded selections: they are the file's"),
+    Idle("workload", CACHED, _kind("generated"),
+         "in a workload of kind 'generated': it is of caches of requests"),
+    Idle("workload", ("context_tokens_min", "split"),
+         lambda spec: spec.workload.kind == "generated" and not spec.workload.trace,
+         "without [workload] trace"),
+    Idle("workload", (*DRAWN, "concurrent", "draft_cost"), _kind("requests"), _REQUESTS),
+    *(Idle(table, tuple(declared(kind)), _kind("requests"), _REQUESTS)
+      for table, kind in (("geometry", GeometrySpec), ("selection", SelectionSpec),
+                          ("tier", TierSpec), ("reference", ReferenceSpec))),
+)  # fmt: skip
+
+
+def refuse_idle(tables: Mapping[str, Any], spec: Spec, where: str) -> None:
+    """BadInput for the first key in `tables`, which `spec` was made of, that does nothing."""
+    for row in IDLE:
+        table = tables.get(row.table, {})
+        given = [key for key in row.keys if key in table] if row.when(spec) else []
+        if given:
+            raise BadInput(f"{given[0]} has no effect {row.why}",
+                           f"{where}: [{row.table}] {given[0]}", "leave it out")  # fmt: skip

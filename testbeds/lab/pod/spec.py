@@ -192,7 +192,24 @@ def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
             raw[key] = int(option.unit.parse(raw[key], f"{where} {key}"))
     spec = convert(raw, PodSpec, where)
     spec.check(where)
+    for keys, idle, why in _idle(spec):
+        for key in keys:
+            if idle and key in raw:
+                raise BadInput(f"{key} has no effect {why}", where, "leave it out")
     return spec
+
+
+def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
+    """Keys that do nothing where it is so, and why."""
+    generated = ("sessions", "turns", "turn_tokens", "prompts", "prompt_tokens", "arrivals_per_s",
+                 "gap")  # fmt: skip
+    return [
+        (generated, bool(spec.trace), "beside a trace: requests are its own"),
+        (("requests",), not spec.trace, "without a trace: sessions and turns decide"),
+        (("fault_at",), set(spec.faults) == {"none"}, "where nothing fails"),
+        (("gone",), "return" not in spec.faults, "without the fault return"),
+        (("slow",), "slow" not in spec.faults, "without the fault slow"),
+    ]
 
 
 @dataclass(frozen=True, order=True)

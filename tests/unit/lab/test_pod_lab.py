@@ -119,10 +119,10 @@ def prompts(count: int, blocks: int, fault_s: int) -> Requests:
 def with_fault(
     fault: Fault, requests: Requests, daemons: int = 8, **changes: Any
 ) -> tuple[PodSpec, list[run.Ran]]:
-    spec = spec_of(**FREE, **changes)
+    faults: tuple[Fault, ...] = ("none", fault)
+    spec = spec_of(**FREE, faults=list(faults), **changes)
     at = (len(requests) // 2) * S / int(requests.arrival_ns[-1])
     spec = msgspec.structs.replace(spec, fault_at=at)
-    faults: tuple[Fault, ...] = ("none", fault)
     return spec, [run.simulate(spec, point(daemons, one), requests, 2) for one in faults]
 
 
@@ -298,8 +298,7 @@ def test_the_command_writes_page_table_and_summary(
 def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Keys of the trace, and seeds where there is one daemon to choose; of several, none."""
     trace = tmp_path / "t.jsonl"
-    tiny = Path(__file__).resolve().parents[2] / "golden/data/tiny_mooncake.jsonl"
-    trace.write_text(tiny.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
+    trace.write_text(TINY.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
     words = ("--trace", str(trace), "--seed", "1", "--seed", "2", "--set", 'faults=["none"]',
              "--out", str(tmp_path / "o"), "--jobs", "1", "--format", "json")  # fmt: skip
     for daemons, codes in (("1", ["trace", "seeds-unused"]), ("4", ["trace"])):
@@ -331,6 +330,12 @@ def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--set", "model=gpt"), "gpt"),
         (("--trace", "nowhere.jsonl"), "no such file"),
         (("--jobs", "-1"), "give 1 or more"),
+        (("--trace", str(TINY), "--set", "turns=3"), "turns has no effect beside a trace"),
+        (("--trace", str(TINY), "--set", "gap=9s"), "gap has no effect beside a trace"),
+        (("--set", "requests=9"), "requests has no effect without a trace"),
+        (("--set", "slow=9"), "slow has no effect without the fault slow"),
+        (("--set", "gone=9s"), "gone has no effect without the fault return"),
+        (("--set", "faults=['none']", "--set", "fault_at=0.2"), "fault_at has no effect where"),
         (("nowhere.toml",), "no such file"),
         (("--beside", "nowhere", "--set", "sessions=2", "--daemons", "2"), "no such file"),
     ],

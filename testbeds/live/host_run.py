@@ -38,7 +38,7 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "run", "serve_with",
+__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "overruns", "run", "serve_with",
            "store_bytes"]  # fmt: skip
 
 EMULATED = "emulated"
@@ -79,7 +79,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         )  # fmt: skip
         notes = [*machine_notes(status), *warm_start(before), _baseline(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
-        result.pace_overruns = _overruns(status, counters)
+        result.pace_overruns = overruns(status, counters)
         result.stages = stages(link, fabric)
         ended = wear(link)
         result.wear = run_wear(on_time(result), written(empty, begun_wear),
@@ -192,7 +192,7 @@ def _baseline(ledger: Mapping[str, Any]) -> Note:
     return Note(AGAINST, f"coverage and traffic are against {beside}, not against a run of its own")
 
 
-def _overruns(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> float:
+def overruns(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> float:
     """The share of requests for which the software did not keep the pace of the modelled device;
     -1 where it stands for none, or its counters are not known."""
     if not status["model"] or counters is None:

@@ -21,6 +21,7 @@ from offstage.host.gpu import interpreted
 from offstage.testbeds.beds.daemon_process import Tier, begin, serve, write_config
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
+from offstage.testbeds.live.model import run as model_run
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
@@ -34,19 +35,22 @@ SMALL_POOL = ["--pool-ratio", "0.3"]
 
 def start(
     folder: Path, layers: int, payload: int, context_tokens: int, slots: int,
-    segment: str = "256KiB",
+    **changed: dict[str, Any],
 ) -> Any:  # fmt: skip
-    """A daemon for one model, with an arena that holds a part of its blocks."""
+    """A daemon for one model, with an arena that holds a part of its blocks. `changed`: keys of
+    sections."""
     sections: dict[str, dict[str, Any]] = {
         "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
                    "metrics_endpoint": ""},
         "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
                   "block_tokens": BLOCK_TOKENS},
         "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
-        "store": {"segment": segment},
+        "store": {"segment": "256KiB"}, "model": {},
         "policy": {"prefetchers": ["window", "ema"], "eviction": "score"},
         "limits": {"sessions": 4, "context_tokens": context_tokens + 1024},
     }  # fmt: skip
+    for name, keys in changed.items():
+        sections[name] |= keys
     write_config(folder / "daemon.toml", sections, "lab")
     return serve(folder / "daemon.toml", folder / "log")
 
@@ -411,7 +415,7 @@ def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Pa
     words = ["--select-blocks", "all", *SMALL_POOL]
     found = []
     for _ in range(2):
-        with start(tmp_path, 2, 4096, 512, 30, segment="64KiB") as tier:
+        with start(tmp_path, 2, 4096, 512, 30, store={"segment": "64KiB"}) as tier:
             out = tmp_path / f"out{len(found)}"
             (one,) = drive(tier, model, text, out, *words)["passes"]
         found.append(one)
@@ -445,3 +449,19 @@ def test_a_ledger_that_differs_fails_the_run(
     assert "disagree on how demands ended, at least 1 of them" in capsys.readouterr().err
     (one,) = json.loads((out / "model.json").read_text())["passes"]
     assert one["ends_differ"] == 1
+
+
+def test_a_run_against_a_chip_that_came_too_late_is_void(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of 101 reads, writes, commands and answers: is model.json there, and the exit code 1?"""
+    late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
+    monkeypatch.setattr(model_run, "counters_since", lambda before, after: {**after, **late})
+    words = ["--context-tokens", "128", "--steps", "4", "--select-blocks", "6"]
+    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
+    chip = {"device": "asic_7nm", "dilation": 20}
+    with start(tmp_path, 2, 4096, 512, 30, storage={"backend": "emulated"}, model=chip) as tier:
+        assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
+    assert "6 blocks: 2.0% of all requests ended later" in capsys.readouterr().err
+    (one,) = json.loads((out / "model.json").read_text())["passes"]
+    assert one["pace_overruns"] == pytest.approx(2 / 101)

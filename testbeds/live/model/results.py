@@ -56,6 +56,9 @@ class ModelPass(msgspec.Struct, kw_only=True):
     blocks_recomputed: int
     ends_differ: int
     """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
+    pace_overruns: float
+    """Share of requests that ended later than the modelled device would have ended them; -1 where
+    none was, or its counters are not this user's to see."""
     positions: list[Position]
     foretold: list[LayerAgreement]
     guesses: int

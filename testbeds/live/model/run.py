@@ -34,10 +34,10 @@ from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.host.values import WIDTHS, ValueType
-from offstage.testbeds.beds.connect import Link, attached
+from offstage.testbeds.beds.connect import Link, attached, counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.figures import ends_differ, hit_rate_of, ledger_since
-from offstage.testbeds.live.host_run import check_alone, machine_notes, serve_with
+from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
 from offstage.testbeds.live.vacuous import (
@@ -94,7 +94,7 @@ def decode_text(
     _check_fit(geometry, control)
     HbmPool(geometry, 1, arrays).blocks()  # refuses numbers that the kernel's library lacks
     context_tokens = _context_tokens(options, loaded, geometry, len(tokens), control)
-    one = _Run(options, control, fabric, loaded, weights, geometry, progress)
+    one = _Run(options, link, control, fabric, loaded, weights, geometry, progress)
     one.prefill(tokens[:context_tokens])
     passes = [one.decode(k, tokens[context_tokens:], arrays) for k in options.selections]
     read = context_tokens + (0 if options.generate else options.steps + 1)
@@ -135,6 +135,7 @@ class _Run:
     def __init__(
         self,
         options: ModelOptions,
+        link: Link,
         control: Control,
         fabric: Fabric,
         loaded: Loaded,
@@ -142,7 +143,7 @@ class _Run:
         geometry: KvGeometry,
         progress: Progress,
     ) -> None:
-        self.options, self.control, self.fabric = options, control, fabric
+        self.options, self.link, self.control, self.fabric = options, link, control, fabric
         self.loaded, self.geometry, self.progress = loaded, geometry, progress
         self.kv = DenseKv(loaded.model, geometry)
         self.tokens: list[int] = []
@@ -189,6 +190,7 @@ class _Run:
         pool = HbmPool(geometry, max(due, wanted) + geometry.layer_count, arrays, due)
         decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
         before, guesses_before = self.control.ledger(), self.fabric.stats().get("guesses", 0)
+        counted = device_counters(self.link)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
         try:
@@ -207,6 +209,7 @@ class _Run:
         finally:
             self.fabric.unregister(pool.memory.landing)
         ledger = ledger_since(before, self.control.ledger())
+        counted = counters_since(counted, device_counters(self.link))
         fates = ledger["fates"][CAUSES.index("lookahead")]
         guessed = dict(zip(FATES, fates, strict=True))
         dense = self.kv.logits(grown).cpu().numpy()
@@ -234,6 +237,7 @@ class _Run:
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
             ends_differ=ends_differ(ledger["ends"], record.ends(), record.untold),
+            pace_overruns=overruns(self.control.status(), counted),
             positions=positions,
             foretold=attention.foretold.agreement(),
             guesses=guesses,

@@ -371,13 +371,14 @@ def _finish(
     an aim was missed."""
     from rich.console import Group
 
-
     if out is not None:
         write_text(out, json.dumps(result, indent=1, default=plain) + "\n")
     table, about = TABLES[name](result)
     noted = [Text(line) for line in note_lines(result.get("notes", ()))]
     emit(result, form, Group(*noted, table, *(Text(line, style="dim") for line in about)))
-    told = [f"{verdict}: NO" for verdict, met in result.get("verdicts", {}).items() if met is False]
+    told = list(result.get("broken", ()))
+    verdicts = result.get("verdicts", {})
+    told += [f"{verdict}: NO" for verdict, met in verdicts.items() if met is False]
     told += [f"missed: {aim}" for aim in missed_aims(result) if strict]
     if told:
         raise RunFailed("; ".join(told), f"bench {name}", "see the table; on a machine with other "

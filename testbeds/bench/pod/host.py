@@ -113,7 +113,7 @@ class Board:
         self.samples: list[Sample] = []
         self.seen: list[Seen] = []
         self.broken: list[str] = []
-        """Hosts that ended by what nobody expected."""
+        """Hosts that ended by what nobody expected, and a pod that did not become whole again."""
         self.moved: dict[str, tuple[int, int]] = {}
         """By host, bytes that it brought home, and those of copies, so far."""
         self.phases: dict[str, tuple[int, int]] = {}

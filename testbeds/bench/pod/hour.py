@@ -61,7 +61,7 @@ def drawn(seed: int, seconds: float, *, with_etcd: bool) -> list[Struck]:
 def bench_hour(
     traced: Traced, *, folder: Path, deadline_s: float, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """`folder` holds stores and logs. RunFailed: a host ended by what nobody expected."""
+    """`folder` holds stores and logs."""
     board = Board()
     distinct = len({chunk for ask in traced.asks for chunk in ask.chunks})
     room = max(64 << 20, STORE_SHARE * distinct * PAYLOAD_BYTES // DAEMONS)

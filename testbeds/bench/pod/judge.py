@@ -39,12 +39,15 @@ def judged(
     found["no fault"]["blocks_copied"] = board.phases.get("none", (0, 0))[1]
     aims: dict[str, bool] = {}
     for name, samples in phases.items():
-        struck = next(one for one in done if f"{one.fault} {one.member}" == name)
+        struck = next((one for one in done if f"{one.fault} {one.member}" == name), None)
+        if struck is None:  # the run broke before
+            continue
         found[name] = _phase(samples, reference, struck, board.seen, looks, board)
         aims |= _aims(name, struck.fault, found[name], deadline_s)
     verdicts = held(board, done, looks, deadline_s)
     return {"phases": found, "aims": aims, "aims_met": all(aims.values()), "verdicts": verdicts,
-            "verdicts_met": is_met(verdicts), "seen": [asdict(one) for one in board.seen],
+            "verdicts_met": is_met(verdicts), "broken": list(board.broken),
+            "seen": [asdict(one) for one in board.seen],
             "done": [asdict(one) for one in done]}  # fmt: skip
 
 
@@ -53,7 +56,7 @@ def of_run(
 ) -> dict[str, Any]:
     """Of a run with one fault after another, JSON-ready."""
     verdicts = held(board, done, looks, deadline_s)
-    late = sorted(one.begin_s - one.due_s for one in board.samples)
+    late = sorted(one.begin_s - one.due_s for one in board.samples) or [0.0]
     left = unexplained(board.samples, Reasons(done, board.seen, looks, deadline_s))
     return {
         **_all(board.samples), "wrong": sum(one.wrong for one in board.samples),
@@ -65,7 +68,8 @@ def of_run(
         "faults": dict(Counter(one.fault for one in done if not one.healed)),
         "unexplained": [(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
         "series": _series(board.samples), "verdicts": verdicts,
-        "verdicts_met": is_met(verdicts), "seen": [asdict(one) for one in board.seen],
+        "verdicts_met": is_met(verdicts), "broken": list(board.broken),
+        "seen": [asdict(one) for one in board.seen],
         "done": [asdict(one) for one in done],
     }  # fmt: skip
 

@@ -1,12 +1,16 @@
 """Does the judge of a live pod notice what must not happen, and count what a fault cost?"""
 
+import json
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from offstage.testbeds.bench.pod import run as bench_run
 from offstage.testbeds.bench.pod.asks import Documents
 from offstage.testbeds.bench.pod.faults import FAULTS, Done, Look
 from offstage.testbeds.bench.pod.host import Board, Sample, Seen, content
@@ -260,3 +264,42 @@ def test_verdict_and_missed_aim_stand_in_one_line(
     assert ("bench pod: every block right: NO" in said) is bool(wrong)
     assert ("missed: death dpu1: costs a connection its deadline at most" in said) is strict
     assert said.count("offstage: ") == code and (tmp_path / "found.json").exists()
+
+
+def test_a_host_that_breaks_leaves_the_phases_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second phase ends a host before it is struck: are file, page and table there with the
+    first one, and does the line say what broke, with exit code 1?"""
+    asked: list[str] = []
+
+    def ask(board: Board, phase: str, begin_s: float) -> None:
+        asked.append(phase)
+        board.samples.append(Sample(phase, 0, begin_s, begin_s, begin_s + 1, asked=4, known=4,
+                                    hits=4))  # fmt: skip
+        if phase == NAME:
+            board.broken.append("host0: KeyError: 7")
+
+    def live_pod(folder: Path, board: Board) -> Any:
+        bed = SimpleNamespace(processes={"dpu0": 1})
+        live = SimpleNamespace(bed=bed, board=board, done=[], prepare=lambda *_: None,
+                               strike=lambda *_: None, heal=lambda *_: None)  # fmt: skip
+        return nullcontext((live, SimpleNamespace(looks=[])))
+
+    def hosts_of(live: Any, deadline_s: float, board: Board) -> Any:
+        def asks(phase: str, left: object, begin_s: float) -> None:
+            ask(board, phase, begin_s)
+
+        return nullcontext([SimpleNamespace(name="host0", members=lambda: {"dpu0"}, run=asks)])
+
+    monkeypatch.setattr(bench_run, "live_pod", live_pod)
+    monkeypatch.setattr(bench_run, "hosts_of", hosts_of)
+    words = ["bench", "pod", "--folder", str(tmp_path), "--seconds", "2", "--page",
+             str(tmp_path / "page.html"), "--out", str(tmp_path / "found.json")]  # fmt: skip
+    assert run(words) == 1
+    said = capsys.readouterr()
+    assert "bench pod: host0: KeyError: 7; every request ended: NO" in said.err
+    assert asked == ["fill", "none", "refill", NAME] and "no fault" in said.out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert list(found["phases"]) == ["no fault"] and found["broken"] == ["host0: KeyError: 7"]
+    assert (tmp_path / "page.html").exists()

@@ -17,14 +17,24 @@ from offstage.bindings import settings
 from offstage.bindings.errors import printable
 from offstage.dpu import options
 from offstage.dpu import protocol as p
+from offstage.dpu.pod.map import Member, added
+from offstage.dpu.pod.membership.static import StaticMembership
 from offstage.host.control import Control
 from offstage.host.fabrics import shm
 
 
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+@pytest.fixture(scope="module", params=["alone", "member"])
+def tier(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Tier]:
+    """A daemon by itself, and one that is a member of a pod."""
     folder = tmp_path_factory.mktemp("inputs")
-    with daemon(folder, daemon__metrics_endpoint="127.0.0.1:0", storage__size="8MiB") as tier:
+    more = {"daemon__metrics_endpoint": "127.0.0.1:0", "storage__size": "8MiB"}
+    if request.param == "member":
+        place, endpoint = folder / "pod.toml", f"ipc://{folder}/control"
+        StaticMembership(place).change(lambda pod: added(pod, Member(name="a", endpoint=endpoint)))
+        more |= {"daemon__endpoint": endpoint, "pod__map": str(place), "pod__name": "a"}
+    with daemon(folder, **more) as tier:
         with tier.control() as control, shm.open_driver(control.attach("shm"), WAIT_S) as driver:
             text = open_text(control, 1)
             assert put(driver, text, 0, list(range(8))) == list(range(8))

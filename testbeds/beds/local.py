@@ -11,11 +11,11 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.daemon_process import write_config
 
-__all__ = ["DaemonSizes", "LocalBed"]
+__all__ = ["DaemonSizes", "LocalBed", "claim"]
 
 TENANT = "demo"
 MARK = ".offstage"
-"""In a `work` folder: what is there is a bed's, and may be deleted."""
+"""In a folder: what is there is a bed's, and may be deleted."""
 LBA_BYTES = 4096
 SEGMENT_BYTES = 4 << 20
 STORE_SLACK = 1.25
@@ -36,6 +36,26 @@ class DaemonSizes:
     sessions: int
 
 
+def claim(folder: Path, *files: Path) -> bool:
+    """Make a folder that a bed fills and empties; whether a bed had it before. BadInput, and
+    nothing is changed, where it holds what no bed made or cannot be written, and where one of
+    `files`, which a bed writes too, is there and no bed was."""
+    try:
+        had = (folder / MARK).is_file()
+        others = [] if had else [*files]
+        if not had and os.path.lexists(folder) and any(folder.iterdir()):
+            others.append(folder)
+        if found := [one for one in others if os.path.lexists(one)]:
+            raise BadInput("is there already, and no bed's: it would be overwritten",
+                           str(found[0]), "give another --out, or move it away")  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).touch()
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", str(folder.parent),
+                       "give another --out") from None  # fmt: skip
+    return had
+
+
 @dataclass(frozen=True)
 class LocalBed:
     """`out/work` holds store, configurations, logs and records; `out` what people read."""
@@ -48,23 +68,8 @@ class LocalBed:
         return self.out / "work"
 
     def take(self, *files: str) -> bool:
-        """Make `work`; whether a bed had it before. BadInput, and nothing is changed, where it
-        holds what no bed made, where it cannot be written, or where `out` has one of `files`, which
-        a bed writes, and never had a bed."""
-        try:
-            had = (self.work / MARK).is_file()
-            others = [] if had else [self.out / name for name in files]
-            if not had and os.path.lexists(self.work) and any(self.work.iterdir()):
-                others.append(self.work)
-            if found := [one for one in others if os.path.lexists(one)]:
-                raise BadInput("is there already, and no bed's: it would be overwritten",
-                               str(found[0]), "give another --out, or move it away")  # fmt: skip
-            self.work.mkdir(parents=True, exist_ok=True)
-            (self.work / MARK).touch()
-        except OSError as error:
-            raise BadInput(f"cannot be written ({error.strerror})", str(self.out),
-                           "give another --out") from None  # fmt: skip
-        return had
+        """`claim` of `work`, with what a bed writes beside it."""
+        return claim(self.work, *(self.out / name for name in files))
 
     def clear(self, *files: str) -> None:
         """As `take`; what a run before left in `work` goes."""

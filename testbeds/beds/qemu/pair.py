@@ -20,6 +20,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import decode_json, last_line
+from offstage.testbeds.beds.local import claim
 from offstage.testbeds.beds.qemu import wheel
 from offstage.testbeds.beds.qemu.agent import Done
 from offstage.testbeds.beds.qemu.command import uninterrupted
@@ -220,11 +221,7 @@ def _has_fdp() -> bool:
 
 def _share(out: Path) -> Path:
     share = out.resolve() / "share"
-    try:
-        share.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(out),
-                       "give another --out") from None  # fmt: skip
+    claim(share)
     return share
 
 

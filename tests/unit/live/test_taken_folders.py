@@ -10,6 +10,7 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu.recorder import FILES, forget
 from offstage.testbeds.beds import here, pod
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.beds.qemu.pair import _share
 from offstage.testbeds.live import demo
 from offstage.testbeds.live.options import DemoOptions
 from offstage.testbeds.progress import Silent
@@ -19,11 +20,14 @@ SIZES = DaemonSizes(payload_bytes=4096, layers=1, block_tokens=16, slots=64, win
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "testbed up local": lambda out: here.up("local", out, SIZES),
     "testbed up pod": lambda out: pod.up(out, SIZES, with_etcd=False),
+    "testbed up qemu": _share,
     "demo": lambda out: demo.run(DemoOptions(out=out), Silent()),
 }
 WRITES = [
-    *((command, "work/thesis.tex") for command in COMMANDS), ("testbed up pod", "pod.toml"),
-    ("testbed up pod", "testbed.json"), ("testbed up local", "testbed.json"),
+    ("testbed up local", "work/thesis.tex"), ("testbed up local", "testbed.json"),
+    ("testbed up pod", "work/thesis.tex"), ("testbed up pod", "testbed.json"),
+    ("testbed up pod", "pod.toml"), ("testbed up qemu", "share/thesis.tex"),
+    ("demo", "work/thesis.tex"),
 ]  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def render(found: Mapping[str, Any], version: str) -> str:
     return page(
         title="Offstage: a pod that fails", sentence=_sentence(found), setup=_setup(found),
         tiles="", sections=sections, foot="", version=version, kind="pod report",
+        notes=dict.fromkeys(found.get("notes", ()), ""),
     )  # fmt: skip
 
 

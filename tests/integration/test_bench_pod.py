@@ -39,7 +39,7 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "mooncake.jsonl"
     rows = [
         {"timestamp": 2000 * at, "input_length": 2048, "output_length": 1,
-         "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at]}
+         "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at], "delay": 7}
         for at in range(100)
     ]  # fmt: skip
     trace.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
@@ -47,6 +47,9 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
                  "40", "--page", str(tmp_path / "page.html"))  # fmt: skip
     assert found["requests"] == 100 and found["asked"] == 400 and found["wrong"] == 0
     assert found["faults"] and found["verdicts_met"] is True
+    (note,) = found["notes"]
+    assert "delay (100 times)" in note["what"]
+    assert note["what"] in (tmp_path / "page.html").read_text()
     assert found["compression"] == pytest.approx(198 / float(str(found["seconds"])))
 
 

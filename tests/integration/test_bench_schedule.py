@@ -17,7 +17,7 @@ def save(path: Path, count: int) -> Path:
     """Eight documents of three blocks in turn, each request with a block of its own behind."""
     rows = [
         {"timestamp": 100 * at, "input_length": 2048, "output_length": 1,
-         "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at]}
+         "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at], "delay": 7}
         for at in range(count)
     ]  # fmt: skip
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
@@ -39,6 +39,7 @@ def test_hosts_keep_what_the_laboratory_says(
                 str(tmp_path / "pod"), "--format", "json"]) == 0  # fmt: skip
     found = json.loads(capsys.readouterr().out)
     assert found["verdicts_met"] is True and [one["schedule"] for one in found["arms"]] == KINDS * 2
+    assert "delay (60 times)" in found["notes"][0]["what"]
     for arm in found["arms"]:
         if arm["schedule"] == "round-robin":
             assert arm["live"]["pool_hit"] == arm["lab"]["pool_hit"] > 0

@@ -34,7 +34,7 @@ from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
 from offstage.testbeds.bench.pod.run import live_pod
 from offstage.testbeds.lab.pod.figures import served
-from offstage.testbeds.lab.pod.requests import Requests, requests_of
+from offstage.testbeds.lab.pod.requests import Requests, requests_of, trace_notes
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.run import simulate
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
@@ -222,7 +222,7 @@ def bench_schedule(
         "compression": rate, "saturated": saturated, "kept_blocks": kept_blocks, "hosts": HOSTS,
         "daemons": DAEMONS, "seed": seed, "block_bytes": PAYLOAD_BYTES,
         "blocks_distinct": asked.block_count, "block_ms": block_s * 1e3,
-        "look_ms": look_s * 1e3,
+        "look_ms": look_s * 1e3, "notes": trace_notes(spec),
         "prefill_tokens_per_s": spec.prefill_tokens_per_s, "arms": arms, "verdicts": verdicts,
         "verdicts_met": all(verdicts.values()),
     }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.notes import Note
 from offstage.testbeds.bench.engines.arrivals import arrivals_of
 from offstage.testbeds.bench.engines.link import engine
 from offstage.testbeds.cli.bench_tables import TABLES
@@ -73,6 +74,8 @@ def test_page_and_table_have_every_arm() -> None:
     assert "looked up &lt;on&gt; arrival" in page and "100 of 500 ms" in page
     assert "is 16.0 of the trace" in page and "200 ms" in page
     assert "One engine prefills" not in page
+    noted = render(found | {"notes": [Note("trace", "chat_id is not read")]}, "1")
+    assert "chat_id is not read" in noted and "chat_id" not in page
     assert "One engine prefills and another decodes" in render(found | {"apart": True}, "1")
     _, notes = TABLES["engine"](found)
     assert any("on time 7, late 2" in note for note in notes)

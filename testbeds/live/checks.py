@@ -40,7 +40,7 @@ CHECKS = (
           f"selected, and the logits are not bit for bit the model's own {REPORT}"),
     Check("ends_differ", HOSTS, _some,
           f"host and DPU disagree on how demands ended, at least {{:,}} of them {REPORT}"),
-    Check("pace_overruns", ("host run", "host run --model", "testbed run"),
+    Check("pace_overruns", ("host run", "host run --model", "pod run", "testbed run"),
           lambda value: value > OVERRUNS_MAX,
           "{:.1%} of all requests ended later than the modelled device would have ended them "
           "(take a larger --dilation, or a machine with less else to do)"),

@@ -79,7 +79,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         )  # fmt: skip
         notes = [*machine_notes(status), *warm_start(before), _baseline(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
-        result.pace_overruns = overruns(status, counters)
+        result.pace_overruns = overruns(str(status["model"]), counters)
         result.stages = stages(link, fabric)
         ended = wear(link)
         result.wear = run_wear(on_time(result), written(empty, begun_wear),
@@ -192,10 +192,10 @@ def _baseline(ledger: Mapping[str, Any]) -> Note:
     return Note(AGAINST, f"coverage and traffic are against {beside}, not against a run of its own")
 
 
-def overruns(status: Mapping[str, Any], counters: Mapping[str, int] | None) -> float:
+def overruns(model: str, counters: Mapping[str, int] | None) -> float:
     """The share of requests for which the software did not keep the pace of the modelled device;
     -1 where it stands for none, or its counters are not known."""
-    if not status["model"] or counters is None:
+    if not model or counters is None:
         return -1.0
     total = counters["reads"] + counters["writes"] + counters["paced"]
     return (counters["emulation_late"] + counters["paced_late"]) / max(1, total)

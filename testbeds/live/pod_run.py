@@ -28,9 +28,15 @@ from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.pod.upkeep import Counts, Upkeep
 from offstage.host.record import AgentRecord
-from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.connect import Link, counters_since, device_counters
 from offstage.testbeds.live.figures import accuracy, ends_differ, ledger_since, prefetched_blocks
-from offstage.testbeds.live.host_run import RUN_NAME, check_alone, check_fit, store_bytes
+from offstage.testbeds.live.host_run import (
+    RUN_NAME,
+    check_alone,
+    check_fit,
+    overruns,
+    store_bytes,
+)
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_status import fates_by_cause, load_cv
 from offstage.testbeds.live.workload import Workload, decode, prefill, prepare
@@ -101,6 +107,9 @@ class PodResult(msgspec.Struct, kw_only=True):
     blocks_corrupt: int
     ends_differ: int
     """Of all members."""
+    pace_overruns: float
+    """Share of requests that ended later than a modelled device would have ended them, of the
+    member that was furthest off; -1 where none is modelled, or its counters are not known."""
     blocks_recomputed: int
     attention_checked: int
     attention_error_max: float
@@ -159,6 +168,7 @@ def run(
                         follow.take if follow is not None else lambda: None)  # fmt: skip
         filled = prefill(options, workload, sessions, fabric, progress)
         before |= _ledgers(sessions.members)
+        counted = _modelled(sessions.members, link, runtime_dir)
         for one in sessions.members:
             one.ends[:], one.moved_ends[:], one.failed, one.fetch_ns = 0, 0, 0, 0
         plan = workload.plan.sessions
@@ -168,9 +178,13 @@ def run(
         ledgers = {one.member.name: _ledger(one, before) for one in sessions.members}
         results = {one.member.name: _member(one, ledgers[one.member.name])
                    for one in sessions.members}  # fmt: skip
+        paces = [overruns(model, counters_since(counted[name][1], after))
+                 for name, (model, after) in
+                 _modelled(sessions.members, link, runtime_dir).items() if name in counted]
         fabric.close()
     known = [one for one in ledgers.values() if one is not None]
     result = _result(sessions, results, record, upkeep.total(), known)
+    result.pace_overruns = max(paces, default=-1.0)
     slots = sum(one.control.geometry.slot_count for one in members)
     result.notes = workload.noted(slots, options.geometry.layer_count, options.pool_layer_blocks)
     return result
@@ -179,9 +193,7 @@ def run(
 def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Joined:
     """Log in to one, by the map of `epoch`; it is the caller's to close. OffstageError: it cannot
     be had."""
-    folder = None if runtime_dir is None else runtime_dir / member.name
-    own = replace(link, endpoint=member.endpoint, runtime_dir=folder,
-                  life=(member.incarnation, epoch))  # fmt: skip
+    own = replace(_at(member, link, runtime_dir), life=(member.incarnation, epoch))
     control = own.control()
     try:
         return Joined(member, control, open_fabric(control, own.fabric, own.rdma),
@@ -189,6 +201,12 @@ def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Jo
     except BaseException:
         control.close()
         raise
+
+
+def _at(member: Member, link: Link, runtime_dir: Path | None) -> Link:
+    """The way to a member's daemon."""
+    folder = None if runtime_dir is None else runtime_dir / member.name
+    return replace(link, endpoint=member.endpoint, runtime_dir=folder)
 
 
 def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
@@ -250,6 +268,19 @@ def _ledgers(members: list[Joined]) -> dict[str, Any]:
     for one in members:
         with contextlib.suppress(OffstageError):
             found[one.member.name] = one.control.ledger()
+    return found
+
+
+def _modelled(
+    members: list[Joined], link: Link, runtime_dir: Path | None
+) -> dict[str, tuple[str, dict[str, int] | None]]:
+    """The device that each member stands for, and its counters; of those that do and answer."""
+    found = {}
+    for one in members:
+        with contextlib.suppress(OffstageError):
+            if not one.lost and (model := str(one.control.status()["model"])):
+                own = _at(one.member, link, runtime_dir)
+                found[one.member.name] = model, device_counters(own)
     return found
 
 
@@ -317,7 +348,7 @@ def _result(
         bytes_read=sum(map(_bytes_read, ledgers)),
         blocks_verified=record.blocks_verified,
         blocks_corrupt=record.blocks_corrupt, blocks_recomputed=record.blocks_recomputed,
-        ends_differ=sum(one.ends_differ for one in results.values()),
+        ends_differ=sum(one.ends_differ for one in results.values()), pace_overruns=-1.0,
         attention_checked=record.attention_checked,
         attention_error_max=record.attention_error_max,
         stall_ms_p50=float(np.quantile(stall_ms, 0.5)),

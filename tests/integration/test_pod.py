@@ -15,6 +15,7 @@ from offstage.host.control import Control
 from offstage.host.models import geometry
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
+from offstage.testbeds.live import pod_run
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_run import PodResult
 from offstage.testbeds.live.pod_run import run as drive
@@ -201,3 +202,22 @@ def test_a_member_whose_ledger_differs_fails_the_run(
     found = json.loads((tmp_path / "out/pod.json").read_text())
     assert found["ends_differ"] == 3
     assert [one["ends_differ"] for one in found["members"].values()] == [1, 1, 1]
+
+
+def test_a_member_that_did_not_keep_its_chips_pace_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of 101 requests too late at one member of two: is pod.json there, and the exit code 1?"""
+    late = iter([1, 2])
+
+    def counted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+        return {**after, "reads": 40, "writes": 20, "paced": 41, "emulation_late": 0,
+                "paced_late": next(late)}  # fmt: skip
+
+    monkeypatch.setattr(pod_run, "counters_since", counted)
+    with pod_of(2, tmp_path, device="asic_7nm") as chips:
+        words = words_of(chips, "--out", str(tmp_path / "out"), "--fetch-deadline", "10s")
+        assert run(words) == 1
+    assert "2.0% of all requests ended later than the modelled" in capsys.readouterr().err
+    found = json.loads((tmp_path / "out/pod.json").read_text())
+    assert found["pace_overruns"] == pytest.approx(2 / 101) and found["blocks_corrupt"] == 0

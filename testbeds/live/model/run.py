@@ -237,7 +237,7 @@ class _Run:
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
             ends_differ=ends_differ(ledger["ends"], record.ends(), record.untold),
-            pace_overruns=overruns(self.control.status(), counted),
+            pace_overruns=overruns(str(self.control.status()["model"]), counted),
             positions=positions,
             foretold=attention.foretold.agreement(),
             guesses=guesses,

@@ -157,7 +157,7 @@ class Mover(Inbox):
             self._calls.give_up(late.values())
             self._waiting = deque(one for one in self._waiting if id(one) not in late)
         for move in late.values():
-            self._end(move, State.LATE, f"it did not come within {move.within_s:g} s: is the "
+            self._end(move, State.LATE, f"it did not come within {move.within_s:.3g} s: is the "
                       "daemon frozen, or its drive slow?")  # fmt: skip
 
     def _turn(self) -> None:

@@ -47,6 +47,7 @@ __all__ = ["Completion", "ObjectClient", "State", "Stream", "Where"]
 
 FABRICS = ("shm", "verbs", "zmq")
 LAYOUT_BYTES = 256  # of the object that keeps a model's layout
+WITHIN_MIN_S = 0.001  # of a bound that is past already
 QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
 log = logging.getLogger("offstage.connectors")
 Landed = Callable[[int, frozenset[int]], None]
@@ -329,7 +330,8 @@ class ObjectClient:
             ticket = self._tickets
         cuts = more.get("cuts", ())
         if kind in (Kind.GET, Kind.LOOK):
-            more["within_s"] = self.where.patience_s if within_s is None else within_s
+            bound_s = self.where.patience_s if within_s is None else within_s
+            more["within_s"] = max(bound_s, WITHIN_MIN_S)
         batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell, [count] * len(cuts),
                        landed, set())  # fmt: skip
         moves = []

@@ -335,7 +335,7 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
     keys, shapes = list(made), [len(one) for one in made.values()]
 
     def client(tier: Tier) -> ObjectClient:
-        return ObjectClient(Where(tier.endpoint, TENANT, timeout_s=90.0,
+        return ObjectClient(Where(tier.endpoint, TENANT, timeout_s=90.0, patience_s=90.0,
                                   runtime_dir=str(tier.runtime_dir)))  # fmt: skip
 
     with daemon(tmp_path, **more) as tier:

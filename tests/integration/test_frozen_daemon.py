@@ -32,7 +32,7 @@ def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
         where = Where(endpoint=tier.endpoint, tenant=TENANT, runtime_dir=str(tier.runtime_dir),
-                      timeout_s=60.0)  # fmt: skip
+                      timeout_s=60.0, patience_s=60.0)  # fmt: skip
         with ObjectClient(where) as client:
             layers: list[Any] = [torch.zeros((4, 4 * PAYLOAD), dtype=torch.uint8) for _ in "ab"]
             worker = Copies(client, 8 * PAYLOAD)
@@ -111,7 +111,8 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
                       timeout_s=60.0, patience_s=0.2)  # fmt: skip
         with ObjectClient(where) as client, frozen(tier):
             late = told(client.get, [b"x", b"y"], [bytearray(9), bytearray(9)])
-            assert late.states == told(client.exists, [b"x", b"y"]).states == (State.LATE,) * 2
+            past = told(client.exists, [b"x", b"y"], within_s=-1.0)  # a bound that is past already
+            assert late.states == past.states == (State.LATE,) * 2
     after = [registry.get_sample_value(name) for name in names]
     assert [now - was for now, was in zip(after, before, strict=True)] == [2, 2]
     found = re.search(r"increase\(\{__name__=~\"(.*)\"\}", RULES.read_text())

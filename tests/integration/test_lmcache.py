@@ -34,7 +34,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 def params(tier: Tier) -> dict[str, Any]:
     return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-            "weights_id": "m", "layout": "bf16", "timeout_s": 30.0}  # fmt: skip
+            "weights_id": "m", "layout": "bf16", "timeout_s": 30.0,
+            "patience_s": 60.0}  # fmt: skip
 
 
 def ready(fd: int) -> None:

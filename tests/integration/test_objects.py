@@ -26,7 +26,7 @@ DONE, ABSENT, UNREADABLE = State.DONE, State.ABSENT, State.UNREADABLE
 
 def where(tier: Tier, **more: Any) -> Where:
     settings = {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir)}
-    return Where.of(settings | {"timeout_s": 30.0} | more)
+    return Where.of(settings | {"timeout_s": 30.0, "patience_s": 60.0} | more)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ DONE = State.DONE
 
 def where(tier: Tier) -> Where:
     return Where.of({"endpoint": tier.endpoint, "tenant": TENANT, "timeout_s": 30.0,
-                     "runtime_dir": str(tier.runtime_dir)})  # fmt: skip
+                     "patience_s": 60.0, "runtime_dir": str(tier.runtime_dir)})  # fmt: skip
 
 
 def bytes_of(seed: int) -> NDArray[np.uint8]:

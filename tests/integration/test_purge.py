@@ -88,7 +88,7 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
 def object_client(tier: Tier) -> ObjectClient:
     return ObjectClient(Where.of({
         "endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-        "timeout_s": WAIT_S,
+        "timeout_s": WAIT_S, "patience_s": WAIT_S,
     }))  # fmt: skip
 
 

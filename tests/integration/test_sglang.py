@@ -49,7 +49,7 @@ class Pool:
 
 def config(tier: Tier, **more: Any) -> Any:
     extra = {"backend_name": "offstage", "endpoint": tier.endpoint, "tenant": TENANT,
-             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0,
+             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0, "patience_s": 60.0,
              "weights_id": "w"}  # fmt: skip
     usual = {"tp_rank": 0, "tp_size": 2, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
              "attn_cp_size": 1, "is_mla_model": False, "model_name": "m"}  # fmt: skip

@@ -44,9 +44,8 @@ class _Load:
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
         self._done: list[bool] | None = None
-        within_s = max(until_s - time.monotonic(), 0.001)
         client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended,
-                   within_s=within_s)  # fmt: skip
+                   within_s=until_s - time.monotonic())  # fmt: skip
 
     def _landed(self, part: int, lost: frozenset[int]) -> None:
         with self._there:
@@ -77,7 +76,8 @@ class _Load:
     def _wait(self, true: Callable[[], bool]) -> bool:
         """Whether it came in time; what is late once stays so, since parts of it were left out."""
         left_s = max(0.0, self._until_s - time.monotonic())
-        self.late = self.late or not self._there.wait_for(true, left_s)
+        came = self._there.wait_for(true, left_s)  # `_ended` may say meanwhile that it is late
+        self.late = self.late or not came
         return not self.late
 
 

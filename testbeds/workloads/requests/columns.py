@@ -235,6 +235,9 @@ BLOCK_ID_MAX = 2**63 - 1
 
 _ARRIVAL_S_MAX = 1e12
 
+REQUESTS_MAX = 1 << 26
+"""Of a trace: columns of some 4 GiB."""
+
 TOKENS_MAX = 1 << 30
 """Of a prompt or an answer: beyond any context that a model has."""
 
@@ -270,6 +273,9 @@ class Columns:
         think_s: float | None = None,
     ) -> None:
         """One request; `runs` are (first id, number of ids). Raises BadInput, see above."""
+        if len(self) >= REQUESTS_MAX:
+            raise BadInput(f"more than {REQUESTS_MAX:,} requests", where,
+                           "take the first requests, with a limit")  # fmt: skip
         if not 0 <= arrival_s < _ARRIVAL_S_MAX:  # NaN compares false
             raise BadInput(f"arrival at {arrival_s} s", where, "give a time of 0 s or later")
         if self._ordered and self._arrival_s and arrival_s < self._arrival_s[-1]:

@@ -8,9 +8,12 @@ it. Owns nothing but the open file and the copies of pipes, which end with the p
 """
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
+import os
+import select
 import stat
 import tarfile
 import tempfile
@@ -19,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, Self, cast
 
 from offstage.bindings.errors import BadInput
 
@@ -31,8 +34,19 @@ RATES_END = "-trace.csv"
 PIPE_BYTES_MAX = 8 << 30
 """Of a pipe, which is copied whole."""
 
+PIPE_WAIT_S = 10.0
+"""How long a pipe may have nobody who writes to it, before anything came."""
+
+UNPACKED_BYTES_MAX = 64 << 30
+"""Of one packed file: a few megabytes can be made to unpack without end."""
+
+HEADER_BYTES_MAX = 1 << 20
+"""Of one name or record of a tar archive, which is held in memory."""
+
 _DEPTH_MAX = 4
 _BUFFER_BYTES = 1 << 16
+_IN_MEMORY = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+              tarfile.GNUTYPE_LONGLINK)  # fmt: skip
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _BOM = b"\xef\xbb\xbf"
 _WIDE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x00\x00\xfe\xff": "UTF-32"}
@@ -75,6 +89,7 @@ class _Stream(io.RawIOBase):
     def __init__(self, inner: Any, packing: _Packing, where: Callable[[], str]) -> None:
         self._inner, self._packing, self._where = inner, packing, where
         self._error: Exception | None = None
+        self._left = UNPACKED_BYTES_MAX
         # Not all at once: what comes before a tear is a trace up to there.
         self._read = getattr(inner, "read1", inner.read)
 
@@ -92,6 +107,10 @@ class _Stream(io.RawIOBase):
                 filled += len(some)
         except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
             self._error = error
+        self._left -= filled
+        if self._left < 0:
+            raise BadInput(f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes", self._where(),
+                           "give what is in it, in parts")  # fmt: skip
         if self._error is None or filled:  # what came before it is handed out first
             return filled
         name, mend = self._packing.name, f"{_AGAIN}, or check it with {self._packing.tested_by}"
@@ -165,7 +184,10 @@ def _copied(path: Path) -> IO[bytes]:
     copy = cast(IO[bytes], tempfile.TemporaryFile())
     size = 0
     try:
-        with path.open("rb", buffering=0) as pipe:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb", 0) as pipe:
+            copy.write(_begun(pipe, path))
+            os.set_blocking(fd, True)
             while some := pipe.read(1 << 20):
                 size += len(some)
                 if size > PIPE_BYTES_MAX:
@@ -177,6 +199,20 @@ def _copied(path: Path) -> IO[bytes]:
         copy.close()
         raise
     return copy
+
+
+def _begun(pipe: IO[bytes], path: Path) -> bytes:
+    """What was read while waiting for the begin of a pipe, mostly nothing. BadInput where nobody
+    has it open for writing: that would be to wait for ever."""
+    while stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
+        if select.select([pipe], [], [], PIPE_WAIT_S)[0]:
+            break
+        with contextlib.suppress(BlockingIOError):  # a writer is there, and takes its time
+            if some := os.read(pipe.fileno(), _BUFFER_BYTES):
+                return some
+            raise BadInput(f"a pipe to which nobody wrote in {PIPE_WAIT_S:.0f} s", str(path),
+                           "start what writes to it, or give a file")  # fmt: skip
+    return b""
 
 
 def _layers(path: Path, where: Callable[[], str], held: ExitStack) -> "io.BufferedReader[Any]":
@@ -224,25 +260,37 @@ def _is_tar(file: "io.BufferedReader[Any]") -> bool:
     return file.peek(512)[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC)
 
 
+class _Header(tarfile.TarInfo):
+    """One that refuses names and records which would be held in memory however long they are."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _IN_MEMORY and found.size > HEADER_BYTES_MAX:
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
+        return found
+
+
 def _members(path: Path) -> Generator[tuple[str, IO[bytes]]]:
     with ExitStack() as held:
         file = _layers(path, lambda: str(path), held)
         try:
-            with tarfile.open(fileobj=cast(IO[bytes], file), mode="r|") as archive:
+            with tarfile.open(fileobj=cast(IO[bytes], file), mode="r|", tarinfo=_Header) as archive:
                 for member in archive:
+                    archive.members = []  # type: ignore[attr-defined]
                     name = PurePosixPath(member.name).name
                     if member.isfile() and not name.startswith("."):  # "._x": of macOS
                         inner = archive.extractfile(member)
                         assert inner is not None  # a regular file has contents
                         yield member.name, inner
-        except (tarfile.TarError, EOFError, OSError) as error:
+        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
             raise BadInput(f"damaged or torn archive ({error})", str(path), _AGAIN) from None
 
 
 def _only_member(path: Path, where: Callable[[], str], held: ExitStack) -> "io.BufferedReader[Any]":
-    names = [name for name, _ in _members(path)]
-    if len(names) != 1:
-        raise BadInput(f"is a tar archive of {len(names)} files", str(path),
+    count = sum(1 for _ in _members(path))
+    if count != 1:
+        raise BadInput(f"is a tar archive of {count} files", str(path),
                        "unpack it, and give the trace that is in it")  # fmt: skip
     found = _members(path)
     held.callback(found.close)

@@ -7,6 +7,7 @@ a chain of blocks of 256 bytes of UTF-8, about 64 tokens; a length is its bytes 
 text itself is not kept. The re-encoded form is that of `hashed`.
 """
 
+from array import array
 from hashlib import blake2b
 from typing import Annotated
 
@@ -46,6 +47,18 @@ def chained_ids(text: bytes) -> list[int]:
     return ids
 
 
+def _without_text(call: _Call) -> tuple[float, int, int, "array[int]", str]:
+    """Time, tokens in and out, ids and session: a trace of many gigabytes is text for the most."""
+    text, answer = call.input.encode(), call.output.encode()
+    return (
+        call.timestamp,
+        max(1, len(text) // BYTES_PER_TOKEN) if text else 0,
+        max(1, len(answer) // BYTES_PER_TOKEN) if answer else 0,
+        array("q", chained_ids(text)),
+        call.session_id,
+    )
+
+
 def _knows(head: Head) -> bool:
     if head.json is None:
         return False
@@ -64,7 +77,7 @@ def _read(source: Source) -> Trace:
     decoder = msgspec.json.Decoder(_Call)
     columns = Columns(LMCACHE_BLOCK_TOKENS, ordered=False)
     calls = [
-        (where, decoded(decoder, raw, where, _EXPECTED, source.unread))
+        (where, *_without_text(decoded(decoder, raw, where, _EXPECTED, source.unread)))
         for path in source.paths
         for number, raw in lines(path)
         for where in [f"{path}:{number}"]
@@ -72,17 +85,10 @@ def _read(source: Source) -> Trace:
     if not calls:
         raise BadInput("the files hold no call", str(source.paths[0]), _EXPECTED)
     per_s = source.per_second("us")
-    begin = min(call.timestamp for _, call in calls)
-    for where, call in calls:
-        text, answer = call.input.encode(), call.output.encode()
-        columns.add(
-            where,
-            (call.timestamp - begin) / per_s,
-            max(1, len(text) // BYTES_PER_TOKEN) if text else 0,
-            max(1, len(answer) // BYTES_PER_TOKEN) if answer else 0,
-            runs_of(chained_ids(text)),
-            session=call.session_id,
-        )
+    begin = min(call[1] for call in calls)
+    for where, timestamp, inputs, outputs, ids, session in calls:
+        columns.add(where, (timestamp - begin) / per_s, inputs, outputs, runs_of(ids),
+                    session=session)  # fmt: skip
     notes = (
         "calls sorted by time: upstream's lines stand in the order in which calls ended",
         f"blocks are {BLOCK_BYTES} bytes of the prompt, lengths its bytes / {BYTES_PER_TOKEN}",

@@ -32,7 +32,10 @@ WINDOW_S = 600.0
 INPUT_TOKENS = (1_020, 4_142)
 OUTPUT_TOKENS = (129, 601)
 _RATE_MAX = 1e5
-_FILE_BYTES_MAX = 16 << 20
+_REQUESTS_MAX = 1 << 23
+"""Drawn in one window, of all clients; 14,000 a second."""
+_SHAPE_MIN = {"Gamma": 1e-4, "Weibull": 1e-2}  # below it, a Weibull's mean is no float
+_FILE_BYTES_MAX, _ARCHIVE_BYTES_MAX = 16 << 20, 1 << 29
 _EXPECTED = (
     "lines of start (s), requests/s, coefficient of variation, Gamma or Weibull (or nothing), "
     "shape and scale are expected"
@@ -66,7 +69,7 @@ def _rate(line: str, where: str) -> _Rate | None:
             raise ValueError
         if not fields[3] or not per_s:
             return None
-        if fields[3] not in ("Gamma", "Weibull") or not (1e-4 <= shape < 1e3 and scale > 0):
+        if not (_SHAPE_MIN.get(fields[3], math.inf) <= shape < 1e3 and scale > 0):
             raise ValueError
     except ValueError:
         raise BadInput(f"{line[:60]!r} is no rate", where, _EXPECTED) from None
@@ -88,12 +91,17 @@ def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
     archive = members(path)
     if archive is None:
         raise BadInput("is no tar archive", str(path), _EXPECTED)
-    texts, others = {}, 0
+    texts: dict[str, str] = {}
+    size = others = 0
     for name, file in archive:
-        if name.endswith(RATES_END):
-            texts[name] = _text(file, f"{path}:{name}")
-        else:
+        if not name.endswith(RATES_END):
             others += 1
+            continue
+        texts[name] = _text(file, f"{path}:{name}")
+        size += len(texts[name])
+        if size > _ARCHIVE_BYTES_MAX:
+            raise BadInput(f"more than {_ARCHIVE_BYTES_MAX >> 20} MiB of rates", str(path),
+                           "make an archive of one folder")  # fmt: skip
     for name in sorted(texts):
         rates = [
             _rate(line, f"{path}:{name}:{number}")
@@ -124,7 +132,7 @@ def _median_window(clients: list[list[_Rate]]) -> float:
     return ranked[(len(ranked) - 1) // 2][1]
 
 
-def _arrivals_s(random: np.random.Generator, rate: _Rate) -> Array:
+def _arrivals_s(random: np.random.Generator, rate: _Rate, where: str) -> Array:
     """Times in [0, WINDOW_S) of a renewal process with the recorded rate and shape."""
     mean = rate.shape if rate.family == "Gamma" else math.gamma(1 + 1 / rate.shape)
     times: list[Array] = []
@@ -135,6 +143,9 @@ def _arrivals_s(random: np.random.Generator, rate: _Rate) -> Array:
         steps = draw(rate.shape, size=count) / (mean * rate.per_s)
         times.append(now_s + np.cumsum(steps))
         now_s = float(times[-1][-1])
+        if len(times) * count > _REQUESTS_MAX:
+            raise BadInput(f"{_REQUESTS_MAX:,} draws of {rate.family} of shape {rate.shape} are "
+                           f"no {WINDOW_S:.0f} s", where, _EXPECTED)  # fmt: skip
     all_s = np.concatenate(times)
     return all_s[all_s < WINDOW_S]
 
@@ -152,6 +163,12 @@ def _lengths(
 def _read(source: Source) -> Trace:
     folder, clients, passed = _clients(source)
     start_s = _median_window(clients)
+    drawn = WINDOW_S * sum(one.per_s for rates in clients for one in rates
+                           if one.start_s == start_s)  # fmt: skip
+    if drawn > _REQUESTS_MAX:
+        raise BadInput(f"about {drawn:,.0f} requests in {WINDOW_S:.0f} s, more than "
+                       f"{_REQUESTS_MAX:,}", str(source.path), "give a folder of fewer clients",
+                       )  # fmt: skip
     columns = Columns(None, ordered=False)
     for number, rates in enumerate(clients):
         # A client's draws depend on its number alone: another client more or less moves nothing.
@@ -160,10 +177,10 @@ def _read(source: Source) -> Trace:
         for rate in rates:
             if rate.start_s != start_s:
                 continue
-            times_s = _arrivals_s(random, rate)
+            where = f"{source.path}:{folder}, client {number}"
+            times_s = _arrivals_s(random, rate, where)
             inputs = _lengths(random, traits[0], len(times_s), INPUT_TOKENS)
             outputs = _lengths(random, traits[1], len(times_s), OUTPUT_TOKENS)
-            where = f"{source.path}:{folder}, client {number}"
             for row in zip(times_s.tolist(), inputs.tolist(), outputs.tolist(), strict=True):
                 columns.add(where, *row)
     if not len(columns):

@@ -120,7 +120,8 @@ struct ofs_step {
 	uint32_t session;
 	uint32_t step;
 	uint32_t layer;
-	uint32_t selected_count; /* blocks the kernel reads, those of the HBM pool included */
+	uint32_t selected_count; /* blocks the kernel reads, those of the HBM pool included; no more
+	                          * than session_chunk_max and one that is not named yet */
 	uint32_t demand_count;
 	uint32_t score_count;    /* 0: no hint */
 	uint32_t waiter;         /* given back in OFS_ACTION_COMPLETE */

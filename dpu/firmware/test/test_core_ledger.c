@@ -123,6 +123,28 @@ test_records_are_not_overwritten(void)
 	ofs_core_close(f.core);
 }
 
+/* More blocks than any context has: are they counted as selected? */
+static void
+test_a_selection_is_of_one_context(void)
+{
+	struct ofs_core_config config = fixture_config(4);
+	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
+	struct ofs_step step = {.selected_count = config.session_chunk_max + 1};
+	struct ofs_ledger ledger;
+	struct fixture f;
+
+	fixture_open(&f, &config, &policy, 8);
+	step.session = f.session;
+	assert(ofs_core_step(f.core, 1, &step, NULL) == 0);
+	step.selected_count++;
+	assert(ofs_core_step(f.core, 2, &step, NULL) == -EINVAL);
+	step.selected_count = UINT32_MAX;
+	assert(ofs_core_step(f.core, 3, &step, NULL) == -EINVAL);
+	assert(ofs_core_ledger(f.core, OFS_NONE, &ledger) == 0);
+	assert(ledger.steps == 1 && ledger.selected == config.session_chunk_max + 1);
+	ofs_core_close(f.core);
+}
+
 int
 main(void)
 {
@@ -130,5 +152,6 @@ main(void)
 	test_late_and_what_the_host_saw();
 	test_nontrivial_and_retries();
 	test_records_are_not_overwritten();
+	test_a_selection_is_of_one_context();
 	return 0;
 }

@@ -28,6 +28,9 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 	if (ofs_session_check(core, step->session) || step->layer >= core->config.layer_count
 		|| step->demand_count > core->config.demand_max)
 		return -EINVAL;
+	/* A context is the blocks of a session, and one that is not named before it is full. */
+	if (step->selected_count > core->config.session_chunk_max + 1)
+		return -EINVAL;
 	s = &core->sessions[step->session];
 	if (step->score_count > s->count || ofs_granules_check(core, step))
 		return -EINVAL;

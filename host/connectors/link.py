@@ -10,6 +10,7 @@ from collections.abc import Callable
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.host.connectors.memory import READS_MAX
+from offstage.host.connectors.moves import Move, Shape, shape_of
 from offstage.host.control import Control
 from offstage.host.fabrics import DaemonFabric
 
@@ -34,6 +35,10 @@ class Link:
         self._back: threading.Thread | None = None
         self._stopped = threading.Event()
         self._take(connect(timeout_s))
+
+    def shape(self, move: Move) -> Shape:
+        """The parts of an object, in this daemon's blocks."""
+        return shape_of(move.size, self.payload, self.layers)
 
     def lose(self) -> None:
         """Nobody answers any more: leave, and try to come back."""

@@ -33,7 +33,6 @@ from offstage.host.connectors.moves import (
     Kind,
     Move,
     Piece,
-    Shape,
     State,
     contents,
     get_pieces,
@@ -46,7 +45,6 @@ from offstage.host.connectors.moves import (
     not_whole,
     put_pieces,
     refuse,
-    shape_of,
     tell_landed,
     tier_of,
 )
@@ -250,9 +248,9 @@ class Mover(Inbox):
         reply = self._link.control.sessions_open(
             texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s,
             meanwhile=meanwhile)  # fmt: skip
-        for move in [] if reply.deleted else [one for one in self._waiting if one.clears]:
-            self._waiting.remove(move)
-            self._end(move, State.REFUSED, "the drive does not take the delete; see its daemon")
+        for move in [] if reply.deleted else [*batch, *self._waiting]:
+            if move.clears:
+                move.failure = (State.REFUSED, "the drive does not take the delete; see its daemon")
         before = self._open = self._open - len(closing) - len(deleting)
         answers = zip(batch, reply.sessions, reply.keys, reply.stored_layers, strict=True)
         for move, session, keys, stored in answers:
@@ -281,12 +279,11 @@ class Mover(Inbox):
 
     # ---- one object ----
 
-    def _shape(self, move: Move) -> Shape:
-        return shape_of(move.size, self._link.payload, self._link.layers)
-
     def _start(self, move: Move) -> None:
         assert move.chain is not None
-        if move.clearing or move.kind is Kind.DELETE:
+        if move.failure is not None:
+            self._end(move, *move.failure)
+        elif move.clearing or move.kind is Kind.DELETE:
             self._clear(move, move.chain)
         elif move.kind is Kind.GET:
             self._start_get(move)
@@ -318,7 +315,7 @@ class Mover(Inbox):
     def _check_whole(self, move: Move) -> bool:
         """Whether the object is there, and of this size; else it has ended."""
         assert move.chain is not None
-        wrong = not_whole(move.chain.stored, self._shape(move))
+        wrong = not_whole(move.chain.stored, self._link.shape(move))
         if wrong is not None:
             self._end(move, *wrong)
         return wrong is None
@@ -328,7 +325,7 @@ class Mover(Inbox):
             self._end(move, State.DONE if chain.stored[0] else State.ABSENT, "")
         elif self._check_whole(move):
             if move.ahead:
-                self._link.fabric.hint(chain.session, guesses(self._shape(move), move.ahead))
+                self._link.fabric.hint(chain.session, guesses(self._link.shape(move), move.ahead))
             if move.hold_s > 0 and move.name not in self._leases:
                 chain.until_s, chain.busy = time.monotonic() + move.hold_s, False
                 self._leases[move.name] = chain
@@ -340,7 +337,7 @@ class Mover(Inbox):
         assert chain is not None and move.buffer is not None
         if not self._check_whole(move):
             return
-        shape = self._shape(move)
+        shape = self._link.shape(move)
         pieces = get_pieces(shape, move.buffer, move.cuts)
         move.sums = np.zeros(shape.blocks, np.uint64)
         chain.step += 1
@@ -373,7 +370,7 @@ class Mover(Inbox):
             if move.kind is Kind.GET:
                 self._count(move, got.ends.tolist())
                 land(move, piece, got)
-            elif is_head_of(move, self._shape(move), piece, got):
+            elif is_head_of(move, self._link.shape(move), piece, got):
                 move.rival = False  # its blocks are ours: what is missing of them is put again
             else:
                 refuse(move, errno.EEXIST)
@@ -387,7 +384,7 @@ class Mover(Inbox):
 
     def _start_put(self, move: Move) -> None:
         assert move.chain is not None
-        stored, shape = move.chain.stored, self._shape(move)
+        stored, shape = move.chain.stored, self._link.shape(move)
         if stored[-1] or any(map(gt, stored, shape.stored)) or is_ragged(stored, shape):
             self._clear_first(move)
             return
@@ -401,7 +398,7 @@ class Mover(Inbox):
         if move.chain is None or move.clearing or move.failure is not None or move.headed:
             return
         assert move.buffer is not None
-        shape = self._shape(move)
+        shape = self._link.shape(move)
         whole = move.filled < 0 or move.filled >= move.size
         ready = shape.blocks if whole else 1 + move.filled // self._link.payload
         if move.rival and not move.dropped:

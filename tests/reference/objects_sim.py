@@ -1,12 +1,14 @@
 """Clients of one daemon turn by turn: the connectors' movers, over a daemon that is a dict.
 
 Nothing runs by itself. `World.choose` says who goes on next: a mover by one turn, the daemon by one
-block of a call that is under way, a client's death, the loss of a block. So one list of choices is
-one order of everything.
+block of a call that is under way, or a fault: a client's death, a block that is lost or damaged, a
+full store, a drive that takes no delete, a daemon that starts again. So one list of choices is one
+order of everything.
 """
 
 import errno
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +18,20 @@ import pytest
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Fetch, FetchResult, Put
+from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import checksum
 from offstage.host.connectors import late as late_module
+from offstage.host.connectors import link as link_module
 from offstage.host.connectors import mover as mover_module
 from offstage.host.connectors import moves as moves_module
+from offstage.host.connectors.identity import head_of, sums_of
 from offstage.host.connectors.mover import Mover
-from offstage.host.connectors.moves import Kind, Move, State
+from offstage.host.connectors.moves import Chain, Kind, Move, State, shape_of
 
 PAYLOAD, LAYERS, SESSIONS = 64, 2, 16
 FROZEN_S = 1.0
+LEASED_S = 1e9  # longer than anything here takes
+TAIL_MAX = 2  # blocks that a daemon which starts again may not have any more
 NAME = b"an object's name"
 U8 = NDArray[np.uint8]
 Place = tuple[bytes, int, int]  # object, ordinal, layer
@@ -34,13 +41,18 @@ class Early(AssertionError):
     """A head was written before all other blocks were acknowledged."""
 
 
+class Behind(AssertionError):
+    """A block was put behind a head that was there, and is of another put."""
+
+
 @dataclass
 class Session:
-    """One object's, of one client."""
+    """One object's, of one client. `head`: what was there when it was opened."""
 
     client: int
     name: bytes
     chunks: int
+    head: bytes | None
 
 
 @dataclass
@@ -60,32 +72,49 @@ class Flight:
 
 @dataclass
 class World:
-    """The daemon, what it stores, and the clients by number."""
+    """The daemon, what it stores in the order in which it came, and the clients by number."""
 
     choose: Callable[[int], int]
     store: dict[Place, bytes] = field(default_factory=dict)
+    damaged: set[Place] = field(default_factory=set)
+    full: bool = False
+    lasting: bool = True  # what is deleted is gone from the drive too
+    deleted: dict[Place, bytes] = field(default_factory=dict)  # and is not
+    starts: int = 0
+    clients: int = 0
+    heads: dict[int, bytes] = field(default_factory=dict)  # of what each client puts
+    left: Counter[str] = field(default_factory=Counter)  # faults that may still come, by kind
     sessions: dict[int, Session] = field(default_factory=dict)
     flights: list[Flight] = field(default_factory=list)
     movers: dict[int, Mover] = field(default_factory=dict)
+    asking: tuple[Hashable, ...] = ()  # what a client waits for an answer to, within its turn
     number: int = 0
     now_s: float = 0.0
-    freezes: int = 0
-    """How often the daemon may yet be frozen for FROZEN_S."""
 
-    def client(self) -> Mover:
-        """One more client."""
-        number = len(self.movers)
-        found = Mover(lambda _: (Control(self, number), Wire(self, number)), lambda _: None, 1.0)
+    def client(self) -> int:
+        """One more client: its number."""
+        number, self.clients = self.clients, self.clients + 1
+
+        def connect(_: float) -> Any:
+            return Control(self, number, self.starts), Wire(self, number, self.starts)
+
+        found = Mover(connect, lambda _: None, 1.0)
         found._wake = Wake(self)  # type: ignore[assignment]
         self.movers[number] = found
-        return found
+        return number
 
     def turn(self, number: int) -> None:
         """One of a mover's thread."""
         self.now_s += 0.02
         found = self.movers[number]
+        lost = found._link.lost
         if found._take():
-            found._turn()
+            try:
+                found._turn()
+            except RunFailed as error:
+                found._lose(error)
+        if lost and found._link.lost:
+            found._link._found = found._link._connect(1.0)
 
     def one_block(self, number: int) -> None:
         """The daemon does one block of the calls under way."""
@@ -96,14 +125,43 @@ class World:
         if isinstance(flight.call, Put):
             data = flight.memory[row].tobytes()
             flight.call.checksums[row] = checksum(data)
-            flight.call.rcs[row] = 0 if there in (None, data) else -errno.EEXIST
-            self.store.setdefault(place, data)
+            flight.call.rcs[row] = self.put(place, data)
         elif there is None:
             flight.call.rcs[row] = -errno.ENOENT
+        elif place in self.damaged:  # it is dropped by the read that finds it
+            flight.call.rcs[row] = -errno.EBADMSG
+            self.forget(place)
         else:
             target = flight.memory[flight.rows[row]]
             target[: len(there)] = np.frombuffer(there, np.uint8)
             flight.call.lengths[row], flight.call.checksums[row] = len(there), checksum(there)
+
+    def answer(self, start: int) -> None:
+        """Whether the daemon that a client is logged in to is there."""
+        if start != self.starts:
+            raise RunFailed("it is gone", "the daemon", "start it")
+
+    def put(self, place: Place, data: bytes) -> int:
+        """First put wins. That a block is damaged nobody knows before it is read."""
+        there = self.store.get(place)
+        if there is None and self.full:
+            return -errno.ENOSPC
+        self.store.setdefault(place, data)
+        return 0 if there in (None, data) else -errno.EEXIST
+
+    def forget(self, place: Place) -> None:
+        del self.store[place]
+        self.damaged.discard(place)
+
+    # ---- faults ----
+
+    def faults(self) -> list[tuple[str, int]]:
+        """What may go wrong now."""
+        kinds = {"lose": range(len(self.store)), "damage": range(len(self.store)),
+                 "kill": sorted(self.movers), "fill": range(not self.full),
+                 "refuse": range(self.lasting), "freeze": range(1),
+                 "restart": range(min(TAIL_MAX, len(self.store)) + 1)}  # fmt: skip
+        return [(kind, number) for kind in kinds if self.left[kind] for number in kinds[kind]]
 
     def kill(self, number: int) -> None:
         """A client dies: its sessions are closed, and what it had sent is done or not."""
@@ -111,14 +169,85 @@ class World:
         self.flights = [one for one in self.flights if one.client != number]
         self.sessions = {one: it for one, it in self.sessions.items() if it.client != number}
 
-    def freeze(self, _: int = 0) -> None:
-        """The daemon does nothing for FROZEN_S; a client that waits for its answer looks up."""
-        self.freezes -= 1
-        self.now_s += FROZEN_S
-
     def lose(self, number: int) -> None:
         """A block is gone from the store, whoever has it open."""
-        del self.store[sorted(self.store)[number]]
+        self.forget(sorted(self.store)[number])
+
+    def damage(self, number: int) -> None:
+        """A block is not what was written."""
+        self.damaged.add(sorted(self.store)[number])
+
+    def fill(self, _: int) -> None:
+        """There is no room for a new block, until something is deleted."""
+        self.full = True
+
+    def refuse(self, _: int) -> None:
+        """From now on the drive takes no delete."""
+        self.lasting = False
+
+    def freeze(self, _: int) -> None:
+        """The daemon does nothing for FROZEN_S."""
+        self.now_s += FROZEN_S
+
+    def restart(self, number: int) -> None:
+        """The daemon ends and starts again, without so many of the blocks that came last, and with
+        what the drive did not delete."""
+        self.starts += 1
+        self.flights, self.sessions = [], {}
+        for place in list(self.store)[len(self.store) - number :]:
+            self.forget(place)
+        self.store = self.deleted | self.store
+        self.deleted = {}
+
+    # ---- what is there ----
+
+    def state(self) -> Hashable:
+        """All that what comes depends on, but for how the clients' operations ended: of two orders
+        that came to the same state, one has to be gone on with. Names of sessions are no part of
+        it, and times only by what is left."""
+        of_client = Counter[int]()
+        names = dict[int, tuple[int, int]]()
+        for number, one in self.sessions.items():
+            of_client[one.client] += 1
+            names[number] = (one.client, of_client[one.client])
+        sessions = [(names[number], one.chunks, one.head) for number, one in self.sessions.items()]
+        flights = [(type(one.call), names.get(one.session), one.layer, *one.ordinals, *one.left,
+                    one.call.rcs.tobytes(), one.call.checksums.tobytes(),
+                    b"" if isinstance(one.call, Put) else one.memory.tobytes())
+                   for one in self.flights]  # fmt: skip
+        asking = tuple(names.get(one, one) if isinstance(one, int) else one for one in self.asking)
+        return (tuple(self.store.items()), frozenset(self.damaged), self.full, self.lasting, asking,
+                tuple(self.deleted.items()), *self.left.values(),
+                tuple(sessions), tuple(flights), tuple((number, *self._mover(one, names))
+                                      for number, one in self.movers.items()))  # fmt: skip
+
+    def _mover(self, mover: Mover, names: dict[int, tuple[int, int]]) -> Iterator[Hashable]:
+        link = mover._link
+        yield link.lost, link._found is None, vars(link.control)["start"] == self.starts
+        yield mover._open
+        yield tuple(names.get(one) for one in (*mover._closing, -1, *mover._deleting))
+        yield len(mover._asked), len(mover._waiting), mover._calls.ready, mover._calls.flying
+        for until_s, _, bounded in mover._deadlines._heap:
+            yield self._left(until_s), getattr(bounded(), "kind", None)
+        for move in [*mover._live.values(), *mover._asked]:
+            yield (move.kind, move.sent, move.headed, move.rival, move.clearing, move.chunks,
+                   move.clears, move.calls, move.failure, tuple(move.pieces), move.sums.tobytes(),
+                   self._left(move.clear_until_s), self._left(move.until_s),
+                   None if move.head is None else move.head.tobytes())  # fmt: skip
+            if move.kind is Kind.GET and move.buffer is not None:
+                yield move.buffer.tobytes()
+            yield self._chain(move.chain, names)
+        for chain in mover._leases.values():
+            yield self._chain(chain, names)
+
+    def _left(self, until_s: float) -> int:
+        """In ms; what is far away is far away."""
+        return min(round(1000 * (until_s - self.now_s)), 10**6) if until_s else -1
+
+    def _chain(self, chain: Chain | None, names: dict[int, tuple[int, int]]) -> Hashable:
+        if chain is None:
+            return None
+        return names.get(chain.session), tuple(chain.stored), self._left(chain.until_s), chain.busy
 
     def stored(self, session: Session) -> bytes:
         counts = [sum((session.name, chunk, layer) in self.store for layer in range(LAYERS))
@@ -126,10 +255,16 @@ class World:
         return np.array(counts, "<u4").tobytes()
 
     def close(self, session: int, *, delete: bool) -> None:
+        """Chunks that another session names stay."""
         gone = self.sessions.pop(session)
-        if delete and all(one.name != gone.name for one in self.sessions.values()):
-            self.store = {place: data for place, data in self.store.items()
-                          if place[0] != gone.name or place[1] >= gone.chunks}  # fmt: skip
+        kept = max((one.chunks for one in self.sessions.values() if one.name == gone.name),
+                   default=0)  # fmt: skip
+        for place in list(self.store) if delete else []:
+            if place[0] == gone.name and kept <= place[1] < gone.chunks:
+                if not self.lasting:
+                    self.deleted[place] = self.store[place]
+                self.forget(place)
+                self.full = False
 
 
 @dataclass
@@ -155,6 +290,7 @@ class Control:
 
     world: World
     client: int
+    start: int
     geometry: Any = field(
         default_factory=lambda: SimpleNamespace(payload_size_bytes=PAYLOAD, layer_count=LAYERS)
     )
@@ -164,9 +300,13 @@ class Control:
 
     def sessions_open(self, contents: list[bytes], closing: list[int], deleting: list[int],
                       meanwhile: Callable[[], bool], **_: Any) -> Any:  # fmt: skip
-        if self.world.freezes and self.world.choose(2):
-            self.world.freeze()
-            meanwhile()
+        self.world.asking = (self.client, *contents, *closing, -1, *deleting)
+        if self.world.left["freeze"] and self.world.choose(2):
+            self.world.left["freeze"] -= 1
+            self.world.freeze(0)
+            meanwhile()  # a client that waits for its answer looks up
+        self.world.asking = ()
+        self.world.answer(self.start)
         for number in closing:
             self.world.close(number, delete=False)
         for number in deleting:
@@ -175,11 +315,13 @@ class Control:
         for text in contents:
             self.world.number += 1
             made.append(self.world.number)
-            one = Session(self.client, text[:16], len(text) // 16)
+            one = Session(self.client, text[:16], len(text) // 16,
+                          self.world.store.get((text[:16], 0, 0)))  # fmt: skip
             self.world.sessions[self.world.number] = one
         keys = [bytes(text) for text in contents]
         stored = [self.world.stored(self.world.sessions[number]) for number in made]
-        return SimpleNamespace(sessions=made, keys=keys, stored_layers=stored, deleted=True)
+        return SimpleNamespace(sessions=made, keys=keys, stored_layers=stored,
+                               deleted=self.world.lasting or not deleting)  # fmt: skip
 
 
 @dataclass
@@ -188,13 +330,17 @@ class Wire:
 
     world: World
     client: int
+    start: int
     calls_max: int = 8
 
     def put_begin(self, session: int, layer: int, ordinals: Any, source: U8, **_: Any) -> Put:
+        self.world.answer(self.start)
         if 0 in ordinals.tolist():
             mine = [one for one in self.world.flights if one.session == session]
             if any(one.left for one in mine):
                 raise Early
+        if self.world.sessions[session].head not in (None, self.world.heads[self.client]):
+            raise Behind
         put = Put(len(source), None, (source,))
         self._begin(put, session, layer, ordinals, source, range(len(source)))
         return put
@@ -208,11 +354,13 @@ class Wire:
 
     def _begin(self, call: Any, session: int, layer: int, ordinals: Any, memory: U8,
                rows: Any) -> None:  # fmt: skip
+        self.world.answer(self.start)
         order = list(range(len(ordinals)))
         self.world.flights.append(Flight(self.client, call, session, layer, ordinals.tolist(),
                                          memory, list(rows), order))  # fmt: skip
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
+        self.world.answer(self.start)
         ended = [one for one in self.world.flights
                  if one.client == self.client and not one.left and not one.told]  # fmt: skip
         for one in ended:
@@ -253,8 +401,9 @@ def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
     clock = SimpleNamespace(monotonic=lambda: worlds[-1].now_s, sleep=sleep)
     for module in (late_module, mover_module, moves_module):
         monkeypatch.setattr(module, "time", clock)
-    threads = SimpleNamespace(Thread=NoThread)
-    monkeypatch.setattr(mover_module, "threading", threads)
+    threads = SimpleNamespace(Thread=NoThread, Event=SimpleNamespace)
+    for module in (mover_module, link_module):
+        monkeypatch.setattr(module, "threading", threads)
 
 
 @dataclass
@@ -270,11 +419,18 @@ class Asked:
     left: U8 | None = None
     """What the buffer held when the end was told."""
 
-    def submit(self, mover: Mover) -> None:
+    def submit(self, world: World) -> None:
+        """Ask the client's mover for it."""
+
         def ended(move: Move, state: State, what: str) -> None:
             self.state, self.left = state, self.data.copy()
 
+        if self.kind is Kind.PUT:
+            inline = shape_of(len(self.data), PAYLOAD, LAYERS).inline
+            head = head_of(len(self.data), sums_of(self.data[inline:], PAYLOAD))
+            world.heads[self.client] = head + self.data[:inline].tobytes()
         buffer = self.data if self.kind in (Kind.PUT, Kind.GET) else None
         size = 0 if self.kind is Kind.DELETE else len(self.data)
-        mover.submit([Move(self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s,
-                           within_s=self.within_s)])  # fmt: skip
+        move = Move(self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s,
+                    within_s=self.within_s)  # fmt: skip
+        world.movers[self.client].submit([move])

@@ -132,6 +132,7 @@ class _Request:
     hints: Hints
     until_s: float = 0.0  # what another engine prefills is waited for
     looked_s: float = 0.0
+    within_s: float = 0.0  # that look may take
     window: int = 1  # blocks that are looked for next, of those that another engine prefills
     found: int | None = None
     saved: int = 0
@@ -153,9 +154,9 @@ class Plans:
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
         computed; `events`: vLLM's subscribers are told what the tier has; `adapters`: which ones
-        vLLM holds, None: requests with one are left to vLLM. `patience_s`: what a lookup may take,
-        and a load until it is known how long computing takes, which then bounds it, but for
-        `patience_min_s`."""
+        vLLM holds, None: requests with one are left to vLLM. A load or lookup may take as long as
+        computing would, and `patience_min_s` in any case: `patience_s` until that is known, and a
+        lookup never longer."""
         self._client, self._block_tokens, self._size = client, block_tokens, size
         self._ranks = ranks
         self._parts: Counter[bytes] = Counter()  # of `_told`: how many workers have stored it
@@ -209,6 +210,7 @@ class Plans:
         assert self._client is not None
         keys = one.keys[first:] if count is None else one.keys[first : first + count]
         one.looked_s = time.monotonic()
+        one.within_s = min(self._patience_s, self._bound_s(one.request.num_tokens))
 
         def ended(completion: Completion) -> None:
             if State.LATE in completion.states:
@@ -226,9 +228,16 @@ class Plans:
                          if not other.begun and other is not one)  # fmt: skip
             due_s = before * self.choice.compute.fit[1] if self.choice.compute.known else 0.0
             self._client.prefetch(keys, sizes, lease_s=LEASE_S, due_s=due_s,
-                                  chance=one.hints.chance, tell=ended)  # fmt: skip
+                                  chance=one.hints.chance, tell=ended,
+                                  within_s=one.within_s)  # fmt: skip
         else:
-            self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended)
+            self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended, within_s=one.within_s)
+
+    def _bound_s(self, tokens: int) -> float:
+        """What computing so many takes, as far as that is known."""
+        if not self.choice.compute.known or self.choice.compute.fit[1] <= 0:
+            return self._patience_s
+        return max(self._patience_min_s, tokens * self.choice.compute.fit[1])
 
     def match(self, request: Any, computed: int) -> int | None:
         """Tokens beyond the first `computed` that the tier has and that are worth their fetch; None
@@ -241,7 +250,7 @@ class Plans:
             self._look(one, 0)
         last = (int(request.num_tokens) - 1) // self._block_tokens
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
-        if one.found is None and time.monotonic() - one.looked_s > self._patience_s:
+        if one.found is None and time.monotonic() - one.looked_s > one.within_s:
             one.found = 0  # nobody answers: it is computed
             self.counts["lookup_late"] += 1
         if one.found is None or expected:
@@ -303,10 +312,8 @@ class Plans:
         self._numbers += 1
         self._idle = not computed
         step, self._step = self._step, Step()
-        step.number, step.tokens, step.patience_s = self._numbers, tokens, self._patience_s
-        if self.choice.compute.known and self.choice.compute.fit[1] > 0:
-            computing_s = len(step.loads) * self._block_tokens * self.choice.compute.fit[1]
-            step.patience_s = max(self._patience_min_s, computing_s)
+        step.number, step.tokens = self._numbers, tokens
+        step.patience_s = self._bound_s(len(step.loads) * self._block_tokens)
         if self._loading:
             self._deciding[step.number], self._loading = self._loading, []
         return step

@@ -234,22 +234,27 @@ def test_a_lookup_that_nobody_answers_is_a_miss() -> None:
 
 
 def test_bounds_are_what_they_are_set_to() -> None:
-    """Is a load bounded by what was set until it is known how long computing takes, then by that
-    and by no less than what was set; a lookup as set; and is what is no time refused?"""
+    """Is a load, and a lookup, bounded by what was set until it is known how long computing takes,
+    then by that and by no less than what was set; and is what is no time refused?"""
     store = Store()
     plans = Plans(store, BLOCK, SIZE, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
     assert plans.plan({}, lambda _: []).patience_s == 60.0
+    plans.arrive(request("q", list(range(20))))
+    assert store.leases[-1]["within_s"] == 60.0
     for number in range(40):
         plans.choice.compute.learn(100 + number, 0.001 * (100 + number))
     assert plans.choice.compute.known
     for count, patience_s in ((1, 0.5), (1000, 1000 * BLOCK * 0.001)):
         plans._step.loads = [(b"k", 1)] * count
         assert plans.plan({}, lambda _: []).patience_s == pytest.approx(patience_s)
-    plans.arrive(request("r", list(range(20))))
-    plans._requests["r"].looked_s -= 30.0
-    assert plans.match(request("r", list(range(20))), 0) is None
-    plans._requests["r"].looked_s -= 60.0
-    assert plans.match(request("r", list(range(20))), 0) == 0
+    for name, count, within_s in (("short", 20, 0.5), ("r", 4000, 4.0), ("long", 80_000, 60.0)):
+        one = request(name, list(range(count)))
+        plans.arrive(one)
+        assert store.leases[-1]["within_s"] == pytest.approx(within_s)
+        if name == "r":
+            assert plans.match(one, 0) is None
+            plans._requests[name].looked_s -= within_s
+            assert plans.match(one, 0) == 0 and plans.counts["lookup_late"] == 1
     bounds = {"patience_s": 2, "patience_min_s": 0.1}
     assert _bounds_of({}) == BOUNDS and _bounds_of(bounds) == bounds
     for value in (0, -1.0, "1", True, float("inf"), float("nan")):

@@ -184,10 +184,7 @@ class _Run:
         room = self.room
         chosen = min(select_blocks, room)
         rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
-        wanted = round(options.pool_ratio * chosen * geometry.layer_count)
-        # Of two layers at once, where the next one's blocks come in while this one is computed.
-        due = chosen * (2 if options.ahead == "fetch" else 1)
-        pool = HbmPool(geometry, max(due, wanted) + geometry.layer_count, arrays, due)
+        pool = self._pool(chosen, arrays)
         decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
         before, guesses_before = self.control.ledger(), self.fabric.stats().get("guesses", 0)
         counted = device_counters(self.link)
@@ -251,6 +248,14 @@ class _Run:
                 *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
             ],
         )
+
+    def _pool(self, chosen: int, arrays: Arrays) -> HbmPool:
+        """The HBM pool of a selection of so many blocks."""
+        layers = self.geometry.layer_count
+        wanted = round(self.options.pool_ratio * chosen * layers)
+        # Of two layers at once, where the next one's blocks come in while this one is computed.
+        due = chosen * (2 if self.options.ahead == "fetch" else 1)
+        return HbmPool(self.geometry, max(due, wanted) + layers, arrays, due)
 
     def _steps(
         self,

@@ -73,7 +73,12 @@ def run(arguments: Sequence[str]) -> int:
         first = arguments[0] if arguments else ""
         app = build([first] if first in COMMANDS else list(COMMANDS))
         # Not standalone: usage errors come back as exceptions and are printed in one line too.
-        done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
+        try:
+            done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
+        except SystemExit as ended:  # the parser's answer to a broken pipe
+            if isinstance(ended.__context__, BrokenPipeError):
+                raise ended.__context__ from None
+            raise
         if done == Interrupted.exit_code:  # the parser makes a code of an interrupt
             raise KeyboardInterrupt
         outcome.code = done if isinstance(done, int) else 0

@@ -124,6 +124,9 @@ def one_line_errors() -> Iterator[Outcome]:
     a mistake of ours.
     """
     outcome = Outcome()
+    for name in ("stdout", "stderr"):  # closed by whoever started us: nobody listens
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal lacks becomes "?"
             stream.reconfigure(errors="replace")
@@ -228,7 +231,8 @@ def operator(
 
 
 def _complain(line: str, code: int) -> int:
-    sys.stderr.write(f"offstage: {printable(line)}\n")
+    with contextlib.suppress(OSError):  # nobody reads it; the exit code says it too
+        sys.stderr.write(f"offstage: {printable(line)}\n")
     return code
 
 

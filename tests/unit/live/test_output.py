@@ -1,7 +1,10 @@
 """Is what cannot be written, read or reached one line, and the right exit code?"""
 
+import contextlib
 import errno
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +17,13 @@ from offstage.testbeds.cli.common import one_line_errors
 
 ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
 
+ENTRY = "import sys; from offstage.testbeds.cli import main; main()"
+
 
 def offstage(
     *arguments: str, out: int, **environ: str
 ) -> "subprocess.CompletedProcess[str]":
-    code = "import sys; from offstage.testbeds.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], stdout=out, text=True,
+    return subprocess.run([sys.executable, "-c", ENTRY, *arguments], stdout=out, text=True,
                           stderr=subprocess.PIPE, check=False, timeout=120,
                           env={**os.environ, **environ})  # fmt: skip
 
@@ -44,6 +48,84 @@ def test_a_character_that_the_output_lacks_is_replaced(tmp_path: Path) -> None:
                     PYTHONUTF8="0", LC_ALL="C.UTF-8")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "t?.jsonl" in done.stdout
+
+
+SHORT = [["--help"], ["lab", "policies"], ["lab", "policies", "--format", "json"],
+         ["asic", "presets"], ["plan"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", SHORT, ids=" ".join)
+def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
+    """Of `| head`: no word, and exit code 0."""
+    read, write = os.pipe()
+    os.close(read)
+    done = offstage(*words, out=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("words", "code"), [*((one, 0) for one in SHORT), (["nonsense"], 2)])
+def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
+    """As of a service that is started without any."""
+    program = shlex.join([sys.executable, "-c", ENTRY, *words])
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(f"{program} {closed}", shell=True, capture_output=True, text=True,
+                              check=False, timeout=120)  # fmt: skip
+        assert done.returncode == code and "Traceback" not in done.stderr
+
+
+ENCODINGS = [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"},
+             {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("environ", ENCODINGS, ids=str)
+def test_every_command_prints_in_any_encoding(environ: dict[str, str]) -> None:
+    """Help of each command, with the characters of tables and plots, and what is cheap to run."""
+    code = (
+        "import sys; from offstage.testbeds.cli import COMMANDS, build, run\n"
+        "import typer\n"
+        "def each(group, words):\n"
+        "    for name, one in sorted(getattr(group, 'commands', {}).items()):\n"
+        "        yield [*words, name, '--help']\n"
+        "        yield from each(one, [*words, name])\n"
+        "every = list(each(typer.main.get_group(build(list(COMMANDS))), []))\n"
+        "assert len(every) > 60, len(every)\n"
+        f"every += {SHORT!r}\n"
+        "print('\\u2192 \\u2588'.encode(sys.stdout.encoding, 'replace'))\n"
+        "for words in every: assert run(words) == 0, words\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False,
+                          timeout=300, env={**os.environ, **environ})  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+
+
+LONG = {
+    "bench core": ["bench", "core"],
+    "demo": ["demo", "--storage", "emulated", "--out", "{}/out"],
+    "host calibrate": ["host", "calibrate", "--out", "{}/cost.json"],
+    "a trace of a pipe": ["trace", "info", "{}/pipe"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> None:
+    """Of a long command, at whatever it is by then."""
+    os.mkfifo(tmp_path / "pipe")
+    holds = os.open(tmp_path / "pipe", os.O_RDWR)
+    words = [one.format(tmp_path) for one in LONG[case]]
+    started = "import sys; from offstage.testbeds.cli import main; print(flush=True); main()"
+    with subprocess.Popen([sys.executable, "-c", started, *words], stdout=subprocess.PIPE,
+                          text=True, stderr=subprocess.PIPE,
+                          start_new_session=True) as process:  # fmt: skip
+        assert process.stdout is not None
+        process.stdout.readline()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(3.0)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    os.close(holds)
+    assert process.returncode == 130 and "Traceback" not in said
+    assert "interrupted" in said.strip().splitlines()[-1]
 
 
 def test_json_without_bottom_is_one_line(

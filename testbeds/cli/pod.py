@@ -70,7 +70,8 @@ def status(
     form: FormatOption = Format.text,
 ) -> None:
     """The map, each member's share of the segments, whether its daemon answers, and what all of
-    them together served."""
+    them together served. Exit code 3 where none answers."""
+    from offstage.bindings.errors import NoAnswer
     from offstage.dpu.pod.history import told
     from offstage.dpu.pod.membership import open_membership
     from offstage.testbeds.live.pod_status import pod_report
@@ -90,6 +91,10 @@ def status(
     if seen:
         result["pod"] = pod_report(found, seen)
     emit(result, form, table(result))
+    if found.readable and not any(
+        result["members"][member.name]["answers"].startswith("yes") for member in found.readable
+    ):
+        raise NoAnswer("no member answers", place, "start their daemons, or give --runtime-dir")
 
 
 @pod.command()
@@ -202,8 +207,9 @@ def purge(
     """Drop all that is archived of a tenant at every member, under an epoch of its own.
 
     Members under a lease carry it out by themselves, and end the tenant's connections for it; the
-    others are told. Exit code 1, and who it is, where a member has not carried it out."""
-    from offstage.bindings.errors import OffstageError, RunFailed
+    others are told. Exit code 1, and who it is, where a member has not carried it out; 3 where
+    none answers."""
+    from offstage.bindings.errors import NoAnswer, OffstageError, RunFailed
     from offstage.dpu.pod.fence import deletion_holds
     from offstage.dpu.pod.history import keeps
     from offstage.dpu.pod.map import deleted
@@ -239,8 +245,11 @@ def purge(
                         "see offstage pod status, then give the same command again")  # fmt: skip
     if not deletion_holds(found.deleted[tenant], names, carried_out):
         left = ", ".join(name for name in names if name not in carried_out)
-        raise RunFailed(f"{left}: not carried out there", f"tenant {tenant}",
-                        "give the same command again when it answers")  # fmt: skip
+        answered = carried_out or any("left" not in one for one in result["members"].values())
+        raise (RunFailed if answered else NoAnswer)(
+            f"{left}: not carried out there", f"tenant {tenant}",
+            "give the same command again when it answers",
+        )  # fmt: skip
 
 
 @pod.command()

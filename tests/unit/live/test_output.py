@@ -5,6 +5,7 @@ import errno
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
     """As of a service that is started without any."""
     program = shlex.join([sys.executable, "-c", ENTRY, *words])
     for closed in (">&-", "2>&-", ">&- 2>&-"):
-        done = subprocess.run(f"{program} {closed}", shell=True, capture_output=True, text=True,
+        done = subprocess.run(["sh", "-c", f"{program} {closed}"], capture_output=True, text=True,
                               check=False, timeout=120)  # fmt: skip
         assert done.returncode == code and "Traceback" not in done.stderr
 
@@ -154,6 +155,62 @@ def test_nobody_there_is_exit_3(
     assert run(["dpu", "status", *options]) == 3
     assert what in capsys.readouterr().err
     assert (Unreachable.exit_code, NoAnswer.exit_code) == (3, 3)
+
+
+def test_a_pod_that_is_down_is_exit_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each command that asks its members, after what it has to show."""
+    pod = str(tmp_path / "pod.toml")
+    for name in ("a", "b"):
+        assert run(["pod", "add", pod, name, f"ipc://{tmp_path}/{name}/control"]) == 0
+    capsys.readouterr()
+    here = ["--runtime-dir", str(tmp_path)]
+    assert run(["pod", "status", pod, *here, "--format", "json"]) == 3
+    shown = capsys.readouterr()
+    assert '"answers": "no: ' in shown.out and "no member answers" in shown.err
+    assert run(["pod", "purge", pod, "lab", *here]) == 3
+    sizes = ["--geometry", "tiny", "--context-tokens", "4096", "--steps", "4"]
+    assert run(["pod", "run", pod, *here, *sizes]) == 3
+    assert run(["pod", "status", "etcd:127.0.0.1:1"]) == 3
+
+
+OTHER = 30_001  # a number that no user need have
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
+@pytest.mark.parametrize(("folder_mode", "socket_mode", "what"), [
+    (0o755, 0o600, f"the daemon there is of user {OTHER}, and user {OTHER + 1} may not use"),
+    (0o700, 0o600, f"user {OTHER + 1} may not look into the folder of its socket"),
+])  # fmt: skip
+def test_another_users_daemon_is_told_by_name(
+    tmp_path: Path, folder_mode: int, socket_mode: int, what: str
+) -> None:
+    """And is bad input: a second try does not help."""
+    from offstage.host.reached import why_silent
+    from offstage.testbeds.beds.child import Child
+
+    at = tmp_path
+    while at != at.parent:  # the way there is open to all, as /run and /tmp are
+        at.chmod(at.stat().st_mode | 0o011)
+        at = at.parent
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(theirs / "control"))
+        daemon.listen()
+        for path, mode in ((theirs / "control", socket_mode), (theirs, folder_mode)):
+            os.chown(path, OTHER, OTHER)
+            path.chmod(mode)
+
+        def told() -> dict[str, object]:
+            error = why_silent(set(), f"ipc://{theirs}/control", "")
+            return {"code": error.exit_code, "line": str(error)}
+
+        child = Child(OTHER + 1, told)
+        found = child.line()
+        assert child.end() == 0
+    assert found["code"] == 2 and what in str(found["line"])
 
 
 @pytest.mark.parametrize("error", [

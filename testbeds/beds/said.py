@@ -65,5 +65,6 @@ def ask(
         said, complaint = out.read(BYTES_MAX + 1), err.read().decode(errors="replace")
     if what:
         name = Path(words[0]).name
-        raise RunFailed(f"{name} {what}: {last_line(complaint)}", where, mend)
+        why = complaint if complaint.strip() else said[:_PIECE_BYTES].decode(errors="replace")
+        raise RunFailed(f"{name} {what}: {last_line(why)}", where, mend)
     return said, complaint

@@ -83,6 +83,13 @@ def test_a_program_that_does_not_start_or_end(tmp_path: Path) -> None:
         ask([str(script(tmp_path / "slow", "import time; time.sleep(60)"))], "here", "", 0.01)
 
 
+def test_a_program_that_complains_where_it_prints() -> None:
+    """As fio does: is that the reason?"""
+    words = [sys.executable, "-c", "import sys; print('no such pool'); sys.exit(3)"]
+    with pytest.raises(RunFailed, match="ended with 3: no such pool"):
+        ask(words, "here", "run it", 60)
+
+
 def test_fio(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program.rename(tmp_path / "fio")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

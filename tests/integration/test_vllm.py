@@ -1,6 +1,7 @@
 """vLLM on the tier: is what it generates the same with and without, and is less computed?"""
 
 import json
+import signal
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,31 @@ def test_what_is_generated_is_the_same_with_the_tier(
             tier.process.kill()
             tier.process.wait()
             assert second.ask(*prompts) == expected
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_no_request_waits_for_the_load_of_another(
+    python: Path, model: Path, tmp_path: Path
+) -> None:
+    """The daemon is frozen while a request loads from it: does another one, which came with it, end
+    first, and are the tokens of both what they were? And afterwards, is it loaded?"""
+    bounds = {"patience_s": 10.0, "patience_min_s": 10.0, "timeout_s": 60.0}
+    with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, **bounds) as one:
+        expected = one.ask(prompt(0), prompt(1))["tokens"]
+        until(lambda: bool(one.ask(prompt(0), read=FULL // BLOCK - 1) == "done"))
+        other = one.ask(prompt(2))["tokens"]
+        try:
+            frozen = one.ask(prompt(0), prompt(3), stop=tier.process.pid)
+        finally:
+            tier.process.send_signal(signal.SIGCONT)
+        assert frozen["order"] == [1, 0] and frozen["reused"] == [0, 0]
+        assert frozen["tokens"][0] == expected[0]
+        counts = one.ask(metrics=1)
+        assert counts["vllm:offstage_load_late_blocks"] == FULL // BLOCK
+        until(lambda: bool(one.ask(prompt(0), read=0) == "done"))
+        again = one.ask(prompt(0), prompt(1), prompt(2))
+        assert again == {"tokens": [*expected, *other], "reused": [FULL] * 3}
 
 
 @pytest.mark.engine

@@ -7,6 +7,9 @@ how many of each prompt were not computed, and the seconds to each one's first t
 that begin with MARK are answers. With `adapter`, a name, number and path, all of a line's prompts
 are computed with that LoRA adapter.
 
+`stop` stops the process of that number, the daemon, when the next load apart from steps begins, and
+the answer says in which order the prompts ended.
+
 `truncate` makes the object of that block of the first prompt one byte long before (of several
 workers the last one's), `rot` has the next load of such an object fail, `forget` empties vLLM's own
 cache. The answer to `read` is how a read of such an object ends, that to `metrics` the counters of
@@ -14,6 +17,8 @@ this connector in Prometheus, and that to `decisions` what was fetched or comput
 """
 
 import json
+import os
+import signal
 import sys
 from typing import Any
 
@@ -71,6 +76,20 @@ def rot(llm: Any, place: int, tokens: list[int]) -> None:
     copies._client = Rotten()
 
 
+def stop(pid: int) -> None:
+    """The daemon is frozen when it is asked for the next load that no step waits for."""
+    apart = worker_side()._copies._apart
+    client = apart._client
+
+    class Stopping:
+        def get(self, *args: Any, **more: Any) -> int:
+            apart._client = client
+            os.kill(pid, signal.SIGSTOP)
+            return int(client.get(*args, **more))
+
+    apart._client = Stopping()
+
+
 def worker_side() -> Any:
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
@@ -96,6 +115,8 @@ def main() -> None:
             truncate(llm, asked["truncate"], asked["prompts"][0])
         if "rot" in asked:
             rot(llm, asked["rot"], asked["prompts"][0])
+        if "stop" in asked:
+            stop(asked["stop"])
         if "read" in asked:
             print(MARK + json.dumps(read(llm, asked["read"], asked["prompts"][0])), flush=True)
             continue
@@ -116,6 +137,9 @@ def main() -> None:
         answer = {"tokens": [list(one.outputs[0].token_ids) for one in ended],
                   "reused": [one.num_cached_tokens for one in ended],
                   "first_s": [one.metrics.first_token_latency for one in ended]}  # fmt: skip
+        if "stop" in asked:
+            at = [one.metrics.last_token_ts for one in ended]
+            answer["order"] = sorted(range(len(at)), key=at.__getitem__)
         print(MARK + json.dumps(answer), flush=True)
 
 

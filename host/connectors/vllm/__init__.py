@@ -86,8 +86,9 @@ class Connector:
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that the tier has; they are loaded within the step."""
-        return self._plans.match(request, num_computed_tokens), False
+        """Tokens that the tier has, and whether vLLM goes on with others while they are loaded."""
+        tokens = self._plans.match(request, num_computed_tokens)
+        return tokens, bool(tokens) and self._plans.is_apart(request)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Blocks for what was matched."""
@@ -162,6 +163,10 @@ class Connector:
     def wait_for_save(self) -> None:
         """The step is over; what it saves is stored while vLLM goes on."""
         self._copies.end(self._connector_metadata)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[None, set[str] | None]:
+        """Requests whose loads have ended that no step waited for."""
+        return None, self._copies.landed() or None
 
     def build_connector_worker_meta(self) -> Report:
         """What became of the step, for the scheduler's side."""

@@ -14,71 +14,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Condition
 from typing import Any
 
 import numpy as np
 
 from offstage.bindings.errors import BadInput
-from offstage.host.connectors.objects import Completion, ObjectClient, State, Stream
+from offstage.host.connectors.objects import Completion, ObjectClient, Stream
+from offstage.host.connectors.vllm.loads import LOAD_BYTES, Apart, Load
 from offstage.host.connectors.vllm.plans import Report, Step, shards
 
 __all__ = ["Copies"]
 
-LOAD_BYTES = 256 << 20  # read at once; what is more is read before the step, so much at a time
 SAVE_BYTES = 512 << 20  # on their way to the tier; what comes beyond is not saved
-
-
-class _Load:
-    """Objects on their way into vLLM's blocks. They land in memory of their own, which the object
-    client keeps until they have ended, at `until_s` at the latest. The worker itself waits no
-    longer either, whatever holds the client's thread up: what comes later is written nowhere else.
-    """
-
-    def __init__(
-        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int],
-        until_s: float,
-    ) -> None:  # fmt: skip
-        self.blocks, self._until_s, self.late = blocks, until_s, False
-        self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
-        self._there = Condition()
-        self._lost: list[frozenset[int]] = []
-        self._done: list[bool] | None = None
-        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended,
-                   within_s=until_s - time.monotonic())  # fmt: skip
-
-    def _landed(self, part: int, lost: frozenset[int]) -> None:
-        with self._there:
-            self._lost.append(lost)
-            self._there.notify()
-
-    def _ended(self, completion: Completion) -> None:
-        with self._there:
-            self._done = completion.done
-            self.late |= State.LATE in completion.states
-            self._there.notify()
-
-    def rows(self, part: int) -> list[int]:
-        """Wait for a part: the objects that have it."""
-        with self._there:
-            if not self._wait(lambda: len(self._lost) > part):
-                return []
-            return [row for row in range(len(self.blocks)) if row not in self._lost[part]]
-
-    def lost(self) -> set[int]:
-        """Wait for the end: blocks that did not load."""
-        with self._there:
-            if not self._wait(lambda: self._done is not None) or self._done is None:
-                return set(self.blocks)
-            ends = zip(self.blocks, self._done, strict=True)
-            return {block for block, done in ends if not done}
-
-    def _wait(self, true: Callable[[], bool]) -> bool:
-        """Whether it came in time; what is late once stays so, since parts of it were left out."""
-        left_s = max(0.0, self._until_s - time.monotonic())
-        came = self._there.wait_for(true, left_s)  # `_ended` may say meanwhile that it is late
-        self.late = self.late or not came
-        return not self.late
 
 
 @dataclass
@@ -108,10 +55,14 @@ class Copies:
         self._layers: list[Any] = []
         self._cuts: list[int] = []
         self._failed: set[int] = set()  # in this step
+        self._apart = None if client is None else Apart(client, size)
+        self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
+        self._over: set[str] = set()  # requests whose loads apart have ended
+        self._landed: list[tuple[str, int, float]] = []
         self._bad: set[int] = set()  # until the scheduler has taken note
         self._saving: set[bytes] = set()
         self._stored: deque[bytes] = deque()
-        self._load: _Load | None = None
+        self._load: Load | None = None
         self._saves: list[_Save] = []
         self._step: Step | None = None  # whose saves have begun
         self._loaded = self._saved = 0  # layers of this step
@@ -136,8 +87,16 @@ class Copies:
     # ---- loads ----
 
     def load(self, step: Step) -> None:
-        """Begin this step's loads; without layers, or where they are many, they are waited for."""
+        """Begin this step's loads; without layers, or where they are many, they are waited for. And
+        those that no step waits for."""
         self._bad -= step.noted
+        for request, loads, patience_s in step.apart:
+            blocks = [block for _, block in loads]
+            if self._apart is None or not step.holds():
+                self._end_apart(request, set(blocks), len(blocks), 0.0)
+            else:
+                keys = self._names([key for key, _ in loads])
+                self._apart.add(request, keys, blocks, patience_s, self._cuts)
         if not step.loads:
             return
         if self._client is None or not step.holds():
@@ -149,12 +108,30 @@ class Copies:
             self._end_load()
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
-            self._load = _Load(self._client, keys, [block for _, block in loads], self._cuts,
+            self._load = Load(self._client, keys, [block for _, block in loads], self._cuts,
                                until_s)  # fmt: skip
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
         if not self._by_layer:
             self._end_load()
+
+    def landed(self) -> set[str]:
+        """After a step: requests whose loads apart have ended; what came is in vLLM's memory."""
+        for request, load, took_s in self._apart.ended(self._cuts) if self._apart else []:
+            for layer in range(len(self._layers)):
+                self._copy_in(load, layer)
+            self._end_apart(request, load.lost(), len(load.blocks), took_s)
+            if load.late:
+                self.counts["load_late_blocks"] += len(load.blocks)
+        over, self._over = self._over, set()
+        return over
+
+    def _end_apart(self, request: str, lost: set[int], count: int, took_s: float) -> None:
+        self._apart_failed |= lost
+        self.counts["load_failed_blocks"] += len(lost)
+        self._landed.append((request, count * self._size, took_s))
+        if took_s >= 0:
+            self._over.add(request)
 
     def wait_for(self, layer: int) -> None:
         """This layer's part of the loads is in vLLM's memory after that, and of those before it."""
@@ -167,7 +144,7 @@ class Copies:
                 self._end_load()
             self._waited_s += time.monotonic() - since_s
 
-    def _copy_in(self, load: _Load, layer: int) -> None:
+    def _copy_in(self, load: Load, layer: int) -> None:
         import torch
 
         rows = load.rows(layer)
@@ -305,14 +282,15 @@ class Copies:
 
     def failed(self) -> set[int]:
         """Blocks that did not load, once."""
-        failed, self._failed = self._failed, set()
+        failed = self._failed | self._apart_failed
+        self._failed, self._apart_failed = set(), set()
         return failed
 
     def report(self, step: Step) -> Report:
         """Of the step that has ended."""
         stored = [self._stored.popleft() for _ in range(len(self._stored))]
         report = Report(step.number, step.tokens, self._loaded_bytes, self._waited_s, self._took_s,
-                        stored)  # fmt: skip
+                        stored, self._landed)  # fmt: skip
         self.counts["load_wait_seconds"] += self._waited_s  # type: ignore[assignment]
-        self._loaded_bytes, self._waited_s = 0, 0.0
+        self._loaded_bytes, self._waited_s, self._landed = 0, 0.0, []
         return report

@@ -68,6 +68,8 @@ class Step:
 
     loads: list[tuple[bytes, int]] = field(default_factory=list)
     """Key and block."""
+    apart: list[tuple[str, list[tuple[bytes, int]], float]] = field(default_factory=list)
+    """By request: loads that no step waits for, and in how many seconds they have to be there."""
     saves: list[tuple[list[bytes], list[int]]] = field(default_factory=list)
     """By request: keys of its last blocks that are full now, and all blocks up to them."""
     noted: set[int] = field(default_factory=set)
@@ -95,12 +97,14 @@ class Report:
     took_s: float = 0.0
     stored: list[bytes] = field(default_factory=list)
     """Blocks of which this worker's part is stored; of all workers, once for each of them."""
+    landed: list[tuple[str, int, float]] = field(default_factory=list)
+    """Of loads apart: the request, bytes, and with its last ones the seconds of all (else -1)."""
 
     def aggregate(self, other: "Report") -> "Report":
         """Of two workers, which wait for each other in every layer."""
         return Report(self.number, self.tokens, self.loaded_bytes + other.loaded_bytes,
                       max(self.waited_s, other.waited_s), max(self.took_s, other.took_s),
-                      self.stored + other.stored)  # fmt: skip
+                      self.stored + other.stored, self.landed + other.landed)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,16 @@ class Gone:
     """A block that the tier had, and has no more."""
 
     block_hash: Any
+
+
+@dataclass
+class _Landing:
+    """A load that no step waits for, and so many workers whose part has not ended."""
+
+    decision: Decision
+    workers: int
+    loaded_bytes: int = 0
+    took_s: float = 0.0
 
 
 @dataclass
@@ -140,6 +154,7 @@ class _Request:
     decision: Decision | None = None
     asked: int = 0
     begun: bool = False
+    apart: bool = False
 
 
 class Plans:
@@ -168,7 +183,9 @@ class Plans:
         self._step = Step()
         self._numbers = 0
         self._idle = True
+        self._running: set[str] = set()  # in the last step
         self._loading: list[Decision] = []
+        self._landing: dict[str, _Landing] = {}
         self._deciding: dict[int, list[Decision]] = {}
         self._events: deque[Saved | Gone] | None = deque() if events else None
         self._told: dict[bytes, Saved | None] = {}
@@ -262,9 +279,19 @@ class Plans:
         tokens = max(0, min(one.found, last) * self._block_tokens - computed)
         if tokens and (one.decision is None or one.decision.tokens != tokens):
             waiting = len(self._step.loads) * self._block_tokens
+            waiting += sum(other.decision.tokens for other in self._landing.values())
             one.decision = self.choice.decide(tokens, waiting)
             one.decision.fetched |= not self._choose
         return tokens if one.decision is not None and one.decision.fetched else 0
+
+    def is_apart(self, request: Any) -> bool:
+        """Whether what was matched is loaded while vLLM goes on, and not within the step: others
+        would wait for it too."""
+        one = self._requests.get(request.request_id)
+        if one is None:
+            return False
+        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
+        return one.apart
 
     def _is_expected(self, one: _Request, last: int) -> bool:
         """Whether blocks are still to come from an engine that prefills them. The next one is
@@ -285,8 +312,21 @@ class Plans:
         if one is not None and tokens > 0:
             last = one.first + tokens // self._block_tokens
             pairs = zip(one.keys[one.first : last], blocks[one.first : last], strict=True)
-            self._step.loads.extend(pairs)
             self.counts["fetched_tokens"] += tokens
+            if not one.apart:
+                self._step.loads.extend(pairs)
+                return
+            self._step.apart.append((request.request_id, list(pairs), self._bound_s(tokens)))
+            self._check_adapter(one)
+            if one.decision is not None:
+                self.counts["matched_tokens"] += 0 if one.begun else one.decision.tokens
+                self._landing[request.request_id] = _Landing(one.decision, self._ranks)
+                one.decision = None
+
+    def _check_adapter(self, one: _Request) -> None:
+        """The worker looks whether it is still what the keys name."""
+        if one.adapter is not None and one.adapter not in self._step.adapters:
+            self._step.adapters.append(one.adapter)
 
     def plan(self, computed: dict[str, int], blocks_of: Callable[[str], list[int]],
              tokens: int = 0) -> Step:  # fmt: skip
@@ -297,8 +337,7 @@ class Plans:
             if one is None:
                 continue
             self._begin(one)
-            if one.adapter is not None and one.adapter not in self._step.adapters:
-                self._step.adapters.append(one.adapter)
+            self._check_adapter(one)
             known = one.request.all_token_ids
             full = min(count, len(known)) // self._block_tokens
             if one.hints.share_tokens >= 0:
@@ -310,7 +349,9 @@ class Plans:
                 self._will_tell(one, full)
                 one.saved = full
         self._numbers += 1
-        self._idle = not computed
+        self._idle, self._running = not computed, set(computed)
+        if self._idle and self._landing:
+            time.sleep(IDLE_S)  # vLLM asks again at once
         step, self._step = self._step, Step()
         step.number, step.tokens = self._numbers, tokens
         step.patience_s = self._bound_s(len(step.loads) * self._block_tokens)
@@ -338,6 +379,8 @@ class Plans:
             self.choice.compute.learn(report.tokens, computed_s)
         if report.loaded_bytes:
             self.choice.fetch.learn(report.loaded_bytes, report.waited_s)
+        for request_id, loaded_bytes, took_s in report.landed:
+            self._learn_landed(request_id, loaded_bytes, took_s)
         ended = self._deciding.pop(report.number, [])
         fetched = sum(one.tokens for one in ended if one.fetched)
         for one in ended:
@@ -351,6 +394,19 @@ class Plans:
                 self._parts[key] += 1
                 if self._parts[key] == self._ranks:
                     self._events.append(saved)
+
+    def _learn_landed(self, request_id: str, loaded_bytes: int, took_s: float) -> None:
+        one = self._landing.get(request_id)
+        if one is None:
+            return
+        one.loaded_bytes += loaded_bytes
+        one.took_s = max(one.took_s, took_s)
+        one.workers -= took_s >= 0
+        if one.workers == 0:
+            del self._landing[request_id]
+            self.choice.fetch.learn(one.loaded_bytes, one.took_s)
+            self.choice.ended(one.decision, one.took_s)
+            self.counts["regret_seconds"] += one.decision.regret_s  # type: ignore[assignment]
 
     def fail(self, blocks: set[int], blocks_of: Callable[[str], list[int]]) -> None:
         """These blocks did not load: they are computed, and then saved again."""
@@ -367,6 +423,7 @@ class Plans:
     def finish(self, request: Any) -> None:
         """Forget a request; its KV is kept, or asked back, as its hints say."""
         one = self._requests.pop(request.request_id, None)
+        self._landing.pop(request.request_id, None)
         if one is None:
             return
         self._release(one)

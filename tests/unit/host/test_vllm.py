@@ -310,6 +310,44 @@ def test_a_pause_keeps_and_asks_back() -> None:
     assert store.leases[-1] == {"lease_s": 60.0, "due_s": 3.0, "chance": 1.0}
 
 
+def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
+    """Beside another one that waits or runs: is it loaded apart, with a bound of its own, and when
+    all workers have their part, is learned from it what its fetch took?"""
+    store, tokens = Store(), list(range(13))
+    store.stored.update(shards(chain(tokens, BLOCK, salt_of(request("r", []))), 2))
+    plans = Plans(store, BLOCK, SIZE, ranks=2, patience_s=60.0)  # type: ignore[arg-type]
+    alone, other = request("r", tokens), request("q", [7])
+
+    def load(one: Any) -> Step:
+        plans.arrive(one)
+        store.answer()
+        assert plans.match(one, 0) == 12
+        plans.is_apart(one)
+        plans.load(one, [4, 5, 6], 12)
+        step = plans.plan({}, lambda _: [])
+        plans.finish(one)
+        return step
+
+    assert len(load(alone).loads) == 3 and not plans.choice.fetch.count
+    plans.plan({"picture": 5}, lambda _: [])
+    assert not load(alone).loads, "another one runs"
+    plans.plan({}, lambda _: [])
+    plans.arrive(other)
+    plans.arrive(alone)
+    store.answer()
+    assert plans.match(alone, 0) == 12 and plans.is_apart(alone), "another one waits"
+    plans.load(alone, [4, 5, 6], 12)
+    step = plans.plan({}, lambda _: [])
+    [(name, pairs, patience_s)] = step.apart
+    assert (name, [block for _, block in pairs], patience_s) == ("r", [4, 5, 6], 60.0)
+    assert plans.counts["matched_tokens"] == 24
+    first = Report(step.number, 0, landed=[("r", 100, -1.0), ("r", 200, 2.0)])
+    plans.learn(first)
+    assert plans.choice.fetch.count == 0 and plans.choice.decisions[-1].took_s == -1.0
+    plans.learn(Report(step.number + 1, 0, landed=[("r", 300, 1.0), ("gone", 1, 1.0)]))
+    assert plans.choice.fetch.count == 1 and plans.choice.decisions[-1].took_s == 2.0
+
+
 def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
     """Is each block told by vLLM's hash once it is stored, and again when it was not there?"""
     plans, _ = arrive(Store(), list(range(9)), events=True)

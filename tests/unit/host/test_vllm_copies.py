@@ -11,6 +11,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
+from offstage.host.connectors.vllm import loads
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.plans import Step, shards
 from offstage.host.identity import digest_of, files_of
@@ -245,3 +246,69 @@ def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
     told[0][1]["landed"](0, frozenset())
     told[0][1]["tell"](Completion(1, (State.DONE,) * 2, ("", "")))
     assert all((one == was).all() for one, was in zip(layers, before, strict=True))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_step_waits_for_a_load_apart(late: bool) -> None:
+    """Do steps go on while it has not come, is nothing of it written before all of it is there, and
+    is its request named once, with what took how long? And is it computed where it comes too late,
+    with nothing written after that?"""
+    memory, told = Memory(), list[Any]()
+    worker, layers = copies(memory, 0)
+    memory.get = lambda keys, buffers, **more: told.append((buffers, more))  # type: ignore[method-assign]
+    before = [one.clone() for one in layers]
+    step = Step(number=7, apart=[("r", [(b"a", 1), (b"b", 5)], 0.01 if late else 600.0)])
+    one_step(worker, step)
+    [(buffers, more)] = told
+    assert more["within_s"] <= (0.01 if late else 600.0) and worker._load is None
+
+    def come() -> None:
+        for buffer in buffers:
+            buffer[:] = 99
+        for part in range(2):
+            more["landed"](part, frozenset({1}))
+        more["tell"](Completion(1, (State.DONE, State.UNREADABLE), ("", "")))
+
+    if late:
+        time.sleep(0.02)
+    else:
+        assert worker.landed() == set() == worker.failed() and worker.report(step).landed == []
+        assert all((one == was).all() for one, was in zip(layers, before, strict=True))
+        come()
+    one_step(worker, Step())
+    assert worker.landed() == {"r"} and worker.failed() == ({1, 5} if late else {5})
+    [(name, size, took_s)] = worker.report(Step()).landed
+    assert (name, size) == ("r", 56) and took_s >= 0.0
+    assert worker.counts["load_late_blocks"] == (2 if late else 0) and worker.landed() == set()
+    come()
+    one_step(worker, Step())
+    changed = [block for block in range(6) if layers[0][block] != before[0][block]]
+    assert changed == ([] if late else [1])
+
+
+def test_loads_apart_take_no_more_memory_than_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several requests, and of one that is larger than that: do they follow each other in
+    pieces, and is each request named when its last piece has come?"""
+    monkeypatch.setattr(loads, "LOAD_BYTES", 3 * 28)
+    memory, flying = Memory(), list[Any]()
+    worker, _ = copies(memory, 0)
+    memory.get = lambda keys, buffers, **more: flying.append((keys, more))  # type: ignore[method-assign]
+    keys = [b"%d" % one for one in range(6)]
+    worker.load(Step(apart=[("long", list(zip(keys[:5], range(5), strict=True)), 60.0),
+                            ("short", [(keys[5], 5)], 60.0)]))  # fmt: skip
+    named, sizes = list[str](), list[int]()
+    while flying:
+        sizes.append(sum(len(keys) for keys, _ in flying))
+        keys, more = flying.pop(0)
+        for part in range(2):
+            more["landed"](part, frozenset())
+        more["tell"](Completion(1, (State.DONE,) * len(keys), ("",) * len(keys)))
+        named += sorted(worker.landed())
+    assert named == ["long", "short"] and max(sizes) == 3 and len(sizes) == 3
+
+
+def test_a_load_apart_of_a_worker_without_a_daemon_ends_at_once() -> None:
+    """Is its request named all the same, with every block failed?"""
+    worker, _ = copies(None, 0)  # type: ignore[arg-type]
+    worker.load(Step(apart=[("r", [(b"a", 1), (b"b", 5)], 60.0)]))
+    assert worker.landed() == {"r"} and worker.failed() == {1, 5}

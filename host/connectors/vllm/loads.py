@@ -1,0 +1,124 @@
+"""Loads of vLLM's connector: what is on its way into vLLM's blocks, and whether it came in time."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from threading import Condition
+
+import numpy as np
+
+from offstage.host.connectors.objects import Completion, ObjectClient, State
+
+__all__ = ["LOAD_BYTES", "Apart", "Load"]
+
+LOAD_BYTES = 256 << 20  # read at once; what is more is read after that, so much at a time
+
+
+class Load:
+    """Objects on their way into vLLM's blocks. They land in memory of their own, which the object
+    client keeps until they have ended, at `until_s` at the latest. The worker itself waits no
+    longer either, whatever holds the client's thread up: what comes later is written nowhere else.
+    """
+
+    def __init__(
+        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int],
+        until_s: float,
+    ) -> None:  # fmt: skip
+        self.blocks, self._until_s, self.late = blocks, until_s, False
+        self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
+        self._there = Condition()
+        self._lost: list[frozenset[int]] = []
+        self._done: list[bool] | None = None
+        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended,
+                   within_s=until_s - time.monotonic())  # fmt: skip
+
+    def _landed(self, part: int, lost: frozenset[int]) -> None:
+        with self._there:
+            self._lost.append(lost)
+            self._there.notify()
+
+    def _ended(self, completion: Completion) -> None:
+        with self._there:
+            self._done = completion.done
+            self.late |= State.LATE in completion.states
+            self._there.notify()
+
+    def rows(self, part: int) -> list[int]:
+        """Wait for a part: the objects that have it."""
+        with self._there:
+            if not self._wait(lambda: len(self._lost) > part):
+                return []
+            return [row for row in range(len(self.blocks)) if row not in self._lost[part]]
+
+    def is_over(self) -> bool:
+        """Whether nobody would wait for any of it."""
+        with self._there:
+            return self._done is not None or time.monotonic() > self._until_s
+
+    def lost(self) -> set[int]:
+        """Wait for the end: blocks that did not load."""
+        with self._there:
+            if not self._wait(lambda: self._done is not None) or self._done is None:
+                return set(self.blocks)
+            ends = zip(self.blocks, self._done, strict=True)
+            return {block for block, done in ends if not done}
+
+    def _wait(self, true: Callable[[], bool]) -> bool:
+        """Whether it came in time; what is late once stays so, since parts of it were left out."""
+        left_s = max(0.0, self._until_s - time.monotonic())
+        came = self._there.wait_for(true, left_s)  # `_ended` may say meanwhile that it is late
+        self.late = self.late or not came
+        return not self.late
+
+
+class Apart:
+    """Loads that no step waits for, of requests that are not alone in the engine: vLLM goes on with
+    the others, and schedules a request when its load has ended. Until then its blocks are its own,
+    whatever becomes of it. Owned by the worker's thread."""
+
+    def __init__(self, client: ObjectClient, size: int) -> None:
+        """`size`: bytes of one object."""
+        self._client, self._size = client, size
+        self._waiting: deque[tuple[str, Sequence[bytes], Sequence[int], float]] = deque()
+        self._flying: list[tuple[str, Load]] = []
+        self._pieces = Counter[str]()
+        self._begun_s: dict[str, float] = {}
+
+    def add(
+        self, request: str, keys: Sequence[bytes], blocks: Sequence[int], patience_s: float,
+        cuts: list[int],
+    ) -> None:  # fmt: skip
+        """Read objects for the request's `blocks`, within `patience_s` all together."""
+        self._begun_s[request] = time.monotonic()
+        until_s = self._begun_s[request] + patience_s
+        count = max(1, LOAD_BYTES // self._size)
+        pieces = [(request, keys[at : at + count], blocks[at : at + count], until_s)
+                  for at in range(0, len(keys), count)]  # fmt: skip
+        self._pieces[request] = len(pieces)
+        self._waiting.extend(pieces)
+        self._go_on(cuts)
+
+    def ended(self, cuts: list[int]) -> list[tuple[str, Load, float]]:
+        """Pieces that have ended since the last call, whole or late. With the last of a request
+        comes how long it took (seconds), with others -1."""
+        over = [one for one in self._flying if one[1].is_over()]
+        self._flying = [one for one in self._flying if one not in over]
+        found = []
+        for request, load in over:
+            self._pieces[request] -= 1
+            whole = self._pieces[request] == 0
+            took_s = time.monotonic() - self._begun_s.pop(request) if whole else -1.0
+            found.append((request, load, took_s))
+        self._go_on(cuts)
+        return found
+
+    def _go_on(self, cuts: list[int]) -> None:
+        flying = sum(load.memory.nbytes for _, load in self._flying)
+        while self._waiting:
+            request, keys, blocks, until_s = self._waiting[0]
+            flying += len(keys) * self._size
+            if self._flying and flying > LOAD_BYTES:
+                return
+            self._waiting.popleft()
+            load = Load(self._client, list(keys), list(blocks), cuts, until_s)
+            self._flying.append((request, load))

@@ -249,13 +249,15 @@ def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_no_step_waits_for_a_load_apart(late: bool) -> None:
+def test_no_step_waits_for_a_load_apart(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Do steps go on while it has not come, is nothing of it written before all of it is there, and
     is its request named once, with what took how long? And is it computed where it comes too late,
     with nothing written after that?"""
     memory, told = Memory(), list[Any]()
     worker, layers = copies(memory, 0)
-    memory.get = lambda keys, buffers, **more: told.append((buffers, more))  # type: ignore[method-assign]
+    monkeypatch.setattr(memory, "get", lambda _, *told_of, **more: told.append((*told_of, more)))
     before = [one.clone() for one in layers]
     step = Step(number=7, apart=[("r", [(b"a", 1), (b"b", 5)], 0.01 if late else 600.0)])
     one_step(worker, step)
@@ -292,7 +294,7 @@ def test_loads_apart_take_no_more_memory_than_a_step(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(loads, "LOAD_BYTES", 3 * 28)
     memory, flying = Memory(), list[Any]()
     worker, _ = copies(memory, 0)
-    memory.get = lambda keys, buffers, **more: flying.append((keys, more))  # type: ignore[method-assign]
+    monkeypatch.setattr(memory, "get", lambda keys, _, **more: flying.append((keys, more)))
     keys = [b"%d" % one for one in range(6)]
     worker.load(Step(apart=[("long", list(zip(keys[:5], range(5), strict=True)), 60.0),
                             ("short", [(keys[5], 5)], 60.0)]))  # fmt: skip

@@ -22,7 +22,8 @@ def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert joined["segments_moved"] == pytest.approx(0.75, abs=0.05)
     drained = told(capsys, "drain", place, "b")
     assert drained["epoch"] == 3
-    shown = told(capsys, "status", place)
+    assert run(["pod", "status", place, "--format", "json"]) == 3, "no member answers"
+    shown = json.loads(capsys.readouterr().out)
     members = shown["members"]
     assert isinstance(members, dict) and shown["frozen"] == "no"
     assert [one["share"] for one in members.values()] == [1.0, 0.0]

@@ -10,6 +10,8 @@
  */
 #include "internal.h"
 
+#include "store_format.h"
+
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdlib.h>
@@ -81,10 +83,11 @@ file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct sta
 	return 4096; /* an older kernel does not say; every file system takes this */
 }
 
-/* Whether a file says nothing where a store begins: only such a one is grown. Whoever asks for a
- * store has looked before, by a name that may lead elsewhere by now. */
+/* Whether a file says nothing where a store begins, or that it is one, which was cut: only such a
+ * one is grown. Whoever asks for a store has looked before, by a name that may lead elsewhere by
+ * now. 0 or a negative errno. */
 static int
-file_is_blank(int fd)
+file_may_grow(int fd)
 {
 	unsigned char *head = aligned_alloc(4096, OFS_HEAD_SIZE_BYTES);
 	ssize_t got = head == NULL ? -1 : pread(fd, head, OFS_HEAD_SIZE_BYTES, 0);
@@ -93,6 +96,15 @@ file_is_blank(int fd)
 	for (ssize_t i = 0; rc == 0 && i < got; i++)
 		if (head[i] != 0)
 			rc = -EEXIST;
+	for (ssize_t at = 0; rc == -EEXIST && at <= OFS_STORE_COPY_OFFSET;
+		 at += OFS_STORE_COPY_OFFSET) {
+		uint64_t magic = 0;
+
+		if (at + (ssize_t)sizeof(magic) <= got)
+			memcpy(&magic, head + at, sizeof(magic));
+		if (magic == OFS_STORE_MAGIC)
+			rc = 0;
+	}
 	free(head);
 	return rc;
 }
@@ -110,7 +122,7 @@ file_size(struct ofs_storage *storage, const struct ofs_storage_config *config, 
 		if (want_bytes > have_bytes)
 			return -ENOSPC;
 	} else if (want_bytes > have_bytes) {
-		int rc = file_is_blank(fd);
+		int rc = file_may_grow(fd);
 
 		if (rc != 0)
 			return rc;

@@ -43,11 +43,12 @@ mapped_close(struct ofs_storage *storage)
 	free(mapped);
 }
 
-/* Opens or makes the file, at least as large as asked for. 0 or -errno; `out` is the descriptor. */
+/* Opens or makes the file, at least as large as asked for. What is another user's, a link or holds
+ * something else is left as it is. 0 or -errno; `out` is the descriptor. */
 static int
 mapped_file_open(const struct ofs_storage_config *config, int *out)
 {
-	int fd = open(config->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	int fd = open(config->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
 	struct stat found;
 	int rc = 0;
 
@@ -57,7 +58,11 @@ mapped_file_open(const struct ofs_storage_config *config, int *out)
 		rc = -errno;
 	else if (!S_ISREG(found.st_mode))
 		rc = -EINVAL;
-	else if ((uint64_t)found.st_size < config->size_bytes)
+	else if (found.st_uid != geteuid() && found.st_uid != 0)
+		rc = -EACCES;
+	else if (found.st_size > 0 && (uint64_t)found.st_size < config->size_bytes)
+		rc = -EEXIST;
+	else if (found.st_size == 0)
 		rc = -posix_fallocate(fd, 0, (off_t)config->size_bytes); /* no SIGBUS for want of room */
 	if (rc != 0)
 		close(fd);

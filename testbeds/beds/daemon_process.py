@@ -100,11 +100,8 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
 def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
     assert process.stdout is not None
     try:
-        try:
-            line = Lines(process.stdout.fileno()).next(READY_TIMEOUT_S)
-        except TimeoutError:
-            line = b""
-        if not line.endswith(b"\n"):
+        line = Lines(process.stdout.fileno()).whole(READY_TIMEOUT_S)
+        if not line:
             raise RunFailed(f"the daemon did not start: {_said(log)}", str(log), "read that log")
         return said_json(line, log.read_text(errors="replace"), str(log), "read that log",
                          needs=("endpoint",))  # fmt: skip

@@ -44,6 +44,14 @@ class Lines:
         line, end, self.kept = self.kept.partition(b"\n")
         return line + end
 
+    def whole(self, wait_s: float) -> bytes:
+        """As `next`, and empty where no whole line came in time."""
+        try:
+            line = self.next(wait_s)
+        except TimeoutError:
+            return b""
+        return line if line.endswith(b"\n") else b""
+
 
 def ask(
     words: Sequence[str], where: str, mend: str, timeout_s: float, *, given: str = "",

@@ -257,11 +257,8 @@ def _child(code: str) -> Iterator[str]:
                                stdout=subprocess.PIPE)  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
-        try:
-            line = Lines(process.stdout.fileno()).next(TIMEOUT_S)
-        except TimeoutError:
-            line = b""
-        if not line.endswith(b"\n"):
+        line = Lines(process.stdout.fileno()).whole(TIMEOUT_S)
+        if not line:
             raise RunFailed("the other end of the loop did not start", "bench fabric",
                             "see its last line above, or run `offstage doctor`")  # fmt: skip
         yield line.decode(errors="replace").strip()

@@ -55,7 +55,7 @@ class Copies:
         self._layers: list[Any] = []
         self._cuts: list[int] = []
         self._failed: set[int] = set()  # in this step
-        self._apart = None if client is None else Apart(client, size)
+        self._apart: Apart | None = None
         self._apart_failed: set[int] = set()  # since the last report; nothing follows from them
         self._over: set[str] = set()  # requests whose loads apart have ended
         self._landed: list[tuple[str, int, float]] = []
@@ -78,6 +78,8 @@ class Copies:
         if self._cuts[-1] != self._size:
             found = f"a block has {self._cuts[-1]} bytes here and {self._size} by its description"
             raise BadInput(found, "OffstageConnector", "leave this connector out")
+        if self._client is not None:
+            self._apart = Apart(self._client, self._cuts)
 
     def begin(self) -> None:
         """A step begins: it is timed from here. What it loads is begun before the model runs; where
@@ -96,7 +98,7 @@ class Copies:
                 self._end_apart(request, set(blocks), len(blocks), 0.0)
             else:
                 keys = self._names([key for key, _ in loads])
-                self._apart.add(request, keys, blocks, patience_s, self._cuts)
+                self._apart.add(request, keys, blocks, patience_s)
         if not step.loads:
             return
         if self._client is None or not step.holds():
@@ -117,7 +119,7 @@ class Copies:
 
     def landed(self) -> set[str]:
         """After a step: requests whose loads apart have ended; what came is in vLLM's memory."""
-        for request, load, took_s in self._apart.ended(self._cuts) if self._apart else []:
+        for request, load, took_s in self._apart.ended() if self._apart else []:
             for layer in range(len(self._layers)):
                 self._copy_in(load, layer)
             self._end_apart(request, load.lost(), len(load.blocks), took_s)

@@ -76,18 +76,17 @@ class Apart:
     the others, and schedules a request when its load has ended. Until then its blocks are its own,
     whatever becomes of it. Owned by the worker's thread."""
 
-    def __init__(self, client: ObjectClient, size: int) -> None:
-        """`size`: bytes of one object."""
-        self._client, self._size = client, size
+    def __init__(self, client: ObjectClient, cuts: list[int]) -> None:
+        """`cuts`: where each layer of an object ends, in bytes."""
+        self._client, self._cuts, self._size = client, cuts, cuts[-1]
         self._waiting: deque[tuple[str, Sequence[bytes], Sequence[int], float]] = deque()
         self._flying: list[tuple[str, Load]] = []
         self._pieces = Counter[str]()
         self._begun_s: dict[str, float] = {}
 
     def add(
-        self, request: str, keys: Sequence[bytes], blocks: Sequence[int], patience_s: float,
-        cuts: list[int],
-    ) -> None:  # fmt: skip
+        self, request: str, keys: Sequence[bytes], blocks: Sequence[int], patience_s: float
+    ) -> None:
         """Read objects for the request's `blocks`, within `patience_s` all together."""
         self._begun_s[request] = time.monotonic()
         until_s = self._begun_s[request] + patience_s
@@ -96,9 +95,9 @@ class Apart:
                   for at in range(0, len(keys), count)]  # fmt: skip
         self._pieces[request] = len(pieces)
         self._waiting.extend(pieces)
-        self._go_on(cuts)
+        self._go_on()
 
-    def ended(self, cuts: list[int]) -> list[tuple[str, Load, float]]:
+    def ended(self) -> list[tuple[str, Load, float]]:
         """Pieces that have ended since the last call, whole or late. With the last of a request
         comes how long it took (seconds), with others -1."""
         over = [one for one in self._flying if one[1].is_over()]
@@ -109,10 +108,10 @@ class Apart:
             whole = self._pieces[request] == 0
             took_s = time.monotonic() - self._begun_s.pop(request) if whole else -1.0
             found.append((request, load, took_s))
-        self._go_on(cuts)
+        self._go_on()
         return found
 
-    def _go_on(self, cuts: list[int]) -> None:
+    def _go_on(self) -> None:
         flying = sum(load.memory.nbytes for _, load in self._flying)
         while self._waiting:
             request, keys, blocks, until_s = self._waiting[0]
@@ -120,5 +119,5 @@ class Apart:
             if self._flying and flying > LOAD_BYTES:
                 return
             self._waiting.popleft()
-            load = Load(self._client, list(keys), list(blocks), cuts, until_s)
+            load = Load(self._client, list(keys), list(blocks), self._cuts, until_s)
             self._flying.append((request, load))

@@ -282,16 +282,14 @@ class Plans:
             waiting += sum(other.decision.tokens for other in self._landing.values())
             one.decision = self.choice.decide(tokens, waiting)
             one.decision.fetched |= not self._choose
+        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
         return tokens if one.decision is not None and one.decision.fetched else 0
 
     def is_apart(self, request: Any) -> bool:
         """Whether what was matched is loaded while vLLM goes on, and not within the step: others
         would wait for it too."""
         one = self._requests.get(request.request_id)
-        if one is None:
-            return False
-        one.apart = len(self._requests) > 1 or bool(self._running - {request.request_id})
-        return one.apart
+        return one is not None and one.apart
 
     def _is_expected(self, one: _Request, last: int) -> bool:
         """Whether blocks are still to come from an engine that prefills them. The next one is

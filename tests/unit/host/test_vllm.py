@@ -322,7 +322,6 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
         plans.arrive(one)
         store.answer()
         assert plans.match(one, 0) == 12
-        plans.is_apart(one)
         plans.load(one, [4, 5, 6], 12)
         step = plans.plan({}, lambda _: [])
         plans.finish(one)

@@ -259,10 +259,10 @@ def test_no_step_waits_for_a_load_apart(
     worker, layers = copies(memory, 0)
     monkeypatch.setattr(memory, "get", lambda _, *told_of, **more: told.append((*told_of, more)))
     before = [one.clone() for one in layers]
-    step = Step(number=7, apart=[("r", [(b"a", 1), (b"b", 5)], 0.01 if late else 600.0)])
+    step = Step(number=7, apart=[("r", [(b"a", 1), (b"b", 5)], 0.01 if late else 30.0)])
     one_step(worker, step)
     [(buffers, more)] = told
-    assert more["within_s"] <= (0.01 if late else 600.0) and worker._load is None
+    assert more["within_s"] <= (0.01 if late else 30.0) and worker._load is None
 
     def come() -> None:
         for buffer in buffers:

@@ -46,6 +46,7 @@ STORE_BYTES = 192 << 20  # a tenth of what the hosts write in some minutes
 BEGIN_S = 900.0
 END_S = 120.0
 FLAT_BYTES = 8 << 20
+FLAT_FROM_S = 30.0  # until then the hostile host opens connections, and memory grows with them
 SAMPLES = 600
 IO_URING = "iou-"  # threads of the kernel's, which come and go
 
@@ -79,8 +80,9 @@ def bench_soak(
             found |= _after(daemon, ready, found["before"])
     finally:
         shutil.rmtree(base)
-    return {**found, "provenance": "measured", "seconds": seconds, "seed": seed,
-            "storage": ready["storage"], **_judged(found)}  # fmt: skip
+    found |= {"provenance": "measured", "seconds": seconds, "seed": seed,
+              "storage": ready["storage"]}  # fmt: skip
+    return found | judge(found)
 
 
 def _names() -> list[str]:
@@ -260,7 +262,8 @@ def _as_before(after: Mapping[str, int], before: Mapping[str, int]) -> bool:
             and after["descriptors"] <= before["descriptors"] + len(HONEST))  # fmt: skip
 
 
-def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
+def judge(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdicts of a run: True, False, or None where it was too short to say."""
     hosts: Sequence[Mapping[str, Any]] = found["hosts"]
     victims = [host for host in hosts if host["tenant"] != HOSTILE]
     quarter = max(len(found["samples"]) // 4, 1)
@@ -271,13 +274,13 @@ def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     attacks = dict(found["attacks"])
     granted = attacks.pop(GRANTED)
-    verdicts = {
+    verdicts: dict[str, bool | None] = {
         "every block right": sum(one["wrong"] for one in hosts) == 0
         and all(one["checked"] for one in hosts),
         "no acknowledged block lost": sum(one["lost"] for one in hosts) == 0,
         "other tenants refused nothing": not any(one["refused"] for one in victims),
         "ledgers equal": all(_equal(found, name) for name in HONEST if name != HOSTILE),
-        "memory flat": late <= early + FLAT_BYTES,
+        "memory flat": late <= early + FLAT_BYTES if found["seconds"] >= FLAT_FROM_S else None,
         "descriptors and threads as before": _as_before(found["after"], found["before"]),
         "operator always let in": all(one["hosts"] >= 0 for one in found["samples"]),
         "every attack was made": all(attacks.values()) and not found["complaints"],
@@ -286,7 +289,7 @@ def _judged(found: Mapping[str, Any]) -> dict[str, Any]:
         and not any("Traceback" in line for line in found["daemon_said"]),
     }  # fmt: skip
     return {"rss_early_bytes": early, "rss_late_bytes": late, "verdicts": verdicts,
-            "verdicts_met": all(verdicts.values())}  # fmt: skip
+            "verdicts_met": all(met is not False for met in verdicts.values())}  # fmt: skip
 
 
 def _equal(found: Mapping[str, Any], tenant: str) -> bool:

@@ -75,8 +75,8 @@ def pod_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     for name, one in result["phases"].items():
         table.add_row(name, f"{one['requests']:,}", f"{one['hit_rate']:.1%}", *_fault_cells(one))
     reference = result["phases"]["no fault"]
-    return Group(table, "", _said(result["aims"], "reached", "MISSED"), "",
-                 _said(result["verdicts"], "yes", "NO")), [
+    return Group(table, "", verdict_table(result["aims"], yes="reached", no="MISSED"), "",
+                 verdict_table(result["verdicts"])), [
         f"measured on loopback: 4 daemons, {'3 of etcd' if result['with_etcd'] else 'no etcd'}, "
         f"{result['hosts']} hosts, {result['rate_hz']:g} requests/s, {result['seconds']:g} s a "
         f"phase, a fetch deadline of {_time(result['deadline_s'])}, blocks of "
@@ -119,7 +119,7 @@ def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     reasons = _grid("misses of what was known", "")
     for name, count in sorted(result["misses"].items(), key=lambda one: -one[1]):
         reasons.add_row(name, f"{count:,}")
-    return Group(table, "", reasons, "", _said(result["verdicts"], "yes", "NO")), [
+    return Group(table, "", reasons, "", verdict_table(result["verdicts"])), [
         f"{_time(result['span_s'])} of {result['trace']} from {_time(result['begin_s'])} on, in "
         f"{_time(result['seconds'])}: {result['compression']:.2f} s of the trace in one second; "
         f"{result['hosts']} hosts, seed {result['seed']}",
@@ -135,7 +135,7 @@ def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]
             times = (_time(one[f"first_ms_{at}"] / 1e3) for at in ("p50", "p99"))
             table.add_row("" if number else name, side, f"{one['hit']:.1%}",
                           f"{one['pool_hit']:.1%}", *times, f"{one['refused']:,}")  # fmt: skip
-    return Group(table, "", _said(result["verdicts"], "yes", "NO")), [
+    return Group(table, "", verdict_table(result["verdicts"])), [
         f"live on loopback: {result['daemons']} daemons, {result['hosts']} hosts that each keep "
         f"{result['kept_blocks']:,} blocks of 512 tokens ({format_size(result['block_bytes'])} "
         f"here); asking for a block took {result['look_ms']:.2f} ms, fetching it "
@@ -153,7 +153,10 @@ def _grid(*headings: str) -> Table:
     return table
 
 
-def _said(verdicts: Mapping[str, bool | None], yes: str, no: str) -> Table:
+def verdict_table(
+    verdicts: Mapping[str, bool | None], *, yes: str = "yes", no: str = "NO"
+) -> Table:
+    """Each verdict with its answer; None is a run that could not tell."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
     for name, met in verdicts.items():
         if met is None:

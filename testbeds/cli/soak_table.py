@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.units import format_size, format_time
+from offstage.testbeds.cli.pod_bench import verdict_table
 
 __all__ = ["soak_table"]
 
@@ -41,9 +42,7 @@ def soak_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     for name, count in result["attacks"].items():
         if all(name != host["name"] for host in result["hosts"]):
             table.add_row(name, f"{count:,}")
-    verdicts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
-    for name, met in result["verdicts"].items():
-        verdicts.add_row(name, Text("yes" if met else "NO", style="green" if met else "bold red"))
+    verdicts = verdict_table(result["verdicts"])
     slowest = format_time(1e9 * max(one["operator_s"] for one in samples))
     early, late = (format_size(result[f"rss_{when}_bytes"]) for when in ("early", "late"))
     return Group(table, "", verdicts), [

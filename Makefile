@@ -30,13 +30,15 @@ dev: $(VENV)/.stamp-extras build ## the environment and the extension, for worki
 
 check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C dpu/firmware check check-tsan
 	$(MAKE) -C testbeds/lab/analysis check
 	$(MAKE) -C asic_model/engine check
 
-format: $(VENV)/.stamp-extras ## write all C in the one dialect of .clang-format
+format: $(VENV)/.stamp-extras ## Python by ruff, C by clang-format
+	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
 c-test: system ## the C tests alone, under sanitizers

@@ -39,9 +39,15 @@ class Device:
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         self.chip = open_chip(
-            preset, drive=drive, seed=seed, in_flight_max=IN_FLIGHT_MAX, piece_max=PIECES_MAX,
-            sample_every=1, visit_max=VISITS_MAX, weights=trace.weights,
-        )  # fmt: skip
+            preset,
+            drive=drive,
+            seed=seed,
+            in_flight_max=IN_FLIGHT_MAX,
+            piece_max=PIECES_MAX,
+            sample_every=1,
+            visit_max=VISITS_MAX,
+            weights=trace.weights,
+        )
         self.timing = self.chip.timing()
         self._tags = 0
         self._owed: dict[int, Callable[[int], None]] = {}
@@ -168,8 +174,10 @@ class Account:
 
     def span(self) -> tuple[int, int]:
         """When the first fetch began and the last ended."""
-        return (min((one.begin_ps for one in self.fetches), default=0),
-                max((one.end_ps for one in self.fetches), default=0))  # fmt: skip
+        return (
+            min((one.begin_ps for one in self.fetches), default=0),
+            max((one.end_ps for one in self.fetches), default=0),
+        )
 
     def read(self, took_ps: int, session: int) -> None:
         """A read of the medium has ended."""
@@ -193,10 +201,16 @@ class Account:
         begin, end = self.span()
         bin_ps = device.chip.bin_ps
         return [
-            _unit(stats, max(end - begin, 1), bin_ps, end, drive,
-                  [share.get(stats.name, 0.0) for share in shares])
+            _unit(
+                stats,
+                max(end - begin, 1),
+                bin_ps,
+                end,
+                drive,
+                [share.get(stats.name, 0.0) for share in shares],
+            )
             for stats in device.chip.stats().values()
-        ]  # fmt: skip
+        ]
 
     def _shares(
         self, network: Network, visits: npt.NDArray[np.void], quantile: float
@@ -229,9 +243,13 @@ class Account:
 
 
 def _unit(
-    stats: UnitStats, elapsed_ps: int, bin_ps: int, end_ps: int, drive: dict[str, int] | None,
+    stats: UnitStats,
+    elapsed_ps: int,
+    bin_ps: int,
+    end_ps: int,
+    drive: dict[str, int] | None,
     shares: Sequence[float],
-) -> UnitRun:  # fmt: skip
+) -> UnitRun:
     used = max(1, min(len(stats.busy_bins), -(-end_ps // bin_ps)))
     servers = max(1, stats.servers)
     busy = stats.busy_bins[:used] / (bin_ps * servers)
@@ -245,16 +263,26 @@ def _unit(
     else:
         utilisation = stats.busy_ps / (elapsed_ps * servers)
     return UnitRun(
-        name=stats.name, kind=stats.kind, servers=servers, arrivals=stats.arrivals,
-        bytes=stats.bytes, utilisation=min(1.0, utilisation),
+        name=stats.name,
+        kind=stats.kind,
+        servers=servers,
+        arrivals=stats.arrivals,
+        bytes=stats.bytes,
+        utilisation=min(1.0, utilisation),
         blocked_share=min(1.0, stats.blocked_ps / (elapsed_ps * servers)),
-        wait_ns_mean=stats.wait.mean_ps / PS, wait_ns_p99=stats.wait.quantile_ps(990) / PS,
-        time_ns_mean=stats.time.mean_ps / PS, time_ns_p99=stats.time.quantile_ps(990) / PS,
-        waiting_max=stats.waiting_max, hits=stats.hits, misses=stats.misses,
-        share_p50=shares[0], share_p99=shares[1], bin_ns=bin_ps / PS,
+        wait_ns_mean=stats.wait.mean_ps / PS,
+        wait_ns_p99=stats.wait.quantile_ps(990) / PS,
+        time_ns_mean=stats.time.mean_ps / PS,
+        time_ns_p99=stats.time.quantile_ps(990) / PS,
+        waiting_max=stats.waiting_max,
+        hits=stats.hits,
+        misses=stats.misses,
+        share_p50=shares[0],
+        share_p99=shares[1],
+        bin_ns=bin_ps / PS,
         occupancy=(stats.area_bins[:used] / bin_ps).tolist(),
         busy=np.minimum(1.0, busy).tolist(),
-    )  # fmt: skip
+    )
 
 
 def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> float:
@@ -278,8 +306,14 @@ def logged_of(trace: Trace) -> Logged:
     for one in fetches:
         token = account.token(one.session, one.step, trace.session_ns.get(one.session, 0))
         account.fetches.append(
-            Served(token, one.at_ns * PS, one.at_ns * PS, one.answered_ns * PS,
-                   one.answered_ns * PS, bool(one.waits))
+            Served(
+                token,
+                one.at_ns * PS,
+                one.at_ns * PS,
+                one.answered_ns * PS,
+                one.answered_ns * PS,
+                bool(one.waits),
+            )
         )
     found = account.figures(trace.block_bytes)
     kind = trace.storage.partition(" ")[0]
@@ -287,10 +321,15 @@ def logged_of(trace: Trace) -> Logged:
     hits, late = sum(one.hits for one in fetches), sum(one.late for one in fetches)
     return Logged(
         provenance="emulated" if kind == "emulated" else "measured" if kind else "modelled",
-        storage=trace.storage, hits=hits, late=late, misses=demands - hits - late,
-        fetch_ns=found["fetch_ns"], stall_ns=found["stall_ns"], seconds=found["seconds"],
+        storage=trace.storage,
+        hits=hits,
+        late=late,
+        misses=demands - hits - late,
+        fetch_ns=found["fetch_ns"],
+        stall_ns=found["stall_ns"],
+        seconds=found["seconds"],
         bytes_read=len(trace.reads) * trace.block_bytes,
-    )  # fmt: skip
+    )
 
 
 def digest(preset: Preset) -> str:

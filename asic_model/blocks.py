@@ -10,9 +10,25 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["BLOCKS", "DIMENSIONS", "TAGS", "Block", "Codec", "Cores", "Dedup", "Disk", "Dma",
-           "FrontEnd", "Memory", "Metadata", "Number", "Nvme", "Qos", "Scheduler",
-           "Tag"]  # fmt: skip
+__all__ = [
+    "BLOCKS",
+    "DIMENSIONS",
+    "TAGS",
+    "Block",
+    "Codec",
+    "Cores",
+    "Dedup",
+    "Disk",
+    "Dma",
+    "FrontEnd",
+    "Memory",
+    "Metadata",
+    "Number",
+    "Nvme",
+    "Qos",
+    "Scheduler",
+    "Tag",
+]
 
 Tag = Literal["measured", "cited", "derived", "vendor", "guess"]
 TAGS: dict[str, str] = {
@@ -200,8 +216,9 @@ class Cores(Block, frozen=True, kw_only=True):
     """The general-purpose cores of a DPU that run the firmware."""
 
     cores: Annotated[Number, _count("cores in the package", 4096)]
-    reactors: Annotated[Number, _count("cores that run a reactor, one for each tenant's queue",
-                                       4096)]  # fmt: skip
+    reactors: Annotated[
+        Number, _count("cores that run a reactor, one for each tenant's queue", 4096)
+    ]
     command: Annotated[Number, _of("time", "a command is taken, decided and answered")]
     demand: Annotated[Number, _of("time", "more of that for each demand")]
     score: Annotated[Number, _of("time", "more of that for each score")]
@@ -214,7 +231,17 @@ class Cores(Block, frozen=True, kw_only=True):
 
 
 BLOCKS: dict[str, type[Block]] = {
-    "front_end": FrontEnd, "dma": Dma, "codec": Codec, "metadata": Metadata, "dedup": Dedup,
-    "scheduler": Scheduler, "qos": Qos, "cores": Cores, "hbm": Memory, "ddr": Memory,
-    "cxl": Memory, "nvme": Nvme, "disk": Disk,
-}  # fmt: skip
+    "front_end": FrontEnd,
+    "dma": Dma,
+    "codec": Codec,
+    "metadata": Metadata,
+    "dedup": Dedup,
+    "scheduler": Scheduler,
+    "qos": Qos,
+    "cores": Cores,
+    "hbm": Memory,
+    "ddr": Memory,
+    "cxl": Memory,
+    "nvme": Nvme,
+    "disk": Disk,
+}

@@ -29,8 +29,18 @@ from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
 
-__all__ = ["FIGURES", "Figure", "Judged", "StageError", "Status", "fit", "judge", "stage_errors",
-           "status_of", "write_preset"]  # fmt: skip
+__all__ = [
+    "FIGURES",
+    "Figure",
+    "Judged",
+    "StageError",
+    "Status",
+    "fit",
+    "judge",
+    "stage_errors",
+    "status_of",
+    "write_preset",
+]
 
 NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
 NS = 1000  # ps
@@ -44,8 +54,11 @@ def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
     where they are known (answer, copy, check)."""
     missing = [name for name in NEEDED if not stages.get(name, {}).get("count")]
     if missing:
-        raise BadInput(f"has no stage times of {', '.join(missing)}", where,
-                       "record a run that reads, with daemon.stage_timers on")  # fmt: skip
+        raise BadInput(
+            f"has no stage times of {', '.join(missing)}",
+            where,
+            "record a run that reads, with daemon.stage_timers on",
+        )
     ns = {name: float(stage["ns_mean"]) for name, stage in stages.items()}
     known = dict(preset.numbers())
     stretch = ns["decide"] * NS / _command_ps(preset, trace)
@@ -83,8 +96,10 @@ def _command_ps(preset: Preset, trace: Trace) -> float:
 def _spread(trace: Trace) -> dict[str, float]:
     """Quantiles of the times of reads over their mean: of all in the log, not of the few timed."""
     took = np.array([read.ended_ns - read.at_ns for read in trace.reads], np.float64)
-    return {f"disk.{name}": float(np.quantile(took, share) / took.mean())
-            for name, share in QUANTILES.items()}  # fmt: skip
+    return {
+        f"disk.{name}": float(np.quantile(took, share) / took.mean())
+        for name, share in QUANTILES.items()
+    }
 
 
 def _place_in_batch(trace: Trace) -> float:
@@ -159,11 +174,18 @@ def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judg
         apart = max(values) - min(values)
         spread = figure.error(measured + apart, measured) if len(values) > 1 else None
         value = figure.of(predicted)
-        found.append(Judged(
-            run=name, figure=figure.text, measured=measured, predicted=value,
-            error=figure.error(value, measured), tolerance=figure.tolerance, spread=spread,
-            points=figure.points,
-        ))  # fmt: skip
+        found.append(
+            Judged(
+                run=name,
+                figure=figure.text,
+                measured=measured,
+                predicted=value,
+                error=figure.error(value, measured),
+                tolerance=figure.tolerance,
+                spread=spread,
+                points=figure.points,
+            )
+        )
     return found
 
 
@@ -195,9 +217,11 @@ def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageErr
     pairs = {
         "read_service": (ns["read_service"], drive),
         "read_queue and publish": (around, predicted.read_ns.mean - drive),
-        "ring_wait and answer": (ns["ring_wait"] + ns.get("answer", 0.0),
-                                 units["link_in"].time_ns_mean),
-    }  # fmt: skip
+        "ring_wait and answer": (
+            ns["ring_wait"] + ns.get("answer", 0.0),
+            units["link_in"].time_ns_mean,
+        ),
+    }
     return [
         StageError(run=name, stage=stage, measured_ns=measured, modelled_ns=modelled)
         for stage, (measured, modelled) in pairs.items()
@@ -227,5 +251,6 @@ def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
     try:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(path),
-                       "give another --out") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(path), "give another --out"
+        ) from None

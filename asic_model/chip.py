@@ -38,8 +38,10 @@ PIECES_MAX = 1 << 16
 DPU_PIECE_BYTES = 8192
 """What a DPU's one-sided reads are cut into: as the chips' pieces, so that both overlap alike."""
 MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
-    "hbm": hbm_stacks, "ddr": ddr_channels, "cxl": cxl_ports,
-}  # fmt: skip
+    "hbm": hbm_stacks,
+    "ddr": ddr_channels,
+    "cxl": cxl_ports,
+}
 
 
 def network(
@@ -58,10 +60,13 @@ def network(
     assert preset.dma and preset.codec and preset.metadata and preset.dedup
     assert preset.scheduler and preset.qos
     units += [
-        *arbiter(preset.qos, weights), *scheduler_pipeline(preset.scheduler),
-        *metadata_table(preset.metadata), *dma_engines(preset.dma), *codec_lanes(preset.codec),
+        *arbiter(preset.qos, weights),
+        *scheduler_pipeline(preset.scheduler),
+        *metadata_table(preset.metadata),
+        *dma_engines(preset.dma),
+        *codec_lanes(preset.codec),
         *hash_pipelines(preset.dedup, preset.memory(preset.spill)),
-    ]  # fmt: skip
+    ]
     routes = _chip_routes(preset, piece_bytes or preset.dma.piece.whole)
     return Network(tuple(units), routes, coded_permille(preset.codec))
 
@@ -78,20 +83,28 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
     )
     return {
         "read": (
-            Stage("qos", coded=True), *medium,
+            Stage("qos", coded=True),
+            *medium,
             Stage("dma_in", coded=True, piece_bytes=dma.piece.whole),
-            Stage("decode"), Stage(arena), update(table),
+            Stage("decode"),
+            Stage(arena),
+            update(table),
         ),
         "write": (
-            Stage("link_in"), Stage("hash"),
+            Stage("link_in"),
+            Stage("hash"),
             *look_up(table, preset.spill, spill, "absent"),
-            Stage("encode", label="absent"), Stage("dma_out", coded=True),
-            Stage("qos", coded=True), medium[0], replace(medium[1], write=True),
+            Stage("encode", label="absent"),
+            Stage("dma_out", coded=True),
+            Stage("qos", coded=True),
+            medium[0],
+            replace(medium[1], write=True),
             medium[2],
         ),
         "hit": (
             *look_up(table, preset.spill, spill, "found"),
-            Stage(arena, label="found", piece_bytes=hit_bytes), Stage("dma_out"),
+            Stage(arena, label="found", piece_bytes=hit_bytes),
+            Stage("dma_out"),
             Stage("link_out"),
         ),
         "command": (
@@ -99,7 +112,7 @@ def _chip_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]
             *look_up(table, preset.spill, spill, "known"),
             *decide(preset.scheduler, "known"),
         ),
-    }  # fmt: skip
+    }
 
 
 def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
@@ -108,8 +121,12 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
     coded = permille(cores.ratio)
     codec = () if coded == 1000 else (Stage("codec_core"),)
     arena = preset.staging
-    hashed = Stage("reactor", bytes_permille=1000, fixed_ps=cores.command.whole,
-                   mib_ps=per_mib_ps(cores.hash_rate.base))  # fmt: skip
+    hashed = Stage(
+        "reactor",
+        bytes_permille=1000,
+        fixed_ps=cores.command.whole,
+        mib_ps=per_mib_ps(cores.hash_rate.base),
+    )
     medium = (
         Stage("nvme_command", bytes_permille=0),
         Stage("drive", bytes_permille=coded),
@@ -118,24 +135,40 @@ def _dpu_routes(preset: Preset, hit_bytes: int) -> dict[str, tuple[Stage, ...]]:
     return {
         "read": (software.submit(cores), *medium, *codec, Stage(arena), software.publish(cores)),
         "write": (
-            Stage("link_in"), hashed, *codec, software.submit(cores), medium[0],
-            replace(medium[1], write=True), medium[2], software.publish(cores),
+            Stage("link_in"),
+            hashed,
+            *codec,
+            software.submit(cores),
+            medium[0],
+            replace(medium[1], write=True),
+            medium[2],
+            software.publish(cores),
         ),
         "hit": (Stage(arena, piece_bytes=hit_bytes or DPU_PIECE_BYTES), Stage("link_out")),
         "command": (receive(preset.front_end), *software.decide(cores)),
-    }  # fmt: skip
+    }
 
 
 def open_chip(
-    preset: Preset, *, drive: str = "", seed: int = 0, in_flight_max: int = 1 << 16,
-    piece_bytes: int = 0, piece_max: int = PIECES_MAX, sample_every: int = 0,
-    visit_max: int = 1, weights: Sequence[int] = (1,),
-) -> Chip:  # fmt: skip
+    preset: Preset,
+    *,
+    drive: str = "",
+    seed: int = 0,
+    in_flight_max: int = 1 << 16,
+    piece_bytes: int = 0,
+    piece_max: int = PIECES_MAX,
+    sample_every: int = 0,
+    visit_max: int = 1,
+    weights: Sequence[int] = (1,),
+) -> Chip:
     """The preset as a chip at time 0."""
     limits = Limits(
-        in_flight_max=in_flight_max, piece_max=piece_max, end_max=in_flight_max,
-        visit_max=visit_max, sample_every=sample_every,
-    )  # fmt: skip
+        in_flight_max=in_flight_max,
+        piece_max=piece_max,
+        end_max=in_flight_max,
+        visit_max=visit_max,
+        sample_every=sample_every,
+    )
     built = network(preset, drive=drive, piece_bytes=piece_bytes, weights=weights)
     return Chip(built, seed=seed, limits=limits)
 
@@ -143,9 +176,12 @@ def open_chip(
 def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Timing:
     """A preset by its name as a side of the timing seam. Of `costs` it takes seed and limits."""
     chip = open_chip(
-        read_preset(name), drive=drive, seed=costs.seed, in_flight_max=costs.in_flight_max,
+        read_preset(name),
+        drive=drive,
+        seed=costs.seed,
+        in_flight_max=costs.in_flight_max,
         piece_bytes=block_bytes,
-    )  # fmt: skip
+    )
     return chip.timing()
 
 
@@ -175,13 +211,15 @@ def limited(preset: Preset, config: CoreConfig) -> CoreConfig:
     if slots < min(config.demand_max, config.slot_count):
         raise BadInput(
             f"{preset.staging} holds {slots} blocks of {config.block_size_bytes} B, and a fetch "
-            f"asks for up to {config.demand_max}", f"preset {preset.name}",
+            f"asks for up to {config.demand_max}",
+            f"preset {preset.name}",
             f"give [{preset.staging}] more capacity",
-        )  # fmt: skip
+        )
     return replace(
         config,
-        queue_max=config.queue_max if has.candidates is None
+        queue_max=config.queue_max
+        if has.candidates is None
         else min(config.queue_max, has.candidates),
         io_max=min(config.io_max, has.reads),
         slot_count=min(config.slot_count, slots),
-    )  # fmt: skip
+    )

@@ -97,12 +97,14 @@ class ClosedLoop:
     def diverged(self) -> dict[str, int]:
         """Decisions that are not the log's, by kind."""
         reads, victims = self._reads, self._victims
-        kinds = self._kinds + Counter({
-            "read not issued": sum((self._log_reads - reads).values()),
-            "read issued beside": sum((reads - self._log_reads).values()),
-            "victim kept": sum((self._log_victims - victims).values()),
-            "victim beside": sum((victims - self._log_victims).values()),
-        })  # fmt: skip
+        kinds = self._kinds + Counter(
+            {
+                "read not issued": sum((self._log_reads - reads).values()),
+                "read issued beside": sum((reads - self._log_reads).values()),
+                "victim kept": sum((self._log_victims - victims).values()),
+                "victim beside": sum((victims - self._log_victims).values()),
+            }
+        )
         return dict(sorted((kind, count) for kind, count in kinds.items() if count))
 
     # What follows what, from the log.
@@ -203,12 +205,19 @@ class ClosedLoop:
             item.served = Served(token, now_ps)
             if fetch.demands:
                 self.account.fetches.append(item.served)
-        item.served.tags = [self.device.ask(
-            "command", now_ps, lambda end_ps: self._decide(item, step, end_ps),
-            count=len(step.demands), score_count=len(step.scores), tenant=fetch.tenant,
-            session=self._sessions.get(step.session, step.session),
-            size_bytes=self.trace.block_bytes, layer=step.layer,
-        )]  # fmt: skip
+        item.served.tags = [
+            self.device.ask(
+                "command",
+                now_ps,
+                lambda end_ps: self._decide(item, step, end_ps),
+                count=len(step.demands),
+                score_count=len(step.scores),
+                tenant=fetch.tenant,
+                session=self._sessions.get(step.session, step.session),
+                size_bytes=self.trace.block_bytes,
+                layer=step.layer,
+            )
+        ]
 
     def _decide(self, item: _Item, step: ToldStep, now_ps: int) -> None:
         """The core decides; what is staged goes to the host."""
@@ -216,11 +225,21 @@ class ClosedLoop:
         item.served.decided_ps = item.served.staged_ps = now_ps
         item.busy = 0
         self._waiters[item.fetch] = item
-        ends = self._call("step", lambda now_ns: self._core.step(
-            now_ns, self._sessions[step.session], step.step, step.layer, step.demands,
-            scores=step.scores if len(step.scores) else None, waiter=item.fetch,
-            selected_count=step.selected_count, retry=item.retries > 0,
-        ), now_ps)  # fmt: skip
+        ends = self._call(
+            "step",
+            lambda now_ns: self._core.step(
+                now_ns,
+                self._sessions[step.session],
+                step.step,
+                step.layer,
+                step.demands,
+                scores=step.scores if len(step.scores) else None,
+                waiter=item.fetch,
+                selected_count=step.selected_count,
+                retry=item.retries > 0,
+            ),
+            now_ps,
+        )
         if ends is None:
             self._done(item, now_ps)
             return
@@ -261,10 +280,15 @@ class ClosedLoop:
             self._answered(item, end_ps)
 
         tag = self.device.ask(
-            "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant, session=self._sessions.get(fetch.session, fetch.session),
+            "hit",
+            now_ps,
+            landed,
+            count=count,
+            size_bytes=self.trace.block_bytes,
+            tenant=fetch.tenant,
+            session=self._sessions.get(fetch.session, fetch.session),
             layer=fetch.layer,
-        )  # fmt: skip
+        )
 
     def _answered(self, item: _Item, now_ps: int) -> None:
         """One of the things that the fetch waits for is there."""
@@ -323,12 +347,17 @@ class ClosedLoop:
             self._tick(end_ps)
 
         tag = self.device.ask(
-            "read", now_ps, landed, size_bytes=self.trace.block_bytes,
-            tenant=int(action["tenant"]), session=int(action["session"]),
-            layer=int(action["layer"]), cause=int(action["cause"]),
+            "read",
+            now_ps,
+            landed,
+            size_bytes=self.trace.block_bytes,
+            tenant=int(action["tenant"]),
+            session=int(action["session"]),
+            layer=int(action["layer"]),
+            cause=int(action["cause"]),
             deadline_ps=min(int(action["deadline_ns"]) * PS, 2**62),
             offset_bytes=self.trace.offset_bytes(int(action["chunk"]), int(action["layer"])),
-        )  # fmt: skip
+        )
 
     def _tick(self, now_ps: int) -> None:
         """The core's own clock: at most one call is due."""
@@ -386,9 +415,13 @@ class ClosedLoop:
         if event.kind == "stored" and self.account.fetches:
             self.account.bytes_written += self.trace.block_bytes
             self.device.ask(
-                "write", now_ps, _nothing, size_bytes=self.trace.block_bytes, layer=n[1],
+                "write",
+                now_ps,
+                _nothing,
+                size_bytes=self.trace.block_bytes,
+                layer=n[1],
                 offset_bytes=self.trace.offset_bytes(n[0], n[1]),
-            )  # fmt: skip
+            )
         self._act(now_ps)
         self._tick(now_ps)
 

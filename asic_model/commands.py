@@ -37,45 +37,102 @@ class Command:
 
 
 COMMANDS = (
-    Command("OPEN", ("session", "intent", "lease"), "a session begins, resumes or is archived",
-            (), ("session_open", "generating"),
-            "one descriptor instead of control messages; the intent says which sessions are the "
-            "last victims", "command"),
-    Command("EXTEND", ("session", "prefix"), "tokens are appended; what of the prefix is known",
-            (), ("append", "restore"),
-            "the engine chains and looks up the hashes, and takes references in the same pass",
-            "command"),
-    Command("FETCH", ("session", "layer", "head", "priority", "lease"),
-            "the blocks of a selection, those on the die at once, the rest as they land",
-            ("step",), ("step", "io_done", "slot_free"),
-            "hits are sent by the chip, so the host needs no directory and no second read; heads "
-            "that a kernel does not read are left out", "command, hit, read"),
-    Command("HINT", ("session", "layer", "intent", "priority"),
-            "scores and guesses: what will be fetched, when, how probably",
-            ("hint",), ("hint", "tick"),
-            "scores stream into the candidate table in hardware; it is bounded, and the least "
-            "urgent are dropped and counted", "command"),
-    Command("PUT", ("session", "prefix", "layer", "head", "priority"),
-            "blocks to keep: hashed, deduplicated, compressed, written",
-            ("put",), ("stage", "stored", "clean"),
-            "hash, reference count and codec at the rate of the link; an equal prefix is not "
-            "written twice", "write"),
-    Command("RELEASE", ("session", "layer", "lease"), "pins end now, not at the next fetch",
-            ("release",), ("release",),
-            "leases end by themselves on the chip's clock", "command"),
-    Command("CLOSE", ("session", "intent"), "references go; archived, its prefix stays reusable",
-            (), ("close", "drop"), "counts go down in the background, in rate-limited scans",
-            "command"),
-    Command("FORGET", ("prefix", "layer"), "an expired or failed block is known no more",
-            (), ("lost", "forget"), "a failed check in the codec or DMA raises it without software",
-            "command"),
-    Command("CONFIGURE", ("priority",), "tenants with their weights, the policy, a cold start",
-            (), ("open", "tenant", "policy", "reset"),
-            "weights and buckets are registers of the arbiter; telemetry counters are read from "
-            "the same page", "command"),
-    Command("FENCE", (), "all that came before it has ended", ("nop",), (),
-            "ordering across engines, which one thread had for nothing", "command"),
-)  # fmt: skip
+    Command(
+        "OPEN",
+        ("session", "intent", "lease"),
+        "a session begins, resumes or is archived",
+        (),
+        ("session_open", "generating"),
+        "one descriptor instead of control messages; the intent says which sessions are the "
+        "last victims",
+        "command",
+    ),
+    Command(
+        "EXTEND",
+        ("session", "prefix"),
+        "tokens are appended; what of the prefix is known",
+        (),
+        ("append", "restore"),
+        "the engine chains and looks up the hashes, and takes references in the same pass",
+        "command",
+    ),
+    Command(
+        "FETCH",
+        ("session", "layer", "head", "priority", "lease"),
+        "the blocks of a selection, those on the die at once, the rest as they land",
+        ("step",),
+        ("step", "io_done", "slot_free"),
+        "hits are sent by the chip, so the host needs no directory and no second read; heads "
+        "that a kernel does not read are left out",
+        "command, hit, read",
+    ),
+    Command(
+        "HINT",
+        ("session", "layer", "intent", "priority"),
+        "scores and guesses: what will be fetched, when, how probably",
+        ("hint",),
+        ("hint", "tick"),
+        "scores stream into the candidate table in hardware; it is bounded, and the least "
+        "urgent are dropped and counted",
+        "command",
+    ),
+    Command(
+        "PUT",
+        ("session", "prefix", "layer", "head", "priority"),
+        "blocks to keep: hashed, deduplicated, compressed, written",
+        ("put",),
+        ("stage", "stored", "clean"),
+        "hash, reference count and codec at the rate of the link; an equal prefix is not "
+        "written twice",
+        "write",
+    ),
+    Command(
+        "RELEASE",
+        ("session", "layer", "lease"),
+        "pins end now, not at the next fetch",
+        ("release",),
+        ("release",),
+        "leases end by themselves on the chip's clock",
+        "command",
+    ),
+    Command(
+        "CLOSE",
+        ("session", "intent"),
+        "references go; archived, its prefix stays reusable",
+        (),
+        ("close", "drop"),
+        "counts go down in the background, in rate-limited scans",
+        "command",
+    ),
+    Command(
+        "FORGET",
+        ("prefix", "layer"),
+        "an expired or failed block is known no more",
+        (),
+        ("lost", "forget"),
+        "a failed check in the codec or DMA raises it without software",
+        "command",
+    ),
+    Command(
+        "CONFIGURE",
+        ("priority",),
+        "tenants with their weights, the policy, a cold start",
+        (),
+        ("open", "tenant", "policy", "reset"),
+        "weights and buckets are registers of the arbiter; telemetry counters are read from "
+        "the same page",
+        "command",
+    ),
+    Command(
+        "FENCE",
+        (),
+        "all that came before it has ended",
+        ("nop",),
+        (),
+        "ordering across engines, which one thread had for nothing",
+        "command",
+    ),
+)
 
 
 def rows() -> list[dict[str, str]]:

@@ -31,9 +31,12 @@ def begin(trace: Trace, fetch_max: int) -> Trace:
 def copies(trace: Trace, count: int) -> Trace:
     """So many of a trace side by side, in the order of the log's times."""
     order = sorted(
-        ((one.at_ns, number, copy) for number, one in enumerate(trace.fetches)
-         for copy in range(count)),
-    )  # fmt: skip
+        (
+            (one.at_ns, number, copy)
+            for number, one in enumerate(trace.fetches)
+            for copy in range(count)
+        ),
+    )
     place = {(number, copy): at for at, (_, number, copy) in enumerate(order)}
     sessions = 1 + max(one.session for one in trace.fetches)
     chunks = 1 + max((one.chunk for one in trace.reads), default=0)
@@ -42,25 +45,36 @@ def copies(trace: Trace, count: int) -> Trace:
         for _, number, copy in order
     ]
     return replace(
-        trace, fetches=made,
-        reads=[_read(one, copy, chunks, place, len(trace.reads)) for copy in range(count)
-               for one in trace.reads],
-        writes_ns=[(ns, chunk + copy * chunks, layer) for copy in range(count)
-                   for ns, chunk, layer in trace.writes_ns],
-        session_ns={number + copy * sessions: ns for copy in range(count)
-                    for number, ns in trace.session_ns.items()},
+        trace,
+        fetches=made,
+        reads=[
+            _read(one, copy, chunks, place, len(trace.reads))
+            for copy in range(count)
+            for one in trace.reads
+        ],
+        writes_ns=[
+            (ns, chunk + copy * chunks, layer)
+            for copy in range(count)
+            for ns, chunk, layer in trace.writes_ns
+        ],
+        session_ns={
+            number + copy * sessions: ns
+            for copy in range(count)
+            for number, ns in trace.session_ns.items()
+        },
         ends=trace.ends * count,
-    )  # fmt: skip
+    )
 
 
 def _fetch(
     one: Fetch, copy: int, sessions: int, place: dict[tuple[int, int], int], reads: int
 ) -> Fetch:
     return replace(
-        one, session=one.session + copy * sessions,
+        one,
+        session=one.session + copy * sessions,
         after=tuple(place[number, copy] for number in one.after),
         waits=[wait if wait == START else wait + copy * reads for wait in one.waits],
-    )  # fmt: skip
+    )
 
 
 def _read(one: Read, copy: int, chunks: int, place: dict[tuple[int, int], int], reads: int) -> Read:

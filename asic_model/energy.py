@@ -28,13 +28,29 @@ AREA_UNITS = ("Mb/mm2", "mm2 s/TB", "mm2", "1")
 LINKS = {"pcie": "pcie", "cxl": "cxl_link", "nvlink": "nvlink", "memory": "memory_link"}
 """What carries a link's bits, by the front end's protocol."""
 BY_BIT = {
-    "hbm": "hbm", "ddr": "ddr", "cxl": "cxl", "drive": "drive", "dma_in": "wire",
-    "dma_out": "wire", "decode": "codec", "encode": "codec", "hash": "hash",
-}  # fmt: skip
+    "hbm": "hbm",
+    "ddr": "ddr",
+    "cxl": "cxl",
+    "drive": "drive",
+    "dma_in": "wire",
+    "dma_out": "wire",
+    "decode": "codec",
+    "encode": "codec",
+    "hash": "hash",
+}
 BY_VISIT = ("nvme_command", "nvme_done", "qos", "scheduler")
 CORES = ("reactor", "codec_core")
-LOGIC = ("dma_in", "dma_out", "decode", "encode", "hash", "qos", "scheduler", "metadata",
-         "metadata_update")  # fmt: skip
+LOGIC = (
+    "dma_in",
+    "dma_out",
+    "decode",
+    "encode",
+    "hash",
+    "qos",
+    "scheduler",
+    "metadata",
+    "metadata_update",
+)
 MEMORIES = ("hbm", "ddr", "cxl")
 MIB = 1 << 20
 
@@ -95,8 +111,12 @@ def _always_on(seconds: float, preset: Preset) -> Iterator[Range]:
         price = table["die"]["static"]
         die = _total(area(preset))
         leak = _product(_bounds(price), die)
-        yield _sum("die idle", "J", [(leak, seconds), (_array(preset).leakage_w, seconds)],
-                   f"{price.source}; the SRAM's leakage by CACTI 7, scaled")  # fmt: skip
+        yield _sum(
+            "die idle",
+            "J",
+            [(leak, seconds), (_array(preset).leakage_w, seconds)],
+            f"{price.source}; the SRAM's leakage by CACTI 7, scaled",
+        )
 
 
 def power(run: ChipRun, preset: Preset) -> list[Range]:
@@ -104,10 +124,16 @@ def power(run: ChipRun, preset: Preset) -> list[Range]:
     if run.seconds <= 0:
         return []
     return [
-        Range(name=one.name, unit="W", value=one.value / run.seconds, low=one.low / run.seconds,
-              high=one.high / run.seconds, source=one.source)
+        Range(
+            name=one.name,
+            unit="W",
+            value=one.value / run.seconds,
+            low=one.low / run.seconds,
+            high=one.high / run.seconds,
+            source=one.source,
+        )
         for one in energy(run, preset)
-    ]  # fmt: skip
+    ]
 
 
 def area(preset: Preset) -> list[Range]:
@@ -125,15 +151,21 @@ def area(preset: Preset) -> list[Range]:
     codec = preset.codec
     rate = codec.lanes.value * (codec.decode_rate.base + codec.encode_rate.base) / 2 / 1e12
     parts = [
-        Range(name="metadata SRAM", unit="mm2", value=megabits / density.value,
-              low=megabits / density.high, high=megabits / density.low, source=density.source),
+        Range(
+            name="metadata SRAM",
+            unit="mm2",
+            value=megabits / density.value,
+            low=megabits / density.high,
+            high=megabits / density.low,
+            source=density.source,
+        ),
         _scaled("codec", table["codec"]["rate"], rate, logic),
         _range("link", "mm2", table["lane"]["each"], preset.front_end.lanes_max.value),
         _range("drive lanes", "mm2", table["lane"]["each"], 4 * preset.nvme.drives.value),
         _scaled("dma", table["dma"]["each"], preset.dma.engines.value, logic),
         _scaled("hash", table["hash"]["each"], preset.dedup.instances.value, logic),
         _scaled("control", table["control"]["each"], 1, logic),
-    ]  # fmt: skip
+    ]
     for name in MEMORIES:
         memory = getattr(preset, name)
         if memory is not None and name in (preset.staging, preset.spill):
@@ -160,8 +192,11 @@ def _product(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _total(parts: list[Range]) -> Bounds:
-    return (sum(one.value for one in parts), sum(one.low for one in parts),
-            sum(one.high for one in parts))  # fmt: skip
+    return (
+        sum(one.value for one in parts),
+        sum(one.low for one in parts),
+        sum(one.high for one in parts),
+    )
 
 
 def _range(name: str, unit: str, number: Number, times: float) -> Range:

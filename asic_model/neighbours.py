@@ -58,15 +58,20 @@ def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
         if unit.name == "qos":
             assert preset.qos is not None
             config = QosConfig(
-                quantum_bytes=block_bytes, session_count=2, queue_max=1 << 15, session_max=1 << 15,
+                quantum_bytes=block_bytes,
+                session_count=2,
+                queue_max=1 << 15,
+                session_max=1 << 15,
                 session_quantum_bytes=round(block_bytes * preset.qos.session_rounds.base),
-            )  # fmt: skip
+            )
             unit = replace(
-                unit, queue="qos" if qos else "fifo", queue_max=1 << 15,
+                unit,
+                queue="qos" if qos else "fifo",
+                queue_max=1 << 15,
                 in_flight_max=1,  # who has a grant and no drive yet keeps the next from one
                 qos=config if qos else None,
                 tenants=(TenantShare(), TenantShare()) if qos else (),
-            )  # fmt: skip
+            )
         elif unit.name == "drive":
             assert unit.drive is not None, "a chip has drives of known parameters"
             depth = {**unit.drive, "queue_depth_max": READS_AT_DRIVE * drives}

@@ -59,8 +59,16 @@ NEEDED = {
     "asic": ("front_end", "dma", "codec", "metadata", "dedup", "scheduler", "qos", "nvme"),
     "dpu": ("front_end", "cores", "nvme"),
 }
-HEAD = {"title": str, "kind": str, "staging": str, "spill": str, "calibrated": bool,
-        "extends": str, "about": str, "node_nm": int}  # fmt: skip
+HEAD = {
+    "title": str,
+    "kind": str,
+    "staging": str,
+    "spill": str,
+    "calibrated": bool,
+    "extends": str,
+    "about": str,
+    "node_nm": int,
+}
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,9 +142,12 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
             return self
         heads = self.with_({"metadata.heads": count}).numbers()
         said = msgspec.structs.replace(
-            dict(heads)["metadata.heads"], low=count, high=count, tag="measured",
+            dict(heads)["metadata.heads"],
+            low=count,
+            high=count,
+            tag="measured",
             source="the geometry of the run",
-        )  # fmt: skip
+        )
         table = msgspec.structs.replace(self.metadata, heads=said)
         return msgspec.structs.replace(self, metadata=table)
 
@@ -170,8 +181,11 @@ def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """The tables of a file over those of the preset that it extends."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and not path.is_file():
-        raise BadInput(f"no preset {name!r}", "asic",
-                       f"choose one of {', '.join(names())}, or give a TOML file")  # fmt: skip
+        raise BadInput(
+            f"no preset {name!r}",
+            "asic",
+            f"choose one of {', '.join(names())}, or give a TOML file",
+        )
     where = path.name
     raw = read_toml(path, "give a preset's TOML file")
     for key in raw:
@@ -194,8 +208,9 @@ def _built(name: str, tables: dict[str, Any], where: str) -> Preset:
     for key, value in tables.items():
         if key in HEAD:
             if not isinstance(value, HEAD[key]):
-                raise BadInput(f"{value!r} is no {HEAD[key].__name__}", f"{where}: {key}",
-                               "correct it")  # fmt: skip
+                raise BadInput(
+                    f"{value!r} is no {HEAD[key].__name__}", f"{where}: {key}", "correct it"
+                )
             head[key] = value
         elif not isinstance(value, dict):
             raise BadInput(f"{key} is a value", where, f"write it as a table [{key}]")
@@ -222,8 +237,11 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
         elif not isinstance(value, str):
             raise BadInput(f"{value!r} is not text", f"{where} {key}", "write it in quotes")
         elif known[key].choices and value not in known[key].choices:
-            raise BadInput(f"{value!r} is none of {', '.join(known[key].choices)}",
-                           f"{where} {key}", "choose one of them")  # fmt: skip
+            raise BadInput(
+                f"{value!r} is none of {', '.join(known[key].choices)}",
+                f"{where} {key}",
+                "choose one of them",
+            )
         else:
             values[key] = value
     for one in msgspec.structs.fields(kind):
@@ -239,8 +257,11 @@ def _read_number(table: Any, option: Any, where: str) -> Number:
     if measured:
         table = block_ratio(table, where)
     if not isinstance(table, dict):
-        raise BadInput(f"{table!r} says no unit, range, source and tag", where,
-                       "write { value, unit, low, high, source, tag }")  # fmt: skip
+        raise BadInput(
+            f"{table!r} says no unit, range, source and tag",
+            where,
+            "write { value, unit, low, high, source, tag }",
+        )
     keys = ("value", "unit", "low", "high", "source", "tag")
     spread = table.pop("spread", ()) if measured else ()
     for key in table:
@@ -255,11 +276,22 @@ def _read_number(table: Any, option: Any, where: str) -> Number:
         raise BadInput(f"{table['source']!r} is no source", where, mends["source"])
     units = DIMENSIONS[option.unit]
     if table["unit"] not in units:
-        raise BadInput(f"{table['unit']!r} is no unit of a {option.unit}", where,
-                       f"give it in one of {', '.join(units)}")  # fmt: skip
+        raise BadInput(
+            f"{table['unit']!r} is no unit of a {option.unit}",
+            where,
+            f"give it in one of {', '.join(units)}",
+        )
     value, low, high = (_number(table[key], f"{where}: {key}") for key in ("value", "low", "high"))
-    number = Number(value=value, unit=table["unit"], low=low, high=high, source=table["source"],
-                    tag=table["tag"], scale=units[table["unit"]], spread=spread)  # fmt: skip
+    number = Number(
+        value=value,
+        unit=table["unit"],
+        low=low,
+        high=high,
+        source=table["source"],
+        tag=table["tag"],
+        scale=units[table["unit"]],
+        spread=spread,
+    )
     _check_number(number, option, where)
     return number
 
@@ -274,17 +306,22 @@ def _number(value: Any, where: str) -> float:
 
 def _check_number(number: Number, option: Any, where: str) -> None:
     if not number.low <= number.value <= number.high:
-        raise BadInput(f"{number.value} is not between low = {number.low} and high = {number.high}",
-                       where, "widen the range, or correct the value")  # fmt: skip
+        raise BadInput(
+            f"{number.value} is not between low = {number.low} and high = {number.high}",
+            where,
+            "widen the range, or correct the value",
+        )
     if option.unit == "count" and number.value != int(number.value):
         raise BadInput(f"{number.value} is no whole number", where, "give one such as 64")
     least, most = option.low, option.high
     if not least <= number.base <= most:
         zero = number.base == 0
         what = f"{number.value:g} {number.unit}".removesuffix(" 1")
-        raise BadInput("is 0" if zero else f"{what} is out of range", where,
-                       f"give {least:g} or more" if number.base < least else f"give {most:g} at "
-                       "most")  # fmt: skip
+        raise BadInput(
+            "is 0" if zero else f"{what} is out of range",
+            where,
+            f"give {least:g} or more" if number.base < least else f"give {most:g} at most",
+        )
 
 
 def _check(preset: Preset, where: str) -> None:
@@ -299,35 +336,68 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
     for key in ("staging", "spill"):
         name = getattr(preset, key)
         absent = name not in MEMORIES or getattr(preset, name) is None
-        yield (absent and (key == "staging" or bool(name) or preset.kind == "asic"),
-               f"{name!r} is no memory that it has", key,
-               f"name one of {', '.join(MEMORIES)}, and give its table")  # fmt: skip
+        yield (
+            absent and (key == "staging" or bool(name) or preset.kind == "asic"),
+            f"{name!r} is no memory that it has",
+            key,
+            f"name one of {', '.join(MEMORIES)}, and give its table",
+        )
     link = preset.front_end
-    yield (link.lanes.value > link.lanes_max.value,
-           f"{link.lanes.value:g} lanes of a link that has {link.lanes_max.value:g}",
-           "[front_end] lanes", "use fewer")  # fmt: skip
+    yield (
+        link.lanes.value > link.lanes_max.value,
+        f"{link.lanes.value:g} lanes of a link that has {link.lanes_max.value:g}",
+        "[front_end] lanes",
+        "use fewer",
+    )
     nvme = preset.nvme
-    yield (nvme.drive not in ("disk", *drives()), f"no drive {nvme.drive!r}", "[nvme] drive",
-           f"choose one of disk, {', '.join(drives())}")  # fmt: skip
-    yield (nvme.drive == "disk" and preset.disk is None, "a disk without its times", "[disk]",
-           "add the table, or name a model of a drive")  # fmt: skip
+    yield (
+        nvme.drive not in ("disk", *drives()),
+        f"no drive {nvme.drive!r}",
+        "[nvme] drive",
+        f"choose one of disk, {', '.join(drives())}",
+    )
+    yield (
+        nvme.drive == "disk" and preset.disk is None,
+        "a disk without its times",
+        "[disk]",
+        "add the table, or name a model of a drive",
+    )
     table = preset.metadata
     if table is not None:
         least = table.entry.base * table.ways.base * table.banks.base
-        yield (table.sram.base < least, "the SRAM holds no set in each of its banks",
-               "[metadata] sram", f"give {least:g} B or more")  # fmt: skip
-        yield (table.latency.base < table.cycle.base, "data comes before the access has ended",
-               "[metadata] latency", "give the cycle or more")  # fmt: skip
+        yield (
+            table.sram.base < least,
+            "the SRAM holds no set in each of its banks",
+            "[metadata] sram",
+            f"give {least:g} B or more",
+        )
+        yield (
+            table.latency.base < table.cycle.base,
+            "data comes before the access has ended",
+            "[metadata] latency",
+            "give the cycle or more",
+        )
     cores = preset.cores
     if cores is not None:
-        yield (cores.reactors.value > cores.cores.value,
-               f"{cores.reactors.value:g} reactors on {cores.cores.value:g} cores",
-               "[cores] reactors", "give no more than cores")  # fmt: skip
+        yield (
+            cores.reactors.value > cores.cores.value,
+            f"{cores.reactors.value:g} reactors on {cores.cores.value:g} cores",
+            "[cores] reactors",
+            "give no more than cores",
+        )
     if preset.dma is not None:
         capacity = preset.memory(preset.staging).capacity
-        yield (preset.dma.piece.base > capacity.base, "a piece is larger than the staging memory",
-               "[dma] piece", "cut smaller")  # fmt: skip
+        yield (
+            preset.dma.piece.base > capacity.base,
+            "a piece is larger than the staging memory",
+            "[dma] piece",
+            "cut smaller",
+        )
     own = ("dma", "codec", "metadata", "dedup", "scheduler", "qos")  # of a chip, and of no DPU
     for block in {"asic": ("cores",), "dpu": own}[preset.kind]:
-        yield (getattr(preset, block) is not None, f"a {preset.kind} has no {block}",
-               f"[{block}]", "leave it out")  # fmt: skip
+        yield (
+            getattr(preset, block) is not None,
+            f"a {preset.kind} has no {block}",
+            f"[{block}]",
+            "leave it out",
+        )

@@ -74,8 +74,12 @@ def at_ends(preset: Preset) -> Iterator[tuple[str, Number, Preset | None, Preset
     """Each parameter at its low and at its high end, all others as they are; None where that
     contradicts another."""
     for name, number in varied(preset).items():
-        yield (name, number, _changed(preset, {name: number.low}),
-               _changed(preset, {name: number.high}))  # fmt: skip
+        yield (
+            name,
+            number,
+            _changed(preset, {name: number.low}),
+            _changed(preset, {name: number.high}),
+        )
 
 
 def _changed(preset: Preset, values: dict[str, float]) -> Preset | None:

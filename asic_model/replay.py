@@ -49,11 +49,20 @@ def decision_replay(
     hits = sum(one.hits for one in trace.fetches if not one.retry)
     late = sum(one.late for one in trace.fetches if not one.retry)
     return _result(
-        trace, preset, replay.device, replay.account, mode="decision-replay", drive=drive,
-        seed=seed, demands=demands, hits=hits, late=late, misses=demands - hits - late,
+        trace,
+        preset,
+        replay.device,
+        replay.account,
+        mode="decision-replay",
+        drive=drive,
+        seed=seed,
+        demands=demands,
+        hits=hits,
+        late=late,
+        misses=demands - hits - late,
         ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
         reads_by_cause=_by_cause(Counter(one.cause for one in trace.reads)),
-    )  # fmt: skip
+    )
 
 
 def closed_loop(
@@ -66,11 +75,21 @@ def closed_loop(
     hits, late = int(ends[:HIT_ENDS].sum()), int(ends[HIT_ENDS])
     demands = int(ends.sum())
     return _result(
-        trace, preset, loop.device, loop.account, mode="closed-loop", drive=drive, seed=seed,
-        demands=demands, hits=hits, late=late, misses=demands - hits - late,
+        trace,
+        preset,
+        loop.device,
+        loop.account,
+        mode="closed-loop",
+        drive=drive,
+        seed=seed,
+        demands=demands,
+        hits=hits,
+        late=late,
+        misses=demands - hits - late,
         ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
-        reads_by_cause=_by_cause(loop.issued), diverged=loop.diverged(),
-    )  # fmt: skip
+        reads_by_cause=_by_cause(loop.issued),
+        diverged=loop.diverged(),
+    )
 
 
 def _by_cause(counts: "Counter[int]") -> dict[str, int]:
@@ -89,17 +108,27 @@ def _result(
     figures = device.chip.figures
     notes = [] if preset.calibrated else [Note("uncalibrated", f"{preset.name} is uncalibrated")]
     if figures["visits_lost"]:
-        notes.append(Note("visits-lost", f"{figures['visits_lost']} visits are missing from the "
-                          "waterfall"))  # fmt: skip
+        notes.append(
+            Note("visits-lost", f"{figures['visits_lost']} visits are missing from the waterfall")
+        )
     run = ChipRun(
-        preset=preset.name, title=preset.title, calibrated=preset.calibrated, trace=trace.name,
-        trace_sha256=trace.sha256, preset_sha256=digest(preset),
-        storage=drive or preset.nvme.drive, sessions=len({one.session for one in trace.fetches}),
-        units=units, by_session=by_session(account, device.chip, trace.block_bytes),
+        preset=preset.name,
+        title=preset.title,
+        calibrated=preset.calibrated,
+        trace=trace.name,
+        trace_sha256=trace.sha256,
+        preset_sha256=digest(preset),
+        storage=drive or preset.nvme.drive,
+        sessions=len({one.session for one in trace.fetches}),
+        units=units,
+        by_session=by_session(account, device.chip, trace.block_bytes),
         binds_first=max(units, key=lambda one: one.utilisation).name,
-        logged=logged_of(trace), notes=notes, hash=f"{figures['hash']:016x}",
-        **account.figures(trace.block_bytes), **found,
-    )  # fmt: skip
+        logged=logged_of(trace),
+        notes=notes,
+        hash=f"{figures['hash']:016x}",
+        **account.figures(trace.block_bytes),
+        **found,
+    )
     run.energy, run.power, run.area = energy(run, preset), power(run, preset), area(preset)
     return run
 
@@ -183,17 +212,27 @@ class _Replay:
         for lag_ns, chunk, layer in self._written[number]:
             self.device.at(now_ps + lag_ns * PS, partial(self._write, chunk, layer))
         tag = self.device.ask(
-            "command", now_ps, lambda end_ps: self._decided(number, end_ps), count=fetch.demands,
-            score_count=fetch.scores, size_bytes=trace.block_bytes, tenant=fetch.tenant,
-            session=fetch.session, layer=fetch.layer,
-        )  # fmt: skip
+            "command",
+            now_ps,
+            lambda end_ps: self._decided(number, end_ps),
+            count=fetch.demands,
+            score_count=fetch.scores,
+            size_bytes=trace.block_bytes,
+            tenant=fetch.tenant,
+            session=fetch.session,
+            layer=fetch.layer,
+        )
         one.served.tags.append(tag)
 
     def _write(self, chunk: int, layer: int, now_ps: int) -> None:
         self.device.ask(
-            "write", now_ps, _nothing, size_bytes=self.trace.block_bytes, layer=layer,
+            "write",
+            now_ps,
+            _nothing,
+            size_bytes=self.trace.block_bytes,
+            layer=layer,
             offset_bytes=self.trace.offset_bytes(chunk, layer),
-        )  # fmt: skip
+        )
 
     def _decided(self, number: int, now_ps: int) -> None:
         """The core has decided: reads begin, and what is staged goes to the host."""
@@ -240,9 +279,15 @@ class _Replay:
                 self._done(number)
 
         tag = self.device.ask(
-            "hit", now_ps, landed, count=count, size_bytes=self.trace.block_bytes,
-            tenant=fetch.tenant, session=fetch.session, layer=fetch.layer,
-        )  # fmt: skip
+            "hit",
+            now_ps,
+            landed,
+            count=count,
+            size_bytes=self.trace.block_bytes,
+            tenant=fetch.tenant,
+            session=fetch.session,
+            layer=fetch.layer,
+        )
 
     def _done(self, number: int) -> None:
         """The host has all of its blocks; whoever waited for it goes on."""
@@ -274,8 +319,14 @@ class _Replay:
                 self._hit(waiting, 1, end_ps, self._read_tag[number])
 
         self._read_tag[number] = self.device.ask(
-            "read", now_ps, landed, size_bytes=self.trace.block_bytes, tenant=read.tenant,
-            session=read.session, layer=read.layer, cause=read.cause,
+            "read",
+            now_ps,
+            landed,
+            size_bytes=self.trace.block_bytes,
+            tenant=read.tenant,
+            session=read.session,
+            layer=read.layer,
+            cause=read.cause,
             deadline_ps=max(0, min(needed_ps, 2**62)),
             offset_bytes=self.trace.offset_bytes(read.chunk, read.layer),
-        )  # fmt: skip
+        )

@@ -196,6 +196,10 @@ def times_of(values_ns: "Sequence[float] | npt.NDArray[Any]") -> Times:
     count = min(CURVE_POINTS, len(sorted_ns))
     ranks = np.linspace(0, len(sorted_ns) - 1, count).round().astype(np.int64)
     return Times(
-        count=len(sorted_ns), mean=float(sorted_ns.mean()), max=float(sorted_ns[-1]),
-        curve=sorted_ns[ranks].tolist(), tail=sorted_ns[-100:].tolist(), **quantiles,
-    )  # fmt: skip
+        count=len(sorted_ns),
+        mean=float(sorted_ns.mean()),
+        max=float(sorted_ns[-1]),
+        curve=sorted_ns[ranks].tolist(),
+        tail=sorted_ns[-100:].tolist(),
+        **quantiles,
+    )

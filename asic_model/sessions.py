@@ -66,11 +66,18 @@ def _granted(chip: Chip) -> Iterator[tuple[int | None, dict[str, Any]]]:
         return
     for row in chip.session_stats(ARBITER):
         assert row["tenant"] is not None
-        yield row["session"], {
-            "tenant": row["tenant"], "granted": row["taken"], "granted_bytes": row["taken_bytes"],
-            "refused": row["refused"], "waiting_max": row["waiting_max"],
-            "wait_ns_max": (row["wait_ps_max"] or 0) / PS, "_wait_ps": row["wait_ps_sum"],
-        }  # fmt: skip
+        yield (
+            row["session"],
+            {
+                "tenant": row["tenant"],
+                "granted": row["taken"],
+                "granted_bytes": row["taken_bytes"],
+                "refused": row["refused"],
+                "waiting_max": row["waiting_max"],
+                "wait_ns_max": (row["wait_ps_max"] or 0) / PS,
+                "_wait_ps": row["wait_ps_sum"],
+            },
+        )
 
 
 def _add(into: dict[str, Any], row: dict[str, Any]) -> None:

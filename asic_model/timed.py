@@ -43,9 +43,9 @@ def as_hosts_saw(trace: Trace, stages: Stages) -> Logged:
     spans = np.array([_span_ns(one, stages) for one in fetches])
     waited = np.array([bool(one.waits) for one in fetches])
     tokens: dict[tuple[int, int], int] = {}
-    token = np.array([
-        tokens.setdefault((one.session, one.step), len(tokens)) for one in fetches
-    ], np.int64)  # fmt: skip
+    token = np.array(
+        [tokens.setdefault((one.session, one.step), len(tokens)) for one in fetches], np.int64
+    )
     stall = np.bincount(token, spans * waited, minlength=len(tokens))
     return msgspec.structs.replace(
         logged_of(trace), fetch_ns=times_of(spans), stall_ns=times_of(stall)
@@ -61,11 +61,13 @@ def deadlines_missed(trace: Trace, stages: Stages) -> int:
             begin, end = spans.get((one.session, one.step), (math.inf, 0.0))
             sent = one.at_ns - mean_ns(stages, "ring_wait", MODEL)
             spans[one.session, one.step] = (
-                min(begin, sent), max(end, sent + _span_ns(one, stages)),
-            )  # fmt: skip
+                min(begin, sent),
+                max(end, sent + _span_ns(one, stages)),
+            )
     paces = trace.session_ns
-    return sum(0 < paces.get(session, 0) < end - begin
-               for (session, _), (begin, end) in spans.items())  # fmt: skip
+    return sum(
+        0 < paces.get(session, 0) < end - begin for (session, _), (begin, end) in spans.items()
+    )
 
 
 def _span_ns(one: Fetch, stages: Stages) -> float:

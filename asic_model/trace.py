@@ -129,9 +129,13 @@ def log_path(path: Path) -> Path:
     inside = sorted(str(one.parent.relative_to(path)) for one in path.glob(f"*/**/{LOG_NAME}"))
     if len(inside) == 1:
         return path / inside[0] / LOG_NAME
-    raise BadInput("holds several recorded runs" if inside else "holds no recorded run", str(path),
-                   f"name one of {', '.join(inside)}" if inside else "record one with "
-                   "`offstage dpu serve --record DIR`")  # fmt: skip
+    raise BadInput(
+        "holds several recorded runs" if inside else "holds no recorded run",
+        str(path),
+        f"name one of {', '.join(inside)}"
+        if inside
+        else "record one with `offstage dpu serve --record DIR`",
+    )
 
 
 def walk(log: bytes, where: str) -> Iterator[Event]:
@@ -140,22 +144,30 @@ def walk(log: bytes, where: str) -> Iterator[Event]:
     try:
         found = Walk(log, where)
     except Corrupt:
-        raise BadInput("is no decision log of this version", where,
-                       "record the run again with this release") from None  # fmt: skip
+        raise BadInput(
+            "is no decision log of this version", where, "record the run again with this release"
+        ) from None
     before_ns = 0
     try:
         for event in found:
             if not event.agreed:
-                raise BadInput(f"the core decides otherwise at byte {event.offset} ({event.kind})",
-                               where, "the log was changed, or made by another core")  # fmt: skip
+                raise BadInput(
+                    f"the core decides otherwise at byte {event.offset} ({event.kind})",
+                    where,
+                    "the log was changed, or made by another core",
+                )
             if event.kind != "tick" and event.now_ns < before_ns:
-                raise BadInput(f"time goes back at byte {event.offset}, from {before_ns} to "
-                               f"{event.now_ns} ns", where, "record the run again")  # fmt: skip
+                raise BadInput(
+                    f"time goes back at byte {event.offset}, from {before_ns} to {event.now_ns} ns",
+                    where,
+                    "record the run again",
+                )
             before_ns = max(before_ns, event.now_ns)
             yield event
     except Corrupt:
-        raise BadInput("is torn or has a hole", where,
-                       "record the run again, with a larger limits.log") from None  # fmt: skip
+        raise BadInput(
+            "is torn or has a hole", where, "record the run again, with a larger limits.log"
+        ) from None
 
 
 def read_trace(path: Path) -> Trace:
@@ -164,12 +176,18 @@ def read_trace(path: Path) -> Trace:
     try:
         log = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path),
-                       "give a recorded run or its decisions.log") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error.strerror})",
+            str(path),
+            "give a recorded run or its decisions.log",
+        ) from None
     record = _record(path.parent / RECORD_NAME)
     if record.get("log_bytes_lost"):
-        raise BadInput("has a hole: the recorder lost events", str(path),
-                       "record the run again, with a larger limits.log")  # fmt: skip
+        raise BadInput(
+            "has a hole: the recorder lost events",
+            str(path),
+            "record the run again, with a larger limits.log",
+        )
     trace = _Reader(log, path, record).trace
     trace.heads = _heads(path.parent)
     return trace
@@ -203,13 +221,21 @@ class _Reader:
         try:
             config, policy = Walk(log, where).opened()
         except Corrupt:
-            raise BadInput("is no decision log of this version", where,
-                           "record the run again with this release") from None  # fmt: skip
+            raise BadInput(
+                "is no decision log of this version",
+                where,
+                "record the run again with this release",
+            ) from None
         self.trace = Trace(
             name=path.parent.name if path.name == LOG_NAME else path.name,
-            sha256=hashlib.sha256(log).hexdigest(), storage=str(record.get("storage", "")),
-            config=config, policy=policy, begin_ns=0, record=record, log=log,
-        )  # fmt: skip
+            sha256=hashlib.sha256(log).hexdigest(),
+            storage=str(record.get("storage", "")),
+            config=config,
+            policy=policy,
+            begin_ns=0,
+            record=record,
+            log=log,
+        )
         self._tenants: dict[int, int] = {}
         self._weights: list[int] = []
         self._reads: dict[int, int] = {}  # handle of the core to number
@@ -247,11 +273,18 @@ class _Reader:
         number = len(self.trace.fetches)
         hits = int((event.ends < HIT_ENDS).sum())
         fetch = Fetch(
-            session=step.session, step=step.step, layer=step.layer,
-            tenant=self._tenants.get(step.session, 0), at_ns=event.now_ns,
-            answered_ns=event.now_ns, demands=len(step.demands), scores=len(step.scores),
-            hits=hits, late=int((event.ends == HIT_ENDS).sum()), retry=step.retry,
-        )  # fmt: skip
+            session=step.session,
+            step=step.step,
+            layer=step.layer,
+            tenant=self._tenants.get(step.session, 0),
+            at_ns=event.now_ns,
+            answered_ns=event.now_ns,
+            demands=len(step.demands),
+            scores=len(step.scores),
+            hits=hits,
+            late=int((event.ends == HIT_ENDS).sum()),
+            retry=step.retry,
+        )
         if not step.retry:
             self.trace.ends += np.bincount(event.ends, minlength=9)[:9]
         self._follow(fetch, number)
@@ -276,13 +309,20 @@ class _Reader:
         for action in event.actions:
             if action["type"] == READ:
                 self._reads[int(action["io"])] = len(self.trace.reads)
-                self.trace.reads.append(Read(
-                    chunk=int(action["chunk"]), layer=int(action["layer"]),
-                    tenant=int(action["tenant"]), session=int(action["session"]),
-                    cause=int(action["cause"]),
-                    at_ns=event.now_ns, deadline_ns=int(action["deadline_ns"]),
-                    ended_ns=event.now_ns, after=cause[0], lag_ns=cause[1],
-                ))  # fmt: skip
+                self.trace.reads.append(
+                    Read(
+                        chunk=int(action["chunk"]),
+                        layer=int(action["layer"]),
+                        tenant=int(action["tenant"]),
+                        session=int(action["session"]),
+                        cause=int(action["cause"]),
+                        at_ns=event.now_ns,
+                        deadline_ns=int(action["deadline_ns"]),
+                        ended_ns=event.now_ns,
+                        after=cause[0],
+                        lag_ns=cause[1],
+                    )
+                )
             elif action["type"] == COMPLETE:
                 self._answered(event, int(action["waiter"]), cause[0])
 

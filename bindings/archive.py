@@ -31,8 +31,10 @@ class Places:
         """For each (store key, layer), at most `count`: its rc, and its payload where that is 0,
         which stands until the next call. RunFailed with EBUSY: the store moves; ask again."""
         blocks = self._move(tenant, names, [0] * len(names), deletes=None)
-        return [(int(one.rc), memoryview(memory)[: one.length] if one.rc == 0 else b"")
-                for one, memory in zip(blocks, self._memory, strict=False)]  # fmt: skip
+        return [
+            (int(one.rc), memoryview(memory)[: one.length] if one.rc == 0 else b"")
+            for one, memory in zip(blocks, self._memory, strict=False)
+        ]
 
     def write(
         self, tenant: int, deletes: int, blocks: Sequence[tuple[bytes, int, Any]]
@@ -63,17 +65,25 @@ class Places:
         return [int(layers[i]) for i in range(len(keys))], int(deletes[0])
 
     def _move(
-        self, tenant: int, names: Sequence[tuple[bytes, int]], lengths: Sequence[int],
+        self,
+        tenant: int,
+        names: Sequence[tuple[bytes, int]],
+        lengths: Sequence[int],
         deletes: int | None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         assert len(names) <= self.count
         blocks: Any = ffi.new("struct ofs_archive_block[]", max(len(names), 1))
         for block, (key, layer), length in zip(blocks, names, lengths, strict=False):
             ffi.buffer(ffi.addressof(block, "store_key"))[:] = key
             block.layer, block.length = layer, length
         rc = lib.ofs_device_archive_move(
-            self._device.handle, int(deletes is not None), tenant, deletes or 0, self._first,
-            len(names), blocks,
-        )  # fmt: skip
+            self._device.handle,
+            int(deletes is not None),
+            tenant,
+            deletes or 0,
+            self._first,
+            len(names),
+            blocks,
+        )
         check_rc(rc, "moving blocks of the archive")
         return blocks

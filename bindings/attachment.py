@@ -64,9 +64,10 @@ class Attachment:
         filled: Any = ffi.new("struct ofs_attachment *")
         if len(self.blob) > lib.OFS_BLOB_SIZE_BYTES_MAX or len(self.fds) > FDS_MAX:
             raise Incompatible(
-                f"an attach of {len(self.blob)} B with {len(self.fds)} descriptors", "attach blob",
+                f"an attach of {len(self.blob)} B with {len(self.fds)} descriptors",
+                "attach blob",
                 "install the same release on both sides",
-            )  # fmt: skip
+            )
         filled.blob_size_bytes, filled.fd_count = len(self.blob), len(self.fds)
         ffi.buffer(filled.blob)[: len(self.blob)] = self.blob
         filled.fds[0 : len(self.fds)] = list(self.fds)

@@ -127,9 +127,12 @@ class BareDevice:
         contents[:, 0] = np.arange(first, first + chunk_count)
         infos: Any = ffi.new("struct ofs_chunk_info[]", chunk_count)
         rc = lib.ofs_device_session_append(
-            self.handle, session[0], chunk_count,
-            ffi.cast("struct ofs_key *", contents.ctypes.data), infos,
-        )  # fmt: skip
+            self.handle,
+            session[0],
+            chunk_count,
+            ffi.cast("struct ofs_key *", contents.ctypes.data),
+            infos,
+        )
         check_rc(rc, "appending chunks")
         keys = [bytes(ffi.buffer(ffi.addressof(infos[i], "key"))) for i in range(chunk_count)]
         return BareSession(int(session[0]), block_keys(keys, self.config.layer_count))
@@ -147,8 +150,9 @@ class BareDevice:
         ledger: Any = ffi.new("struct ofs_ledger *")
         check_rc(lib.ofs_device_ledger(self.handle, self._tenant, ledger), "reading the ledger")
         values = ((name, getattr(ledger, name)) for name, _ in ffi.typeof(ledger).item.fields)
-        return {name: one if isinstance(one, int) else bytes(ffi.buffer(one))
-                for name, one in values}  # fmt: skip
+        return {
+            name: one if isinstance(one, int) else bytes(ffi.buffer(one)) for name, one in values
+        }
 
     def tenant_status(self) -> dict[str, Any]:
         """`struct ofs_tenant_status` of its tenant by field name."""

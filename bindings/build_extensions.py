@@ -33,9 +33,16 @@ VERBS = sorted(FIRMWARE.glob("src/*/verbs*.c"))
 VERBS_HEADER = FIRMWARE / "include/verbs.h"
 # What both ends of a fabric are made of, and hold no state.
 VERBS_FIRMWARE = (
-    "fabric/check", "fabric/host_port", "fabric/registered", "port/blob", "port/rings",
-    "port/scores", "checksum", "checksum_avx2", "checksum_avx512",
-)  # fmt: skip
+    "fabric/check",
+    "fabric/host_port",
+    "fabric/registered",
+    "port/blob",
+    "port/rings",
+    "port/scores",
+    "checksum",
+    "checksum_avx2",
+    "checksum_avx512",
+)
 ORDER_LAST = 1_000_000
 
 BLOCK = re.compile(r"/\* cdef: begin.*?\*/(.*?)/\* cdef: end", re.DOTALL)

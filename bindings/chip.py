@@ -35,9 +35,28 @@ except ImportError as error:
         "in a checkout run `make dev`, elsewhere reinstall offstage",
     ) from None
 
-__all__ = ["DONE", "END", "ITEMS", "KINDS", "NOBODY", "PRIORITIES", "QUEUES", "REQUEST", "VISIT",
-           "Chip", "Deadlock", "Histogram", "Limits", "Load", "Network", "RouteStats", "Stage",
-           "Unit", "UnitStats", "make_requests"]  # fmt: skip
+__all__ = [
+    "DONE",
+    "END",
+    "ITEMS",
+    "KINDS",
+    "NOBODY",
+    "PRIORITIES",
+    "QUEUES",
+    "REQUEST",
+    "VISIT",
+    "Chip",
+    "Deadlock",
+    "Histogram",
+    "Limits",
+    "Load",
+    "Network",
+    "RouteStats",
+    "Stage",
+    "Unit",
+    "UnitStats",
+    "make_requests",
+]
 
 if lib.ofs_chip_version() != firmware.ABI_VERSION:
     raise Incompatible(
@@ -323,8 +342,11 @@ class Chip:
         rc = int(lib.ofs_chip_feed(self._chip, address, len(kept)))
         if rc == -errno.EBUSY:
             left = int(lib.ofs_chip_fed(self._chip))
-            raise BadInput(f"{left} requests of the last run are not taken yet", "chip",
-                           "run without requests first, or until later")  # fmt: skip
+            raise BadInput(
+                f"{left} requests of the last run are not taken yet",
+                "chip",
+                "run without requests first, or until later",
+            )
         if rc:
             raise BadInput(
                 self._wrong_request(kept), "requests", "in order of time, each within its range"
@@ -366,9 +388,22 @@ class Chip:
     def _unit_stats(self, number: int, unit: Unit) -> UnitStats:
         struct: Any = ffi.new("struct ofs_chip_unit_stats *")
         lib.ofs_chip_unit_stats(self._chip, number, struct)
-        plain = ("arrivals", "departures", "dropped", "busy_ps", "blocked", "blocked_ps", "bytes",
-                 "items", "hits", "misses", "evictions", "present", "waiting",
-                 "waiting_max")  # fmt: skip
+        plain = (
+            "arrivals",
+            "departures",
+            "dropped",
+            "busy_ps",
+            "blocked",
+            "blocked_ps",
+            "bytes",
+            "items",
+            "hits",
+            "misses",
+            "evictions",
+            "present",
+            "waiting",
+            "waiting_max",
+        )
         return UnitStats(
             unit.name,
             unit.kind,
@@ -417,11 +452,24 @@ class _Config:
             raise BadInput("a name has 1 to 23 bytes", f"unit {unit.name!r}", "shorten it")
         rows = [vars(row) for row in unit.load_rows]
         if len(rows) > lib.OFS_CHIP_LOAD_ROWS:
-            raise BadInput(f"{len(rows)} load rows", f"unit {unit.name}",
-                           f"at most {lib.OFS_CHIP_LOAD_ROWS}")  # fmt: skip
-        numbers = ("servers", "queue_max", "in_flight_max", "set_count", "way_count", "fixed_ps",
-                   "item_ps", "mib_ps", "latency_ps", "pause_every_ps", "pause_ps",
-                   "load_span_ps", "draw_span_ps")  # fmt: skip
+            raise BadInput(
+                f"{len(rows)} load rows", f"unit {unit.name}", f"at most {lib.OFS_CHIP_LOAD_ROWS}"
+            )
+        numbers = (
+            "servers",
+            "queue_max",
+            "in_flight_max",
+            "set_count",
+            "way_count",
+            "fixed_ps",
+            "item_ps",
+            "mib_ps",
+            "latency_ps",
+            "pause_every_ps",
+            "pause_ps",
+            "load_span_ps",
+            "draw_span_ps",
+        )
         found: dict[str, Any] = {
             "name": name,
             "kind": index_of(KINDS, unit.kind, f"unit {unit.name}", "kind"),
@@ -458,20 +506,24 @@ class _Config:
             starts.append(base)
             for step in steps:
                 stage, where = step.stage, step.where
-                found.append({
-                    "unit": units[stage.unit],
-                    "next": _END if step.next is None else base + step.next,
-                    "miss": _END if step.miss is None else base + step.miss,
-                    "bytes_permille": whole(stage.bytes_permille, "bytes_permille", where),
-                    "coded": int(stage.coded),
-                    "items": index_of(ITEMS, stage.items, where, "items"),
-                    "piece_bytes": whole(stage.piece_bytes, "piece_bytes", where),
-                    "join": int(stage.join),
-                    "write": int(stage.write),
-                    "keys": whole(stage.keys, "keys", where),
-                    **{one: whole(getattr(stage, one), one, where)
-                       for one in ("fixed_ps", "item_ps", "mib_ps")},
-                })  # fmt: skip
+                found.append(
+                    {
+                        "unit": units[stage.unit],
+                        "next": _END if step.next is None else base + step.next,
+                        "miss": _END if step.miss is None else base + step.miss,
+                        "bytes_permille": whole(stage.bytes_permille, "bytes_permille", where),
+                        "coded": int(stage.coded),
+                        "items": index_of(ITEMS, stage.items, where, "items"),
+                        "piece_bytes": whole(stage.piece_bytes, "piece_bytes", where),
+                        "join": int(stage.join),
+                        "write": int(stage.write),
+                        "keys": whole(stage.keys, "keys", where),
+                        **{
+                            one: whole(getattr(stage, one), one, where)
+                            for one in ("fixed_ps", "item_ps", "mib_ps")
+                        },
+                    }
+                )
         return found, starts
 
 
@@ -486,5 +538,10 @@ def _array(values: Any) -> npt.NDArray[np.uint64]:
 
 
 def _histogram(struct: Any) -> Histogram:
-    return Histogram(int(struct.count), int(struct.sum), int(struct.max), int(struct.overflow),
-                     _array(struct.buckets))  # fmt: skip
+    return Histogram(
+        int(struct.count),
+        int(struct.sum),
+        int(struct.max),
+        int(struct.overflow),
+        _array(struct.buckets),
+    )

@@ -258,9 +258,13 @@ class Core:
         keys = np.ascontiguousarray(keys, CHUNK_KEYS)
         infos = np.zeros(len(keys), INFO)
         rc = lib.ofs_core_session_append_keys(
-            self.handle, now_ns, session, len(keys),
-            _pointer("struct ofs_chunk_keys *", keys), _pointer("struct ofs_chunk_info *", infos),
-        )  # fmt: skip
+            self.handle,
+            now_ns,
+            session,
+            len(keys),
+            _pointer("struct ofs_chunk_keys *", keys),
+            _pointer("struct ofs_chunk_info *", infos),
+        )
         check_rc(rc, "appending chunks by their keys")
 
     def session_set_generating(self, now_ns: int, session: int, generating: bool) -> None:

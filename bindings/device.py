@@ -106,8 +106,12 @@ class FirmwareDevice:
         share.weight, share.bandwidth_bytes_per_s = weight, bandwidth_bytes_per_s
         share.in_flight_bytes_max = in_flight_bytes
         rc = lib.ofs_device_tenant_share(self._device, tenant, share)
-        check_rc(rc, "changing a tenant's share", "[[tenant]]",
-                 "a weight up to 65535, and a bandwidth of at least 256 B/s")  # fmt: skip
+        check_rc(
+            rc,
+            "changing a tenant's share",
+            "[[tenant]]",
+            "a weight up to 65535, and a bandwidth of at least 256 B/s",
+        )
 
     def tenant_quota(
         self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
@@ -184,8 +188,14 @@ class FirmwareDevice:
         ffi.buffer(keys)[: 16 * count] = b"".join(contents)
         infos: Any = ffi.new("struct ofs_chunk_info[]", max(count, 1))
         rc = lib.ofs_device_session_append(self._device, session, count, keys, infos)
-        check_rc(rc, "appending chunks", "", "close sessions, or raise chunks_max of the tenant"
-                 if rc == -errno.EDQUOT else "raise limits.context_tokens or limits.chunks")
+        check_rc(
+            rc,
+            "appending chunks",
+            "",
+            "close sessions, or raise chunks_max of the tenant"
+            if rc == -errno.EDQUOT
+            else "raise limits.context_tokens or limits.chunks",
+        )
         return [
             Chunk(_key(info.key), _key(info.store_key), info.stored_layers, info.references)
             for info in infos[0:count]
@@ -209,18 +219,31 @@ class FirmwareDevice:
         rcs: Any = ffi.new("int32_t[]", len(counts))
         infos = np.zeros(total, INFO)
         rc = lib.ofs_device_sessions_open(
-            self._device, port, config, len(counts), ffi.new("uint32_t[]", counts), held, sessions,
-            ffi.cast("struct ofs_chunk_info *", infos.ctypes.data), rcs,
-        )  # fmt: skip
+            self._device,
+            port,
+            config,
+            len(counts),
+            ffi.new("uint32_t[]", counts),
+            held,
+            sessions,
+            ffi.cast("struct ofs_chunk_info *", infos.ctypes.data),
+            rcs,
+        )
         check_rc(rc, "opening sessions")
         keys, store_keys = infos["key"].tobytes(), infos["store_key"].tobytes()
         stored = infos["stored_layers"].tobytes()
         opened, first = [], 0
         for count, session, one in zip(counts, sessions, rcs, strict=True):
             end = first + count
-            opened.append(OpenedChain(session, one, keys[16 * first : 16 * end],
-                                      stored[4 * first : 4 * end],
-                                      store_keys[16 * first : 16 * end]))  # fmt: skip
+            opened.append(
+                OpenedChain(
+                    session,
+                    one,
+                    keys[16 * first : 16 * end],
+                    stored[4 * first : 4 * end],
+                    store_keys[16 * first : 16 * end],
+                )
+            )
             first = end
         return opened
 

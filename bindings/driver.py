@@ -257,9 +257,17 @@ class Driver:
         self._end(fetch, lib.ofs_driver_fetch_end, "fetching blocks")
         call = fetch.call
         return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, call.hit_count,
-            call.failed_count, call.retry_count, call.torn_count, call.stall_ns, call.copy_ns,
-        )  # fmt: skip
+            fetch.ends,
+            fetch.rcs,
+            fetch.lengths,
+            fetch.checksums,
+            call.hit_count,
+            call.failed_count,
+            call.retry_count,
+            call.torn_count,
+            call.stall_ns,
+            call.copy_ns,
+        )
 
     def fetch_cancel(self, fetch: Fetch) -> None:
         """Give this fetch up, ended or not, and wait for nothing: none of its arrays is written any
@@ -337,8 +345,12 @@ class Driver:
         ticket: Any = ffi.new("uint64_t *")
         rc = begin(self._driver, call.call, ticket)
         if rc == -errno.EAGAIN:
-            raise RunFailed(f"{self.calls_max} calls are in flight", "fabric",
-                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+            raise RunFailed(
+                f"{self.calls_max} calls are in flight",
+                "fabric",
+                "end one before the next begins",
+                errno=errno.EAGAIN,
+            )
         if rc < 0:
             gone(rc, doing)
         call.ticket = int(ticket[0])
@@ -415,8 +427,10 @@ class Driver:
             return dict(self._left.counted if self._left is not None else self._counted)
         stats: Any = ffi.new("struct ofs_driver_stats *")
         check_rc(lib.ofs_driver_stats_get(self._driver, stats), "reading the driver's counters")
-        return {name: int(getattr(stats, name)) + self._counted.get(name, 0)
-                for name, _ in ffi.typeof(stats).item.fields}  # fmt: skip
+        return {
+            name: int(getattr(stats, name)) + self._counted.get(name, 0)
+            for name, _ in ffi.typeof(stats).item.fields
+        }
 
     def bench_nop(self, count: int) -> U64:
         """Round trips of `count` empty commands, timed in C: ns [count]."""
@@ -444,13 +458,20 @@ class Driver:
         assert target.nbytes >= self.payload_size_bytes * READ_BATCH
         times = np.zeros((3, batch_count), np.uint64)
         refused = lib.ofs_driver_bench_read(
-            self._driver, len(keys), _at("struct ofs_key *", keys), batch_count,
-            _at("uint8_t *", target), *(_at("uint64_t *", row) for row in times),
-        )  # fmt: skip
+            self._driver,
+            len(keys),
+            _at("struct ofs_key *", keys),
+            batch_count,
+            _at("uint8_t *", target),
+            *(_at("uint64_t *", row) for row in times),
+        )
         check_rc(refused, "measuring one-sided reads", "fabric")
         if refused:
-            raise RunFailed(f"{refused} reads found no block", "bench fabric",
-                            "make the arena larger than the blocks read")  # fmt: skip
+            raise RunFailed(
+                f"{refused} reads found no block",
+                "bench fabric",
+                "make the arena larger than the blocks read",
+            )
         per_block: U64 = times // np.uint64(READ_BATCH)
         return per_block
 
@@ -459,9 +480,13 @@ class Driver:
         assert target.flags.c_contiguous and target.nbytes >= size_bytes * batch
         times = np.zeros(rounds, np.uint64)
         rc = lib.ofs_driver_bench_link(
-            self._driver, size_bytes, batch, rounds, _at("uint8_t *", target),
+            self._driver,
+            size_bytes,
+            batch,
+            rounds,
+            _at("uint8_t *", target),
             _at("uint64_t *", times),
-        )  # fmt: skip
+        )
         if rc < 0:
             gone(rc, "measuring one-sided reads")
         return times

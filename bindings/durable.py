@@ -19,10 +19,18 @@ __all__ = [
     "write_bytes",
     "write_text",
     "write_whole",
-]  # fmt: skip
+]
 
-BAD_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS,
-            errno.EEXIST, errno.ENAMETOOLONG)  # fmt: skip
+BAD_PATH = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+)
 
 
 def sync_folder(folder: Path) -> None:
@@ -106,6 +114,4 @@ def writable(path: Path | None) -> Path | None:
 
 def _refused(path: Path, error: OSError) -> BadInput | RunFailed:
     kind = BadInput if error.errno in BAD_PATH else RunFailed
-    return kind(
-        f"cannot be written: {error.strerror}", str(path), "make room or name another path"
-    )
+    return kind(f"cannot be written: {error.strerror}", str(path), "make room or name another path")

@@ -120,8 +120,9 @@ class Incompatible(OffstageError):
 def printable(text: object, keep: str = "") -> str:
     """As text that moves no cursor, begins no line and turns no direction of a terminal or a page;
     what would is written as its number, unless it is in `keep`."""
-    return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1]
-                   for one in str(text))  # fmt: skip
+    return "".join(
+        one if one.isprintable() or one in keep else ascii(one)[1:-1] for one in str(text)
+    )
 
 
 def _one_line(text: str) -> str:

@@ -24,9 +24,14 @@ def memcpy_times(
     assert target.nbytes >= size_bytes * batch and source.nbytes >= size_bytes
     times = np.zeros(rounds, np.uint64)
     lib.ofs_bench_memcpy(
-        _at("uint8_t *", source), source.nbytes // size_bytes, size_bytes, batch, rounds,
-        _at("uint8_t *", target), _at("uint64_t *", times),
-    )  # fmt: skip
+        _at("uint8_t *", source),
+        source.nbytes // size_bytes,
+        size_bytes,
+        batch,
+        rounds,
+        _at("uint8_t *", target),
+        _at("uint64_t *", times),
+    )
     return times
 
 

@@ -12,8 +12,20 @@ import numpy.typing as npt
 
 from offstage.bindings.firmware import ffi, lib
 
-__all__ = ["CAUSES", "ENDS", "EVICTIONS", "FATES", "HIT_ENDS", "PREFETCHERS", "bit_counts",
-           "constant", "layout", "names", "numbered", "offset_of"]  # fmt: skip
+__all__ = [
+    "CAUSES",
+    "ENDS",
+    "EVICTIONS",
+    "FATES",
+    "HIT_ENDS",
+    "PREFETCHERS",
+    "bit_counts",
+    "constant",
+    "layout",
+    "names",
+    "numbered",
+    "offset_of",
+]
 
 _NUMBERS = {
     f"{sign}int{bits}_t": f"<{letter}{bits // 8}"
@@ -87,8 +99,11 @@ def _size(kind: Any) -> int:
 
 def _flags(prefix: str) -> dict[str, int]:
     """Name and bit of every `#define` of one prefix that is a single bit, in order of bits."""
-    bits = {name.removeprefix(prefix).lower(): int(getattr(lib, name))
-            for name in dir(lib) if name.startswith(prefix)}  # fmt: skip
+    bits = {
+        name.removeprefix(prefix).lower(): int(getattr(lib, name))
+        for name in dir(lib)
+        if name.startswith(prefix)
+    }
     single = [(bit, name) for name, bit in bits.items() if bit.bit_count() == 1]
     return {name: bit for bit, name in sorted(single)}
 

@@ -15,7 +15,8 @@ LOST = {
         "see `offstage dpu status`, the link, and that its MTU passes; start the host again",
     ),
     errno.EACCES: (
-        "the daemon's adapter refused a key", "its memory has moved on: start the host again",
+        "the daemon's adapter refused a key",
+        "its memory has moved on: start the host again",
     ),
     errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
     errno.EKEYEXPIRED: (
@@ -29,8 +30,12 @@ LOST = {
 def gone(rc: int, doing: str) -> None:
     """Raise what `rc` means; nothing where it is 0. RunFailed: the connection is over."""
     if rc == -errno.EFAULT:
-        raise BadInput(f"the target is not registered while {doing}", "fabric",
-                       "register the array that the rows lie in", errno=errno.EFAULT)  # fmt: skip
+        raise BadInput(
+            f"the target is not registered while {doing}",
+            "fabric",
+            "register the array that the rows lie in",
+            errno=errno.EFAULT,
+        )
     if -rc in LOST:
         what, mend = LOST[-rc]
         raise RunFailed(f"{what} while {doing}", "fabric", mend, errno=-rc)

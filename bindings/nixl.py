@@ -60,8 +60,11 @@ def prepare() -> None:
     It takes about a second, which the reactor is thereby spared."""
     load()
     if lib.ofs_nixl_prepare() < 0:
-        raise BadInput("NIXL opens no agent over UCX", "fabric nixl",
-                       "UCX_TLS must hold tcp; NIXL_LOG_LEVEL=INFO says more")  # fmt: skip
+        raise BadInput(
+            "NIXL opens no agent over UCX",
+            "fabric nixl",
+            "UCX_TLS must hold tcp; NIXL_LOG_LEVEL=INFO says more",
+        )
 
 
 class Loop:
@@ -82,8 +85,12 @@ class Loop:
         loop, out = cls.__new__(cls), ffi.new("struct ofs_nixl_loop **")
         rc = lib.ofs_nixl_loop_open_device(out, address, size_bytes, device)
         if rc == -errno.ENODEV:
-            raise BadInput("NIXL reaches no device memory here", f"GPU {device}",
-                           "needs a GPU, and a UCX that is built with CUDA", errno=-rc)  # fmt: skip
+            raise BadInput(
+                "NIXL reaches no device memory here",
+                f"GPU {device}",
+                "needs a GPU, and a UCX that is built with CUDA",
+                errno=-rc,
+            )
         check_rc(rc, "opening a NIXL agent")
         loop._loop = out[0]
         return loop
@@ -102,12 +109,22 @@ class Loop:
         """`batch` reads (or writes) of `size_bytes` at once, `rounds` times: ns [rounds]."""
         times = np.zeros(rounds, np.uint64)
         rc = lib.ofs_nixl_loop_run(
-            self._loop, target, len(target), int(write), size_bytes, batch, rounds,
+            self._loop,
+            target,
+            len(target),
+            int(write),
+            size_bytes,
+            batch,
+            rounds,
             ffi.cast("uint64_t *", times.ctypes.data),
-        )  # fmt: skip
+        )
         if rc < 0:
-            raise OffstageError("the NIXL loop does not run", "bench fabric",
-                                "give both ends the same UCX_TLS", errno=-rc)  # fmt: skip
+            raise OffstageError(
+                "the NIXL loop does not run",
+                "bench fabric",
+                "give both ends the same UCX_TLS",
+                errno=-rc,
+            )
         return times
 
     def close(self) -> None:

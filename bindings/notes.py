@@ -34,8 +34,12 @@ def gathered(of_all: Iterable[Note], runs: Sequence[tuple[str, Iterable[Note]]])
         for note in notes:
             of = f"{name}{f': {note.figures}' if note.figures else ''}"
             found.setdefault(msgspec.structs.replace(note, figures=""), []).append(of)
-    told = {note: "" if len(names) == len(runs) and ": " not in names[0]
-            else "; ".join(dict.fromkeys(names)) for note, names in found.items()}  # fmt: skip
+    told = {
+        note: ""
+        if len(names) == len(runs) and ": " not in names[0]
+        else "; ".join(dict.fromkeys(names))
+        for note, names in found.items()
+    }
     return dict.fromkeys(of_all, "") | told
 
 

@@ -97,9 +97,14 @@ def said_json(
 @overload
 def said_json(said: bytes | str, complaint: str, where: str, mend: str, kind: type[T]) -> T: ...
 def said_json(
-    said: bytes | str, complaint: str, where: str, mend: str, kind: Any = dict[str, Any],
-    *, needs: tuple[str, ...] = (),
-) -> Any:  # fmt: skip
+    said: bytes | str,
+    complaint: str,
+    where: str,
+    mend: str,
+    kind: Any = dict[str, Any],
+    *,
+    needs: tuple[str, ...] = (),
+) -> Any:
     """The JSON that a program said, with the keys that it `needs`. RunFailed where it said nothing,
     something else or more than BYTES_MAX, with the last line of its `complaint` on stderr."""
     raw = said.encode(errors="surrogateescape") if isinstance(said, str) else said

@@ -11,9 +11,7 @@ __all__ = ["check_private", "parse_secret", "read_secret"]
 SECRET_BYTES_MIN = 16
 
 
-def check_private(
-    path: Path, *, ours: bool = True, found: os.stat_result | None = None
-) -> None:
+def check_private(path: Path, *, ours: bool = True, found: os.stat_result | None = None) -> None:
     """BadInput where others can read or change the file, or, with `ours`, it belongs to somebody
     else than us and root (a folder shared with a virtual machine has its owner's number). OSError
     where there is none. Of a drive, the group of its node may have it: it is the system's own.
@@ -33,8 +31,11 @@ def parse_secret(text: str, where: str) -> bytes:
     except ValueError:
         raise BadInput("is not hex", where, "write one with `openssl rand -hex 32`") from None
     if len(secret) < SECRET_BYTES_MIN:
-        raise BadInput(f"has {len(secret)} bytes, fewer than {SECRET_BYTES_MIN}", where,
-                       "write one with `openssl rand -hex 32`")  # fmt: skip
+        raise BadInput(
+            f"has {len(secret)} bytes, fewer than {SECRET_BYTES_MIN}",
+            where,
+            "write one with `openssl rand -hex 32`",
+        )
     return secret
 
 
@@ -45,6 +46,9 @@ def read_secret(path: Path) -> bytes:
         with path.open("rb") as file:
             text = file.read(4096).decode("ascii", errors="replace")
     except OSError as error:
-        raise BadInput(f"the secret cannot be read ({error.strerror})", str(path),
-                       "name the tenant's secret file") from None  # fmt: skip
+        raise BadInput(
+            f"the secret cannot be read ({error.strerror})",
+            str(path),
+            "name the tenant's secret file",
+        ) from None
     return parse_secret(text, str(path))

@@ -126,8 +126,12 @@ class Qos:
         """Another weight and another bucket from now on."""
         self._advance(now_ps)
         raw: Any = ffi.new("struct ofs_qos_tenant *", vars(share))
-        check_rc(lib.ofs_qos_set(self._handle, now_ps, tenant, raw), "changing a share", "qos",
-                 "a weight from 1 to 65535, and a burst of at least the quantum")  # fmt: skip
+        check_rc(
+            lib.ofs_qos_set(self._handle, now_ps, tenant, raw),
+            "changing a share",
+            "qos",
+            "a weight from 1 to 65535, and a burst of at least the quantum",
+        )
 
     @property
     def waiting(self) -> int:
@@ -147,8 +151,12 @@ class Qos:
         those of its sessions that have no entry of their own."""
         entry = session if tenant is None else self.session_count + tenant
         raw: Any = ffi.new("struct ofs_qos_session_stats *")
-        check_rc(lib.ofs_qos_session_stats(self._handle, entry, raw), "reading a session", "qos",
-                 "a session and tenant there is")  # fmt: skip
+        check_rc(
+            lib.ofs_qos_session_stats(self._handle, entry, raw),
+            "reading a session",
+            "qos",
+            "a session and tenant there is",
+        )
         return {name: int(getattr(raw, name)) for name in dir(raw) if name != "reserved"}
 
     def reset(self) -> None:

@@ -39,9 +39,15 @@ def top(
     assert chosen.dtype == np.uint32 and chosen.strides[1] == 4 and chosen.shape[1] >= count
     scores = np.ascontiguousarray(scores, np.uint16)
     lib.ofs_ranks_top(
-        _pointer(scores), len(scores), scores.shape[1], begin, end, count,
-        ffi.cast("uint32_t *", chosen.ctypes.data), chosen.strides[0] // 4,
-    )  # fmt: skip
+        _pointer(scores),
+        len(scores),
+        scores.shape[1],
+        begin,
+        end,
+        count,
+        ffi.cast("uint32_t *", chosen.ctypes.data),
+        chosen.strides[0] // 4,
+    )
     return chosen
 
 
@@ -52,9 +58,12 @@ def limits(ranks: Scores, buffers: Sequence[int]) -> Limits:
     found = np.empty((len(ranks), len(buffers)), np.uint64)
     sizes = np.minimum(np.array(buffers, np.int64), 2**32 - 1).astype(np.uint32)
     lib.ofs_ranks_limits(
-        _pointer(ranks), *ranks.shape, ffi.cast("uint32_t *", sizes.ctypes.data), len(sizes),
+        _pointer(ranks),
+        *ranks.shape,
+        ffi.cast("uint32_t *", sizes.ctypes.data),
+        len(sizes),
         ffi.cast("uint64_t *", found.ctypes.data),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -82,9 +91,12 @@ def hits(
     asked.demanded, asked.nontrivial, asked.written = (_bytes(one) for one in arrays)
     limits = np.ascontiguousarray(limits, np.uint64)
     lib.ofs_ranks_hits(
-        asked, _pointer(ranks), ffi.cast("uint64_t *", limits.ctypes.data),
-        _pointer(found[0]), _pointer(found[1]),
-    )  # fmt: skip
+        asked,
+        _pointer(ranks),
+        ffi.cast("uint64_t *", limits.ctypes.data),
+        _pointer(found[0]),
+        _pointer(found[1]),
+    )
     return found[0], found[1]
 
 
@@ -104,8 +116,9 @@ class Averages:
         assert following.shape == self.scores.shape
         products = np.empty((len(following), 4, 4))
         outcomes = np.empty((len(following), 4))
-        lib.ofs_ranks_sums(self._struct(), _pointer(following), _doubles(products),
-                           _doubles(outcomes))  # fmt: skip
+        lib.ofs_ranks_sums(
+            self._struct(), _pointer(following), _doubles(products), _doubles(outcomes)
+        )
         return products, outcomes
 
     def take(self, scores: Scores, fast_shift: int, slow_shift: int) -> None:

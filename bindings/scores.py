@@ -42,9 +42,12 @@ def pack(limits: tuple[int, int, int], step: int, scores: NDArray[np.uint16]) ->
     own = np.ascontiguousarray(scores, np.uint16)
     to = np.empty(max(1, 2 * len(own)), np.uint8)
     lib.ofs_scores_pack(
-        ffi.new("struct ofs_score_limits *", limits), ffi.cast("uint16_t *", own.ctypes.data),
-        len(own), command, ffi.cast("uint8_t *", to.ctypes.data),
-    )  # fmt: skip
+        ffi.new("struct ofs_score_limits *", limits),
+        ffi.cast("uint16_t *", own.ctypes.data),
+        len(own),
+        command,
+        ffi.cast("uint8_t *", to.ctypes.data),
+    )
     size = int(lib.ofs_scores_bytes(command))
     best = command.ordinal if command.flags & PACKED else 0
     return Packed(command.flags, command.score_count, best, to[:size].tobytes())
@@ -64,5 +67,8 @@ def unpack(packed: Packed) -> NDArray[np.uint16]:
         to = ffi.cast("uint16_t *", scores.ctypes.data)
         if len(scores) == 0 or lib.ofs_scores_unpack(command, packed.data, to) == 0:
             return scores
-    raise BadInput(f"{len(packed.data)} bytes of {packed.count} scores", "fabric message",
-                   "pack them as scores.h says")  # fmt: skip
+    raise BadInput(
+        f"{len(packed.data)} bytes of {packed.count} scores",
+        "fabric message",
+        "pack them as scores.h says",
+    )

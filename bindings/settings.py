@@ -21,14 +21,37 @@ from msgspec import Meta
 from offstage.bindings import units
 from offstage.bindings.errors import BadInput
 
-__all__ = ["Option", "Price", "Rate", "Settings", "Size", "Time", "about", "check_bounds",
-           "check_known", "convert", "declared", "read_table", "read_toml", "resolve", "show",
-           "within"]  # fmt: skip
+__all__ = [
+    "Option",
+    "Price",
+    "Rate",
+    "Settings",
+    "Size",
+    "Time",
+    "about",
+    "check_bounds",
+    "check_known",
+    "convert",
+    "declared",
+    "read_table",
+    "read_toml",
+    "resolve",
+    "show",
+    "within",
+]
 
 T = TypeVar("T")
 
-FLAGS = {"true": True, "yes": True, "on": True, "1": True,
-         "false": False, "no": False, "off": False, "0": False}  # fmt: skip
+FLAGS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 KINDS = {
     bool: ("is neither true nor false", "write true or false"),
     int: ("is not a whole number", "write one such as 64"),
@@ -65,9 +88,11 @@ def within(low: int, high: int, help: str = "") -> Meta:
 
 
 class Settings(
-    msgspec.Struct, frozen=True, kw_only=True,
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
     rename=lambda name: re.sub("_(bytes_per_s|bytes|ns|microusd)$", "", name),
-):  # fmt: skip
+):
     """A table whose numbers with a unit are written with it."""
 
 
@@ -193,8 +218,9 @@ def _read(one: Option, value: Any, where: str) -> Any:
         if not one.choices:
             bounds = f"choose {show(one, one.low)} to {show(one, one.high)}"
             raise BadInput(f"{value!r} is out of range", where, bounds) from None
-    wrong = next(name for name in (plain if one.kind is tuple else [plain])
-                 if name not in one.choices)  # fmt: skip
+    wrong = next(
+        name for name in (plain if one.kind is tuple else [plain]) if name not in one.choices
+    )
     shown = ", ".join(choice or '""' for choice in one.choices)
     raise BadInput(f"{wrong!r} is not one of {shown}", where, "choose one of them")
 

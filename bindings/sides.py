@@ -30,8 +30,11 @@ def check(name: str, where: str) -> None:
     """BadInput where nobody has a storage of this name."""
     known = (*BUILT_IN, *sorted(offered()))
     if name not in known:
-        raise BadInput(f"no storage {name!r}", where,
-                       f"choose one of {', '.join(known)}, or install its package")  # fmt: skip
+        raise BadInput(
+            f"no storage {name!r}",
+            where,
+            f"choose one of {', '.join(known)}, or install its package",
+        )
 
 
 def ensure(name: str) -> None:
@@ -55,12 +58,18 @@ def _add(one: EntryPoint) -> None:
     try:
         table = int(one.load()())
     except Exception as error:
-        raise BadInput(f"it does not load ({type(error).__name__}: {error})", where,
-                       "install it again, or choose another storage.backend") from None  # fmt: skip
+        raise BadInput(
+            f"it does not load ({type(error).__name__}: {error})",
+            where,
+            "install it again, or choose another storage.backend",
+        ) from None
     rc = firmware.lib.ofs_storage_add(firmware.ffi.cast("const struct ofs_storage_ops *", table))
     if rc == -errno.EPROTO:
-        raise Incompatible("it was built for another version of storage.h", where,
-                           "build it again with this release")  # fmt: skip
+        raise Incompatible(
+            "it was built for another version of storage.h",
+            where,
+            "build it again with this release",
+        )
     if rc == -errno.EEXIST:
         raise BadInput("another storage has this name", where, "give it a name of its own")
     firmware.check_rc(int(rc), "adding a storage", where)

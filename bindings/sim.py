@@ -47,9 +47,13 @@ def populate_contents(
     pointer = ffi.cast("struct ofs_key *", contents.ctypes.data)
     homes = np.zeros(len(contents), np.uint32)
     rc = lib.ofs_sim_populate_contents(
-        core.handle, now_ns, session, len(contents), pointer,
+        core.handle,
+        now_ns,
+        session,
+        len(contents),
+        pointer,
         ffi.cast("uint32_t *", homes.ctypes.data),
-    )  # fmt: skip
+    )
     check_rc(rc, "populating a session", "contents", "enlarge chunk_max or session_chunk_max")
     return homes
 
@@ -154,8 +158,11 @@ def _joined(
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint64]]:
     """All guesses in a row, and where each session's begin."""
     if len(guesses) != sessions:
-        raise BadInput(f"guesses of {len(guesses)} sessions for {sessions}", "decode plan",
-                       "give each session its own, or none of it")  # fmt: skip
+        raise BadInput(
+            f"guesses of {len(guesses)} sessions for {sessions}",
+            "decode plan",
+            "give each session its own, or none of it",
+        )
     offsets = np.cumsum([0, *map(len, guesses)]).astype(np.uint64)
     return np.ascontiguousarray(np.concatenate(guesses), GUESS), offsets
 

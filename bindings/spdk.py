@@ -62,8 +62,12 @@ def erase(storage: Any) -> None:
     no dataset management."""
     ffi, lib = _extension().ffi, _extension().lib
     handle = ffi.cast("void *", int(firmware.ffi.cast("uintptr_t", storage.handle)))
-    firmware.check_rc(int(lib.ofs_spdk_erase(handle)), "erasing", "the drive",
-                      "overwrite it instead, or give another")  # fmt: skip
+    firmware.check_rc(
+        int(lib.ofs_spdk_erase(handle)),
+        "erasing",
+        "the drive",
+        "overwrite it instead, or give another",
+    )
 
 
 class Memory:

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import names
 
-__all__ = ["PARTS", "STAGES", "device_stages", "driver_stages", "show", "step_times",
-           "switch_device"]  # fmt: skip
+__all__ = [
+    "PARTS",
+    "STAGES",
+    "device_stages",
+    "driver_stages",
+    "show",
+    "step_times",
+    "switch_device",
+]
 
 QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
 
@@ -51,11 +58,13 @@ def step_times(device: Any, tenant: int) -> dict[str, Any]:
     slow = np.minimum(counts, faster) / np.maximum(counts, 1)  # part of a bucket that is among them
     return {
         "count": total,
-        **{name: int(lib.ofs_histogram_quantile(address, permille))
-           for name, permille in QUANTILES.items()},
+        **{
+            name: int(lib.ofs_histogram_quantile(address, permille))
+            for name, permille in QUANTILES.items()
+        },
         "mean": _by_part(sums.sum(axis=1) / total),
         "slowest_percent": _by_part((sums * slow).sum(axis=1) / (counts * slow).sum()),
-    }  # fmt: skip
+    }
 
 
 def _by_part(means_ns: NDArray[np.float64]) -> dict[str, float]:

@@ -226,8 +226,14 @@ class StorageConfig:
         config: Any = ffi.new("struct ofs_storage_config *")
         config.backend, config.path = self.backend.encode(), self.path.encode()
         config.inner = self.inner.encode()
-        for name in ("size_bytes", "queue_depth_max", "lba_size_bytes", "thread_count", "seed",
-                     "timeout_ns"):  # fmt: skip
+        for name in (
+            "size_bytes",
+            "queue_depth_max",
+            "lba_size_bytes",
+            "thread_count",
+            "seed",
+            "timeout_ns",
+        ):
             setattr(config, name, getattr(self, name))
         config.huge = lib.OFS_DMA_HUGE_AUTO if self.huge else lib.OFS_DMA_HUGE_OFF
         config.direct, config.busy_spin = int(self.direct), int(self.busy_spin)
@@ -273,9 +279,7 @@ class Storage:
         self._flying: list[Buffer | spdk.Memory] = []  # and one in flight its last I/O
         out = ffi.new("struct ofs_storage **")
         text = ffi.new(f"char[{ERROR_SIZE_BYTES}]")
-        rc = lib.ofs_storage_open(
-            out, config.struct(), self.clock.handle, text, ERROR_SIZE_BYTES
-        )
+        rc = lib.ofs_storage_open(out, config.struct(), self.clock.handle, text, ERROR_SIZE_BYTES)
         if rc < 0:
             raise _open_error(-rc, text_of(text))
         self._handle = out[0]
@@ -449,8 +453,15 @@ class Storage:
         latency_ns = np.zeros(count, dtype=np.uint64)
         pointer = ffi.cast("uint64_t *", latency_ns.ctypes.data)
         elapsed_ns = lib.ofs_storage_bench_read(
-            self._handle, buffer.address, block_size, other_size, queue_depth, count, seed,
-            spin_ns, pointer,
+            self._handle,
+            buffer.address,
+            block_size,
+            other_size,
+            queue_depth,
+            count,
+            seed,
+            spin_ns,
+            pointer,
         )
         return check_rc(int(elapsed_ns), "reading for the bench", self.name), latency_ns
 

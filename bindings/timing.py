@@ -76,10 +76,22 @@ class Timing:
         return str(name.decode())
 
     def ask(
-        self, kind: str, now_ps: int, *, tag: int = 0, offset_bytes: int = 0, size_bytes: int = 0,
-        count: int = 1, deadline_ps: int = 0, score_count: int = 0, tenant: int = 0,
-        cause: int = 0, session: int | None = None, layer: int = 0, chunk: int = 0,
-    ) -> int | None:  # fmt: skip
+        self,
+        kind: str,
+        now_ps: int,
+        *,
+        tag: int = 0,
+        offset_bytes: int = 0,
+        size_bytes: int = 0,
+        count: int = 1,
+        deadline_ps: int = 0,
+        score_count: int = 0,
+        tenant: int = 0,
+        cause: int = 0,
+        session: int | None = None,
+        layer: int = 0,
+        chunk: int = 0,
+    ) -> int | None:
         """When one of `KINDS` ends, asked at now_ps; None: `poll` will hand the end out.
         `session`: for whom, a number of the core; None: for none in particular."""
         request: Any = ffi.new("struct ofs_timing_request *")

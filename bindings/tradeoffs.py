@@ -140,9 +140,13 @@ def rate_to_fetch(
 
 
 def crossover_tokens(
-    b: float, rate_bytes_per_s: float, latency_s: float, tokens_per_s: float,
-    queued: float = 0.0, gpu_queued: float = 0.0,
-) -> float:  # fmt: skip
+    b: float,
+    rate_bytes_per_s: float,
+    latency_s: float,
+    tokens_per_s: float,
+    queued: float = 0.0,
+    gpu_queued: float = 0.0,
+) -> float:
     """Prefixes longer than this are fetched: L0 / ((1 + q of the GPU) / R - b (1 + q of the drive)
     / rate); infinite where the drive is slower than the GPU at any length."""
     gain_s = (1.0 + gpu_queued) / tokens_per_s - b * (1.0 + queued) / rate_bytes_per_s
@@ -165,9 +169,12 @@ def hold_usd(
 
 
 def hold_limit_s(
-    b: float, usd_per_gb: float, prefill_usd_per_token: float, move_usd_per_token: float = 0.0,
+    b: float,
+    usd_per_gb: float,
+    prefill_usd_per_token: float,
+    move_usd_per_token: float = 0.0,
     life_hours: float = LIFE_HOURS,
-) -> float:  # fmt: skip
+) -> float:
     """Keep or drop: a token that is asked for again sooner is kept, else dropped. (c_prefill -
     c_fetch - c_write) / rent of its bytes."""
     saved = prefill_usd_per_token - move_usd_per_token
@@ -175,9 +182,12 @@ def hold_limit_s(
 
 
 def break_even_s(
-    block_bytes: float, drive_usd: float, drive_bytes_per_s: float, drive_iops: float,
+    block_bytes: float,
+    drive_usd: float,
+    drive_bytes_per_s: float,
+    drive_iops: float,
     usd_per_gb: float,
-) -> float:  # fmt: skip
+) -> float:
     """Five-minute rule: what is asked for again sooner belongs in the memory above. The drive's
     time for one access, max(B / rate, 1 / IOPS), at the drive's price, against the price of B bytes
     of the memory; both are spread over the same life, which cancels. Gray and Putzolu, SIGMOD
@@ -187,9 +197,13 @@ def break_even_s(
 
 
 def cxl_break_even_s(
-    block_bytes: float, drive_usd: float, drive_bytes_per_s: float, drive_iops: float,
-    usd_per_gb: float, hosts: float = 1.0,
-) -> float:  # fmt: skip
+    block_bytes: float,
+    drive_usd: float,
+    drive_bytes_per_s: float,
+    drive_iops: float,
+    usd_per_gb: float,
+    hosts: float = 1.0,
+) -> float:
     """CXL or NVMe: as `break_even_s`, where `hosts` share one copy in CXL memory and its price."""
     return hosts * break_even_s(block_bytes, drive_usd, drive_bytes_per_s, drive_iops, usd_per_gb)
 

@@ -11,20 +11,43 @@ from fractions import Fraction
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["format_price", "format_rate", "format_size", "format_time", "parse_price", "parse_rate",
-           "parse_size", "parse_time"]  # fmt: skip
+__all__ = [
+    "format_price",
+    "format_rate",
+    "format_size",
+    "format_time",
+    "parse_price",
+    "parse_rate",
+    "parse_size",
+    "parse_time",
+]
 
 NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµμ]*(?:/s)?)\s*")
 
 SIZE_BYTES = {
-    "": 1, "b": 1,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 TIME_NS = {
-    "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6,
-    "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3_600 * 10**9, "d": 86_400 * 10**9,
-}  # fmt: skip
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3_600 * 10**9,
+    "d": 86_400 * 10**9,
+}
 
 PRICE_MICROUSD = {"usd": 10**6}
 
@@ -61,8 +84,10 @@ def parse_rate(text: str | int | float, where: str = "") -> float:
 
 def format_size(size_bytes: int) -> str:
     """The size with the largest binary unit that keeps it at or above 1: `64 KiB`, `1.5 GiB`."""
-    return _format(size_bytes, [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20),
-                                ("KiB", 1 << 10), ("B", 1)])  # fmt: skip
+    return _format(
+        size_bytes,
+        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)],
+    )
 
 
 def format_time(time_ns: float) -> str:
@@ -78,8 +103,9 @@ def format_price(price_microusd: int) -> str:
 
 def format_rate(rate_bytes_per_s: float) -> str:
     """The rate in the decimal units that devices are sold by: `14 GB/s`."""
-    return _format(rate_bytes_per_s, [("GB/s", 10**9), ("MB/s", 10**6), ("KB/s", 10**3),
-                                      ("B/s", 1)])  # fmt: skip
+    return _format(
+        rate_bytes_per_s, [("GB/s", 10**9), ("MB/s", 10**6), ("KB/s", 10**3), ("B/s", 1)]
+    )
 
 
 def _parse(

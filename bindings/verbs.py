@@ -49,8 +49,11 @@ def parse_rdma(text: str) -> Rdma:
         elif value.removeprefix("-").isdecimal() and int(value) in PARTS.get(key, ()):
             numbers[key] = int(value)
         else:
-            raise BadInput(f"{part!r} names no part of an adapter", "--rdma",
-                           "write DEVICE,gid=INDEX,mtu=BYTES")  # fmt: skip
+            raise BadInput(
+                f"{part!r} names no part of an adapter",
+                "--rdma",
+                "write DEVICE,gid=INDEX,mtu=BYTES",
+            )
     return Rdma(device, 0, numbers.get("gid", GID_AUTO), numbers.get("mtu", 0))
 
 
@@ -83,8 +86,12 @@ def prepare(rdma: Rdma, where: str = "rdma") -> Adapter:
     side = int(ffi.cast("uintptr_t", lib.ofs_verbs_side()))
     rc = firmware.lib.ofs_fabric_add(firmware.ffi.cast("struct ofs_fabric_side *", side))
     if rc != -errno.EEXIST:
-        firmware.check_rc(rc, "adding the verbs fabric", where,
-                          "in a checkout run `make dev`, elsewhere reinstall offstage")  # fmt: skip
+        firmware.check_rc(
+            rc,
+            "adding the verbs fabric",
+            where,
+            "in a checkout run `make dev`, elsewhere reinstall offstage",
+        )
     return _adapter(ffi, lib)
 
 
@@ -108,9 +115,10 @@ def check_memlock(size_bytes: int, where: str = "rdma") -> None:
     capable = int(status.split("CapEff:")[1].split()[0], 16) >> CAP_IPC_LOCK & 1
     if soft != resource.RLIM_INFINITY and soft < size_bytes and not capable:
         raise BadInput(
-            f"memlock is {soft >> 10} KiB, and RDMA pins {size_bytes >> 10} KiB", where,
+            f"memlock is {soft >> 10} KiB, and RDMA pins {size_bytes >> 10} KiB",
+            where,
             "ulimit -l unlimited; in a systemd unit LimitMEMLOCK=infinity",
-        )  # fmt: skip
+        )
 
 
 def _extension() -> tuple[Any, Any]:
@@ -118,15 +126,17 @@ def _extension() -> tuple[Any, Any]:
         from offstage.bindings._verbs import ffi, lib
     except ImportError as error:
         raise Incompatible(
-            f"the verbs extension is not there ({error})", "fabric verbs",
+            f"the verbs extension is not there ({error})",
+            "fabric verbs",
             "apt-get install libibverbs-dev, then build offstage again (in a checkout `make dev`)",
-        ) from None  # fmt: skip
+        ) from None
     if lib.ofs_verbs_version() != firmware.ABI_VERSION:
         raise Incompatible(
             f"the verbs extension has ABI {lib.ofs_verbs_version()}, this release needs "
-            f"{firmware.ABI_VERSION}", "fabric verbs",
+            f"{firmware.ABI_VERSION}",
+            "fabric verbs",
             "in a checkout run `make dev`, elsewhere reinstall offstage",
-        )  # fmt: skip
+        )
     return ffi, lib
 
 
@@ -135,5 +145,10 @@ def _adapter(ffi: Any, lib: Any) -> Adapter:
     firmware.check_rc(lib.ofs_verbs_adapter_get(opened), "looking at the RDMA device", "rdma")
     name: Any = ffi.string(opened.device)
     gid = ipaddress.IPv6Address(bytes(opened.gid))
-    return Adapter(name.decode(), int(opened.port), int(opened.gid_index),
-                   str(gid.ipv4_mapped or gid), int(opened.mtu_bytes))  # fmt: skip
+    return Adapter(
+        name.decode(),
+        int(opened.port),
+        int(opened.gid_index),
+        str(gid.ipv4_mapped or gid),
+        int(opened.mtu_bytes),
+    )

@@ -22,9 +22,7 @@ FRAME_EXTRA_BYTES = 65_536  # what a message may have besides its blocks
 class Attachments:
     """Both ways; the ZMQ fabric begins to listen when the first host asks for it."""
 
-    def __init__(
-        self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log
-    ) -> None:  # fmt: skip
+    def __init__(self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log) -> None:
         self._control, self._config, self._log = control, config, log
         self._runtime_dir = runtime_dir
         self._fabric: ZmqFabric | None = None
@@ -75,9 +73,11 @@ class Attachments:
         if fabric == "zmq" and self._fabric is None:
             self._fabric = self._open_fabric(endpoint)
         elif endpoint and endpoint != self.endpoint(fabric):
-            raise BadInput(f"{fabric} takes no endpoint now", endpoint,
-                           f"leave it out, or remove {fabric} first and let its hosts "
-                           "leave")  # fmt: skip
+            raise BadInput(
+                f"{fabric} takes no endpoint now",
+                endpoint,
+                f"leave it out, or remove {fabric} first and let its hosts leave",
+            )
 
     def shut(self, fabric: str) -> None:
         """Nobody is left on it: zmq ends to listen."""
@@ -101,8 +101,10 @@ class Attachments:
         """Of the connections of control and fabric together."""
         gates = [one for one in (self._control.gate, self._gate) if one is not None]
         total = {name: sum(one.counts[name] for one in gates) for name in self._control.gate.counts}
-        return {"connections": total.pop("connections"),
-                **{f"connections_{name}": count for name, count in total.items()}}  # fmt: skip
+        return {
+            "connections": total.pop("connections"),
+            **{f"connections_{name}": count for name, count in total.items()},
+        }
 
     def close(self) -> None:
         """Close both."""
@@ -128,14 +130,15 @@ class Attachments:
         blocks_bytes = self._config.limits.put_slots * self._config.arena.payload_bytes
         frame_max = blocks_bytes + FRAME_EXTRA_BYTES
         gate = self._gate = Gate(
-            endpoint, connections_max=self._config.limits.connections,
-            message_bytes_max=2 * frame_max, shared=shared(self._config), log=self._log,
-        )  # fmt: skip
+            endpoint,
+            connections_max=self._config.limits.connections,
+            message_bytes_max=2 * frame_max,
+            shared=shared(self._config),
+            log=self._log,
+        )
         gate.whose = self._control.gate.whose
         inner = self._runtime_dir / "fabric.sock"
-        fabric = ZmqFabric(
-            self._control.context, f"ipc://{inner}", frame_max, self._log, gate.took
-        )
+        fabric = ZmqFabric(self._control.context, f"ipc://{inner}", frame_max, self._log, gate.took)
         try:
             gate.listen()
             self._control.secure_fabric(fabric.socket)

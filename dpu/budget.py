@@ -39,17 +39,22 @@ class Budget:
             return policy.write_budget_bytes
         if not self._endurance_bytes:
             raise BadInput(
-                "policy.drive_years is given, and not what the drive may be written", "policy",
+                "policy.drive_years is given, and not what the drive may be written",
+                "policy",
                 "set storage.endurance at the start, or policy.write_budget instead",
-            )  # fmt: skip
+            )
         return int(write_budget_bytes(self._endurance_bytes, policy.drive_years))
 
     def level(self, policy: PolicyOptions) -> int:
         """What the budget asks of admission now."""
         bound = self.bytes_of(policy)
-        return 0 if not bound else next(
-            (level for percent, level in LEVELS if 100 * self._used < percent * bound), NOTHING
-        )  # fmt: skip
+        return (
+            0
+            if not bound
+            else next(
+                (level for percent, level in LEVELS if 100 * self._used < percent * bound), NOTHING
+            )
+        )
 
     def spend(self, drive_bytes: int) -> None:
         """The drive has been written so many bytes by now."""

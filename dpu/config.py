@@ -90,9 +90,7 @@ def change_policy(
     return msgspec.structs.replace(policy, **chosen)
 
 
-def change_tenant(
-    tenant: options.Tenant, changes: Mapping[str, str], where: str
-) -> options.Tenant:
+def change_tenant(tenant: options.Tenant, changes: Mapping[str, str], where: str) -> options.Tenant:
     """`tenant` with its share of the drive or quotas changed, which may change while it runs."""
     for key in changes:
         settings.check_known(key, TENANT_LIVE, where, "key")

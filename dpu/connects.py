@@ -40,8 +40,9 @@ class Connects:
     def check(self, port: int) -> None:
         """OffstageError (EBUSY) where the port is being connected."""
         if port in self._threads:
-            raise OffstageError("this host is being connected", "Connect", "wait for the answer",
-                                errno=errno.EBUSY)  # fmt: skip
+            raise OffstageError(
+                "this host is being connected", "Connect", "wait for the answer", errno=errno.EBUSY
+            )
 
     def begin(self, port: int, answer: bytes, waiting: Any) -> None:
         """Connect the port's host; `ended` returns `waiting` with what came of it."""
@@ -78,8 +79,9 @@ class Connects:
         for thread, _ in self._threads.values():
             thread.join(CLOSE_S)
             if thread.is_alive():
-                raise DeviceTimeout("an address is still being resolved", thread.name,
-                                    errno=errno.ETIMEDOUT)  # fmt: skip
+                raise DeviceTimeout(
+                    "an address is still being resolved", thread.name, errno=errno.ETIMEDOUT
+                )
         self.ended()
 
     def _run(self, port: int, answer: bytes, ended: Ended) -> None:

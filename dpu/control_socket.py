@@ -51,10 +51,12 @@ class ControlSocket:
         self._socket.setsockopt(zmq.SNDHWM, 32)  # of one peer, which does not read its replies
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.gate = Gate(
-            config.daemon.endpoint, connections_max=config.limits.connections,
-            message_bytes_max=FRAME_FACTOR * config.limits.message_bytes, shared=shared(config),
+            config.daemon.endpoint,
+            connections_max=config.limits.connections,
+            message_bytes_max=FRAME_FACTOR * config.limits.message_bytes,
+            shared=shared(config),
             log=log,
-        )  # fmt: skip
+        )
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
     def secure(self, socket: "zmq.Socket[bytes]") -> None:
@@ -70,11 +72,17 @@ class ControlSocket:
             check_private(directory / "server.key_secret", ours=False)
             public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
         except (OSError, ValueError) as error:
-            raise BadInput(f"no CURVE keys ({error})", str(directory),
-                           "make them with `offstage keys make server`") from None  # fmt: skip
+            raise BadInput(
+                f"no CURVE keys ({error})",
+                str(directory),
+                "make them with `offstage keys make server`",
+            ) from None
         if secret is None:
-            raise BadInput("has no secret key", str(directory / "server.key_secret"),
-                           "make it with `offstage keys make server`")  # fmt: skip
+            raise BadInput(
+                "has no secret key",
+                str(directory / "server.key_secret"),
+                "make it with `offstage keys make server`",
+            )
         socket.curve_publickey, socket.curve_secretkey = public, secret
         socket.curve_server = True
 
@@ -82,9 +90,11 @@ class ControlSocket:
         """As `secure`, by the key of this process alone, which the daemon proves to be its own at
         each login. BadInput where libzmq has no CURVE."""
         if not self.fabric_key:
-            raise BadInput("the ZMQ fabric cannot show whose it is: libzmq has no CURVE", "zmq",
-                           "install a libzmq with CURVE, or leave zmq out of daemon.fabrics",
-                           )  # fmt: skip
+            raise BadInput(
+                "the ZMQ fabric cannot show whose it is: libzmq has no CURVE",
+                "zmq",
+                "install a libzmq with CURVE, or leave zmq out of daemon.fabrics",
+            )
         self.secure(socket)
         socket.curve_publickey, socket.curve_secretkey = self.fabric_key, self._fabric_secret
         socket.curve_server = True
@@ -103,8 +113,11 @@ class ControlSocket:
             self.secure(self._socket)
             self._socket.bind(f"ipc://{inner}")
         except zmq.ZMQError as error:
-            raise BadInput(f"no socket can be made ({error.strerror})", str(inner),
-                           "set daemon.runtime_dir to a shorter path") from None  # fmt: skip
+            raise BadInput(
+                f"no socket can be made ({error.strerror})",
+                str(inner),
+                "set daemon.runtime_dir to a shorter path",
+            ) from None
         finally:
             os.umask(old_mask)
         self.gate.start(inner)
@@ -154,8 +167,14 @@ class ControlSocket:
             data = p.encode(reply)
         except (OverflowError, TypeError, ValueError) as error:  # a mistake of ours, and no end
             self._log.error("reply_unsendable", error=repr(error))
-            data = p.encode(p.Error(id=reply.id, code="internal", mend="see the daemon's log",
-                                    what="the daemon's answer cannot be sent"))  # fmt: skip
+            data = p.encode(
+                p.Error(
+                    id=reply.id,
+                    code="internal",
+                    mend="see the daemon's log",
+                    what="the daemon's answer cannot be sent",
+                )
+            )
         try:
             self._socket.send_multipart([routing, data], zmq.NOBLOCK)
         except zmq.ZMQError as error:

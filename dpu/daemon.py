@@ -95,9 +95,11 @@ class Daemon:
         directory = config.daemon.runtime_dir
         if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
             self.endpoint = self.control.listen()
-        self.runtime_dir = Path(directory) if directory else p.default_runtime_dir(
-            getattr(self, "endpoint", config.daemon.endpoint)
-        )  # fmt: skip
+        self.runtime_dir = (
+            Path(directory)
+            if directory
+            else p.default_runtime_dir(getattr(self, "endpoint", config.daemon.endpoint))
+        )
         lock = hold_runtime_dir(self.runtime_dir, shared=shared(config))
         self._closing.append(lambda: os.close(lock))
         if "*" not in config.daemon.endpoint:
@@ -118,20 +120,28 @@ class Daemon:
             self.log.warning("storage", warning=self.device.warning())
         self.recorder: Recorder | None = None
         if config.daemon.record_dir:
-            self.recorder = Recorder(Path(config.daemon.record_dir), self.device, self.log, {
-                "device": config.model.device, "dilation": config.model.dilation,
-                "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
-            })  # fmt: skip
+            self.recorder = Recorder(
+                Path(config.daemon.record_dir),
+                self.device,
+                self.log,
+                {
+                    "device": config.model.device,
+                    "dilation": config.model.dilation,
+                    "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
+                },
+            )
             self._closing.append(self.recorder.close)
         self.deletes = held_answers(config, self.device, self.control.send, self.log)
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)
         hosts = Hosts(
-            self.connects, self._add_tenants(),
+            self.connects,
+            self._add_tenants(),
             operator_secret(self.runtime_dir, config.daemon.operator_secret_file),
-            4 * (sum(self._derived.port_counts) + len(config.tenants)) + 12, self.log,
-        )  # fmt: skip
+            4 * (sum(self._derived.port_counts) + len(config.tenants)) + 12,
+            self.log,
+        )
         memory = self.device.memory()  # now that the tenants have theirs
         (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
         self.hosts, hosts.fabric_key = hosts, self.control.fabric_key
@@ -140,10 +150,10 @@ class Daemon:
         self._closing.append(self.attachments.close)
         self.service = Service(
             config, self._derived, self.device, hosts, self.attachments, self.connects, self.log
-        )  # fmt: skip
+        )
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
-        )  # fmt: skip
+        )
         self._closing.append(self.moves.close)
         self.telemetry.show(metrics_tokens(config, self.runtime_dir, hosts))
         if config.pod.map:
@@ -154,9 +164,15 @@ class Daemon:
     def _join(self) -> None:
         """Become a member of its pod; nobody is served before."""
         self.service.pod = PodMember(
-            self._config, self.endpoint, self.runtime_dir, self.device, self.hosts,
-            self.service.leave, self._wake, self.log,
-        )  # fmt: skip
+            self._config,
+            self.endpoint,
+            self.runtime_dir,
+            self.device,
+            self.hosts,
+            self.service.leave,
+            self._wake,
+            self.log,
+        )
         self._closing.append(self.service.pod.close)
         self.service.pod.join()
 
@@ -172,17 +188,32 @@ class Daemon:
         tenants = []
         derived = self._derived
         for tenant, slots, sessions, ports, dirty in zip(
-            self._config.tenants, derived.slot_counts, derived.session_counts,
-            derived.port_counts, derived.dirty_counts, strict=True,
-        ):  # fmt: skip
+            self._config.tenants,
+            derived.slot_counts,
+            derived.session_counts,
+            derived.port_counts,
+            derived.dirty_counts,
+            strict=True,
+        ):
             beside = secrets_beside(self._config.storage)
             secret, generated = tenant_secret(tenant, beside, self.runtime_dir)
             if generated:
                 publish_secret(self.runtime_dir, tenant.name, secret)
             key = index_key(secret, tenant.sharing)
             index = self.device.tenant_add(key, slots, tenant.weight)
-            tenants.append(TenantState(tenant.name, index, secret, slots, sessions, ports, dirty,
-                                       tenant.secret_file, tenant.sharing))  # fmt: skip
+            tenants.append(
+                TenantState(
+                    tenant.name,
+                    index,
+                    secret,
+                    slots,
+                    sessions,
+                    ports,
+                    dirty,
+                    tenant.secret_file,
+                    tenant.sharing,
+                )
+            )
             give(self.device, tenants[-1], tenant)
         return tenants
 
@@ -230,10 +261,15 @@ class Daemon:
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
         processes = self.hosts.by_pidfd()
-        ready = self.control.poll(self._pause_s(), [
-            self._wake_r, *([] if self._watch_fd is None else [self._watch_fd]),
-            *self.attachments.filenos(), *processes,
-        ])  # fmt: skip
+        ready = self.control.poll(
+            self._pause_s(),
+            [
+                self._wake_r,
+                *([] if self._watch_fd is None else [self._watch_fd]),
+                *self.attachments.filenos(),
+                *processes,
+            ],
+        )
         if self._wake_r in ready:
             os.read(self._wake_r, 4096)
         if self._watch_fd in ready:
@@ -291,10 +327,15 @@ class Daemon:
             }
             status = self.service.worn(self.device.status())
             self._note_target(status)
-            self.telemetry.set(Snapshot(
-                tenants=tenants, shares=self.service.quotas.look(), status=status,
-                stages=self.device.stages(), daemon=self.service.counts(),
-            ))  # fmt: skip
+            self.telemetry.set(
+                Snapshot(
+                    tenants=tenants,
+                    shares=self.service.quotas.look(),
+                    status=status,
+                    stages=self.device.stages(),
+                    daemon=self.service.counts(),
+                )
+            )
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))
 
@@ -318,11 +359,17 @@ class Daemon:
         """One message: garbage is answered with an error where it can be, and counted."""
         try:
             if len(frames) != 3:
-                raise BadInput(f"{len(frames) - 1} frames instead of two", "control message",
-                               "send [ticket][message]")  # fmt: skip
+                raise BadInput(
+                    f"{len(frames) - 1} frames instead of two",
+                    "control message",
+                    "send [ticket][message]",
+                )
             if len(frames[2]) > self._config.limits.message_bytes:
-                raise BadInput(f"a message of {len(frames[2])} B", "control message",
-                               "raise limits.message or send less at once")  # fmt: skip
+                raise BadInput(
+                    f"a message of {len(frames[2])} B",
+                    "control message",
+                    "raise limits.message or send less at once",
+                )
             request = p.decode_request(frames[2])
         except BadInput as error:
             self.hosts.counts["messages_bad"] += 1
@@ -409,8 +456,11 @@ class Daemon:
             self._stop_at_s = now_s + self._config.daemon.drain_timeout_ns / 1e9
             self._cut_at_s = now_s + CUT_HOSTS_S
             self.service.draining = True
-            self.log.info("terminating", drain_timeout_ns=self._config.daemon.drain_timeout_ns,
-                          note=f"a signal after {AGAIN_S:.0f} s ends it at once")  # fmt: skip
+            self.log.info(
+                "terminating",
+                drain_timeout_ns=self._config.daemon.drain_timeout_ns,
+                note=f"a signal after {AGAIN_S:.0f} s ends it at once",
+            )
         if self._signals > 1:
             self.log.warning("stopped_undrained")
             return False

@@ -91,11 +91,16 @@ class Deletes:
             one.reply.deleted = False
             return one.reply
         return p.Error(
-            id=one.reply.id, code="io", where=f"{one.left} writes",
-            what="the blocks may come back at a restart: " + (
-                "the drive refuses the writes" if refused
+            id=one.reply.id,
+            code="io",
+            where=f"{one.left} writes",
+            what="the blocks may come back at a restart: "
+            + (
+                "the drive refuses the writes"
+                if refused
                 else "the drive is busy or does not answer"
             ),
-            mend="look at dmesg and the drive; they are tried again by themselves" if refused
+            mend="look at dmesg and the drive; they are tried again by themselves"
+            if refused
             else "wait, or raise storage.io_timeout; they are written as the drive takes them",
-        )  # fmt: skip
+        )

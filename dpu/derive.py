@@ -18,8 +18,14 @@ from offstage.dpu.config import Config
 from offstage.dpu.options import MINUTE_NS, PolicyOptions, Storage, Tenant
 from offstage.dpu.protocol import OPERATOR
 
-__all__ = ["Derived", "check_endpoint", "core_policy", "derive", "parse_host_port",
-           "policy_window_blocks"]  # fmt: skip
+__all__ = [
+    "Derived",
+    "check_endpoint",
+    "core_policy",
+    "derive",
+    "parse_host_port",
+    "policy_window_blocks",
+]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOOPBACK = ("127.", "localhost", "[::1]", "::1")
@@ -70,8 +76,9 @@ def derive(config: Config) -> Derived:
         raise BadInput(
             f"store.dirty_max is {config.store.dirty_max}, more than half of the smallest "
             f"tenant's {min(slot_counts)} slots",
-            where, "lower store.dirty_max or raise arena.size",
-        )  # fmt: skip
+            where,
+            "lower store.dirty_max or raise arena.size",
+        )
     entries = config.limits.port_entries
     if entries & (entries - 1):
         raise BadInput(f"limits.port_entries is {entries}", where, "choose a power of two")
@@ -155,8 +162,9 @@ def _check_tenants(config: Config, where: str) -> None:
     for tenant in config.tenants:
         which = f"{where}: [[tenant]] {tenant.name!r}"
         if not NAME.fullmatch(tenant.name) or tenant.name == OPERATOR:
-            raise BadInput("is no name for a tenant", which,
-                           "use letters, digits, . _ -, and not 'operator'")  # fmt: skip
+            raise BadInput(
+                "is no name for a tenant", which, "use letters, digits, . _ -, and not 'operator'"
+            )
         if names.count(tenant.name) > 1:
             raise BadInput("is listed twice", which, "give each tenant its own name")
         if tenant.secret and tenant.secret_file:
@@ -168,11 +176,17 @@ def _check_tenants(config: Config, where: str) -> None:
 def _check_users(config: Config, tenant: Tenant, which: str) -> None:
     """Users are told apart by the kernel alone, where hosts come for descriptors."""
     if not (tenant.users or tenant.groups):
-        raise BadInput("sharing is 'user', and nobody but the daemon's user may attach", which,
-                       "name its users or groups, or leave sharing out")  # fmt: skip
+        raise BadInput(
+            "sharing is 'user', and nobody but the daemon's user may attach",
+            which,
+            "name its users or groups, or leave sharing out",
+        )
     if "shm" not in config.daemon.fabrics:
-        raise BadInput("sharing is 'user', which shm alone can keep", which,
-                       "add shm to daemon.fabrics, or leave sharing out")  # fmt: skip
+        raise BadInput(
+            "sharing is 'user', which shm alone can keep",
+            which,
+            "add shm to daemon.fabrics, or leave sharing out",
+        )
 
 
 def _check_block(config: Config, where: str) -> None:
@@ -182,27 +196,33 @@ def _check_block(config: Config, where: str) -> None:
     if payload % lba:
         raise BadInput(
             f"arena.payload {format_size(payload)} is no multiple of storage.lba "
-            f"{format_size(lba)}", where, "round the payload up, or choose a smaller lba",
-        )  # fmt: skip
+            f"{format_size(lba)}",
+            where,
+            "round the payload up, or choose a smaller lba",
+        )
     granules, tokens = _granule_count(config), config.arena.granule_tokens
     if tokens and (config.arena.block_tokens % tokens or granules > GRANULES_MAX):
         raise BadInput(
             f"arena.granule_tokens is {tokens}, and a block has {config.arena.block_tokens} tokens",
-            where, f"choose a divisor of block_tokens, at most {GRANULES_MAX} granules in a block",
-        )  # fmt: skip
+            where,
+            f"choose a divisor of block_tokens, at most {GRANULES_MAX} granules in a block",
+        )
     if granules == 0:
         return
     if config.store.codec != "off":
         raise BadInput(
             f"arena.granule_tokens is {tokens}, and store.codec {config.store.codec}: a coded "
-            "block is read whole", where, "set one of the two, not both",
-        )  # fmt: skip
+            "block is read whole",
+            where,
+            "set one of the two, not both",
+        )
     if payload % (granules * lba):
         raise BadInput(
             f"a granule of {tokens} tokens has {payload / granules:,.0f} B, and storage.lba is "
-            f"{format_size(lba)}", where,
+            f"{format_size(lba)}",
+            where,
             "choose larger granules, or a smaller lba: a granule is read in whole logical blocks",
-        )  # fmt: skip
+        )
 
 
 def _granule_count(config: Config) -> int:
@@ -218,15 +238,23 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
     given = sum(tenant.share_percent for tenant in config.tenants)
     open_count = sum(1 for tenant in config.tenants if not tenant.share_percent)
     if given > 100 or (given == 100 and open_count):
-        raise BadInput(f"the tenants' shares add up to {given} %", where,
-                       "lower share_percent so that every tenant gets a part")  # fmt: skip
+        raise BadInput(
+            f"the tenants' shares add up to {given} %",
+            where,
+            "lower share_percent so that every tenant gets a part",
+        )
     rest = total - sum(total * tenant.share_percent // 100 for tenant in config.tenants)
-    most = [tenant.arena_max_bytes // record_bytes if tenant.arena_max_bytes else total
-            for tenant in config.tenants]  # fmt: skip
+    most = [
+        tenant.arena_max_bytes // record_bytes if tenant.arena_max_bytes else total
+        for tenant in config.tenants
+    ]
     part = rest // max(open_count, 1)
     while True:  # each turn there is more for fewer, until nobody else is at its maximum
-        capped = [count for tenant, count in zip(config.tenants, most, strict=True)
-                  if not tenant.share_percent and count < part]  # fmt: skip
+        capped = [
+            count
+            for tenant, count in zip(config.tenants, most, strict=True)
+            if not tenant.share_percent and count < part
+        ]
         wider = (rest - sum(capped)) // max(open_count - len(capped), 1)
         if len(capped) == open_count or wider <= part:
             break
@@ -241,8 +269,9 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
                 f"the arena of {format_size(config.arena.size_bytes)} gives tenant "
                 f"{tenant.name!r} {count} blocks of {format_size(record_bytes)}, "
                 f"fewer than {SLOTS_MIN}",
-                where, "raise arena.size, or lower arena.payload",
-            )  # fmt: skip
+                where,
+                "raise arena.size, or lower arena.payload",
+            )
     return counts
 
 
@@ -257,30 +286,36 @@ def _check_storage(config: Config, where: str) -> None:
         return
     if not storage.path:
         raise BadInput(
-            f"storage.path is empty, and storage {storage.backend!r} needs one", where,
+            f"storage.path is empty, and storage {storage.backend!r} needs one",
+            where,
             'name a file or block device, or choose backend = "emulated" without inner',
-        )  # fmt: skip
+        )
     path = Path(storage.path)
     if len(storage.path.encode()) > 511:
         raise BadInput("storage.path is longer than 511 bytes", where, "choose a shorter path")
     if path.is_dir():
         raise BadInput("is a directory", storage.path, "name a file in it as storage.path")
     if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadInput("its directory does not exist", storage.path,
-                       f"mkdir -p {path.absolute().parent}")  # fmt: skip
+        raise BadInput(
+            "its directory does not exist", storage.path, f"mkdir -p {path.absolute().parent}"
+        )
 
 
 def _check_spdk(storage: Storage, where: str) -> None:
     """The transport ids themselves are read when they are opened."""
     if bool(storage.path) == bool(storage.target):
         raise BadInput(
-            "storage 'spdk' needs storage.path or storage.target, and not both", where,
+            "storage 'spdk' needs storage.path or storage.target, and not both",
+            where,
             'path = "trtype:TCP adrfam:IPv4 traddr:... trsvcid:4420 subnqn:...", '
             'or target = "/path/to/nvmf_tgt"',
-        )  # fmt: skip
+        )
     if storage.target and not storage.target_file:
-        raise BadInput("storage.target has no storage.target_file", where,
-                       "name the file that the target is to keep the blocks in")  # fmt: skip
+        raise BadInput(
+            "storage.target has no storage.target_file",
+            where,
+            "name the file that the target is to keep the blocks in",
+        )
     if len(storage.path.encode()) > 511:
         raise BadInput("storage.path is longer than 511 bytes", where, "use fewer drives")
 
@@ -290,8 +325,9 @@ def _check_model(config: Config, where: str) -> None:
     if (model.device or model.dilation > 1) and config.storage.backend != "emulated":
         raise BadInput(
             f"a modelled device over storage {config.storage.backend!r}, whose times are its own",
-            where, 'set storage.backend = "emulated"; storage.inner says what holds the bytes',
-        )  # fmt: skip
+            where,
+            'set storage.backend = "emulated"; storage.inner says what holds the bytes',
+        )
 
 
 def _check_store(config: Config, record_bytes: int, where: str) -> int:
@@ -300,23 +336,27 @@ def _check_store(config: Config, record_bytes: int, where: str) -> int:
     if segment % lba:
         raise BadInput(
             f"store.segment {format_size(segment)} is no multiple of storage.lba "
-            f"{format_size(lba)}", where, "round it up",
-        )  # fmt: skip
+            f"{format_size(lba)}",
+            where,
+            "round it up",
+        )
     records = (segment - lba) // record_bytes
     if records < RECORDS_MIN:
         raise BadInput(
             f"store.segment {format_size(segment)} holds {records} blocks of "
             f"{format_size(record_bytes)}, fewer than {RECORDS_MIN}",
-            where, "raise store.segment",
-        )  # fmt: skip
+            where,
+            "raise store.segment",
+        )
     count = (config.storage.size_bytes - 2 * lba) // segment
     needed = config.arena.layers * len(config.tenants) + config.store.reserve_segments + 1
     if count < needed:
         raise BadInput(
             f"storage.size {format_size(config.storage.size_bytes)} holds {max(count, 0)} "
             f"segments, and every layer of every tenant with the reserve needs {needed}",
-            where, "raise storage.size, or lower store.segment",
-        )  # fmt: skip
+            where,
+            "raise storage.size, or lower store.segment",
+        )
     return count
 
 
@@ -324,19 +364,22 @@ def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None
     """BadInput for what nobody can listen at, and for what is open to a network unguarded."""
     scheme, separator, rest = endpoint.partition("://")
     if scheme not in ("tcp", "ipc") or not separator or not rest or not rest.isprintable():
-        raise BadInput(f"{name} {endpoint!r} is no endpoint", where,
-                       "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock")  # fmt: skip
+        raise BadInput(
+            f"{name} {endpoint!r} is no endpoint",
+            where,
+            "write tcp://127.0.0.1:7411 or ipc:///run/offstage.sock",
+        )
     if scheme != "tcp":
         return
     host, _, port = rest.rpartition(":")
     if not host or not (port == "*" or (port.isdigit() and int(port) <= 65535)):
-        raise BadInput(f"{name} {endpoint!r} has no port", where,
-                       "write tcp://127.0.0.1:7411")  # fmt: skip
+        raise BadInput(f"{name} {endpoint!r} has no port", where, "write tcp://127.0.0.1:7411")
     if not (host.startswith(LOOPBACK) or config.daemon.curve_dir or config.daemon.insecure):
         raise BadInput(
-            f"{name} {endpoint!r} is open to the network without CURVE", where,
+            f"{name} {endpoint!r} is open to the network without CURVE",
+            where,
             "set daemon.curve_dir, or listen on 127.0.0.1, or say daemon.insecure = true",
-        )  # fmt: skip
+        )
 
 
 def _check_endpoints(config: Config, where: str) -> None:
@@ -349,12 +392,19 @@ def _check_endpoints(config: Config, where: str) -> None:
         if not (host.startswith(LOOPBACK) or daemon.insecure):
             raise BadInput(
                 f"daemon.metrics_endpoint {daemon.metrics_endpoint!r} is open to the network, "
-                "and its tokens are not encrypted", where,
+                "and its tokens are not encrypted",
+                where,
                 "listen on 127.0.0.1, or say daemon.insecure = true",
-            )  # fmt: skip
+            )
     if daemon.curve_dir and not Path(daemon.curve_dir, "server.key_secret").is_file():
-        raise BadInput("has no server.key_secret", daemon.curve_dir,
-                       f"offstage keys make server {daemon.curve_dir}")  # fmt: skip
+        raise BadInput(
+            "has no server.key_secret",
+            daemon.curve_dir,
+            f"offstage keys make server {daemon.curve_dir}",
+        )
     if daemon.curve_dir and not list(Path(daemon.curve_dir, "clients").glob("*.key")):
-        raise BadInput("has no client's key under clients/: nobody could connect", daemon.curve_dir,
-                       f"offstage keys add {daemon.curve_dir} CLIENT.key")  # fmt: skip
+        raise BadInput(
+            "has no client's key under clients/: nobody could connect",
+            daemon.curve_dir,
+            f"offstage keys add {daemon.curve_dir} CLIENT.key",
+        )

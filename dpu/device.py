@@ -88,9 +88,14 @@ class Device(FirmwareDevice):
     """An open device with its reactor running."""
 
     def __init__(
-        self, config: Config, derived: Derived, *, recording: bool = False,
-        timing: Timing | None = None, store_uuid: bytes = bytes(16),
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        derived: Derived,
+        *,
+        recording: bool = False,
+        timing: Timing | None = None,
+        store_uuid: bytes = bytes(16),
+    ) -> None:
         """Open storage, recover the store, start the reactor.
 
         Without `recording` there are no ledger records and no decision log, only counters.
@@ -145,9 +150,13 @@ class Device(FirmwareDevice):
             self._target = None
 
     def _open(
-        self, config: Config, derived: Derived, recording: bool, timing: Timing | None,
+        self,
+        config: Config,
+        derived: Derived,
+        recording: bool,
+        timing: Timing | None,
         store_uuid: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check_store_file(config)
         self._block_tokens = config.arena.block_tokens
         self._timing = timing  # its memory
@@ -226,7 +235,8 @@ def _fill_storage(filled: Any, config: Config) -> None:
     filled.direct, filled.busy_spin, filled.seed = storage.direct, storage.busy_spin, storage.seed
     if storage.nvme not in presets():
         raise BadInput(
-            f"storage.nvme {storage.nvme!r} is no preset", config.file or "configuration",
+            f"storage.nvme {storage.nvme!r} is no preset",
+            config.file or "configuration",
             f"choose one of {', '.join(presets())}",
-        )  # fmt: skip
+        )
     filled.nvme = preset(storage.nvme).params

@@ -52,9 +52,10 @@ class Door:
                 os.chown(path, -1, group)
             except OSError as error:
                 raise BadInput(
-                    f"cannot be given to group {group} ({error.strerror})", str(path),
+                    f"cannot be given to group {group} ({error.strerror})",
+                    str(path),
                     "let the daemon's user be in that group, or name users instead",
-                ) from None  # fmt: skip
+                ) from None
             path.chmod(0o660)
         else:
             path.chmod(0o600)
@@ -91,5 +92,6 @@ def _number(name: str, noun: str, where: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid if noun == "user" else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise BadInput(f"there is no {noun} {name!r}", where,
-                       f"make it, or give its number in {noun}s") from None  # fmt: skip
+        raise BadInput(
+            f"there is no {noun} {name!r}", where, f"make it, or give its number in {noun}s"
+        ) from None

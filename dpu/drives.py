@@ -31,15 +31,21 @@ SIGNATURES = (
     ("an NTFS file system", ((3, b"NTFS    "),)),
     ("an exFAT file system", ((3, b"EXFAT   "),)),
     ("a FAT file system", ((54, b"FAT1"), (82, b"FAT32   "))),
-    ("a ZFS pool", tuple((131_072 + 1024 * row, magic) for row in range(128) for magic in (
-        b"\x0c\xb1\xba\x00\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\xba\xb1\x0c"))),
+    (
+        "a ZFS pool",
+        tuple(
+            (131_072 + 1024 * row, magic)
+            for row in range(128)
+            for magic in (b"\x0c\xb1\xba\x00\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\xba\xb1\x0c")
+        ),
+    ),
     ("a bcache device", ((4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),)),
     ("swap space", ((4086, b"SWAPSPACE2"), (65_526, b"SWAPSPACE2"))),
     ("an encrypted LUKS volume", ((0, b"LUKS\xba\xbe"),)),
     ("an LVM volume", tuple((sector * 512, b"LABELONE") for sector in range(4))),
     ("a RAID member", ((0, b"\xfc\x4e\x2b\xa9"), (4096, b"\xfc\x4e\x2b\xa9"))),
     ("an MBR partition table", ((510, b"\x55\xaa"),)),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +100,15 @@ def _namespace(name: str, root: Path) -> Drive:
     refused = occupied(name, root)
     store = not refused and holds(_head(name, root)) == STORE
     return Drive(
-        name=name, path=f"/dev/{name}", model=_read(folder / "device/model"),
-        address=_read(folder / "device/address"), driver="nvme",
+        name=name,
+        path=f"/dev/{name}",
+        model=_read(folder / "device/model"),
+        address=_read(folder / "device/address"),
+        driver="nvme",
         size_bytes=int(sectors) * SECTOR_BYTES if sectors.isdigit() else 0,
-        refused=refused, store=store,
-    )  # fmt: skip
+        refused=refused,
+        store=store,
+    )
 
 
 def _given_away(root: Path) -> Iterator[Drive]:
@@ -107,8 +117,7 @@ def _given_away(root: Path) -> Iterator[Drive]:
         driver = (folder / "driver").resolve().name if (folder / "driver").exists() else ""
         if _read(folder / "class") != NVME_CLASS or driver == "nvme":
             continue
-        yield Drive(address, "", "", address, driver, 0,
-                    "" if driver else "has no driver", False)  # fmt: skip
+        yield Drive(address, "", "", address, driver, 0, "" if driver else "has no driver", False)
 
 
 def _used(name: str, root: Path) -> str:

@@ -26,8 +26,11 @@ def erase(path: str, really: bool) -> dict[str, object]:
         _one(drive, Io(READ, 0, 0, size_bytes, head), path)
         found = holds(bytes(head.view[:HEAD_BYTES])) or "nothing"
         if not really:
-            raise BadInput(f"the namespace carries {found}, all of which would be lost", path,
-                           "give --yes to erase it")  # fmt: skip
+            raise BadInput(
+                f"the namespace carries {found}, all of which would be lost",
+                path,
+                "give --yes to erase it",
+            )
         spdk.erase(drive)
         head.view[:] = bytes(size_bytes)
         _one(drive, Io(WRITE, 0, 0, size_bytes, head, durable=True), path)

@@ -69,8 +69,11 @@ class FdPassing:
             raise
         except OSError as error:
             self._listener.close()
-            raise BadInput(f"no socket can be made ({error})", str(path),
-                           "set daemon.runtime_dir to a shorter path") from None  # fmt: skip
+            raise BadInput(
+                f"no socket can be made ({error})",
+                str(path),
+                "set daemon.runtime_dir to a shorter path",
+            ) from None
         finally:
             os.umask(old_mask)
 

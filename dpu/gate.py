@@ -96,8 +96,9 @@ class Gate:
             taken = isinstance(error, FileExistsError) or error.errno == errno.EADDRINUSE
             raise BadInput(
                 "the port is in use" if taken else f"cannot listen ({error.strerror or error})",
-                self._asked, "stop what listens there, or choose another endpoint",
-            ) from None  # fmt: skip
+                self._asked,
+                "stop what listens there, or choose another endpoint",
+            ) from None
         self.endpoint = self._asked
         if scheme == "tcp":
             port = self._listener.getsockname()[1]
@@ -224,8 +225,9 @@ class Gate:
         strangers = [one for one in self._pairs.values() if not one.peer.startswith("tenant ")]
         crowd = strangers if 2 * len(strangers) > len(self._pairs) else self._pairs.values()
         (peer, count), *_ = Counter(one.peer for one in crowd).most_common(1)
-        oldest = min((one for one in self._pairs.values() if one.peer == peer),
-                     key=lambda one: one.heard_s)  # fmt: skip
+        oldest = min(
+            (one for one in self._pairs.values() if one.peer == peer), key=lambda one: one.heard_s
+        )
         self.counts["displaced"] += 1
         self._log.warning("connection_displaced", peer=peer, connections=count)
         self._drop(oldest)
@@ -264,8 +266,9 @@ class Gate:
         elif pair.full_since_s is None:
             pair.full_since_s = time.monotonic()
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
-        self._want(pair.outer, pair, (0 if full or pair.inward else read)
-                   | (write if pair.outward else 0))  # fmt: skip
+        self._want(
+            pair.outer, pair, (0 if full or pair.inward else read) | (write if pair.outward else 0)
+        )
         self._want(pair.inner, pair, (0 if pair.outward else read) | (write if pair.inward else 0))
 
     def _want(self, end: socket.socket, pair: _Pair, events: int) -> None:
@@ -327,7 +330,7 @@ def _listen_tcp(rest: str) -> socket.socket:
 def _send(end: socket.socket, data: bytes) -> bytes:
     """What it did not take."""
     try:
-        return data[end.send(data):] if data else b""
+        return data[end.send(data) :] if data else b""
     except BlockingIOError:
         return data
 

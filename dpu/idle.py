@@ -48,43 +48,87 @@ def _of(section: str, *without: str) -> tuple[str, ...]:
 
 
 IDLE = (
-    Idle(("storage.target", "storage.target_file", "storage.discard"), _backend("spdk"),
-         "without storage.backend spdk"),
-    Idle(("storage.target_file",), lambda one: one.storage.backend == "spdk"
-         and not one.storage.target, "without storage.target"),
-    Idle(("storage.discard",), lambda one: one.storage.backend == "spdk"
-         and bool(one.storage.target), "beside storage.target, whose file takes no discards"),
-    Idle(("storage.discard",), lambda one: one.storage.backend == "spdk"
-         and not one.store.durable, "without store.durable: no order is kept to discard by"),
-    Idle(("storage.nvme", "storage.inner", "storage.busy_spin"), _backend("emulated"),
-         "without storage.backend emulated"),
-    Idle(("storage.nvme",), lambda one: bool(one.model.device),
-         "beside model.device, which says how long everything takes"),
+    Idle(
+        ("storage.target", "storage.target_file", "storage.discard"),
+        _backend("spdk"),
+        "without storage.backend spdk",
+    ),
+    Idle(
+        ("storage.target_file",),
+        lambda one: one.storage.backend == "spdk" and not one.storage.target,
+        "without storage.target",
+    ),
+    Idle(
+        ("storage.discard",),
+        lambda one: one.storage.backend == "spdk" and bool(one.storage.target),
+        "beside storage.target, whose file takes no discards",
+    ),
+    Idle(
+        ("storage.discard",),
+        lambda one: one.storage.backend == "spdk" and not one.store.durable,
+        "without store.durable: no order is kept to discard by",
+    ),
+    Idle(
+        ("storage.nvme", "storage.inner", "storage.busy_spin"),
+        _backend("emulated"),
+        "without storage.backend emulated",
+    ),
+    Idle(
+        ("storage.nvme",),
+        lambda one: bool(one.model.device),
+        "beside model.device, which says how long everything takes",
+    ),
     Idle(("storage.threads",), _no_posix, "on a storage other than posix"),
     Idle(("storage.direct",), _no_file, "on a storage that opens no file"),
-    Idle(("storage.path",), lambda one: one.storage.backend == "emulated"
-         and not one.storage.inner, "without storage.inner: the drive is memory"),
+    Idle(
+        ("storage.path",),
+        lambda one: one.storage.backend == "emulated" and not one.storage.inner,
+        "without storage.inner: the drive is memory",
+    ),
     Idle(_of("archive", "bucket"), lambda one: not one.archive.bucket, "without archive.bucket"),
     Idle(_of("pod", "map"), lambda one: not one.pod.map, "without pod.map"),
-    Idle(("pod.endpoint", "pod.weight", "pod.zone", "pod.lease"),
-         lambda one: bool(one.pod.map) and not one.pod.map.startswith("etcd:"),
-         "with a map in a file: `offstage pod add` says them there, and there is no lease"),
+    Idle(
+        ("pod.endpoint", "pod.weight", "pod.zone", "pod.lease"),
+        lambda one: bool(one.pod.map) and not one.pod.map.startswith("etcd:"),
+        "with a map in a file: `offstage pod add` says them there, and there is no lease",
+    ),
     Idle(_of("rdma", "enabled"), lambda one: not one.rdma.enabled, "without rdma.enabled"),
-    Idle(("store.dirty_max",), lambda one: one.store.write == "through",
-         'without store.write = "back": nothing is dirty'),
-    Idle(("limits.records", "limits.log"), lambda one: not one.daemon.record_dir,
-         "without daemon.record_dir: nothing is recorded"),
-    Idle(("limits.tenant_in_flight",), lambda one: len(one.tenants) == 1,
-         "with one tenant, who shares the drive with nobody"),
-    Idle(("daemon.metrics_token_file",), lambda one: not one.daemon.metrics_endpoint,
-         "without daemon.metrics_endpoint"),
-    Idle(("arena.granule_tokens",), lambda one: one.arena.granule_tokens == one.arena.block_tokens,
-         "where it is arena.block_tokens: hosts read whole blocks"),
-    Idle(("policy.window_tokens",), lambda one: one.policy.window_blocks > 0,
-         "beside policy.window_blocks, which is the same in blocks"),
-    Idle(("policy.drive_years",), lambda one: one.policy.write_budget_bytes > 0,
-         "beside policy.write_budget"),
-)  # fmt: skip
+    Idle(
+        ("store.dirty_max",),
+        lambda one: one.store.write == "through",
+        'without store.write = "back": nothing is dirty',
+    ),
+    Idle(
+        ("limits.records", "limits.log"),
+        lambda one: not one.daemon.record_dir,
+        "without daemon.record_dir: nothing is recorded",
+    ),
+    Idle(
+        ("limits.tenant_in_flight",),
+        lambda one: len(one.tenants) == 1,
+        "with one tenant, who shares the drive with nobody",
+    ),
+    Idle(
+        ("daemon.metrics_token_file",),
+        lambda one: not one.daemon.metrics_endpoint,
+        "without daemon.metrics_endpoint",
+    ),
+    Idle(
+        ("arena.granule_tokens",),
+        lambda one: one.arena.granule_tokens == one.arena.block_tokens,
+        "where it is arena.block_tokens: hosts read whole blocks",
+    ),
+    Idle(
+        ("policy.window_tokens",),
+        lambda one: one.policy.window_blocks > 0,
+        "beside policy.window_blocks, which is the same in blocks",
+    ),
+    Idle(
+        ("policy.drive_years",),
+        lambda one: one.policy.write_budget_bytes > 0,
+        "beside policy.write_budget",
+    ),
+)
 
 
 def unused(config: Config) -> list[Note]:
@@ -98,8 +142,9 @@ def unused(config: Config) -> list[Note]:
     bare = options.Tenant()
     for number, one in enumerate(config.tenants):
         if one.dirty_max != bare.dirty_max and config.store.write == "through":
-            found.append((f"tenant.{number}.dirty_max",
-                          'without store.write = "back": nothing is dirty'))  # fmt: skip
+            found.append(
+                (f"tenant.{number}.dirty_max", 'without store.write = "back": nothing is dirty')
+            )
         if one.weight != bare.weight and len(config.tenants) == 1:
             found.append((f"tenant.{number}.weight", "with one tenant"))
     return [

@@ -9,9 +9,16 @@ from pathlib import Path
 from offstage.bindings.errors import BadInput
 
 __all__ = [
-    "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "default_runtime_dir", "negotiate",
-    "outer_user", "prove", "prove_daemon", "prove_member",
-]  # fmt: skip
+    "OPERATOR",
+    "OPERATOR_SOCKET",
+    "VERSIONS",
+    "default_runtime_dir",
+    "negotiate",
+    "outer_user",
+    "prove",
+    "prove_daemon",
+    "prove_member",
+]
 
 VERSIONS = (6,)  # newest first; before 6 no daemon proved itself
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
@@ -23,8 +30,11 @@ def negotiate(versions: list[int]) -> int:
     for version in VERSIONS:
         if version in versions:
             return version
-    raise BadInput(f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
-                   "Hello", "install the same release on both sides")  # fmt: skip
+    raise BadInput(
+        f"the host speaks protocol {sorted(versions)}, the daemon {sorted(VERSIONS)}",
+        "Hello",
+        "install the same release on both sides",
+    )
 
 
 def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
@@ -34,14 +44,21 @@ def prove(secret: bytes, nonce: bytes, tenant: str, name: str) -> bytes:
 
 
 def prove_daemon(
-    secret: bytes, asked: bytes, nonce: bytes, tenant: str, name: str, version: int, user: int,
+    secret: bytes,
+    asked: bytes,
+    nonce: bytes,
+    tenant: str,
+    name: str,
+    version: int,
+    user: int,
     fabric_key: bytes,
-) -> bytes:  # fmt: skip
+) -> bytes:
     """As `prove`, of the daemon: over the nonce of the host that asked, its own, and what the host
     trusts from then on. It is no host's proof, whatever the nonces are."""
     words = [tenant.encode(), name.encode(), str(version).encode(), str(user).encode(), fabric_key]
-    return hmac.new(secret, b"\0".join([b"offstage daemon", asked, nonce, *words]),
-                    hashlib.sha256).digest()  # fmt: skip
+    return hmac.new(
+        secret, b"\0".join([b"offstage daemon", asked, nonce, *words]), hashlib.sha256
+    ).digest()
 
 
 def outer_user(user: int, uid_map: str) -> int:

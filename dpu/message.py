@@ -7,8 +7,20 @@ from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["Changes", "Count", "ErrorCode", "FabricName", "Geometry", "Key", "Limits", "Name",
-           "Session", "Time", "Wait", "decode"]  # fmt: skip
+__all__ = [
+    "Changes",
+    "Count",
+    "ErrorCode",
+    "FabricName",
+    "Geometry",
+    "Key",
+    "Limits",
+    "Name",
+    "Session",
+    "Time",
+    "Wait",
+    "decode",
+]
 
 Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -21,9 +33,23 @@ Changes = Annotated[
     Meta(max_length=64),
 ]
 ErrorCode = Literal[
-    "bad_message", "version", "unauthenticated", "forbidden", "unknown", "invalid", "limit",
-    "draining", "busy", "store_full", "io", "timeout", "internal", "fenced", "foreign", "stale",
-]  # fmt: skip
+    "bad_message",
+    "version",
+    "unauthenticated",
+    "forbidden",
+    "unknown",
+    "invalid",
+    "limit",
+    "draining",
+    "busy",
+    "store_full",
+    "io",
+    "timeout",
+    "internal",
+    "fenced",
+    "foreign",
+    "stale",
+]
 FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 SAID_MAX = 300  # characters that a refusal, and so the log, has of what is wrong
 T = TypeVar("T")
@@ -58,6 +84,8 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
         return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:  # too deep; a bad string
         said = str(error)[:SAID_MAX]  # it repeats names of any length that the sender chose
-        raise BadInput(f"not a message of this protocol ({said})", f"{len(data)} bytes",
-                       "keep to the bounds that are named, or use the client of the same release",
-                       ) from None  # fmt: skip
+        raise BadInput(
+            f"not a message of this protocol ({said})",
+            f"{len(data)} bytes",
+            "keep to the bounds that are named, or use the client of the same release",
+        ) from None

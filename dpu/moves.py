@@ -45,12 +45,20 @@ def follow(config: Config) -> tuple[Config, bytes]:
             return config, uuid
         uuid = forward.next
         storage = msgspec.structs.replace(
-            config.storage, path=forward.path, backend=forward.backend, inner=forward.inner,
-            size_bytes=forward.size_bytes, target="", target_file="",
-        )  # fmt: skip
+            config.storage,
+            path=forward.path,
+            backend=forward.backend,
+            inner=forward.inner,
+            size_bytes=forward.size_bytes,
+            target="",
+            target_file="",
+        )
         config = msgspec.structs.replace(config, storage=storage)
-    raise BadInput(f"the store moved {HOPS_MAX} times and more", config.storage.path,
-                   "set storage.path to where its blocks are")  # fmt: skip
+    raise BadInput(
+        f"the store moved {HOPS_MAX} times and more",
+        config.storage.path,
+        "set storage.path to where its blocks are",
+    )
 
 
 def _forward(config: Config) -> Any:
@@ -83,26 +91,36 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
                 f"{key} cannot change while blocks are stored", where, f"leave {key} out"
             )
     if not changes.get("path"):
-        raise BadInput("no path", where,
-                       "write path=FILE, a file or block device, or a transport id")  # fmt: skip
+        raise BadInput(
+            "no path", where, "write path=FILE, a file or block device, or a transport id"
+        )
     if changes.get("target") or changes.get("target_file"):
-        raise BadInput("a target that ends with the daemon cannot be moved to", where,
-                       "start one of your own and give its transport id as path")  # fmt: skip
+        raise BadInput(
+            "a target that ends with the daemon cannot be moved to",
+            where,
+            "start one of your own and give its transport id as path",
+        )
     chosen = settings.read_table(options.Storage, changes, where)
     chosen |= {"target": "", "target_file": ""}
     moved = msgspec.structs.replace(
         config, storage=msgspec.structs.replace(config.storage, **chosen)
     )
     if in_memory(config.storage):
-        raise BadInput("the present storage is memory, which cannot record a move", where,
-                       "start the daemon on the storage instead")  # fmt: skip
+        raise BadInput(
+            "the present storage is memory, which cannot record a move",
+            where,
+            "start the daemon on the storage instead",
+        )
     if in_memory(moved.storage):
-        raise BadInput("memory keeps nothing over a restart", where,
-                       "write inner=io_uring or inner=posix")  # fmt: skip
+        raise BadInput(
+            "memory keeps nothing over a restart", where, "write inner=io_uring or inner=posix"
+        )
     derive(moved)
-    for note in unused(msgspec.structs.replace(
-        moved, tenants=(), sources=dict.fromkeys((f"storage.{key}" for key in changes), where)
-    )):  # fmt: skip
+    for note in unused(
+        msgspec.structs.replace(
+            moved, tenants=(), sources=dict.fromkeys((f"storage.{key}" for key in changes), where)
+        )
+    ):
         raise BadInput(note.what, where, "leave it out")
     # A target of vfio-user takes one connection: asking it who is there would only wait.
     if moved.storage.backend == config.storage.backend == "spdk" and (
@@ -129,9 +147,13 @@ class Moves:
     """The daemon's moves: one at a time. One thread owns this, the daemon's loop."""
 
     def __init__(
-        self, config: Config, device: DeviceLike, tenants: Sequence[TenantState], log: Log,
+        self,
+        config: Config,
+        device: DeviceLike,
+        tenants: Sequence[TenantState],
+        log: Log,
         runtime_dir: Path = Path(),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`runtime_dir`: where generated secrets go that no file lies beside."""
         self._config, self._device, self._tenants, self._log = config, device, tenants, log
         self._runtime_dir = runtime_dir

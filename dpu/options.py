@@ -11,9 +11,21 @@ from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.settings import Price, Rate, Settings, Size, Time, about, within
 
 __all__ = [
-    "KEEP_MAX_NS", "MINUTE_NS", "Archive", "Arena", "Daemon", "Limits", "Memory", "Model",
-    "Pod", "PolicyOptions", "Rdma", "Storage", "Store", "Tenant",
-]  # fmt: skip
+    "KEEP_MAX_NS",
+    "MINUTE_NS",
+    "Archive",
+    "Arena",
+    "Daemon",
+    "Limits",
+    "Memory",
+    "Model",
+    "Pod",
+    "PolicyOptions",
+    "Rdma",
+    "Storage",
+    "Store",
+    "Tenant",
+]
 
 MINUTE_NS = 60 * 10**9
 KEEP_MAX_NS = 65_535 * MINUTE_NS
@@ -118,18 +130,22 @@ class Storage(Settings, frozen=True):
 
     backend: Annotated[
         str,
-        about("auto, io_uring, posix, emulated, spdk, or one that an installed package offers; "
-              "auto takes the best of the first two that opens"),
-    ] = "auto"  # fmt: skip
+        about(
+            "auto, io_uring, posix, emulated, spdk, or one that an installed package offers; "
+            "auto takes the best of the first two that opens"
+        ),
+    ] = "auto"
     path: Annotated[
         str,
         about("file or block device; spdk: transport ids; may be empty for emulated in memory"),
     ] = ""
     target: Annotated[
         str,
-        about("spdk, without path: start this nvmf_tgt for the daemon alone; what it holds is "
-              "the file storage.target_file"),
-    ] = ""  # fmt: skip
+        about(
+            "spdk, without path: start this nvmf_tgt for the daemon alone; what it holds is "
+            "the file storage.target_file"
+        ),
+    ] = ""
     target_file: Annotated[str, about("spdk: the file below the target")] = ""
     size_bytes: Annotated[Size, within(0, 1 << 50, "the file is made this large")] = 8 << 30
     lba_bytes: Annotated[Size, within(512, 65536, "logical block, power of two")] = 4 << 10
@@ -230,8 +246,12 @@ class PolicyOptions(Settings, frozen=True):
     ] = 0
     ema_shift: Annotated[int, within(0, 15, "a new score weighs 1 / 2^n")] = 1
     admit_named_min: Annotated[
-        int, within(0, 255, "a new chunk is written from the session after so many that put it; "
-                            "255: none is")
+        int,
+        within(
+            0,
+            255,
+            "a new chunk is written from the session after so many that put it; 255: none is",
+        ),
     ] = 0
     write_budget_bytes: Annotated[
         Size, within(0, 1 << 62, "to the drive in 24 hours: near it less is admitted; 0: no bound")
@@ -247,12 +267,22 @@ class PolicyOptions(Settings, frozen=True):
     ] = 0
     drive_price_microusd: Annotated[Price, within(0, 10**15, "of the drive; 0: unknown")] = 0
     keep_ns: Annotated[
-        Time, within(0, KEEP_MAX_NS, "an archived chunk that no session names for so long is "
-                                     "dropped, in minutes; 0: from the prices, else never")
+        Time,
+        within(
+            0,
+            KEEP_MAX_NS,
+            "an archived chunk that no session names for so long is "
+            "dropped, in minutes; 0: from the prices, else never",
+        ),
     ] = 0
     return_tokens_min: Annotated[
-        int, within(0, 65535, "for fewer nothing comes back from the archive; 65535: never; "
-                              "0: from prefill_tokens_per_s and its pace")
+        int,
+        within(
+            0,
+            65535,
+            "for fewer nothing comes back from the archive; 65535: never; "
+            "0: from prefill_tokens_per_s and its pace",
+        ),
     ] = 0
     residency_percent: Annotated[
         int, within(0, 100_000, "only the best this % of the selection size are guesses")
@@ -281,9 +311,9 @@ class PolicyOptions(Settings, frozen=True):
     hint_every_steps: Annotated[
         int, within(1, 255, "scores are taken in of one step in so many; 1: of each")
     ] = 1
-    hint_score_bits: Annotated[
-        int, within(8, 16, "of each score: 16, or 8 for its upper half")
-    ] = 16
+    hint_score_bits: Annotated[int, within(8, 16, "of each score: 16, or 8 for its upper half")] = (
+        16
+    )
 
 
 class Limits(Settings, frozen=True):
@@ -299,13 +329,17 @@ class Limits(Settings, frozen=True):
     reads: Annotated[int, within(1, 65536, "block reads in flight, of all tenants")] = 64
     tenant_in_flight_bytes: Annotated[
         Size,
-        within(0, 1 << 40, "reads and writes at the drive of the tenant of the least weight, where "
-                           "there are several; 0: no bound"),
+        within(
+            0,
+            1 << 40,
+            "reads and writes at the drive of the tenant of the least weight, where "
+            "there are several; 0: no bound",
+        ),
     ] = 512 << 10
     queue: Annotated[int, within(16, 1 << 20, "prefetch candidates waiting")] = 4096
-    connections: Annotated[
-        int, within(8, 65536, "control connections at once; a host has two")
-    ] = 256
+    connections: Annotated[int, within(8, 65536, "control connections at once; a host has two")] = (
+        256
+    )
     message_bytes: Annotated[Size, within(4096, 1 << 28, "largest control message")] = 1 << 20
     records: Annotated[
         int, within(16, 1 << 26, "ledger records kept until they are written out")

@@ -27,15 +27,18 @@ def check_machine(config: Config) -> None:
     if config.arena.size_bytes > memory_bytes:
         raise BadInput(
             f"arena.size is {format_size(config.arena.size_bytes)}, "
-            f"and this machine has {format_size(memory_bytes)} of memory", where,
+            f"and this machine has {format_size(memory_bytes)} of memory",
+            where,
             "lower arena.size",
-        )  # fmt: skip
+        )
     cores = os.sched_getaffinity(0)
     if config.daemon.cpu >= 0 and config.daemon.cpu not in cores:
         raise BadInput(
             f"daemon.cpu is {config.daemon.cpu}, and this process may use cores "
-            f"{min(cores)} to {max(cores)}", where, "choose one of them, or -1 for none",
-        )  # fmt: skip
+            f"{min(cores)} to {max(cores)}",
+            where,
+            "choose one of them, or -1 for none",
+        )
 
 
 def check_store_file(config: Config) -> None:
@@ -69,8 +72,9 @@ def check_store_file(config: Config) -> None:
         elif not stat.S_ISDIR(status.st_mode):
             raise BadInput("is neither a file nor a block device", str(path), "give another path")
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path),
-                       "check owner and mode of the file") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error.strerror})", str(path), "check owner and mode of the file"
+        ) from None
     finally:
         os.close(fd)
 
@@ -89,13 +93,15 @@ def _check_size(path: Path, head: bytes, has_bytes: int, wanted_bytes: int) -> N
         size_bytes = int.from_bytes(head[32:40], "little")
         if size_bytes > has_bytes:
             raise BadInput(
-                f"the store was cut: {has_bytes} B are left of {size_bytes} B", str(path),
+                f"the store was cut: {has_bytes} B are left of {size_bytes} B",
+                str(path),
                 "restore it from a copy, or give a new path",
-            )  # fmt: skip
+            )
         raise BadInput(
-            f"the store has a size of {size_bytes} B, not {wanted_bytes} B", str(path),
+            f"the store has a size of {size_bytes} B, not {wanted_bytes} B",
+            str(path),
             "configure it so, or give a new path",
-        )  # fmt: skip
+        )
 
 
 def _check_drive(path: Path, device: int) -> None:
@@ -108,18 +114,30 @@ def _check_drive(path: Path, device: int) -> None:
 def _check_namespace(config: Config) -> None:
     """What a drive of SPDK carries, which no file system can be asked."""
     storage = config.storage
-    with Storage(StorageConfig("spdk", storage.path, queue_depth_max=4,
-                               lba_size_bytes=storage.lba_bytes,
-                               huge=config.memory.huge != "off")) as drive:  # fmt: skip
+    with Storage(
+        StorageConfig(
+            "spdk",
+            storage.path,
+            queue_depth_max=4,
+            lba_size_bytes=storage.lba_bytes,
+            huge=config.memory.huge != "off",
+        )
+    ) as drive:
         size_bytes = min(HEAD_BYTES, drive.size_bytes)
         head = Buffer(size_bytes)
         (done,) = drive.run([Io(READ, 0, 0, size_bytes, head)])
     if done.result != size_bytes:
-        raise BadInput(f"the namespace cannot be read ({os.strerror(-done.result)})",
-                       storage.path, "look at the target")  # fmt: skip
+        raise BadInput(
+            f"the namespace cannot be read ({os.strerror(-done.result)})",
+            storage.path,
+            "look at the target",
+        )
     found = holds(bytes(head.view))
     if found not in ("", STORE):
         if storage.target:
             raise BadInput(f"the file carries {found}", storage.target_file, "give another")
-        raise BadInput(f"the namespace carries {found}", storage.path,
-                       "give one that nobody uses, or `offstage dpu erase` this one")  # fmt: skip
+        raise BadInput(
+            f"the namespace carries {found}",
+            storage.path,
+            "give one that nobody uses, or `offstage dpu erase` this one",
+        )

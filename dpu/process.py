@@ -28,8 +28,11 @@ def keep_private(*, traceable: bool = False) -> None:
     if traceable:
         return
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        raise BadInput(f"cannot be kept from being traced ({os.strerror(ctypes.get_errno())})",
-                       "the daemon", "let its sandbox permit prctl")  # fmt: skip
+        raise BadInput(
+            f"cannot be kept from being traced ({os.strerror(ctypes.get_errno())})",
+            "the daemon",
+            "let its sandbox permit prctl",
+        )
 
 
 def make_room(config: Config) -> None:
@@ -57,14 +60,18 @@ def say_ready(line: str, ready_fd: int | None, watch_fd: int | None) -> None:
         try:
             os.fstat(watch_fd)
         except (OSError, OverflowError):
-            raise BadInput("is not open", f"--watch-fd {watch_fd}",
-                           "give the number of an open descriptor") from None  # fmt: skip
+            raise BadInput(
+                "is not open", f"--watch-fd {watch_fd}", "give the number of an open descriptor"
+            ) from None
     if ready_fd is not None:
         try:
             os.write(ready_fd, line.encode())
             os.close(ready_fd)
         except (OSError, OverflowError):
-            raise BadInput("cannot be written", f"--ready-fd {ready_fd}",
-                           "give the number of an open descriptor") from None  # fmt: skip
+            raise BadInput(
+                "cannot be written",
+                f"--ready-fd {ready_fd}",
+                "give the number of an open descriptor",
+            ) from None
     sys.stdout.write(line)
     sys.stdout.flush()

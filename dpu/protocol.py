@@ -48,18 +48,73 @@ from offstage.dpu.message import (
 from offstage.dpu.pod.exceptions import Answer, Hot, News, PerSecond, Tally
 
 __all__ = [
-    "FABRIC_REQUESTS_MAX", "OPERATOR", "OPERATOR_SOCKET", "VERSIONS", "Append", "Appended",
-    "Attach", "Attached", "Challenge", "Connect", "Detach", "Drain", "Drained", "Error",
-    "ErrorCode", "FabricFetch", "FabricFetchReply", "FabricHint", "FabricName", "FabricOpen",
-    "FabricPut", "FabricPutReply", "FabricRelease", "FabricReply", "FabricRequest", "FabricShut",
-    "Geometry", "Heartbeat", "Held", "Hello", "Hold", "Ledger", "LedgerReply", "Limits", "Ok",
-    "Opened", "PolicyGet", "PolicyReply", "PolicySet", "Prove", "Purge", "Purged", "Reply",
-    "Request", "Reset", "Segments", "SegmentsReply", "SessionClose", "SessionOpen", "SessionsOpen",
-    "SessionsOpened", "SetGenerating", "Status", "StatusReply", "StorageMove", "Undrain", "Welcome",
-    "decode_fabric_reply", "decode_fabric_request", "decode_reply", "decode_request",
-    "default_runtime_dir", "encode", "prove", "prove_daemon", "prove_member",
-]  # fmt: skip
-
+    "FABRIC_REQUESTS_MAX",
+    "OPERATOR",
+    "OPERATOR_SOCKET",
+    "VERSIONS",
+    "Append",
+    "Appended",
+    "Attach",
+    "Attached",
+    "Challenge",
+    "Connect",
+    "Detach",
+    "Drain",
+    "Drained",
+    "Error",
+    "ErrorCode",
+    "FabricFetch",
+    "FabricFetchReply",
+    "FabricHint",
+    "FabricName",
+    "FabricOpen",
+    "FabricPut",
+    "FabricPutReply",
+    "FabricRelease",
+    "FabricReply",
+    "FabricRequest",
+    "FabricShut",
+    "Geometry",
+    "Heartbeat",
+    "Held",
+    "Hello",
+    "Hold",
+    "Ledger",
+    "LedgerReply",
+    "Limits",
+    "Ok",
+    "Opened",
+    "PolicyGet",
+    "PolicyReply",
+    "PolicySet",
+    "Prove",
+    "Purge",
+    "Purged",
+    "Reply",
+    "Request",
+    "Reset",
+    "Segments",
+    "SegmentsReply",
+    "SessionClose",
+    "SessionOpen",
+    "SessionsOpen",
+    "SessionsOpened",
+    "SetGenerating",
+    "Status",
+    "StatusReply",
+    "StorageMove",
+    "Undrain",
+    "Welcome",
+    "decode_fabric_reply",
+    "decode_fabric_request",
+    "decode_reply",
+    "decode_request",
+    "default_runtime_dir",
+    "encode",
+    "prove",
+    "prove_daemon",
+    "prove_member",
+]
 
 
 class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
@@ -451,14 +506,48 @@ class FabricPutReply(Message, kw_only=True):
 
 
 Request = (
-    Hello | Prove | Attach | Connect | SessionOpen | Append | SetGenerating | SessionClose
-    | PolicySet | PolicyGet | Status | Ledger | Reset | Drain | Undrain | StorageMove
-    | FabricOpen | FabricShut | Heartbeat | Detach | SessionsOpen | Purge | Segments | Hold
-)  # fmt: skip
+    Hello
+    | Prove
+    | Attach
+    | Connect
+    | SessionOpen
+    | Append
+    | SetGenerating
+    | SessionClose
+    | PolicySet
+    | PolicyGet
+    | Status
+    | Ledger
+    | Reset
+    | Drain
+    | Undrain
+    | StorageMove
+    | FabricOpen
+    | FabricShut
+    | Heartbeat
+    | Detach
+    | SessionsOpen
+    | Purge
+    | Segments
+    | Hold
+)
 Reply = (
-    Challenge | Welcome | Attached | Opened | Appended | PolicyReply | StatusReply | LedgerReply
-    | Drained | Ok | Error | SessionsOpened | Purged | SegmentsReply | Held
-)  # fmt: skip
+    Challenge
+    | Welcome
+    | Attached
+    | Opened
+    | Appended
+    | PolicyReply
+    | StatusReply
+    | LedgerReply
+    | Drained
+    | Ok
+    | Error
+    | SessionsOpened
+    | Purged
+    | SegmentsReply
+    | Held
+)
 FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
 FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
 

@@ -49,9 +49,13 @@ class Quotas:
     """`tenants`: the options of each as they are now."""
 
     def __init__(
-        self, device: DeviceLike, hosts: Hosts, tenants: Mapping[str, Tenant], record_bytes: int,
+        self,
+        device: DeviceLike,
+        hosts: Hosts,
+        tenants: Mapping[str, Tenant],
+        record_bytes: int,
         log: Log,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`record_bytes`: of a slot."""
         self._device, self._hosts, self._log = device, hosts, log
         self._record_bytes = record_bytes
@@ -91,12 +95,17 @@ class Quotas:
     def check(self, tenant: TenantState, quota: str, more: int = 1) -> None:
         """Refused where a tenant has no room for so many more `sessions` or `ports`."""
         hosts = self._hosts.of(tenant)
-        has = sum(len(host.sessions) if quota == "sessions" else host.port is not None
-                  for host in hosts)  # fmt: skip
+        has = sum(
+            len(host.sessions) if quota == "sessions" else host.port is not None for host in hosts
+        )
         most = tenant.session_max if quota == "sessions" else tenant.port_max
         if has + more > most:
-            raise Refused("limit", f"the tenant has its {most} {quota}", tenant.name,
-                          f"end one, or raise {quota} of its [[tenant]]")  # fmt: skip
+            raise Refused(
+                "limit",
+                f"the tenant has its {most} {quota}",
+                tenant.name,
+                f"end one, or raise {quota} of its [[tenant]]",
+            )
         self._note(tenant.name, quota, has + more, most)
 
     def _note(self, tenant: str, quota: str, has: int, most: int) -> None:

@@ -46,9 +46,12 @@ class Recorder:
     """Owns the files of one run. Call `drain` often and `close` once."""
 
     def __init__(
-        self, directory: Path, device: DeviceLike, log: Log,
+        self,
+        directory: Path,
+        device: DeviceLike,
+        log: Log,
         about: Mapping[str, str | int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Make the directory; BadInput where it holds a run already or cannot be written. `about`:
         what else the manifest says of the device."""
         self._device, self._log, self._directory = device, log, directory
@@ -65,11 +68,15 @@ class Recorder:
             self._records: BinaryIO = paths[0].open("xb")
             self._decisions: BinaryIO = paths[1].open("xb")
         except FileExistsError:
-            raise BadInput("holds a recorded run", str(directory),
-                           "give --record a new directory") from None  # fmt: skip
+            raise BadInput(
+                "holds a recorded run", str(directory), "give --record a new directory"
+            ) from None
         except OSError as error:
-            raise BadInput(f"cannot be written ({error.strerror})", str(directory),
-                           "give --record a directory of your own") from None  # fmt: skip
+            raise BadInput(
+                f"cannot be written ({error.strerror})",
+                str(directory),
+                "give --record a directory of your own",
+            ) from None
         self._write_manifest(closed=False)
 
     def drain(self) -> bool:
@@ -177,8 +184,11 @@ def read_records(directory: Path) -> NDArray[np.void]:
         count = path.stat().st_size // RECORD.itemsize
         return np.fromfile(path, RECORD, count)
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path),
-                       "give the directory that --record wrote") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error.strerror})",
+            str(path),
+            "give the directory that --record wrote",
+        ) from None
 
 
 def read_lost(directory: Path) -> Lost:
@@ -187,5 +197,6 @@ def read_lost(directory: Path) -> Lost:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Lost)
     except (OSError, msgspec.MsgspecError) as error:
-        raise BadInput(f"cannot be read ({error})", str(path),
-                       "give the directory that --record wrote") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error})", str(path), "give the directory that --record wrote"
+        ) from None

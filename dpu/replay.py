@@ -18,8 +18,11 @@ def replay_log(path: Path) -> Replay:
     except ValueError:  # an empty file cannot be mapped
         raise BadInput("is empty", str(path), "record a run with `dpu serve --record`") from None
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(path),
-                       "give the decisions.log of a recorded run") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error.strerror})",
+            str(path),
+            "give the decisions.log of a recorded run",
+        ) from None
 
 
 def first_difference(path: Path) -> Event | None:

@@ -29,10 +29,15 @@ CODES: list[tuple[type[OffstageError], str]] = [
 def error_reply(error: Exception, request: str, log: Log) -> p.Error:
     """An error of this request as it goes over the wire; what nobody expected is logged."""
     if not isinstance(error, OffstageError):
-        log.error("request_failed", request=request, error=repr(error),
-                  traceback="".join(traceback.format_exception(error)))  # fmt: skip
-        return p.Error(code="internal", what="the daemon failed at this request",
-                       mend="see the daemon's log")  # fmt: skip
+        log.error(
+            "request_failed",
+            request=request,
+            error=repr(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+        return p.Error(
+            code="internal", what="the daemon failed at this request", mend="see the daemon's log"
+        )
     if isinstance(error, Refused):
         code = error.code
     elif error.errno == errno.ESHUTDOWN:
@@ -40,6 +45,9 @@ def error_reply(error: Exception, request: str, log: Log) -> p.Error:
     else:
         code = next((code for kind, code in CODES if isinstance(error, kind)), "io")
     return p.Error(
-        code=cast(ErrorCode, code), what=error.what, where=error.where, mend=error.mend,
+        code=cast(ErrorCode, code),
+        what=error.what,
+        where=error.where,
+        mend=error.mend,
         errno=error.errno,
-    )  # fmt: skip
+    )

@@ -52,8 +52,9 @@ class Scrapes:
         except OSError as error:
             raise BadInput(
                 f"the metrics endpoint cannot be opened ({error.strerror or error})",
-                f"{host}:{port}", 'choose another daemon.metrics_endpoint, or "" for none',
-            ) from None  # fmt: skip
+                f"{host}:{port}",
+                'choose another daemon.metrics_endpoint, or "" for none',
+            ) from None
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._scrapes: list[_Scrape] = []  # oldest first
@@ -99,7 +100,7 @@ class Scrapes:
         try:
             if not scrape.answer and not self._hear(scrape):
                 return
-            scrape.answer = scrape.answer[scrape.connection.send(scrape.answer):]
+            scrape.answer = scrape.answer[scrape.connection.send(scrape.answer) :]
         except BlockingIOError:
             return
         except OSError:
@@ -123,14 +124,18 @@ class Scrapes:
     def _answer(self, head: str) -> bytes:
         first, *lines = head.split("\r\n")
         method = first.partition(" ")[0]
-        fields = {name.strip().lower(): value.strip()
-                  for name, _, value in (line.partition(":") for line in lines)}  # fmt: skip
+        fields = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
         if method not in ("GET", "HEAD"):
             return b"HTTP/1.1 405 Method Not Allowed\r\nConnection: close\r\n\r\n"
         scheme, _, token = fields.get("authorization", "").partition(" ")
         kind, body = self._render(token.strip() if scheme.lower() == "bearer" else "")
-        said = (f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-                "Connection: close\r\n\r\n").encode()  # fmt: skip
+        said = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            "Connection: close\r\n\r\n"
+        ).encode()
         return said if method == "HEAD" else said + body
 
     def _drop(self, scrape: _Scrape) -> None:

@@ -19,15 +19,17 @@ class Segments:
     def answer(self, host: Host, request: p.Segments) -> p.Reply:
         """Take in what a host says. Refused: an operator has no segments."""
         if host.tenant is None:
-            raise Refused("forbidden", "an operator has no segments", host.name,
-                          "log in as a tenant")  # fmt: skip
+            raise Refused(
+                "forbidden", "an operator has no segments", host.name, "log in as a tenant"
+            )
         kept = self._of.setdefault(host.tenant.index, Exceptions())
         now_ns = time.monotonic_ns()
         load = kept.served(request.served, request.tally, now_ns)
         return p.SegmentsReply(
-            load=load, answers=[kept.told(one, now_ns) for one in request.news],
+            load=load,
+            answers=[kept.told(one, now_ns) for one in request.news],
             hot=kept.hot(now_ns, request.hot_per_s) if request.hot_per_s else [],
-        )  # fmt: skip
+        )
 
     def counts(self, tenant: TenantState) -> dict[str, float]:
         """For status and metrics, see `Exceptions.counts`; zeros where nothing was told."""

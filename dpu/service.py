@@ -58,9 +58,15 @@ class Service:
     """The daemon's answers over a device. `draining` is set by the loop and by Drain."""
 
     def __init__(
-        self, config: Config, derived: Derived, device: DeviceLike, hosts: Hosts,
-        attachments: Attachments, connects: Connects, log: Log,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        derived: Derived,
+        device: DeviceLike,
+        hosts: Hosts,
+        attachments: Attachments,
+        connects: Connects,
+        log: Log,
+    ) -> None:
         self.config, self.derived, self.device = config, derived, device
         self.hosts, self.attachments, self._log = hosts, attachments, log
         self.connects = connects
@@ -132,8 +138,9 @@ class Service:
         """The logged-in operator of a ticket; Refused for any other host."""
         host = self.hosts.find(ticket)
         if host.tenant is not None:
-            raise Refused("forbidden", "only the operator may do this", host.name,
-                          f"log in as {p.OPERATOR!r}")  # fmt: skip
+            raise Refused(
+                "forbidden", "only the operator may do this", host.name, f"log in as {p.OPERATOR!r}"
+            )
         return host
 
     def leave(self, host: Host, reason: str) -> None:
@@ -158,24 +165,32 @@ class Service:
             storage=self.device.storage_name(),
             lease_ns=lease_ns,
             geometry=p.Geometry(
-                payload_size_bytes=arena.payload_bytes, layer_count=arena.layers,
-                block_tokens=arena.block_tokens, slot_count=slots,
+                payload_size_bytes=arena.payload_bytes,
+                layer_count=arena.layers,
+                block_tokens=arena.block_tokens,
+                slot_count=slots,
                 lba_size_bytes=self.config.storage.lba_bytes,
                 granule_tokens=arena.granule_tokens if self.derived.granule_count else 0,
             ),
             limits=p.Limits(
-                message_size_bytes_max=limits.message_bytes, session_max=limits.sessions,
+                message_size_bytes_max=limits.message_bytes,
+                session_max=limits.sessions,
                 session_chunk_max=self.derived.session_chunk_max,
-                demand_max=self.derived.demand_max, score_max=self.derived.session_chunk_max,
+                demand_max=self.derived.demand_max,
+                score_max=self.derived.session_chunk_max,
                 put_slot_count=limits.put_slots,
                 host_timeout_ns=self.config.daemon.host_timeout_ns,
             ),
-        )  # fmt: skip
+        )
 
     def _member(self, name: str) -> PodMember:
         if self.pod is None:
-            raise Refused("foreign", "this daemon is no member of a pod", name,
-                          "start it with --pod, or take it out of the map")  # fmt: skip
+            raise Refused(
+                "foreign",
+                "this daemon is no member of a pod",
+                name,
+                "start it with --pod, or take it out of the map",
+            )
         return self.pod
 
     def _admitted(self, host: Host, request: p.Prove) -> int:
@@ -199,12 +214,20 @@ class Service:
         if self.draining:
             raise draining()
         if request.fabric not in self.fabrics:
-            raise Refused("invalid", "this daemon does not serve this fabric", request.fabric,
-                          f"offstage dpu fabric add {request.fabric}, or attach over one of "
-                          f"{', '.join(sorted(self.fabrics)) or 'none'}")  # fmt: skip
+            raise Refused(
+                "invalid",
+                "this daemon does not serve this fabric",
+                request.fabric,
+                f"offstage dpu fabric add {request.fabric}, or attach over one of "
+                f"{', '.join(sorted(self.fabrics)) or 'none'}",
+            )
         if request.fabric != "shm" and self.config.model.dilation > 1:
-            raise Refused("invalid", "this daemon's time is slower than the machine's",
-                          request.fabric, "attach over shm, which goes by its clock")  # fmt: skip
+            raise Refused(
+                "invalid",
+                "this daemon's time is slower than the machine's",
+                request.fabric,
+                "attach over shm, which goes by its clock",
+            )
         self._check_enabled(request.fabric)
         host.tenant.check_fabric(request.fabric)
         if request.fabric == "nixl":
@@ -220,33 +243,47 @@ class Service:
             raise
         host.port, host.fabric = port, request.fabric
         return p.Attached(
-            fabric=request.fabric, payload_size_bytes=self.config.arena.payload_bytes,
-            demand_max=self.derived.demand_max, **offered,
-        )  # fmt: skip
+            fabric=request.fabric,
+            payload_size_bytes=self.config.arena.payload_bytes,
+            demand_max=self.derived.demand_max,
+            **offered,
+        )
 
     def _attach_again(self, host: Host, request: p.Attach) -> p.Reply:
         if host.port is None or host.fabric != request.fabric:
-            raise Refused("invalid", "the host has no port of this fabric", host.name,
-                          "attach, and open its sessions again")  # fmt: skip
+            raise Refused(
+                "invalid",
+                "the host has no port of this fabric",
+                host.name,
+                "attach, and open its sessions again",
+            )
         self.connects.check(host.port)
         attachment = self.device.reattach(host.port)
         self._log.info("host_again", host=host.name)
         return p.Attached(
-            fabric=request.fabric, token="", blob=attachment.blob,
+            fabric=request.fabric,
+            token="",
+            blob=attachment.blob,
             payload_size_bytes=self.config.arena.payload_bytes,
             demand_max=self.derived.demand_max,
-        )  # fmt: skip
+        )
 
     def _check_enabled(self, fabric: str) -> None:
         """What a daemon must be started for is not opened live."""
         if fabric == "verbs" and not self.config.rdma.enabled:
-            raise Refused("invalid", "this daemon takes no hosts over RDMA", "rdma.enabled",
-                          "set it to true, or attach over zmq")  # fmt: skip
+            raise Refused(
+                "invalid",
+                "this daemon takes no hosts over RDMA",
+                "rdma.enabled",
+                "set it to true, or attach over zmq",
+            )
         if fabric == "nixl" and not self.config.daemon.nixl:
             raise Refused(
-                "forbidden", "this daemon takes no hosts over NIXL", "daemon.nixl",
+                "forbidden",
+                "this daemon takes no hosts over NIXL",
+                "daemon.nixl",
                 "set it to true where every host is trusted, or attach over zmq",
-            )  # fmt: skip
+            )
 
     def _prepare_nixl(self, tenant: int) -> None:
         if tenant not in self._nixl_tenants:  # its region takes an agent at the first attach
@@ -260,9 +297,12 @@ class Service:
         check_selection(tenant, request.select_blocks)
         self.quotas.check(tenant, "sessions")
         session = self.device.session_open(
-            port, request.sink_blocks, request.window_blocks, request.select_blocks,
+            port,
+            request.sink_blocks,
+            request.window_blocks,
+            request.select_blocks,
             request.step_ns,
-        )  # fmt: skip
+        )
         host.sessions.add(session)
         return p.Opened(session=session, hints=self._hints())
 
@@ -295,16 +335,21 @@ class Service:
         if self.draining and request.contents:
             raise draining()
         if any(len(one) % 16 or not one for one in request.contents):
-            raise Refused("invalid", "a session's contents are no hashes of 16 bytes", host.name,
-                          "use the same release on both sides")  # fmt: skip
+            raise Refused(
+                "invalid",
+                "a session's contents are no hashes of 16 bytes",
+                host.name,
+                "use the same release on both sides",
+            )
         if request.contents:
             check_selection(tenant, request.select_blocks)
         ending = (*request.closing, *request.deleting)
         for session in ending:
             _check_session(host, session)
         if len(set(ending)) != len(ending):
-            raise Refused("invalid", "a session is named twice to be ended", host.name,
-                          "name it once")  # fmt: skip
+            raise Refused(
+                "invalid", "a session is named twice to be ended", host.name, "name it once"
+            )
         if request.contents:
             self.quotas.check(tenant, "sessions", len(request.contents) - len(ending))
         self._sessions_end(host, request.closing, archive=True)
@@ -317,9 +362,10 @@ class Service:
         if not request.keep:
             self._sessions_end(host, sessions, archive=True)
         return p.SessionsOpened(
-            sessions=[one.rc or one.session for one in opened], keys=[one.keys for one in opened],
+            sessions=[one.rc or one.session for one in opened],
+            keys=[one.keys for one in opened],
             stored_layers=[one.stored_layers for one in opened],
-        )  # fmt: skip
+        )
 
     def _sessions_end(self, host: Host, sessions: list[int], *, archive: bool) -> None:
         if sessions:
@@ -339,9 +385,7 @@ class Service:
         self._log.info("policy_changed", **request.changes)
         return p.PolicyReply(policy=self.policy_now())
 
-    def _shares_of(
-        self, changes: dict[str, str]
-    ) -> tuple[list[options.Tenant], dict[str, str]]:
+    def _shares_of(self, changes: dict[str, str]) -> tuple[list[options.Tenant], dict[str, str]]:
         """The tenants that `tenant.NAME.KEY` changes, as they are to be, and the other changes."""
         others: dict[str, str] = {}
         chosen: dict[str, dict[str, str]] = {}
@@ -373,9 +417,12 @@ class Service:
         if purged["chunks"]:
             self._log.info("purged", tenant=tenant.name, by=host.name, **purged)
         return p.Purged(
-            chunks=purged["chunks"], blocks=purged["blocks"], bytes=purged["bytes"],
-            more=purged["more"], marking=purged["marking"] + purged["writing"],
-        )  # fmt: skip
+            chunks=purged["chunks"],
+            blocks=purged["blocks"],
+            bytes=purged["bytes"],
+            more=purged["more"],
+            marking=purged["marking"] + purged["writing"],
+        )
 
     def _reset(self, host: Host, request: p.Reset) -> p.Reply:
         self.operator(host.ticket)
@@ -434,21 +481,36 @@ class Service:
             "epoch": self.device.epoch,
         }
         if host.tenant is not None:
-            quotas = {quota: {"has": has, "most": most}
-                      for quota, has, most in used(self.quotas.figures(host.tenant))}  # fmt: skip
-            return {**status, "tenant": host.tenant.name, "sessions": len(host.sessions),
-                    "quotas": quotas,
-                    "tenant_hosts": self._attached_of(host.tenant),
-                    "store_payload_bytes": self._store_payload_bytes()}  # fmt: skip
+            quotas = {
+                quota: {"has": has, "most": most}
+                for quota, has, most in used(self.quotas.figures(host.tenant))
+            }
+            return {
+                **status,
+                "tenant": host.tenant.name,
+                "sessions": len(host.sessions),
+                "quotas": quotas,
+                "tenant_hosts": self._attached_of(host.tenant),
+                "store_payload_bytes": self._store_payload_bytes(),
+            }
         hosts = [
-            {"name": one.name, "tenant": one.tenant.name if one.tenant else p.OPERATOR,
-             "fabric": one.fabric, "pid": one.pid, "sessions": len(one.sessions)}
+            {
+                "name": one.name,
+                "tenant": one.tenant.name if one.tenant else p.OPERATOR,
+                "fabric": one.fabric,
+                "pid": one.pid,
+                "sessions": len(one.sessions),
+            }
             for one in self.hosts.all()
-        ]  # fmt: skip
+        ]
         tenants = [
-            {"name": name, "slots": self.hosts.tenants[name].slot_count,
-             "sharing": self.hosts.tenants[name].sharing, **share,
-             "steps": self.device.step_times(self.hosts.tenants[name].index)}
+            {
+                "name": name,
+                "slots": self.hosts.tenants[name].slot_count,
+                "sharing": self.hosts.tenants[name].sharing,
+                **share,
+                "steps": self.device.step_times(self.hosts.tenants[name].index),
+            }
             for name, share in self.quotas.look().items()
         ]
         stages = {
@@ -456,15 +518,26 @@ class Service:
             for name, stage in self.device.stages().items()
         }
         fabrics = {
-            name: {"open": name in self.fabrics, "hosts": self._attached_over(name),
-                   "endpoint": self.attachments.endpoint(name)}
+            name: {
+                "open": name in self.fabrics,
+                "hosts": self._attached_over(name),
+                "endpoint": self.attachments.endpoint(name),
+            }
             for name in PORT_SIDES
-        }  # fmt: skip
-        return {**status, "move": self.device.move_status(), "fabrics": fabrics,
-                "device": self.worn(self.device.status()), "stages": stages, "hosts": hosts,
-                "tenants": tenants, "memory": self.device.memory(), "machine": self._machine(),
-                "daemon": self.counts(),
-                **({"pod": self.pod.status()} if self.pod is not None else {})}  # fmt: skip
+        }
+        return {
+            **status,
+            "move": self.device.move_status(),
+            "fabrics": fabrics,
+            "device": self.worn(self.device.status()),
+            "stages": stages,
+            "hosts": hosts,
+            "tenants": tenants,
+            "memory": self.device.memory(),
+            "machine": self._machine(),
+            "daemon": self.counts(),
+            **({"pod": self.pod.status()} if self.pod is not None else {}),
+        }
 
     def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The device's status, what that has cost the drive, as `wear`, and `thresholds`."""
@@ -480,8 +553,12 @@ class Service:
     def _machine(self) -> dict[str, Any]:
         moved = self.device.move_status()
         path = moved["path"] if moved["state"] == "done" else self.config.storage.path
-        return {"architecture": platform.machine(), "kernel": platform.release(),
-                "cores": os.cpu_count(), "store": path}  # fmt: skip
+        return {
+            "architecture": platform.machine(),
+            "kernel": platform.release(),
+            "cores": os.cpu_count(),
+            "store": path,
+        }
 
     def counts(self) -> dict[str, int]:
         """The daemon's own figures: of its messages, the connections that they come by, its pod."""
@@ -491,5 +568,6 @@ class Service:
 
 def _check_session(host: Host, session: int) -> None:
     if session not in host.sessions:
-        raise Refused("unknown", f"the host has no session {session}", host.name,
-                      "open one with SessionOpen")  # fmt: skip
+        raise Refused(
+            "unknown", f"the host has no session {session}", host.name, "open one with SessionOpen"
+        )

@@ -66,9 +66,13 @@ class TenantState:
     def check_fabric(self, fabric: str) -> None:
         """Refused where its users do not share, and hosts of this fabric are of none."""
         if self.sharing == "user" and fabric != "shm":
-            raise Refused("forbidden", f"the users of {self.name!r} do not share, and who comes "
-                          f"over {fabric} is of no user", fabric, "attach over shm, or set the "
-                          "tenant's sharing to 'tenant'")  # fmt: skip
+            raise Refused(
+                "forbidden",
+                f"the users of {self.name!r} do not share, and who comes "
+                f"over {fabric} is of no user",
+                fabric,
+                "attach over shm, or set the tenant's sharing to 'tenant'",
+            )
 
     @property
     def login_max(self) -> int:
@@ -99,9 +103,12 @@ class Host:
         if self.port is None or self.tenant is None:
             raise Refused("invalid", "the host has no port yet", self.name, "send Attach first")
         if self.tenant.sharing == "user" and self.user is None:
-            raise Refused("forbidden", "the tenant's users do not share, and the kernel has not "
-                          "said whose host this is", self.name, "take the descriptors first, as a "
-                          "user that has a number outside of its container")  # fmt: skip
+            raise Refused(
+                "forbidden",
+                "the tenant's users do not share, and the kernel has not said whose host this is",
+                self.name,
+                "take the descriptors first, as a user that has a number outside of its container",
+            )
         return self.port, self.tenant
 
     def names(self, contents: list[bytes]) -> list[bytes]:
@@ -112,10 +119,12 @@ class Host:
         assert self.user is not None
         user = self.user.to_bytes(8, "little")
         return [
-            b"".join(hashlib.blake2b(one[i : i + 16], digest_size=16, salt=user).digest()
-                     for i in range(0, len(one), 16))
+            b"".join(
+                hashlib.blake2b(one[i : i + 16], digest_size=16, salt=user).digest()
+                for i in range(0, len(one), 16)
+            )
             for one in contents
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True)
@@ -137,9 +146,13 @@ class Hosts:
     """The registry. `counts` are the daemon's own counters, shown by status and telemetry."""
 
     def __init__(
-        self, device: Detaching, tenants: list[TenantState], operator_secret: bytes,
-        hosts_max: int, log: Log,
-    ) -> None:  # fmt: skip
+        self,
+        device: Detaching,
+        tenants: list[TenantState],
+        operator_secret: bytes,
+        hosts_max: int,
+        log: Log,
+    ) -> None:
         self._device, self._log, self._hosts_max = device, log, hosts_max
         self.tenants = {tenant.name: tenant for tenant in tenants}
         self.operator_secret = operator_secret
@@ -161,8 +174,12 @@ class Hosts:
     def tenant(self, name: str, host: Host | None = None) -> TenantState:
         """The tenant of this name; Refused where there is none, or `host` is of another."""
         if host is not None and host.tenant and name != host.tenant.name:
-            raise Refused("forbidden", "a tenant may see and purge its own only", name,
-                          f"ask for {host.tenant.name!r}")  # fmt: skip
+            raise Refused(
+                "forbidden",
+                "a tenant may see and purge its own only",
+                name,
+                f"ask for {host.tenant.name!r}",
+            )
         if name not in self.tenants:
             raise Refused("unknown", "no such tenant", name, f"one of {', '.join(self.tenants)}")
         return self.tenants[name]
@@ -182,10 +199,19 @@ class Hosts:
                 del self._challenges[known]  # dicts keep order: the oldest go first
         nonce = secrets.token_bytes(16)
         self._challenges[route] = _Challenge(nonce, hello.name, hello.tenant, now_s, version)
-        proof = prove_daemon(self._secret(hello.tenant), hello.nonce, nonce, hello.tenant,
-                             hello.name, version, self._user, self.fabric_key)  # fmt: skip
-        return Challenge(version=version, nonce=nonce, user=self._user, fabric_key=self.fabric_key,
-                         proof=proof)  # fmt: skip
+        proof = prove_daemon(
+            self._secret(hello.tenant),
+            hello.nonce,
+            nonce,
+            hello.tenant,
+            hello.name,
+            version,
+            self._user,
+            self.fabric_key,
+        )
+        return Challenge(
+            version=version, nonce=nonce, user=self._user, fabric_key=self.fabric_key, proof=proof
+        )
 
     def _secret(self, tenant: str) -> bytes:
         """What a login of this name is proved by; of an unknown one, what nobody has."""
@@ -197,8 +223,9 @@ class Hosts:
         """The host whose proof covers the nonce. A nonce counts once, whatever the proof."""
         challenge = self._challenges.pop(route, None)
         if challenge is None or challenge.nonce != nonce:
-            raise Refused("unauthenticated", "the challenge is unknown or too old", "Prove",
-                          "say Hello again")  # fmt: skip
+            raise Refused(
+                "unauthenticated", "the challenge is unknown or too old", "Prove", "say Hello again"
+            )
         operator = challenge.tenant == OPERATOR
         tenant = self.tenants.get(challenge.tenant)
         expected = prove(self._secret(challenge.tenant), nonce, challenge.tenant, challenge.name)
@@ -210,13 +237,22 @@ class Hosts:
                 mend = "its secret file was replaced after the daemon's start: give the old secret"
             raise Refused("unauthenticated", "the login is not proved", challenge.tenant, mend)
         if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
-            raise Refused("limit", f"{self._hosts_max} hosts are logged in", "Prove",
-                          "raise limits.ports, or let one leave")  # fmt: skip
+            raise Refused(
+                "limit",
+                f"{self._hosts_max} hosts are logged in",
+                "Prove",
+                "raise limits.ports, or let one leave",
+            )
         if tenant and len(self.of(tenant)) >= tenant.login_max:
-            raise Refused("limit", f"{len(self.of(tenant))} hosts of the tenant are logged in",
-                          tenant.name, "let one leave, or raise the tenant's ports")  # fmt: skip
-        host = Host(secrets.token_bytes(16), challenge.name, tenant, time.monotonic(),
-                    challenge.version)  # fmt: skip
+            raise Refused(
+                "limit",
+                f"{len(self.of(tenant))} hosts of the tenant are logged in",
+                tenant.name,
+                "let one leave, or raise the tenant's ports",
+            )
+        host = Host(
+            secrets.token_bytes(16), challenge.name, tenant, time.monotonic(), challenge.version
+        )
         self._hosts[host.ticket] = host
         self._log.info("host_in", host=host.name, tenant=challenge.tenant)
         return host
@@ -225,8 +261,12 @@ class Hosts:
         """The host of a ticket, seen alive now."""
         host = self._hosts.get(ticket)
         if host is None:
-            raise Refused("unauthenticated", "this ticket names no host", "",
-                          "log in again: the daemon started anew, or took it for dead")  # fmt: skip
+            raise Refused(
+                "unauthenticated",
+                "this ticket names no host",
+                "",
+                "log in again: the daemon started anew, or took it for dead",
+            )
         host.last_seen_s = time.monotonic()
         return host
 
@@ -246,9 +286,13 @@ class Hosts:
             except BadInput:
                 replaced = True  # gone, or what a start would refuse
             if replaced and name not in self._replaced:
-                self._log.warning("secret_replaced", tenant=name, file=tenant.secret_file,
-                                  mend="put the old one back: hosts log in by it until the daemon "
-                                  "ends, and the store's blocks are found by it")  # fmt: skip
+                self._log.warning(
+                    "secret_replaced",
+                    tenant=name,
+                    file=tenant.secret_file,
+                    mend="put the old one back: hosts log in by it until the daemon "
+                    "ends, and the store's blocks are found by it",
+                )
             (self._replaced.add if replaced else self._replaced.discard)(name)
 
     def by_pidfd(self) -> dict[int, Host]:
@@ -296,6 +340,10 @@ class Hosts:
 def check_selection(tenant: TenantState, select_blocks: int) -> None:
     """Refused where so many blocks of one layer never fit into the tenant's slots."""
     if select_blocks > tenant.slot_count:
-        raise Refused("invalid", f"a selection of {select_blocks} blocks never fits into "
-                      f"the tenant's {tenant.slot_count} slots", tenant.name,
-                      "raise arena.size or the tenant's share, or select fewer")  # fmt: skip
+        raise Refused(
+            "invalid",
+            f"a selection of {select_blocks} blocks never fits into "
+            f"the tenant's {tenant.slot_count} slots",
+            tenant.name,
+            "raise arena.size or the tenant's share, or select fewer",
+        )

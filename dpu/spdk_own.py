@@ -73,8 +73,9 @@ class OwnTarget:
         storage = self._storage
         target = Target(storage.target)
         try:
-            drive = target.file_drive(DRIVE, storage.target_file, storage.size_bytes,
-                                      storage.lba_bytes)  # fmt: skip
+            drive = target.file_drive(
+                DRIVE, storage.target_file, storage.size_bytes, storage.lba_bytes
+            )
             self.path = target.serve(drive, port=port)
         except BaseException:
             target.close()

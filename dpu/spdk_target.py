@@ -48,12 +48,11 @@ class Target:
     """A running target; a context manager. `core`: the one it polls on; `memory_mib`: all it has,
     drives in memory among it."""
 
-    def __init__(
-        self, program: str, core: int | None = None, memory_mib: int = MEMORY_MIB
-    ) -> None:
+    def __init__(self, program: str, core: int | None = None, memory_mib: int = MEMORY_MIB) -> None:
         if shutil.which(program) is None:
-            raise BadInput("no such program", program or "storage.target",
-                           "give the path of SPDK's nvmf_tgt")  # fmt: skip
+            raise BadInput(
+                "no such program", program or "storage.target", "give the path of SPDK's nvmf_tgt"
+            )
         try:
             from spdk.rpc.client import JSONRPCClient, JSONRPCException
         except ImportError:
@@ -99,14 +98,20 @@ class Target:
             line = " ".join(str(error.message).split())
             said = ANSWER.findall(line)  # behind the request and the response in full
             raise RunFailed(
-                f"the target refuses {method}: {said[-1] if said else line}", self._program,
+                f"the target refuses {method}: {said[-1] if said else line}",
+                self._program,
                 "check that what it was given exists and may be opened, and is in its build",
-            ) from None  # fmt: skip
+            ) from None
 
     def memory_drive(self, name: str, size_bytes: int, block_bytes: int = BLOCK_BYTES) -> str:
         """A drive in the target's memory; its name."""
-        self.call("bdev_malloc_create", name=name, num_blocks=size_bytes // block_bytes,
-                  block_size=block_bytes, uuid=str(uuid.uuid5(NAMES, name)))  # fmt: skip
+        self.call(
+            "bdev_malloc_create",
+            name=name,
+            num_blocks=size_bytes // block_bytes,
+            block_size=block_bytes,
+            uuid=str(uuid.uuid5(NAMES, name)),
+        )
         return name
 
     def file_drive(
@@ -119,11 +124,17 @@ class Target:
                 if file.tell() < size_bytes:
                     os.posix_fallocate(file.fileno(), 0, size_bytes)
         except OSError as error:
-            raise BadInput(error.strerror or "cannot be made", str(path),
-                           "give another file for the target") from None  # fmt: skip
+            raise BadInput(
+                error.strerror or "cannot be made", str(path), "give another file for the target"
+            ) from None
         identity = str(uuid.uuid5(NAMES, str(Path(path).resolve())))
-        self.call("bdev_aio_create", name=name, filename=str(Path(path).resolve()),
-                  block_size=block_bytes, uuid=identity)  # fmt: skip
+        self.call(
+            "bdev_aio_create",
+            name=name,
+            filename=str(Path(path).resolve()),
+            block_size=block_bytes,
+            uuid=identity,
+        )
         return name
 
     def serve(
@@ -136,8 +147,12 @@ class Target:
             self._transports.add(transport)
         nqn = f"{NQN}:{drive}.{transport.lower()}"
         if transport != "VFIOUSER":
-            address = {"trtype": transport, "adrfam": "IPv4", "traddr": host,
-                       "trsvcid": str(port or _free_port())}  # fmt: skip
+            address = {
+                "trtype": transport,
+                "adrfam": "IPv4",
+                "traddr": host,
+                "trsvcid": str(port or _free_port()),
+            }
         else:
             place = self.folder / drive
             place.mkdir(exist_ok=True)
@@ -178,8 +193,17 @@ class Target:
 
     def _start(self) -> None:
         rpc = self.folder / "rpc.sock"
-        command = [self._program, "-m", f"[{self._core}]", "-s", str(self._memory_mib), "--no-huge",
-                   "--disable-cpumask-locks", "-r", str(rpc)]  # fmt: skip
+        command = [
+            self._program,
+            "-m",
+            f"[{self._core}]",
+            "-s",
+            str(self._memory_mib),
+            "--no-huge",
+            "--disable-cpumask-locks",
+            "-r",
+            str(rpc),
+        ]
         if shutil.which("setpriv"):  # it ends when we do, whatever ends us
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         with (self.folder / "log").open("wb") as log:
@@ -191,8 +215,11 @@ class Target:
         while self._client is None:
             code = self._process.poll()
             if code is not None or time.monotonic() > deadline:
-                raise RunFailed(f"the target did not start: {self._last_line()}", self._program,
-                                "run it by hand, with the options it was given")  # fmt: skip
+                raise RunFailed(
+                    f"the target did not start: {self._last_line()}",
+                    self._program,
+                    "run it by hand, with the options it was given",
+                )
             try:
                 self._client = self._client_of(str(rpc), timeout=CALL_TIMEOUT_S)
                 self.call("framework_wait_init")

@@ -51,8 +51,11 @@ class Spending:
             self._device.set_policy(wanted)
             self._log.info("thresholds", **self._figures(policy, wanted))
         if level != self._level:
-            self._log.warning("write_budget", admit_named_min=wanted.admit_named_min,
-                              **self._budget.figures(policy))  # fmt: skip
+            self._log.warning(
+                "write_budget",
+                admit_named_min=wanted.admit_named_min,
+                **self._budget.figures(policy),
+            )
         self._given, self._level = wanted, level
 
     def look(self, status: Mapping[str, Any], policy: PolicyOptions) -> dict[str, Any]:
@@ -64,10 +67,15 @@ class Spending:
         self._pace = Pace(**status.get("archive", {}).get("pace", {}))
         self.set_policy(policy)
         self._device.drop_idle()
-        return {"wear": wear | self._budget.figures(policy),
-                "thresholds": self._figures(policy, self._given)}  # fmt: skip
+        return {
+            "wear": wear | self._budget.figures(policy),
+            "thresholds": self._figures(policy, self._given),
+        }
 
     def _figures(self, policy: PolicyOptions, given: PolicyOptions) -> dict[str, int]:
-        return {"admit_named_min": given.admit_named_min, "keep_ns": given.keep_ns,
-                "return_tokens_min": given.return_tokens_min,
-                "written_per_hit_max": self._thresholds.written_per_hit_max(policy)}  # fmt: skip
+        return {
+            "admit_named_min": given.admit_named_min,
+            "keep_ns": given.keep_ns,
+            "return_tokens_min": given.return_tokens_min,
+            "written_per_hit_max": self._thresholds.written_per_hit_max(policy),
+        }

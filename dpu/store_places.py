@@ -41,9 +41,15 @@ class Namespace(io.RawIOBase):
         self._at = 0
         self._path = path
         self._storage = Storage(
-            StorageConfig("spdk", path, queue_depth_max=4, lba_size_bytes=lba_bytes,
-                          timeout_ns=READ_TIMEOUT_NS, huge=huge)
-        )  # fmt: skip
+            StorageConfig(
+                "spdk",
+                path,
+                queue_depth_max=4,
+                lba_size_bytes=lba_bytes,
+                timeout_ns=READ_TIMEOUT_NS,
+                huge=huge,
+            )
+        )
 
     def readable(self) -> bool:
         return True
@@ -67,8 +73,11 @@ class Namespace(io.RawIOBase):
         buffer = Buffer(end - begin)
         (done,) = self._storage.run([Io(READ, 0, begin, end - begin, buffer)])
         if done.result != end - begin:
-            raise BadInput(f"the namespace cannot be read ({os.strerror(-done.result)})",
-                           self._path, "look at the target")  # fmt: skip
+            raise BadInput(
+                f"the namespace cannot be read ({os.strerror(-done.result)})",
+                self._path,
+                "look at the target",
+            )
         skip = self._at - begin
         into[:count] = buffer.view[skip : skip + count]
         self._at += count

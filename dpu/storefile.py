@@ -22,8 +22,17 @@ from offstage.bindings.layouts import constant, layout, numbered, offset_of
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
 
-__all__ = ["Block", "Forward", "Segment", "StoreFile", "Superblock", "check", "inspect", "recover",
-           "tenants_stored"]  # fmt: skip
+__all__ = [
+    "Block",
+    "Forward",
+    "Segment",
+    "StoreFile",
+    "Superblock",
+    "check",
+    "inspect",
+    "recover",
+    "tenants_stored",
+]
 
 STORE_MAGIC = b"OFSTORE1"
 SEGMENT_MAGIC = b"OFSEGMG1"
@@ -152,8 +161,14 @@ class StoreFile:
             found[name].tobytes().split(b"\0")[0].decode(errors="surrogateescape")
             for name in ("backend", "inner", "path")
         )
-        return Forward(found["next"].tobytes(), backend, inner, path, int(found["size_bytes"]),
-                       int(found["moved_s"]))  # fmt: skip
+        return Forward(
+            found["next"].tobytes(),
+            backend,
+            inner,
+            path,
+            int(found["size_bytes"]),
+            int(found["moved_s"]),
+        )
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
         """Exactly so many bytes; zeros past the end, as a sparse device would give."""
@@ -205,9 +220,12 @@ class StoreFile:
             head = np.frombuffer(data, HEADER)[0]
             state = int(head["state"])
             if (
-                data.startswith(SEGMENT_MAGIC) and _sealed(data) and head["index"] == index
-                and state in STATES and head["uuid"].tobytes() == self.superblock.uuid
-            ):  # fmt: skip
+                data.startswith(SEGMENT_MAGIC)
+                and _sealed(data)
+                and head["index"] == index
+                and state in STATES
+                and head["uuid"].tobytes() == self.superblock.uuid
+            ):
                 tenant, layer = int(head["tenant"]), int(head["layer"])
                 yield Segment(index, STATES[state], int(head["sequence"]), tenant, layer)
 
@@ -370,13 +388,19 @@ def recover(path: Path | str) -> dict[str, int]:
     with StoreFile(path) as file:
         head = file.superblock
     config = StoreConfig(
-        head.payload_size_bytes, head.layer_count, head.segment_size_bytes, head.tenant_max,
+        head.payload_size_bytes,
+        head.layer_count,
+        head.segment_size_bytes,
+        head.tenant_max,
         format=False,
-    )  # fmt: skip
+    )
     device = StorageConfig(
-        backend="posix", path=str(path), size_bytes=head.size_bytes,
-        lba_size_bytes=head.lba_size_bytes, thread_count=16,
-    )  # fmt: skip
+        backend="posix",
+        path=str(path),
+        size_bytes=head.size_bytes,
+        lba_size_bytes=head.lba_size_bytes,
+        thread_count=16,
+    )
     with Storage(device) as storage:
         began_ns = time.monotonic_ns()
         with Store(storage, config, str(path), int(time.time())) as store:
@@ -395,7 +419,5 @@ def _version(data: bytes) -> int:
 
 def _parse_superblock(data: bytes) -> Superblock:
     found = np.frombuffer(data, SUPERBLOCK)[0]
-    numbers = {
-        one.name: int(found[one.name]) for one in fields(Superblock) if one.name != "uuid"
-    }
+    numbers = {one.name: int(found[one.name]) for one in fields(Superblock) if one.name != "uuid"}
     return Superblock(uuid=found["uuid"].tobytes(), **numbers)

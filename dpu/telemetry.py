@@ -54,17 +54,20 @@ STATUS_COUNTERS = {
     "puts": ("put_blocks", "blocks written by hosts"),
     "puts_failed": ("failed_put_blocks", "blocks whose write failed"),
     "puts_conflicting": (
-        "conflicting_put_blocks", "blocks refused: other bytes are known by their key"
+        "conflicting_put_blocks",
+        "blocks refused: other bytes are known by their key",
     ),
     "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
     "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
     "store_full": ("store_full_puts", "puts refused because the store was full"),
     "target_restarts": ("storage_target_restarts", "starts of the own target after its death"),
     "puts_unadmitted": (
-        "unadmitted_put_blocks", "blocks refused: the policy finds them not worth a write"
+        "unadmitted_put_blocks",
+        "blocks refused: the policy finds them not worth a write",
     ),
     "chunks_idle": (
-        "idle_dropped_chunks", "archived chunks dropped: unnamed for longer than they are kept"
+        "idle_dropped_chunks",
+        "archived chunks dropped: unnamed for longer than they are kept",
     ),
     "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
 }
@@ -236,17 +239,19 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
         "offstage_demands", "demands by their end", labels=["tenant", "end", "trivial"]
     )
     fates = CounterMetricFamily(
-        "offstage_prefetched_blocks", "prefetched blocks by their end",
+        "offstage_prefetched_blocks",
+        "prefetched blocks by their end",
         labels=["tenant", "cause", "fate"],
-    )  # fmt: skip
+    )
     reads = CounterMetricFamily(
         "offstage_issued_reads", "block reads by cause", labels=["tenant", "cause"]
     )
     resident = GaugeMetricFamily("offstage_resident_blocks", "staged now", labels=["tenant"])
     lead = HistogramMetricFamily(
-        "offstage_prefetch_lead_seconds", "arrival to need, of prefetched and used blocks",
+        "offstage_prefetch_lead_seconds",
+        "arrival to need, of prefetched and used blocks",
         labels=["tenant"],
-    )  # fmt: skip
+    )
     plain = {
         name: CounterMetricFamily(f"offstage_{metric}", text, labels=["tenant"])
         for name, (metric, text) in LEDGER.items()
@@ -281,9 +286,10 @@ def _threshold_metrics(thresholds: Mapping[str, Any]) -> Iterable[Metric]:
     yield from _known_gauges(thresholds, THRESHOLD_GAUGES)
     if thresholds:
         yield GaugeMetricFamily(
-            "offstage_keep_seconds", "an archived chunk stays unnamed; 0: for ever",
+            "offstage_keep_seconds",
+            "an archived chunk stays unnamed; 0: for ever",
             value=thresholds["keep_ns"] / 1e9,
-        )  # fmt: skip
+        )
 
 
 def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
@@ -297,9 +303,11 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
     pods = {tenant: one["pod"] for tenant, one in shares.items() if one.get("pod")}
     yield from _of_tenants(pods, POD_COUNTERS, CounterMetricFamily, 1)
     yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
-    near: Any = GaugeMetricFamily("offstage_tenant_quota_used_ratio",
-                                  "part of a bound that a tenant has, of each that it has",
-                                  labels=["tenant", "quota"])  # fmt: skip
+    near: Any = GaugeMetricFamily(
+        "offstage_tenant_quota_used_ratio",
+        "part of a bound that a tenant has, of each that it has",
+        labels=["tenant", "quota"],
+    )
     for tenant, figures in shares.items():
         for quota, has, most in used(figures):
             near.add_metric([tenant, quota], has / most)
@@ -307,9 +315,11 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
 
 
 def _of_tenants(
-    shares: Mapping[str, Any], table: Mapping[str, tuple[str, str]],
-    family: Callable[..., Metric], unit: float,
-) -> Iterable[Metric]:  # fmt: skip
+    shares: Mapping[str, Any],
+    table: Mapping[str, tuple[str, str]],
+    family: Callable[..., Metric],
+    unit: float,
+) -> Iterable[Metric]:
     for name, (metric, text) in table.items():
         one: Any = family(f"offstage_{metric}", text, labels=["tenant"])
         for tenant, figures in shares.items():
@@ -363,10 +373,12 @@ def _plain(
 
 def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
     """What the events cost the decision core, by kind of event: docs/reference/work.md."""
-    counts = CounterMetricFamily("offstage_core_work", "of the core's events, by what it counts",
-                                 labels=["event", "what"])  # fmt: skip
-    moved = CounterMetricFamily("offstage_core_table_bytes", "of its tables, read or written",
-                                labels=["event", "table"])  # fmt: skip
+    counts = CounterMetricFamily(
+        "offstage_core_work", "of the core's events, by what it counts", labels=["event", "what"]
+    )
+    moved = CounterMetricFamily(
+        "offstage_core_table_bytes", "of its tables, read or written", labels=["event", "table"]
+    )
     for event, counters in work.items():
         for what, count in counters.items():
             if what != "table_bytes":
@@ -383,20 +395,24 @@ def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         return
     for name in ("busy", "idle"):
         seconds = status[f"{name}_ns"] / 1e9
-        yield CounterMetricFamily(f"offstage_reactor_{name}_seconds", "time of the reactor",
-                                  value=seconds)  # fmt: skip
+        yield CounterMetricFamily(
+            f"offstage_reactor_{name}_seconds", "time of the reactor", value=seconds
+        )
 
 
 def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     if not status:
         return
     storage = status["storage"]
-    moved = CounterMetricFamily("offstage_storage_bytes", "moved by the storage",
-                                labels=["direction"])  # fmt: skip
+    moved = CounterMetricFamily(
+        "offstage_storage_bytes", "moved by the storage", labels=["direction"]
+    )
     moved.add_metric(["read"], storage["bytes_read"])
     moved.add_metric(["write"], storage["bytes_written"])
     yield moved
-    yield CounterMetricFamily("offstage_storage_errors", "I/Os that failed",
-                              value=storage["errors"])  # fmt: skip
-    yield GaugeMetricFamily("offstage_store_live_bytes", "held by the store",
-                            value=status["store"]["bytes_live"])  # fmt: skip
+    yield CounterMetricFamily(
+        "offstage_storage_errors", "I/Os that failed", value=storage["errors"]
+    )
+    yield GaugeMetricFamily(
+        "offstage_store_live_bytes", "held by the store", value=status["store"]["bytes_live"]
+    )

@@ -26,10 +26,18 @@ from offstage.dpu.sessions import Hosts
 from offstage.dpu.storefile import tenants_stored
 
 __all__ = [
-    "carry_secret", "check_carried", "check_secrets", "hold_runtime_dir", "index_key",
-    "metrics_token", "metrics_tokens", "operator_secret", "publish_secret", "secrets_beside",
+    "carry_secret",
+    "check_carried",
+    "check_secrets",
+    "hold_runtime_dir",
+    "index_key",
+    "metrics_token",
+    "metrics_tokens",
+    "operator_secret",
+    "publish_secret",
+    "secrets_beside",
     "tenant_secret",
-]  # fmt: skip
+]
 
 
 def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
@@ -50,8 +58,11 @@ def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
             os.close(lock)
             raise
     except OSError as error:
-        raise BadInput(f"cannot be used ({error.strerror})", str(directory),
-                       "set daemon.runtime_dir to a directory of your own") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be used ({error.strerror})",
+            str(directory),
+            "set daemon.runtime_dir to a directory of your own",
+        ) from None
     return lock
 
 
@@ -61,9 +72,10 @@ def _take_lock(lock: int, directory: Path) -> None:
     except OSError:
         holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
         raise BadInput(
-            f"another daemon (pid {holder}) uses it", str(directory),
+            f"another daemon (pid {holder}) uses it",
+            str(directory),
             "stop that daemon, or choose another daemon.endpoint",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _open_lock(path: Path) -> int:
@@ -76,8 +88,9 @@ def _open_lock(path: Path) -> int:
         if not said or (said.isdigit() and found.st_size <= 20):
             return lock
     os.close(lock)
-    raise BadInput("is no lock of a daemon", str(path),
-                   "set daemon.runtime_dir to a directory of its own")  # fmt: skip
+    raise BadInput(
+        "is no lock of a daemon", str(path), "set daemon.runtime_dir to a directory of its own"
+    )
 
 
 def _check_owners(directory: Path) -> None:
@@ -88,13 +101,19 @@ def _check_owners(directory: Path) -> None:
         for found in (one.lstat(), one.stat()):
             others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
             if found.st_uid not in (os.getuid(), 0):
-                raise BadInput("belongs to another user", str(one),
-                               "set XDG_RUNTIME_DIR, or daemon.runtime_dir")  # fmt: skip
+                raise BadInput(
+                    "belongs to another user",
+                    str(one),
+                    "set XDG_RUNTIME_DIR, or daemon.runtime_dir",
+                )
             if one != directory and others and not stat.S_ISLNK(found.st_mode):
                 raise BadInput("others can change it", str(one), f"chmod go-w {one}")
             if one == directory and found.st_mode & stat.S_ISVTX:
-                raise BadInput("is a folder of everybody", str(one),
-                               "set daemon.runtime_dir to a directory in it")  # fmt: skip
+                raise BadInput(
+                    "is a folder of everybody",
+                    str(one),
+                    "set daemon.runtime_dir to a directory in it",
+                )
 
 
 def _make_folder(directory: Path, shared: bool) -> None:
@@ -108,8 +127,11 @@ def _make_folder(directory: Path, shared: bool) -> None:
         made.chmod(0o711)
     shut = [one for one in directory.resolve().parents if not one.stat().st_mode & 0o001]
     if shut:
-        raise BadInput("other users cannot pass it to the hand-out sockets", str(shut[0]),
-                       "set daemon.runtime_dir, such as to /run/offstage")  # fmt: skip
+        raise BadInput(
+            "other users cannot pass it to the hand-out sockets",
+            str(shut[0]),
+            "set daemon.runtime_dir, such as to /run/offstage",
+        )
 
 
 def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[bytes, bool]:
@@ -144,8 +166,10 @@ def check_secrets(config: Config, runtime_dir: Path) -> None:
         there = f"cp {copy} {kept}" if copy.exists() else "put it back from a copy"
         raise BadInput(
             f"the secret of the tenant {tenant.name!r} is gone, and the store holds blocks that "
-            "only it finds", str(kept), f"{there}, or remove {beside} to begin with an empty store",
-        )  # fmt: skip
+            "only it finds",
+            str(kept),
+            f"{there}, or remove {beside} to begin with an empty store",
+        )
 
 
 def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) -> None:
@@ -155,8 +179,11 @@ def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) ->
     path = _kept_at(tenant, beside, runtime_dir).with_suffix(".mark")
     said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
     if said and not re.fullmatch("[0-9a-f]{64}", said):
-        raise BadInput("is no mark of a tenant's secret, and it would be overwritten", str(path),
-                       "move it away")  # fmt: skip
+        raise BadInput(
+            "is no mark of a tenant's secret, and it would be overwritten",
+            str(path),
+            "move it away",
+        )
     if stored and path.exists() and said != _mark(secret):
         raise BadInput(
             f"the secret of the tenant {tenant.name!r} is not the one that named its blocks in the "
@@ -177,9 +204,7 @@ def secrets_beside(storage: Storage) -> str:
     return storage.target_file if storage.backend == "spdk" else storage.path
 
 
-def carry_secret(
-    tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes
-) -> list[Path]:
+def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> list[Path]:
     """Keep a generated secret beside another store too: its blocks are found by no other; and what
     says which it was. Returns those that were not there."""
     kept = _kept_at(tenant, store_path, runtime_dir)
@@ -202,11 +227,15 @@ def check_carried(tenant: Tenant, store_path: str, runtime_dir: Path, secret: by
         try:
             said = path.read_text(encoding="ascii", errors="replace").strip()
         except OSError as error:
-            raise BadInput(f"cannot be read ({error.strerror})", str(path),
-                           "give another path") from None  # fmt: skip
+            raise BadInput(
+                f"cannot be read ({error.strerror})", str(path), "give another path"
+            ) from None
         if said != text:
-            raise BadInput("belongs to another store", str(path),
-                           "give another path, or remove it with its store")  # fmt: skip
+            raise BadInput(
+                "belongs to another store",
+                str(path),
+                "give another path, or remove it with its store",
+            )
 
 
 def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
@@ -255,8 +284,11 @@ def _read_token(path: Path) -> str:
         if path.stat().st_mode & 0o007:
             raise BadInput("everybody can read it", str(path), f"chmod o= {path}")
     except OSError as error:
-        raise BadInput(f"the token cannot be read ({error.strerror})", str(path),
-                       "correct daemon.metrics_token_file") from None  # fmt: skip
+        raise BadInput(
+            f"the token cannot be read ({error.strerror})",
+            str(path),
+            "correct daemon.metrics_token_file",
+        ) from None
     if len(text) < 32 or not text.isalnum():
         raise BadInput("is no token", str(path), "write one with `openssl rand -hex 32`")
     return text
@@ -268,5 +300,6 @@ def _write_private(path: Path, text: str) -> None:
     try:
         write_whole(path, f"{text}\n".encode("ascii"))
     except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(path),
-                       "name a secret_file for the tenant") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(path), "name a secret_file for the tenant"
+        ) from None

@@ -62,8 +62,10 @@ class Thresholds:
         limit_s = hold_limit_s(
             self._record_bytes * self._token_records,
             policy.drive_price_microusd * MICRO / (self._capacity_bytes / GB),
-            _prefill_usd(policy), self._write_usd(policy), life_hours,
-        )  # fmt: skip
+            _prefill_usd(policy),
+            self._write_usd(policy),
+            life_hours,
+        )
         minutes = max(1, round(limit_s / 60))
         return minutes * MINUTE_NS if minutes * MINUTE_NS <= KEEP_MAX_NS else 0
 
@@ -96,16 +98,20 @@ class Thresholds:
     def applied(self, policy: PolicyOptions, pace: Pace) -> PolicyOptions:
         """The policy with its thresholds as integers."""
         return msgspec.structs.replace(
-            policy, keep_ns=self.keep_ns(policy),
+            policy,
+            keep_ns=self.keep_ns(policy),
             return_tokens_min=self.return_tokens_min(policy, pace),
-        )  # fmt: skip
+        )
 
     def _write_usd(self, policy: PolicyOptions) -> float:
         """Of drive, that writing one token wears; 0: unknown."""
         if not policy.drive_price_microusd or not self._endurance_bytes:
             return 0.0
-        return write_usd(self._record_bytes * self._token_records,
-                         policy.drive_price_microusd * MICRO, self._endurance_bytes)  # fmt: skip
+        return write_usd(
+            self._record_bytes * self._token_records,
+            policy.drive_price_microusd * MICRO,
+            self._endurance_bytes,
+        )
 
 
 def _prefill_usd(policy: PolicyOptions) -> float:

@@ -45,13 +45,15 @@ class Wear:
         capacity = store.get("segments_total", 0) * self._segment_bytes
         endurance = self._endurance_bytes
         return {
-            "host_bytes": host, "drive_bytes": written, "hits": useful,
+            "host_bytes": host,
+            "drive_bytes": written,
+            "hits": useful,
             "bytes_per_hit": written / useful if useful else None,
             "amplification": written / host if host else None,
             "drive_writes_per_day": drive_writes_per_day(rate, capacity) if capacity else None,
             "endurance_bytes": endurance,
             "life_years": life_years(endurance, rate) if endurance and rate else None,
-        }  # fmt: skip
+        }
 
     def _sum(self, name: str, now: int) -> int:
         """All that was counted since the first look, over every begin from 0."""

@@ -41,9 +41,13 @@ class ZmqFabric:
     """The proxy. `admit` and `remove` come from the daemon's loop, the rest runs on its threads."""
 
     def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, frame_max: int, log: Log,
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        frame_max: int,
+        log: Log,
         took: Took = lambda frames: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Bind; BadInput where the endpoint is taken. A frame above `frame_max` is refused.
         `took` is told of every message that came."""
         self._context, self._log, self._took = context, log, took
@@ -66,8 +70,11 @@ class ZmqFabric:
         try:
             self.socket.bind(self._endpoint)
         except zmq.ZMQError as error:
-            raise BadInput(f"the ZMQ fabric cannot listen ({error.strerror})", self._endpoint,
-                           "choose another daemon.fabric_endpoint") from None  # fmt: skip
+            raise BadInput(
+                f"the ZMQ fabric cannot listen ({error.strerror})",
+                self._endpoint,
+                "choose another daemon.fabric_endpoint",
+            ) from None
         self.endpoint = bound_endpoint(self.socket)
         self._thread.start()
 
@@ -136,12 +143,20 @@ class ZmqFabric:
         with self._lock:
             worker = self._workers.get(ticket)
         if worker is None:
-            gone = p.Error(id=request.id, code="unauthenticated", what="no such ticket",
-                           mend="start the host again")  # fmt: skip
+            gone = p.Error(
+                id=request.id,
+                code="unauthenticated",
+                what="no such ticket",
+                mend="start the host again",
+            )
             self._send([routing, p.encode(gone)])
         elif not worker.offer(routing, request, payload):
-            busy = p.Error(id=request.id, code="busy", mend="send the next when one is answered",
-                           what=f"{p.FABRIC_REQUESTS_MAX} requests wait already")  # fmt: skip
+            busy = p.Error(
+                id=request.id,
+                code="busy",
+                mend="send the next when one is answered",
+                what=f"{p.FABRIC_REQUESTS_MAX} requests wait already",
+            )
             self._send([routing, p.encode(busy)])
 
 
@@ -221,8 +236,11 @@ class _Worker:
             if isinstance(request, p.FabricHint):
                 self._driver.hint(request.session, _unpack(request.guesses, GUESS, "guesses"))
                 return p.Ok(), []
-            call, end = (self._fetch(request) if isinstance(request, p.FabricFetch)
-                         else self._put(request, payload))  # fmt: skip
+            call, end = (
+                self._fetch(request)
+                if isinstance(request, p.FabricFetch)
+                else self._put(request, payload)
+            )
             self._begun[call] = _Begun(routing, request.id, end)
             return None
 
@@ -249,15 +267,22 @@ class _Worker:
         count = len(ordinals)
         if count > self._driver.demand_max or len(keys) != 2 * count:
             raise BadInput(
-                f"{count} demands with {len(keys) // 2} keys", "FabricFetch",
+                f"{count} demands with {len(keys) // 2} keys",
+                "FabricFetch",
                 f"send one key for each, and at most {self._driver.demand_max}",
-            )  # fmt: skip
+            )
         rows = np.zeros((max(count, 1), self._driver.payload_size_bytes), np.uint8)
         fetch = self._driver.fetch_begin(
-            request.session, request.step, request.layer, ordinals, keys.reshape(count, 2), rows,
-            selected_count=request.selected_count, scores=scores if len(scores) else None,
+            request.session,
+            request.step,
+            request.layer,
+            ordinals,
+            keys.reshape(count, 2),
+            rows,
+            selected_count=request.selected_count,
+            scores=scores if len(scores) else None,
             timeout_ns=request.timeout_ns,
-        )  # fmt: skip
+        )
 
         def end() -> Answer:
             done = self._driver.fetch_end(fetch)
@@ -265,11 +290,17 @@ class _Worker:
                 done.rcs[done.rcs == 0] = -errno.ETIMEDOUT
             rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
             reply = p.FabricFetchReply(
-                ends=done.ends.tobytes(), rcs=done.rcs.tobytes(), lengths=done.lengths.tobytes(),
-                checksums=done.checksums.tobytes(), hit_count=done.hit_count,
-                failed_count=int(np.count_nonzero(done.rcs)), retry_count=done.retry_count,
-                torn_count=done.torn_count, stall_ns=done.stall_ns, copy_ns=done.copy_ns,
-            )  # fmt: skip
+                ends=done.ends.tobytes(),
+                rcs=done.rcs.tobytes(),
+                lengths=done.lengths.tobytes(),
+                checksums=done.checksums.tobytes(),
+                hit_count=done.hit_count,
+                failed_count=int(np.count_nonzero(done.rcs)),
+                retry_count=done.retry_count,
+                torn_count=done.torn_count,
+                stall_ns=done.stall_ns,
+                copy_ns=done.copy_ns,
+            )
             return reply, [rows[:count].data.cast("B")] if count else [b""]
 
         return fetch, end
@@ -278,8 +309,9 @@ class _Worker:
         """Those of the step; the driver beside sends them on as few as they came."""
         count = request.packed[1] if request.packed else len(request.scores) // 2
         if count > self._driver.score_max:  # a few bytes may say that they are millions
-            raise BadInput(f"{count} scores", "FabricFetch",
-                           f"send at most {self._driver.score_max}")  # fmt: skip
+            raise BadInput(
+                f"{count} scores", "FabricFetch", f"send at most {self._driver.score_max}"
+            )
         if request.packed is None:
             self._driver.limit_scores(0, 1, 16)
             whole: npt.NDArray[np.uint16] = _unpack(request.scores, "<u2", "scores")
@@ -299,24 +331,29 @@ class _Worker:
         if len(checksums) != count or len(payload) != count * length or not payload:
             raise BadInput(
                 f"{count} blocks of {length} B with {len(checksums)} checksums and "
-                f"{len(payload)} B", "FabricPut", "send a checksum and length_bytes for each",
-            )  # fmt: skip
+                f"{len(payload)} B",
+                "FabricPut",
+                "send a checksum and length_bytes for each",
+            )
         if count > self._driver.put_slot_count:  # each costs time of its own, however short
-            raise BadInput(f"{count} blocks in a message", "FabricPut",
-                           f"send at most {self._driver.put_slot_count}")  # fmt: skip
+            raise BadInput(
+                f"{count} blocks in a message",
+                "FabricPut",
+                f"send at most {self._driver.put_slot_count}",
+            )
         rows = np.frombuffer(payload, np.uint8).reshape(count, length)
         whole = memoryview(payload)
         sound = np.array(
-            [
-                checksum(whole[i * length : (i + 1) * length]) == checksums[i]
-                for i in range(count)
-            ],
+            [checksum(whole[i * length : (i + 1) * length]) == checksums[i] for i in range(count)],
             np.bool_,
         )
         put = self._driver.put_begin(
-            request.session, request.layer, ordinals[sound], np.ascontiguousarray(rows[sound]),
+            request.session,
+            request.layer,
+            ordinals[sound],
+            np.ascontiguousarray(rows[sound]),
             timeout_ns=request.timeout_ns,
-        )  # fmt: skip
+        )
 
         def end() -> Answer:
             rcs = np.full(count, -EBADMSG, np.int32)

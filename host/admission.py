@@ -69,13 +69,18 @@ class Admission(Generic[R]):
         held = [one.identities for one in running]
         own = [one.context.identities for one in self._waiting]
         reuse = self._rule.kind == "reuse" and len(own) > 1
-        matched = [max((_common(one, other) for other in held), default=0) if reuse else 0
-                   for one in own]  # fmt: skip
+        matched = [
+            max((_common(one, other) for other in held), default=0) if reuse else 0 for one in own
+        ]
         found = begin_next(
-            self._rule, np.array(matched, np.int64).reshape(-1, 1),
-            np.array([len(one) for one in own], np.int64), np.array(self._passed, np.int64),
-            np.zeros(1, np.int64), np.ones(1, np.bool_), 0,
-        )  # fmt: skip
+            self._rule,
+            np.array(matched, np.int64).reshape(-1, 1),
+            np.array([len(one) for one in own], np.int64),
+            np.array(self._passed, np.int64),
+            np.zeros(1, np.int64),
+            np.ones(1, np.bool_),
+            0,
+        )
         if found is None:
             return None
         self.passed_over += found.waiting

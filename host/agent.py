@@ -66,9 +66,7 @@ class Agent:
     waiting_max: int = WAITING_MAX
     """Jobs that may wait; who comes then is refused, and counted."""
 
-    def run(
-        self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None
-    ) -> AgentRecord:
+    def run(self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None) -> AgentRecord:
         """Decode every job to its end. `watch` sees the record after every tick.
 
         Raises RunFailed where the tier is gone or refuses a write."""
@@ -98,9 +96,12 @@ class Agent:
         return record
 
     def _admit(
-        self, queue: Admission[DecodeJob], told: deque[tuple[int, tuple[HostSession, TailBlock]]],
-        active: list[tuple[HostSession, TailBlock]], begun_ns: int,
-    ) -> None:  # fmt: skip
+        self,
+        queue: Admission[DecodeJob],
+        told: deque[tuple[int, tuple[HostSession, TailBlock]]],
+        active: list[tuple[HostSession, TailBlock]],
+        begun_ns: int,
+    ) -> None:
         """Open the sessions that may begin."""
         while True:
             running = [*(one for _, one in told), *active]
@@ -198,9 +199,7 @@ class Agent:
         write_tokens(self.decoder.pool, active, layer)
         return self.decoder.begin(batch, layer, record, early=early)
 
-    def _pace(
-        self, layer: int, until_ns: int, coming: Coming | None, record: AgentRecord
-    ) -> None:
+    def _pace(self, layer: int, until_ns: int, coming: Coming | None, record: AgentRecord) -> None:
         """Wait until the GPU would be done with the layer, taking in what comes for the next."""
         paced_ns = self.clock.now_ns()
         if coming is not None:

@@ -71,8 +71,9 @@ class Plan:
         if planes != 2:
             raise BadInput(
                 f"a layer of {self.geometry.name!r} stores a latent, whose projections are others",
-                "host calibrate", "calibrate a geometry whose layers store K and V",
-            )  # fmt: skip
+                "host calibrate",
+                "calibrate a geometry whose layers store K and V",
+            )
         for name in self.selectors:
             selector(name, self.geometry)
         if min(*self.batches, *self.tokens, *self.widths, self.context_tokens) < 1:
@@ -99,13 +100,26 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
                 for tokens in plan.tokens:
                     attend = _attention(plan, arrays, batch, tokens)
                     found = [round(one * 1e9) for one in (*parts, seconds(attend))]
-                    rows.append(CostRow(batch=batch, tokens=tokens, projection_ns=found[0],
-                                        mlp_ns=found[1], attention_ns=found[2]))  # fmt: skip
+                    rows.append(
+                        CostRow(
+                            batch=batch,
+                            tokens=tokens,
+                            projection_ns=found[0],
+                            mlp_ns=found[1],
+                            attention_ns=found[2],
+                        )
+                    )
                     advance(1)
                 for name in plan.selectors:
                     took = round(seconds(_selection(plan, batch, name)) * 1e9)
-                    selection.append(SelectionRow(batch=batch, context_tokens=plan.context_tokens,
-                                                  selector=name, selection_ns=took))  # fmt: skip
+                    selection.append(
+                        SelectionRow(
+                            batch=batch,
+                            context_tokens=plan.context_tokens,
+                            selector=name,
+                            selection_ns=took,
+                        )
+                    )
                     advance(1)
     except (torch.OutOfMemoryError, MemoryError):
         raise RunFailed(
@@ -182,8 +196,14 @@ def _selection(plan: Plan, batch: int, name: str) -> Callable[[], Any]:
     queries = list(random.standard_normal((batch, shape.q_heads, head_dim), dtype=np.float32))
     scales = [ScoreScale.fit(first.scores(queries[0]))] * batch
     if on_device(all_of):
-        finder = BatchBest(all_of[0].summaries, batch, blocks, rule.select_blocks, rule.sink_blocks,
-                           rule.window_blocks)  # fmt: skip
+        finder = BatchBest(
+            all_of[0].summaries,
+            batch,
+            blocks,
+            rule.select_blocks,
+            rule.sink_blocks,
+            rule.window_blocks,
+        )
         return lambda: finder.find(all_of, queries, scales)
 
     def choose() -> None:
@@ -226,9 +246,7 @@ def _seconds_cuda(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _named(
-    plan: Plan, rows: Sequence[CostRow], selection: Sequence[SelectionRow]
-) -> DecodeCost:
+def _named(plan: Plan, rows: Sequence[CostRow], selection: Sequence[SelectionRow]) -> DecodeCost:
     import torch
 
     shape = plan.geometry
@@ -240,10 +258,22 @@ def _named(
     else:
         versions["threads"] = str(torch.get_num_threads())
     return DecodeCost(
-        format=FORMAT, geometry=shape.name, q_heads=shape.q_heads,
-        kv_heads=shape.layers[0].kv_heads, head_dim=shape.layers[0].head_dim,
-        layer_count=shape.layer_count, block_tokens=shape.block_tokens, hidden=plan.widths[0],
-        mlp=plan.widths[1], dtype=plan.dtype, value_type=shape.value_type, kernel=plan.kernel,
-        device=name, versions=versions, command=plan.command, rows=tuple(rows),
-        selection=tuple(selection), date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-    )  # fmt: skip
+        format=FORMAT,
+        geometry=shape.name,
+        q_heads=shape.q_heads,
+        kv_heads=shape.layers[0].kv_heads,
+        head_dim=shape.layers[0].head_dim,
+        layer_count=shape.layer_count,
+        block_tokens=shape.block_tokens,
+        hidden=plan.widths[0],
+        mlp=plan.widths[1],
+        dtype=plan.dtype,
+        value_type=shape.value_type,
+        kernel=plan.kernel,
+        device=name,
+        versions=versions,
+        command=plan.command,
+        rows=tuple(rows),
+        selection=tuple(selection),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )

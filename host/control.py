@@ -125,9 +125,11 @@ class Control:
     ) -> int:
         """Open a session; counts in blocks, `step_ns` the expected time per token, to an hour."""
         request = p.SessionOpen(
-            sink_blocks=sink_blocks, window_blocks=window_blocks, select_blocks=select_blocks,
+            sink_blocks=sink_blocks,
+            window_blocks=window_blocks,
+            select_blocks=select_blocks,
             step_ns=step_ns,
-        )  # fmt: skip
+        )
         opened = self.call(request, p.Opened)
         self.hints = opened.hints or ALL_SCORES
         return opened.session
@@ -159,9 +161,12 @@ class Control:
         `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
         is guessed of them before they are read is needed in `due_s`. `meanwhile`: as of `call`."""
         request = p.SessionsOpen(
-            closing=closing or [], deleting=deleting or [], contents=contents, keep=keep,
+            closing=closing or [],
+            deleting=deleting or [],
+            contents=contents,
+            keep=keep,
             due_ns=int(due_s * 1e9),
-        )  # fmt: skip
+        )
         return self.call(request, p.SessionsOpened, timeout_s, meanwhile)
 
     # ---- policy, figures, life of the daemon ----
@@ -253,9 +258,12 @@ class Control:
         return self._lost
 
     def call(
-        self, request: p.Request, reply_type: type[T], timeout_s: float | None = None,
+        self,
+        request: p.Request,
+        reply_type: type[T],
+        timeout_s: float | None = None,
         meanwhile: Meanwhile = None,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Send one request and wait for its reply. Raises what the daemon answers as an error.
         `meanwhile` is called every few ms until it is there, at once again after a True."""
         if self._lost:
@@ -279,8 +287,11 @@ class Control:
         if isinstance(reply, p.Error):
             raise self._as_error(reply)
         if not isinstance(reply, reply_type):
-            raise Incompatible(f"the daemon answered {type(reply).__name__}", self.endpoint,
-                               "use the same release on both sides")  # fmt: skip
+            raise Incompatible(
+                f"the daemon answered {type(reply).__name__}",
+                self.endpoint,
+                "use the same release on both sides",
+            )
         return reply
 
     def probe(self) -> int:
@@ -320,8 +331,11 @@ class Control:
         raise self._silent()
 
     def _silent(self) -> OffstageError:
-        return DeviceTimeout("the daemon does not answer", self.endpoint,
-                             "see whether it still runs: offstage dpu status")  # fmt: skip
+        return DeviceTimeout(
+            "the daemon does not answer",
+            self.endpoint,
+            "see whether it still runs: offstage dpu status",
+        )
 
     def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
         """A DEALER to the control socket, secured alike; it ends with this object."""
@@ -335,9 +349,11 @@ class Control:
         assert self._proved is not None
         if not self._proved.fabric_key or not zmq.has("curve"):
             side = "this host's" if self._proved.fabric_key else "the daemon's"
-            raise BadInput(f"nothing shows whose ZMQ fabric that is: {side} libzmq has no CURVE",
-                           endpoint, "install a libzmq with CURVE there, or attach over shm",
-                           )  # fmt: skip
+            raise BadInput(
+                f"nothing shows whose ZMQ fabric that is: {side} libzmq has no CURVE",
+                endpoint,
+                "install a libzmq with CURVE there, or attach over shm",
+            )
         socket = self._dealer(endpoint)
         if self._curve_dir is None:
             socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
@@ -355,8 +371,11 @@ class Control:
                 check_private(self._curve_dir / "client.key_secret", ours=False)
                 public, secret = zmq.auth.load_certificate(self._curve_dir / "client.key_secret")
             except (OSError, ValueError) as error:
-                raise BadInput(f"no CURVE keys ({error})", str(self._curve_dir),
-                               "put server.key and client.key_secret there") from None  # fmt: skip
+                raise BadInput(
+                    f"no CURVE keys ({error})",
+                    str(self._curve_dir),
+                    "put server.key and client.key_secret there",
+                ) from None
             socket.curve_serverkey = server
             socket.curve_publickey, socket.curve_secretkey = public, secret or b""
         return socket
@@ -371,8 +390,11 @@ class Control:
             try:
                 line = Line(self._dealer(self._via))
             except zmq.ZMQError as error:
-                raise BadInput(f"no connection can be made ({error})", self.endpoint,
-                               "allow more descriptors: ulimit -n") from None  # fmt: skip
+                raise BadInput(
+                    f"no connection can be made ({error})",
+                    self.endpoint,
+                    "allow more descriptors: ulimit -n",
+                ) from None
             try:
                 _connect(line.socket, self._via)
                 challenge = self._greet(line, until_s, meanwhile)
@@ -391,8 +413,9 @@ class Control:
     def _greet(self, line: Line, until_s: float, meanwhile: Meanwhile) -> p.Challenge | None:
         """Hello, and the proof that answers it; None where the connection ended, or time did."""
         asked = secrets.token_bytes(16)
-        hello = p.Hello(id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant,
-                        nonce=asked)  # fmt: skip
+        hello = p.Hello(
+            id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant, nonce=asked
+        )
         try:
             line.socket.send_multipart([b"", p.encode(hello)], zmq.NOBLOCK)
         except zmq.Again:  # it has ended already: refused, or of another key
@@ -405,18 +428,29 @@ class Control:
         if isinstance(challenge, p.Error):
             raise self._as_error(challenge)
         if not isinstance(challenge, p.Challenge) or challenge.version not in p.VERSIONS:
-            raise Incompatible(f"it answers Hello by {type(challenge).__name__} of a protocol that "
-                               "was not offered", self.endpoint,
-                               "use the same release on both sides")  # fmt: skip
+            raise Incompatible(
+                f"it answers Hello by {type(challenge).__name__} of a protocol that "
+                "was not offered",
+                self.endpoint,
+                "use the same release on both sides",
+            )
         expected = p.prove_daemon(
-            self._known_secret(), asked, challenge.nonce, self._tenant, self._name,
-            challenge.version, challenge.user, challenge.fabric_key,
-        )  # fmt: skip
+            self._known_secret(),
+            asked,
+            challenge.nonce,
+            self._tenant,
+            self._name,
+            challenge.version,
+            challenge.user,
+            challenge.fabric_key,
+        )
         if not hmac.compare_digest(expected, challenge.proof):
             raise BadInput(
                 f"who listens there does not prove that it has the secret of {self._tenant!r}",
-                self.endpoint, "give the secret file that the daemon started with, or see who "
-                "has its port: nothing was sent")  # fmt: skip
+                self.endpoint,
+                "give the secret file that the daemon started with, or see who "
+                "has its port: nothing was sent",
+            )
         self._proved = challenge
         return challenge
 
@@ -429,8 +463,10 @@ class Control:
     def _login(self, challenge: p.Challenge) -> None:
         proof = p.prove(self._known_secret(), challenge.nonce, self._tenant, self._name)
         incarnation, epoch = self._life
-        welcome = self.call(p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation,
-                                    epoch=epoch), p.Welcome)  # fmt: skip
+        welcome = self.call(
+            p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch),
+            p.Welcome,
+        )
         self._ticket = welcome.ticket
         self.epoch, self.storage = welcome.epoch, welcome.storage
         self.geometry, self.limits = welcome.geometry, welcome.limits
@@ -479,8 +515,9 @@ def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
     try:
         socket.connect(endpoint)
     except zmq.ZMQError as error:
-        raise BadInput(f"no endpoint ({error.strerror})", endpoint,
-                       f"write one such as {DEFAULT_ENDPOINT}") from None  # fmt: skip
+        raise BadInput(
+            f"no endpoint ({error.strerror})", endpoint, f"write one such as {DEFAULT_ENDPOINT}"
+        ) from None
 
 
 def _own_socket(endpoint: str, tenant: str, runtime_dir: Path | None) -> str:

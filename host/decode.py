@@ -220,9 +220,10 @@ class Decoder:
             record.timeline.source = f"{self._stamps.source}; copies and fetches: the host's clock"
         for lane, coming, begun, ended in self._marked:
             begin_ns, end_ns = (
-                (begun, ended) if self._stamps is None
+                (begun, ended)
+                if self._stamps is None
                 else (self._stamps.ns(begun), self._stamps.ns(ended))
-            )  # fmt: skip
+            )
             if lane == "compute":
                 record.kernel_ns += end_ns - begin_ns
                 record.timeline.add(lane, coming.layer, begin_ns, end_ns)
@@ -240,9 +241,7 @@ class Decoder:
         for member in coming.members:
             member.token.stall_ns += end_ns - begin_ns
 
-    def _select(
-        self, batch: Sequence[tuple[HostSession, Token]], layer: int
-    ) -> list[_Member]:
+    def _select(self, batch: Sequence[tuple[HostSession, Token]], layer: int) -> list[_Member]:
         """What each session's layer reads, each block with its index in the pool."""
         queries = [
             session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
@@ -277,9 +276,13 @@ class Decoder:
         if finder is None or not finder.fits(selectors[0].summaries, len(batch), blocks):
             rule = self.rule
             finder = self._finders[layer] = BatchBest(
-                selectors[0].summaries, len(batch), blocks + ROOM_BLOCKS, rule.select_blocks,
-                rule.sink_blocks, rule.window_blocks,
-            )  # fmt: skip
+                selectors[0].summaries,
+                len(batch),
+                blocks + ROOM_BLOCKS,
+                rule.select_blocks,
+                rule.sink_blocks,
+                rule.window_blocks,
+            )
         scales = [
             session.quantizers[layer].scale(partial(_stored_scores, session, one, query))
             for (session, _), one, query in zip(batch, selectors, queries, strict=True)
@@ -319,8 +322,10 @@ class Decoder:
         elif flying == 0:
             raise RunFailed(
                 f"{member.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
-                "landing rows", "hbm pool", "give the pool a landing row for each block selected",
-            )  # fmt: skip
+                "landing rows",
+                "hbm pool",
+                "give the pool a landing row for each block selected",
+            )
         return rows is not None
 
     def _begin(self, member: _Member, layer: int) -> Fetch:

@@ -83,8 +83,12 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
 
         def of_batch(one: int) -> float:
             rows = sorted((row for row in self.rows if row.batch == one), key=lambda r: r.tokens)
-            return _between([row.tokens for row in rows], tokens, "tokens attended to",
-                            lambda at: rows[at].layer_ns)  # fmt: skip
+            return _between(
+                [row.tokens for row in rows],
+                tokens,
+                "tokens attended to",
+                lambda at: rows[at].layer_ns,
+            )
 
         layer_ns = _between(batches, batch, "sessions", lambda at: of_batch(batches[at]))
         return round(layer_ns * geometry.layer_count)
@@ -92,10 +96,15 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
     def said(self) -> dict[str, Any]:
         """Where the times come from, for a report."""
         return {
-            "provenance": self.provenance, "geometry": self.geometry, "device": self.device,
-            "kernel": self.kernel, "dtype": self.dtype, "date": self.date,
-            "command": self.command, "versions": self.versions,
-        }  # fmt: skip
+            "provenance": self.provenance,
+            "geometry": self.geometry,
+            "device": self.device,
+            "kernel": self.kernel,
+            "dtype": self.dtype,
+            "date": self.date,
+            "command": self.command,
+            "versions": self.versions,
+        }
 
     def _check(self, geometry: KvGeometry) -> None:
         layer = geometry.layers[0]
@@ -103,8 +112,9 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
         if asked != (self.q_heads, self.kv_heads, self.head_dim):
             raise BadInput(
                 f"it was measured for {self.geometry}, and the run is of {geometry.name}",
-                "decode cost", f"offstage host calibrate --geometry {geometry.name}",
-            )  # fmt: skip
+                "decode cost",
+                f"offstage host calibrate --geometry {geometry.name}",
+            )
 
 
 def read(path: Path) -> DecodeCost:
@@ -122,15 +132,14 @@ def read(path: Path) -> DecodeCost:
     return found
 
 
-def _between(
-    points: Sequence[int], asked: int, what: str, value: Callable[[int], float]
-) -> float:
+def _between(points: Sequence[int], asked: int, what: str, value: Callable[[int], float]) -> float:
     """The straight line between the two measured points around `asked`."""
     if not points[0] <= asked <= points[-1]:
         raise BadInput(
-            f"{asked:,} {what}, and measured were {points[0]:,} to {points[-1]:,}", "decode cost",
+            f"{asked:,} {what}, and measured were {points[0]:,} to {points[-1]:,}",
+            "decode cost",
             "calibrate with a --batch or --tokens that reaches it",
-        )  # fmt: skip
+        )
     above = bisect_left(points, asked)
     if points[above] == asked:
         return value(above)

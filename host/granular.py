@@ -231,10 +231,17 @@ class GranularFabric:
         asked.rcs[asked.places] = result.rcs[asked.block_of]
         asked.sums[asked.places] = result.checksums
         return FetchResult(
-            result.ends, asked.rcs, asked.lengths, asked.sums, result.hit_count,
-            result.failed_count, result.retry_count, result.torn_count, result.stall_ns,
+            result.ends,
+            asked.rcs,
+            asked.lengths,
+            asked.sums,
+            result.hit_count,
+            result.failed_count,
+            result.retry_count,
+            result.torn_count,
+            result.stall_ns,
             result.copy_ns,
-        )  # fmt: skip
+        )
 
     fetch = blocking(fetch_begin, fetch_end)
     """`fetch_begin` and `fetch_end` in a row."""
@@ -254,15 +261,20 @@ class GranularFabric:
         for row, ordinal in enumerate(ordinals.tolist()):
             chain.kept[layer, ordinal] = np.array(source[row, : self._granule_bytes])
         touched = sorted({ordinal // count for ordinal in ordinals.tolist()})
-        full = [block for block in touched if block < chain.keys.shape[1] and all(
-            (layer, block * count + i) in chain.kept for i in range(count)
-        )]  # fmt: skip
+        full = [
+            block
+            for block in touched
+            if block < chain.keys.shape[1]
+            and all((layer, block * count + i) in chain.kept for i in range(count))
+        ]
         put = Put(0, None, ())
         if full:
-            blocks = np.stack([
-                np.concatenate([chain.kept[layer, block * count + i] for i in range(count)])
-                for block in full
-            ])  # fmt: skip
+            blocks = np.stack(
+                [
+                    np.concatenate([chain.kept[layer, block * count + i] for i in range(count)])
+                    for block in full
+                ]
+            )
             put = self._driver.put_begin(
                 session, layer, np.array(full, np.uint32), blocks, timeout_ns=timeout_ns
             )

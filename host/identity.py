@@ -78,15 +78,22 @@ class Weights:
         """In words: what of them was read, and how long that took."""
         how = "digested" if self.read_bytes == self.size_bytes else "digest known, checked by"
         read = "" if self.read_bytes == self.size_bytes else f" {self.read_bytes / 1e6:,.0f} MB"
-        return (f"{len(self.stamps)} files, {self.size_bytes / 1e6:,.0f} MB, {how}{read} "
-                f"in {self.seconds:.2f} s")  # fmt: skip
+        return (
+            f"{len(self.stamps)} files, {self.size_bytes / 1e6:,.0f} MB, {how}{read} "
+            f"in {self.seconds:.2f} s"
+        )
 
 
 def identity_of(
-    model: "str | Weights", computed: Mapping[str, object], *, revision: str | None = None,
-    cache: str | None = None, weights_id: str = "", since_ns: int | None = None,
+    model: "str | Weights",
+    computed: Mapping[str, object],
+    *,
+    revision: str | None = None,
+    cache: str | None = None,
+    weights_id: str = "",
+    since_ns: int | None = None,
     where: str = "weights",
-) -> str:  # fmt: skip
+) -> str:
     """One line that two programs share exactly when KV of one is KV of the other: the digest of
     the model's weights, and all in `computed`, by name. `model`: a folder, a file or a Hub's name
     (at `revision`, in the folder `cache`), or what was read of it before. `weights_id` stands for
@@ -98,14 +105,21 @@ def identity_of(
         weights = model.digest[:32]
     elif weights_id:
         weights = f"called {weights_id}"
-        log.warning("the weights of %s are called %r, as set: their files are not looked at",
-                    model, weights_id)  # fmt: skip
+        log.warning(
+            "the weights of %s are called %r, as set: their files are not looked at",
+            model,
+            weights_id,
+        )
     else:
         found = digest_of(files_of(model, revision, cache), where)
         log.warning("KV is of the weights %s (%s: %s)", found.digest[:16], model, found.cost())
         if since_ns is not None and found.changed_ns(blobs=False) >= since_ns:
-            raise BadInput(f"weights of {model} changed after this program began, which may have "
-                           "loaded others", where, "start it again")  # fmt: skip
+            raise BadInput(
+                f"weights of {model} changed after this program began, which may have "
+                "loaded others",
+                where,
+                "start it again",
+            )
         weights = found.digest[:32]
     return "; ".join([f"weights {weights}", *(f"{name} {one}" for name, one in computed.items())])
 
@@ -114,8 +128,11 @@ def digest_of(files: Sequence[Path], where: str = "weights") -> Weights:
     """The digest of these files' bytes, in whatever order and under whatever names they are.
     BadInput: there are none, or they change while they are read."""
     if not any(_matches(path.name, WEIGHTS) for path in files):
-        raise BadInput("no files of weights were found, so that nothing says what KV is of", where,
-                       'set "weights_id" to a text that changes whenever they do')  # fmt: skip
+        raise BadInput(
+            "no files of weights were found, so that nothing says what KV is of",
+            where,
+            'set "weights_id" to a text that changes whenever they do',
+        )
     since_s, read = time.monotonic(), 0
     with _locked(_cache(), files) as cache:
         found = [_file(path, cache, where) for path in files]
@@ -185,8 +202,12 @@ class Adapters:
             why = str(error)
         if why:
             known = None
-            log.warning("requests with the adapter %s are computed without the tier until the "
-                        "engine is started again: %s", path, why)  # fmt: skip
+            log.warning(
+                "requests with the adapter %s are computed without the tier until the "
+                "engine is started again: %s",
+                path,
+                why,
+            )
         self._known[number] = (path, known)
         return known
 
@@ -208,8 +229,11 @@ def _snapshot(model: str, revision: str | None, cache: str | None) -> Path | Non
 
 def _listed(folder: Path) -> list[Path]:
     with os.scandir(folder) as found:
-        return sorted(Path(one.path) for one in found
-                      if _matches(one.name, WEIGHTS + BESIDE) and one.is_file())  # fmt: skip
+        return sorted(
+            Path(one.path)
+            for one in found
+            if _matches(one.name, WEIGHTS + BESIDE) and one.is_file()
+        )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -18,10 +18,14 @@ from offstage.bindings.errors import BadInput, Unreachable
 __all__ = ["Line", "why_silent"]
 
 EVENTS = (
-    zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)  # fmt: skip
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 class Line:
@@ -55,19 +59,30 @@ class Line:
 def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
     """The reason for no answer to the first request; `curve_dir` "" without CURVE."""
     if zmq.EVENT_HANDSHAKE_FAILED_AUTH in seen:
-        return BadInput("the daemon does not know this client's key", endpoint,
-                        "on its machine: offstage keys add DIR client.key, with "
-                        f"{curve_dir}/client.key")  # fmt: skip
+        return BadInput(
+            "the daemon does not know this client's key",
+            endpoint,
+            f"on its machine: offstage keys add DIR client.key, with {curve_dir}/client.key",
+        )
     if zmq.EVENT_CONNECTED not in seen:
         return _not_there(endpoint)
     if zmq.EVENT_HANDSHAKE_SUCCEEDED in seen:
-        return Unreachable("no daemon answers: it takes connections and is held up", endpoint,
-                           "see its log, or give it time")  # fmt: skip
+        return Unreachable(
+            "no daemon answers: it takes connections and is held up",
+            endpoint,
+            "see its log, or give it time",
+        )
     if not curve_dir:
-        return BadInput("no daemon answers without a key there: it may want CURVE", endpoint,
-                        "give --curve-dir with server.key and client.key_secret")  # fmt: skip
-    return BadInput("the daemon's key is another one, or it takes no CURVE", endpoint,
-                    f"copy the daemon's server.key to {curve_dir} again")  # fmt: skip
+        return BadInput(
+            "no daemon answers without a key there: it may want CURVE",
+            endpoint,
+            "give --curve-dir with server.key and client.key_secret",
+        )
+    return BadInput(
+        "the daemon's key is another one, or it takes no CURVE",
+        endpoint,
+        f"copy the daemon's server.key to {curve_dir} again",
+    )
 
 
 def _not_there(endpoint: str) -> BadInput:
@@ -79,24 +94,35 @@ def _not_there(endpoint: str) -> BadInput:
             socket.getaddrinfo(name.strip("[]"), port)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            return Unreachable(f"cannot resolve {name!r} ({reason})", endpoint,
-                               "correct the name, or write the address")  # fmt: skip
+            return Unreachable(
+                f"cannot resolve {name!r} ({reason})",
+                endpoint,
+                "correct the name, or write the address",
+            )
     if kind == "ipc" and not rest.startswith("@"):
         path = Path(rest)
         try:
             owner = path.stat().st_uid
             if not os.access(path, os.W_OK):
-                return BadInput(f"the daemon there is of {_user(owner)}, and {_user(os.getuid())} "
-                                "may not use its socket", endpoint,
-                                "run as that user, or start a daemon of your own")  # fmt: skip
+                return BadInput(
+                    f"the daemon there is of {_user(owner)}, and {_user(os.getuid())} "
+                    "may not use its socket",
+                    endpoint,
+                    "run as that user, or start a daemon of your own",
+                )
         except PermissionError:
-            return BadInput(f"{_user(os.getuid())} may not look into the folder of its socket",
-                            endpoint, "run as the daemon's user, or start one of your own",
-                            )  # fmt: skip
+            return BadInput(
+                f"{_user(os.getuid())} may not look into the folder of its socket",
+                endpoint,
+                "run as the daemon's user, or start one of your own",
+            )
         except OSError:
             pass
-    return Unreachable("no daemon answers: nothing listens there", endpoint,
-                       "start one with `offstage dpu serve --config FILE`")  # fmt: skip
+    return Unreachable(
+        "no daemon answers: nothing listens there",
+        endpoint,
+        "start one with `offstage dpu serve --config FILE`",
+    )
 
 
 def _user(number: int) -> str:

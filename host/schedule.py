@@ -57,9 +57,14 @@ def scores(matched: I64, total: I64, ahead: I64, weight: float) -> NDArray[np.fl
 
 
 def begin_next(
-    rule: Rule, matched: I64, total: I64, passed: I64, ahead: I64, room: NDArray[np.bool_],
+    rule: Rule,
+    matched: I64,
+    total: I64,
+    passed: I64,
+    ahead: I64,
+    room: NDArray[np.bool_],
     turn: int,
-) -> Begin | None:  # fmt: skip
+) -> Begin | None:
     """Who is next, or None where nobody waits or no host has room.
 
     `matched` `[requests, hosts]`, `total` and `passed` (how often it was passed over) `[requests]`,

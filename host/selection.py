@@ -207,9 +207,9 @@ class Mass:
         count, (kv_heads, _, head_dim) = self._rows.count, self._shape
         grouped = query.reshape(self._shape) * np.float32(head_dim**-0.5)
         keys = self._keys(slice(0, count))
-        logits = np.stack([
-            (keys[:, head] @ grouped[head].T).transpose(2, 0, 1) for head in range(kv_heads)
-        ])  # [kv_heads, group, blocks, tokens]
+        logits = np.stack(
+            [(keys[:, head] @ grouped[head].T).transpose(2, 0, 1) for head in range(kv_heads)]
+        )  # [kv_heads, group, blocks, tokens]
         absent = np.arange(self._tokens) >= self._rows.tokens[:count, None]
         logits[:, :, absent] = -np.inf
         weights = np.exp(logits - logits.max(axis=(2, 3), keepdims=True))
@@ -225,8 +225,11 @@ class Mass:
 
 
 SELECTORS: dict[str, type[Quest] | type[MeanKey] | type[Mass]] = {
-    "quest": Quest, "quest8": Quest8, "mean_key": MeanKey, "mass": Mass,
-}  # fmt: skip
+    "quest": Quest,
+    "quest8": Quest8,
+    "mean_key": MeanKey,
+    "mass": Mass,
+}
 
 
 class MakeSelector(Protocol):

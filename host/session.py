@@ -58,9 +58,7 @@ class Context:
 
     def fork(self) -> "Context":
         """A context that may grow without changing this one."""
-        return Context(
-            list(self.identities), self.checksums.copy(), copy.deepcopy(self.selectors)
-        )
+        return Context(list(self.identities), self.checksums.copy(), copy.deepcopy(self.selectors))
 
 
 @dataclass(slots=True)
@@ -83,9 +81,7 @@ class HostSession:
         """Blocks of one layer, the one being filled included."""
         return geometry.block_count(self.length_tokens)
 
-    def token_counts(
-        self, geometry: KvGeometry, ordinals: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
+    def token_counts(self, geometry: KvGeometry, ordinals: NDArray[np.int32]) -> NDArray[np.int32]:
         """Tokens in each of the blocks: full, but for the last."""
         left = self.length_tokens - ordinals.astype(np.int64) * geometry.block_tokens
         return np.minimum(left, geometry.block_tokens).astype(np.int32)

@@ -20,9 +20,7 @@ __all__ = ["SyntheticKv"]
 class SyntheticKv:
     """KV bytes and queries of one model. `processes`: the score process of each layer."""
 
-    def __init__(
-        self, seed: int, geometry: KvGeometry, processes: Sequence[ProcessParams]
-    ) -> None:
+    def __init__(self, seed: int, geometry: KvGeometry, processes: Sequence[ProcessParams]) -> None:
         assert len(processes) == geometry.layer_count, "one process per layer"
         self.geometry = geometry
         self._seed = seed

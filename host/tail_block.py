@@ -36,9 +36,7 @@ class NewToken:
 class TailBlock:
     """Writes a session's new tokens, and its full blocks to the tier."""
 
-    def __init__(
-        self, control: Sessions, decoder: Decoder, identity: Callable[[int], int]
-    ) -> None:
+    def __init__(self, control: Sessions, decoder: Decoder, identity: Callable[[int], int]) -> None:
         self._control = control
         self._decoder = decoder
         self._identity = identity
@@ -110,9 +108,7 @@ class TailBlock:
         return self._decoder.clock.now_ns() - begun_ns
 
 
-def write_tokens(
-    pool: HbmPool, batch: Sequence[tuple[HostSession, TailBlock]], layer: int
-) -> None:
+def write_tokens(pool: HbmPool, batch: Sequence[tuple[HostSession, TailBlock]], layer: int) -> None:
     """Write every session's newest token of one layer into the pool, in one call."""
     new = [tail_block.newest_token(session, layer) for session, tail_block in batch]
     indices = np.array([token.index for token in new], np.int32)

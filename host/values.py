@@ -17,8 +17,11 @@ WIDTHS: dict[ValueType, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "floa
 """Bytes of one number."""
 
 _NUMPY: dict[ValueType, Any] = {
-    "float16": np.float16, "bfloat16": np.uint16, "float32": np.float32, "float8_e4m3fn": np.uint8,
-}  # fmt: skip
+    "float16": np.float16,
+    "bfloat16": np.uint16,
+    "float32": np.float32,
+    "float8_e4m3fn": np.uint8,
+}
 
 
 def stored(content: npt.NDArray[np.uint8], value_type: ValueType) -> npt.NDArray[Any]:

@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Results", "connect", "load", "run"]
 
-SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k",
-           "bandwidth_bytes_per_s", "device")  # fmt: skip
+SETTING = (
+    "workload",
+    "policy",
+    "eviction",
+    "buffer_over_k",
+    "hbm_pool_over_k",
+    "bandwidth_bytes_per_s",
+    "device",
+)
 
 
 def run(
@@ -68,9 +75,13 @@ def run(
     chosen = dict(changes or {}) | ({"seeds": list(seeds)} if seeds else {})
     experiment = plan(find(str(spec)), chosen, sweep=sweep)
     compute(
-        experiment, folder / "parts", shown, jobs=jobs or default_jobs(), cluster=cluster,
+        experiment,
+        folder / "parts",
+        shown,
+        jobs=jobs or default_jobs(),
+        cluster=cluster,
         stop_at_failure=not sweep,
-    )  # fmt: skip
+    )
     write_results(finish(experiment, folder / "parts", folder, shown), folder)
     return load(folder)
 
@@ -100,9 +111,13 @@ def connect(
     where = find(endpoint, curve_dir=curve_dir)
     own = where.operator_secret if tenant == "operator" else where.secret
     return Control(
-        where.endpoint, name="notebook", tenant=tenant, secret=own if secret is None else secret,
-        runtime_dir=where.runtime_dir, curve_dir=where.curve_dir,
-    )  # fmt: skip
+        where.endpoint,
+        name="notebook",
+        tenant=tenant,
+        secret=own if secret is None else secret,
+        runtime_dir=where.runtime_dir,
+        curve_dir=where.curve_dir,
+    )
 
 
 class Results:
@@ -164,11 +179,13 @@ class Results:
         if not wanted:
             known = ", ".join(sorted({side.info.policy for side in second}))
             raise BadInput(f"no point of policy {policy!r}", str(self.folder), f"it has: {known}")
-        return Comparison([
-            row
-            for one, two in pairs(first, wanted, against)
-            for row in difference(one, two, figures)
-        ])  # fmt: skip
+        return Comparison(
+            [
+                row
+                for one, two in pairs(first, wanted, against)
+                for row in difference(one, two, figures)
+            ]
+        )
 
     def save_figures(self, folder: str | Path) -> dict[str, Path]:
         """Every figure of the report as SVG, PDF and PNG at the size of a paper; their paths by

@@ -26,9 +26,14 @@ MAY_IMPORT = {
 # Memory that both ends of a port see: how it is made, found, and copied out of. And what the two
 # ends of one fabric are made of.
 SHARED_HEADERS = {
-    "region/shared.h", "port/local.h", "port/verbs_blob.h", "port/verbs_link.h", "nixl/agent.h",
-    "nixl/link.h", "nixl/message.h",
-}  # fmt: skip
+    "region/shared.h",
+    "port/local.h",
+    "port/verbs_blob.h",
+    "port/verbs_link.h",
+    "nixl/agent.h",
+    "nixl/link.h",
+    "nixl/message.h",
+}
 # Inside testbeds: each room may import those that stand before it on the list, and itself.
 ROOMS = (
     ("progress", "machine", "doctor", "plan.prices"),
@@ -281,8 +286,11 @@ def test_every_module_is_reached() -> None:
     for path in MODULES:
         tree = parsed(path)
         said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        texts = [node.value for node in ast.walk(tree) if node not in said
-                 and isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+        texts = [
+            node.value
+            for node in ast.walk(tree)
+            if node not in said and isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
         found = {name for text in texts for name in re.findall(r"offstage(?:\.\w+)+", text)}
         found |= {name for _, name in imports(path)}
         found |= {name.rpartition(".")[0] for _, name in imports(path)}
@@ -290,8 +298,7 @@ def test_every_module_is_reached() -> None:
     dead = [
         module_name(path)
         for path in MODULES
-        if path.name not in ("__init__.py", "__main__.py")
-        and module_name(path) not in reached
+        if path.name not in ("__init__.py", "__main__.py") and module_name(path) not in reached
     ]
     assert not dead, "\n".join(dead)
 

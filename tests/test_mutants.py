@@ -15,8 +15,14 @@ ROWS_MIN = 60
 
 
 def row(**changes: str) -> mutants.Mutant:
-    fields = {"id": "host-one", "file": "a.py", "old": "x = 1", "new": "x = 2",
-              "test": "tests/test_a.py", "why": "it would be wrong"}  # fmt: skip
+    fields = {
+        "id": "host-one",
+        "file": "a.py",
+        "old": "x = 1",
+        "new": "x = 2",
+        "test": "tests/test_a.py",
+        "why": "it would be wrong",
+    }
     return mutants.Mutant(**{**fields, **changes})
 
 

@@ -34,9 +34,11 @@ def test_no_page_that_tells_of_a_measurement_is_missing() -> None:
     pages = {
         page
         for page in (ROOT / "docs").rglob("*.md")
-        if MEASURED.search(page.read_text(encoding="utf-8")) and page != PAGE
-        and page.parent.name != "decisions" and page.name != "cli.md"
-    }  # fmt: skip
+        if MEASURED.search(page.read_text(encoding="utf-8"))
+        and page != PAGE
+        and page.parent.name != "decisions"
+        and page.name != "cli.md"
+    }
     assert pages, "the pattern finds no page"
     assert sorted(str(page) for page in pages - targets()) == []
 

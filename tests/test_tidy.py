@@ -63,9 +63,29 @@ FROM_THE_INDEX = re.compile(
     r"|\b(?:dependencies|requires)\b\s*=\s*\[[^\]]*[\"']offstage[\"']",
     re.IGNORECASE,
 )
-TEXTS = (".py", ".md", ".toml", ".ipynb", ".sh", ".txt", ".yml", ".yaml", ".cfg", ".service",
-         ".c", ".h", ".cff", ".json", ".jsonl", ".html", ".js", ".svg", ".conf", ".in",
-         "")  # fmt: skip
+TEXTS = (
+    ".py",
+    ".md",
+    ".toml",
+    ".ipynb",
+    ".sh",
+    ".txt",
+    ".yml",
+    ".yaml",
+    ".cfg",
+    ".service",
+    ".c",
+    ".h",
+    ".cff",
+    ".json",
+    ".jsonl",
+    ".html",
+    ".js",
+    ".svg",
+    ".conf",
+    ".in",
+    "",
+)
 
 
 def files(*suffixes: str) -> list[Path]:
@@ -343,23 +363,40 @@ def test_nobody_is_told_to_install_a_stranger() -> None:
     assert not found, "say `pip install '.[extra]'` from a checkout, or a wheel's file"
 
 
-@pytest.mark.parametrize("said", [
-    "pip install offstage", "pip install -U 'offstage[vllm]'", "pip3 install Offstage==0.1",
-    "uv pip install offstage", "uv add offstage", "pipx install offstage", "uvx offstage demo",
-    "%pip install -q offstage", "pip install offstage # now", "match='offstage\\[host\\]'",
-    'dependencies = ["numpy",\n "offstage"]', 'requires = ["offstage"]', 'gpu = ["offstage>=0.1"]',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        "pip install offstage",
+        "pip install -U 'offstage[vllm]'",
+        "pip3 install Offstage==0.1",
+        "uv pip install offstage",
+        "uv add offstage",
+        "pipx install offstage",
+        "uvx offstage demo",
+        "%pip install -q offstage",
+        "pip install offstage # now",
+        "match='offstage\\[host\\]'",
+        'dependencies = ["numpy",\n "offstage"]',
+        'requires = ["offstage"]',
+        'gpu = ["offstage>=0.1"]',
+    ],
+)
 def test_what_names_the_stranger_is_seen(said: str) -> None:
     """Does the search find each form in which it can be said?"""
     assert FROM_THE_INDEX.search(said)
 
 
-@pytest.mark.parametrize("said", [
-    "pip install '.[vllm]'   # in a checkout of Offstage",
-    "pip install docs/examples/policy-rising",
-    'pip install "./dist/offstage-0.1.0-cp311-abi3-linux_x86_64.whl[vllm]"', "offstage demo",
-    "pip wheel --no-deps -w dist . && offstage --help", 'requires = ["offstage-kv"]',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "said",
+    [
+        "pip install '.[vllm]'   # in a checkout of Offstage",
+        "pip install docs/examples/policy-rising",
+        'pip install "./dist/offstage-0.1.0-cp311-abi3-linux_x86_64.whl[vllm]"',
+        "offstage demo",
+        "pip wheel --no-deps -w dist . && offstage --help",
+        'requires = ["offstage-kv"]',
+    ],
+)
 def test_a_checkout_and_a_file_are_let_by(said: str) -> None:
     """And does it leave alone what is right?"""
     assert not FROM_THE_INDEX.search(said)

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FP8", "Errors", "Fp8", "errors", "from_fp8", "int4_lossy", "to_bfloat16_lossy",
-           "to_fp8_lossy"]  # fmt: skip
+__all__ = [
+    "FP8",
+    "Errors",
+    "Fp8",
+    "errors",
+    "from_fp8",
+    "int4_lossy",
+    "to_bfloat16_lossy",
+    "to_fp8_lossy",
+]
 
 Floats = npt.NDArray[np.float32]
 

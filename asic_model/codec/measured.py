@@ -79,9 +79,10 @@ def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Rati
         if (row.origin, row.form, row.dtype, row.half) == wanted:
             return row
     raise BadInput(
-        f"no ratio of {' '.join(wanted)} was measured", str(TABLE),
+        f"no ratio of {' '.join(wanted)} was measured",
+        str(TABLE),
         "measure it with `offstage bench codec --table`, or give the preset one of its own",
-    )  # fmt: skip
+    )
 
 
 def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:

@@ -179,8 +179,12 @@ def _between(low: float, high: float, share: float) -> float:
 
 def mean_ps(row: Load) -> float:
     """The mean of what is drawn from a row: straight lines between its quantiles."""
-    steps = ((row.min_ps, row.p50_ps, 0.5), (row.p50_ps, row.p90_ps, 0.4),
-             (row.p90_ps, row.p99_ps, 0.09), (row.p99_ps, row.max_ps, 0.01))  # fmt: skip
+    steps = (
+        (row.min_ps, row.p50_ps, 0.5),
+        (row.p50_ps, row.p90_ps, 0.4),
+        (row.p90_ps, row.p99_ps, 0.09),
+        (row.p99_ps, row.max_ps, 0.01),
+    )
     return sum((low + high) / 2 * share for low, high, share in steps)
 
 

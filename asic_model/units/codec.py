@@ -42,8 +42,17 @@ def codec_lanes(codec: Codec) -> tuple[Unit, ...]:
     """Decoding and encoding."""
     shared: dict[str, Any] = {"servers": codec.lanes.whole, "queue_max": codec.queue.whole}
     return (
-        Unit("decode", queue="priority", mib_ps=per_mib_ps(codec.decode_rate.base),
-             latency_ps=codec.decode_latency.whole, **shared),
-        Unit("encode", mib_ps=per_mib_ps(codec.encode_rate.base),
-             latency_ps=codec.encode_latency.whole, **shared),
-    )  # fmt: skip
+        Unit(
+            "decode",
+            queue="priority",
+            mib_ps=per_mib_ps(codec.decode_rate.base),
+            latency_ps=codec.decode_latency.whole,
+            **shared,
+        ),
+        Unit(
+            "encode",
+            mib_ps=per_mib_ps(codec.encode_rate.base),
+            latency_ps=codec.encode_latency.whole,
+            **shared,
+        ),
+    )

@@ -22,18 +22,24 @@ def reactors(cores: Cores) -> tuple[Unit, ...]:
     rest = max(1, cores.cores.whole - cores.reactors.whole)
     return (
         Unit("reactor", queue="priority", servers=cores.reactors.whole),
-        Unit("codec_core", queue="priority", servers=rest,
-             mib_ps=per_mib_ps(cores.codec_rate.base)),
-    )  # fmt: skip
+        Unit(
+            "codec_core", queue="priority", servers=rest, mib_ps=per_mib_ps(cores.codec_rate.base)
+        ),
+    )
 
 
 def decide(cores: Cores) -> tuple[Stage, ...]:
     """A command with its demands, then its scores."""
     return (
-        Stage("reactor", bytes_permille=0, items="blocks", fixed_ps=cores.command.whole,
-              item_ps=cores.demand.whole),
+        Stage(
+            "reactor",
+            bytes_permille=0,
+            items="blocks",
+            fixed_ps=cores.command.whole,
+            item_ps=cores.demand.whole,
+        ),
         Stage("reactor", bytes_permille=0, items="scores", item_ps=cores.score.whole),
-    )  # fmt: skip
+    )
 
 
 def submit(cores: Cores) -> Stage:

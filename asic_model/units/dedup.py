@@ -33,6 +33,11 @@ def hash_pipelines(dedup: Dedup, spill: Memory) -> tuple[Unit, ...]:
     """All pipelines behind one queue."""
     again_ps = round(collision_share(dedup) * spill.latency.base)
     return (
-        Unit("hash", servers=dedup.instances.whole, queue_max=dedup.queue.whole,
-             mib_ps=per_mib_ps(dedup.rate.base), latency_ps=dedup.latency.whole + again_ps),
-    )  # fmt: skip
+        Unit(
+            "hash",
+            servers=dedup.instances.whole,
+            queue_max=dedup.queue.whole,
+            mib_ps=per_mib_ps(dedup.rate.base),
+            latency_ps=dedup.latency.whole + again_ps,
+        ),
+    )

@@ -21,7 +21,13 @@ def dma_engines(dma: Dma) -> tuple[Unit, ...]:
     """All engines of each direction: to the arena, and out of it. Two queues, so that a full arena
     side never holds up what would empty it."""
     return tuple(
-        Unit(name, queue="priority", servers=dma.engines.whole, queue_max=dma.queue.whole,
-             fixed_ps=dma.setup.whole, mib_ps=per_mib_ps(dma.rate.base))
+        Unit(
+            name,
+            queue="priority",
+            servers=dma.engines.whole,
+            queue_max=dma.queue.whole,
+            fixed_ps=dma.setup.whole,
+            mib_ps=per_mib_ps(dma.rate.base),
+        )
         for name in ("dma_in", "dma_out")
-    )  # fmt: skip
+    )

@@ -33,10 +33,13 @@ def front_end(link: FrontEnd) -> tuple[Unit, ...]:
     """Both directions."""
     rate = _rate(link)
     shared: dict[str, Any] = {
-        "kind": "link", "queue": "priority", "mib_ps": per_mib_ps(rate),
-        "item_ps": per_byte_ps(rate, SCORE_BYTES), "latency_ps": link.latency.whole,
+        "kind": "link",
+        "queue": "priority",
+        "mib_ps": per_mib_ps(rate),
+        "item_ps": per_byte_ps(rate, SCORE_BYTES),
+        "latency_ps": link.latency.whole,
         "in_flight_max": link.credits.whole,
-    }  # fmt: skip
+    }
     # What a host copies out of shared memory itself has no way back: the latency is the command's.
     back: dict[str, Any] = {**shared, "latency_ps": 0} if link.protocol == "memory" else shared
     return Unit("link_in", **shared), Unit("link_out", **back)

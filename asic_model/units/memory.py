@@ -24,18 +24,25 @@ def controller(name: str, memory: Memory) -> Unit:
     """The channels of one memory behind one queue."""
     rate = memory.rate.base * memory.efficiency.base
     plain = Unit(
-        name, queue="priority", servers=memory.channels.whole, queue_max=memory.queue.whole,
-        mib_ps=per_mib_ps(rate), latency_ps=memory.latency.whole,
-    )  # fmt: skip
+        name,
+        queue="priority",
+        servers=memory.channels.whole,
+        queue_max=memory.queue.whole,
+        mib_ps=per_mib_ps(rate),
+        latency_ps=memory.latency.whole,
+    )
     if not memory.device:
         return plain
     table = channel(memory.device)
     paused = table.pause_ps / table.pause_every_ps
     return replace(
-        plain, mib_ps=per_mib_ps(rate / (1 - paused)), pause_every_ps=table.pause_every_ps,
-        pause_ps=table.pause_ps, load_rows=_rows(table, memory.latency.whole),
+        plain,
+        mib_ps=per_mib_ps(rate / (1 - paused)),
+        pause_every_ps=table.pause_every_ps,
+        pause_ps=table.pause_ps,
+        load_rows=_rows(table, memory.latency.whole),
         load_span_ps=LOAD_SPAN_PS,
-    )  # fmt: skip
+    )
 
 
 def _rows(table: Channel, latency_ps: int) -> tuple[Load, ...]:

@@ -46,8 +46,9 @@ def keys_of_block(table: Metadata) -> int:
 
 def update(table: Metadata) -> Stage:
     """All entries of a block that has come."""
-    return Stage("metadata_update", items="blocks", bytes_permille=0, join=True,
-                 keys=keys_of_block(table))  # fmt: skip
+    return Stage(
+        "metadata_update", items="blocks", bytes_permille=0, join=True, keys=keys_of_block(table)
+    )
 
 
 def metadata_table(table: Metadata) -> tuple[Unit, ...]:
@@ -55,10 +56,17 @@ def metadata_table(table: Metadata) -> tuple[Unit, ...]:
     interval_ps = round(table.cycle.base / table.banks.base)
     return (
         Unit("metadata_update", item_ps=interval_ps, latency_ps=table.latency.whole),
-        Unit("metadata", kind="tags", set_count=set_count(table), way_count=table.ways.whole,
-             queue_max=table.queue.whole, fixed_ps=interval_ps, item_ps=interval_ps,
-             latency_ps=table.latency.whole),
-    )  # fmt: skip
+        Unit(
+            "metadata",
+            kind="tags",
+            set_count=set_count(table),
+            way_count=table.ways.whole,
+            queue_max=table.queue.whole,
+            fixed_ps=interval_ps,
+            item_ps=interval_ps,
+            latency_ps=table.latency.whole,
+        ),
+    )
 
 
 def look_up(table: Metadata, spill: str, memory: Memory, found: str) -> tuple[Stage, ...]:
@@ -66,8 +74,19 @@ def look_up(table: Metadata, spill: str, memory: Memory, found: str) -> tuple[St
     memory. The route goes on at the stage labelled `found`."""
     set_bytes = table.entry.base * table.ways.base
     return (
-        Stage("metadata", items="blocks", keys=keys_of_block(table), bytes_permille=0, next=found,
-              miss=f"{found}_spilled"),
-        Stage(spill, label=f"{found}_spilled", items="missed", bytes_permille=0,
-              item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, set_bytes)),
-    )  # fmt: skip
+        Stage(
+            "metadata",
+            items="blocks",
+            keys=keys_of_block(table),
+            bytes_permille=0,
+            next=found,
+            miss=f"{found}_spilled",
+        ),
+        Stage(
+            spill,
+            label=f"{found}_spilled",
+            items="missed",
+            bytes_permille=0,
+            item_ps=per_byte_ps(memory.rate.base * memory.efficiency.base, set_bytes),
+        ),
+    )

@@ -44,14 +44,22 @@ def medium(preset: Preset, name: str = "") -> Unit:
     name = name or nvme.drive
     if name == "disk" and disk is not None:
         depth = disk.depth.whole
-        return Unit("drive", queue="priority", servers=depth, in_flight_max=depth,
-                    queue_max=waiting, load_rows=(_services(disk),), load_span_ps=LOAD_SPAN_PS,
-                    draw_span_ps=disk.together.whole)  # fmt: skip
+        return Unit(
+            "drive",
+            queue="priority",
+            servers=depth,
+            in_flight_max=depth,
+            queue_max=waiting,
+            load_rows=(_services(disk),),
+            load_span_ps=LOAD_SPAN_PS,
+            draw_span_ps=disk.together.whole,
+        )
     count = nvme.drives.whole
     drive = striped(drive_preset(name).params, count)
     depth = min(drive["queue_depth_max"], nvme.queue.whole * count)
-    return Unit("drive", kind="drive", queue="priority", queue_max=waiting, in_flight_max=depth,
-                drive=drive)  # fmt: skip
+    return Unit(
+        "drive", kind="drive", queue="priority", queue_max=waiting, in_flight_max=depth, drive=drive
+    )
 
 
 def _services(disk: Disk) -> Load:
@@ -68,9 +76,16 @@ def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
     """Commands, the drives, completions."""
     nvme = preset.nvme
     return (
-        Unit("nvme_command", queue="priority", queue_max=WAITING[preset.kind],
-             fixed_ps=nvme.command.whole),
+        Unit(
+            "nvme_command",
+            queue="priority",
+            queue_max=WAITING[preset.kind],
+            fixed_ps=nvme.command.whole,
+        ),
         medium(preset, drive),
-        Unit("nvme_done", queue_max=nvme.queue.whole * nvme.drives.whole,
-             fixed_ps=nvme.completion.whole),
-    )  # fmt: skip
+        Unit(
+            "nvme_done",
+            queue_max=nvme.queue.whole * nvme.drives.whole,
+            fixed_ps=nvme.completion.whole,
+        ),
+    )

@@ -33,12 +33,21 @@ def arbiter(qos: Qos, weights: Sequence[int]) -> tuple[Unit, ...]:
     """The arbiter of reads and writes, for tenants by their weights."""
     queue, quantum = qos.queue.whole, qos.quantum.whole
     config = QosConfig(
-        quantum_bytes=quantum, session_count=qos.sessions.whole, queue_max=queue,
+        quantum_bytes=quantum,
+        session_count=qos.sessions.whole,
+        queue_max=queue,
         session_max=max(1, round(queue * qos.session_share.base)),
         session_quantum_bytes=round(quantum * qos.session_rounds.base),
-    )  # fmt: skip
+    )
     return (
-        Unit("qos", queue="qos", queue_max=queue * len(weights), fixed_ps=qos.interval.whole,
-             latency_ps=qos.latency.whole, in_flight_max=1, qos=config,
-             tenants=tuple(TenantShare(weight) for weight in weights)),
-    )  # fmt: skip
+        Unit(
+            "qos",
+            queue="qos",
+            queue_max=queue * len(weights),
+            fixed_ps=qos.interval.whole,
+            latency_ps=qos.latency.whole,
+            in_flight_max=1,
+            qos=config,
+            tenants=tuple(TenantShare(weight) for weight in weights),
+        ),
+    )

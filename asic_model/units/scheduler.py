@@ -22,15 +22,25 @@ __all__ = ["decide", "scheduler_pipeline"]
 def scheduler_pipeline(scheduler: Scheduler) -> tuple[Unit, ...]:
     """One pipeline for all tenants."""
     return (
-        Unit("scheduler", queue="priority", queue_max=scheduler.queue.whole,
-             latency_ps=scheduler.latency.whole),
-    )  # fmt: skip
+        Unit(
+            "scheduler",
+            queue="priority",
+            queue_max=scheduler.queue.whole,
+            latency_ps=scheduler.latency.whole,
+        ),
+    )
 
 
 def decide(scheduler: Scheduler, label: str) -> tuple[Stage, ...]:
     """A command with its demands, then its scores."""
     return (
-        Stage("scheduler", label=label, bytes_permille=0, items="blocks",
-              fixed_ps=scheduler.command.whole, item_ps=scheduler.demand.whole),
+        Stage(
+            "scheduler",
+            label=label,
+            bytes_permille=0,
+            items="blocks",
+            fixed_ps=scheduler.command.whole,
+            item_ps=scheduler.demand.whole,
+        ),
         Stage("scheduler", bytes_permille=0, items="scores", item_ps=scheduler.score.whole),
-    )  # fmt: skip
+    )

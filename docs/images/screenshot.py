@@ -18,12 +18,20 @@ def chromium(page: Path, width: int, height: int, scheme: str, *more: str) -> st
     """Opens the page with Chromium; returns stdout and stderr, which carries its console."""
     with tempfile.TemporaryDirectory() as profile:
         command = [
-            "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-            "--disable-dev-shm-usage", "--no-first-run", "--enable-logging=stderr",
-            f"--user-data-dir={profile}", f"--window-size={width},{height}",
-            f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", *more,
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--enable-logging=stderr",
+            f"--user-data-dir={profile}",
+            f"--window-size={width},{height}",
+            f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}",
+            *more,
             page.resolve().as_uri(),
-        ]  # fmt: skip
+        ]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
         )

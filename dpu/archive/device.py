@@ -60,11 +60,17 @@ def check_archive(config: Config, log: Log) -> Bucket:
     there, a prefix that is none. A server that does not answer is waited for meanwhile."""
     archive, where = config.archive, config.file or "archive.bucket"
     prefix = archive.prefix
-    if prefix.startswith("/") or prefix.endswith("/") or len(prefix.encode()) > 256 or any(
-        not one.isprintable() for one in prefix
-    ):  # fmt: skip
-        raise BadInput(f"archive.prefix {prefix!r} is no folder of a bucket", where,
-                       "write one such as offstage/cluster-1")  # fmt: skip
+    if (
+        prefix.startswith("/")
+        or prefix.endswith("/")
+        or len(prefix.encode()) > 256
+        or any(not one.isprintable() for one in prefix)
+    ):
+        raise BadInput(
+            f"archive.prefix {prefix!r} is no folder of a bucket",
+            where,
+            "write one such as offstage/cluster-1",
+        )
     bucket = Bucket(archive, where)
     away = bucket.check()
     if away:
@@ -76,9 +82,14 @@ class ArchivedDevice:
     """As the device, which it takes over, and what it has no name for is the device's own."""
 
     def __init__(
-        self, device: Any, config: Config, derived: Derived, runtime_dir: Path, log: Log,
+        self,
+        device: Any,
+        config: Config,
+        derived: Derived,
+        runtime_dir: Path,
+        log: Log,
         bucket: Bucket,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Of an open device that was given `archive.connections` x PLACES places."""
         self._device, self._config, self._bucket, self._log = device, config, bucket, log
         self._names = [tenant.name for tenant in config.tenants]
@@ -89,8 +100,9 @@ class ArchivedDevice:
         self.wanted: list[Wanted] = []
         """Of the request that is being answered."""
         arena = config.arena
-        self.shape = Shape(arena.payload_bytes, arena.layers, arena.block_tokens,
-                           config.store.codec)  # fmt: skip
+        self.shape = Shape(
+            arena.payload_bytes, arena.layers, arena.block_tokens, config.store.codec
+        )
         self.state = State(config.archive.queue, group_of(config), arena.layers)
         base = Path(secrets_beside(config.storage) or runtime_dir / "memory")
         journal = base.with_name(f"{base.name}.archive")
@@ -114,10 +126,13 @@ class ArchivedDevice:
         self._tenants.append(Tenant(index, folder, object_key(secret)))
         if len(self._tenants) == len(self._names):
             self._looking = Places(self._device, 0, 0, 0)
-            self.workers.start(self._tenants, [
-                Places(self._device, i * PLACES, PLACES, self.shape.payload_bytes)
-                for i in range(self._config.archive.connections)
-            ])  # fmt: skip
+            self.workers.start(
+                self._tenants,
+                [
+                    Places(self._device, i * PLACES, PLACES, self.shape.payload_bytes)
+                    for i in range(self._config.archive.connections)
+                ],
+            )
         return index
 
     def attach(self, tenant: int, fabric: str) -> tuple[int, Any]:
@@ -262,12 +277,20 @@ class ArchivedDevice:
         with self.state.lock:
             waiting = len(self.state.uploads) + len(self.state.active)
         seconds, chunks = self.state.pace()
-        pace = {"seconds": seconds, "tokens": chunks * self._config.arena.block_tokens,
-                "at_once": self._config.archive.connections}  # fmt: skip
-        return {**self._device.status(), "archive": {
-            "away": int(self.workers.away), "uploads_waiting": waiting,
-            "deletes_waiting": self.workers.deletes_waiting, "pace": pace,
-        }}  # fmt: skip
+        pace = {
+            "seconds": seconds,
+            "tokens": chunks * self._config.arena.block_tokens,
+            "at_once": self._config.archive.connections,
+        }
+        return {
+            **self._device.status(),
+            "archive": {
+                "away": int(self.workers.away),
+                "uploads_waiting": waiting,
+                "deletes_waiting": self.workers.deletes_waiting,
+                "pace": pace,
+            },
+        }
 
     def close(self, drain: bool) -> None:
         """The archive first: it uses the device."""

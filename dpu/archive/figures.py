@@ -13,14 +13,18 @@ TENANT = {
     "archive_bytes_down": ("archive_down_bytes", "that came back"),
     "archive_chunks_up": ("archive_up_chunks", "chunks sent to the bucket"),
     "archive_chunks_down": ("archive_down_chunks", "chunks that came back"),
-    "archive_chunks_left": ("archive_left_chunks", "chunks that were named and not brought back: "
-                            "fewer tokens than return_tokens_min"),
+    "archive_chunks_left": (
+        "archive_left_chunks",
+        "chunks that were named and not brought back: fewer tokens than return_tokens_min",
+    ),
     "archive_objects_deleted": ("archive_deleted_objects", "deleted from the bucket"),
     "archive_errors": ("archive_errors", "calls that failed"),
     "archive_damaged": ("archive_damaged_objects", "reads of objects that failed their check"),
-    "archive_dropped": ("archive_dropped_chunks", "chunks that did not go up: the queue was full, "
-                        "or the server answered errors"),
-}  # fmt: skip
+    "archive_dropped": (
+        "archive_dropped_chunks",
+        "chunks that did not go up: the queue was full, or the server answered errors",
+    ),
+}
 GAUGES = {
     "away": ("archive_away", "1 while the server is left alone"),
     "uploads_waiting": ("archive_uploads_waiting", "objects that wait to go up"),
@@ -39,8 +43,9 @@ def archive_metrics(
             for name, figures in having.items():
                 counter.add_metric([name], figures[field])
             yield counter
-        gauge: Any = GaugeMetricFamily("offstage_archive_chunks", "chunks in the bucket",
-                                       labels=["tenant"])  # fmt: skip
+        gauge: Any = GaugeMetricFamily(
+            "offstage_archive_chunks", "chunks in the bucket", labels=["tenant"]
+        )
         for name, figures in having.items():
             gauge.add_metric([name], figures["archive_chunks"])
         yield gauge

@@ -88,23 +88,30 @@ def pack(
             part = coded if len(coded) < length else part
         entries.append((numbers[store_key], layer, length, len(part)))
         parts.append(part)
-    head = msgspec.msgpack.encode(_Head(
-        shape.payload_bytes, shape.layers, shape.block_tokens, shape.dtype, written_s, list(keys),
-        entries,
-    ))  # fmt: skip
+    head = msgspec.msgpack.encode(
+        _Head(
+            shape.payload_bytes,
+            shape.layers,
+            shape.block_tokens,
+            shape.dtype,
+            written_s,
+            list(keys),
+            entries,
+        )
+    )
     whole = b"".join([MAGIC, struct.pack("<I", len(head)), head, *parts])
     return whole + _sum(key, whole)
 
 
-def unpack(
-    shape: Shape, key: bytes, name: str, data: bytes
-) -> tuple[int, list[Block]]:
+def unpack(shape: Shape, key: bytes, name: str, data: bytes) -> tuple[int, list[Block]]:
     """When it was written (Unix time), and its blocks. Corrupt: another object than its name says,
     of another shape, damaged, or not made under this key."""
     body, head = _head(key, name, data)
     if (head.payload_bytes, head.layers, head.block_tokens) != (
-        shape.payload_bytes, shape.layers, shape.block_tokens
-    ):  # fmt: skip
+        shape.payload_bytes,
+        shape.layers,
+        shape.block_tokens,
+    ):
         raise Corrupt("holds blocks of another shape", name, "give each model its own prefix")
     blocks: list[Block] = []
     at = 0

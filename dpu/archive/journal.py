@@ -111,10 +111,13 @@ def _read(path: Path) -> str:
         text = os.pread(fd, found.st_size, 0).decode("utf-8", errors="replace").rstrip("\0")
     finally:
         os.close(fd)
-    if any(not "+ ".startswith(line[:2]) and not "- ".startswith(line[:2])
-           for line in text.splitlines()):  # fmt: skip
-        raise BadInput("is no journal of deletes", str(path),
-                       "the archive notes deletes there: move it away")  # fmt: skip
+    if any(
+        not "+ ".startswith(line[:2]) and not "- ".startswith(line[:2])
+        for line in text.splitlines()
+    ):
+        raise BadInput(
+            "is no journal of deletes", str(path), "the archive notes deletes there: move it away"
+        )
     return text
 
 

@@ -28,8 +28,9 @@ def send_up(state: State, bucket: Bucket, places: Places, shape: Shape, upload: 
     blocks = _read(places, shape, tenant, upload.keys)
     layers = {key: sum(1 for one, _, _ in blocks if one == key) for key in upload.keys}
     with state.lock:  # what the bucket has of a chunk is not replaced by less
-        had = {key: tenant.layers.get(key, shape.layers) for key in upload.keys
-               if key in tenant.known}  # fmt: skip
+        had = {
+            key: tenant.layers.get(key, shape.layers) for key in upload.keys if key in tenant.known
+        }
     keys = [key for key in upload.keys if layers[key] > had.get(key, 0)]
     blocks = [block for block in blocks if block[0] in keys]
     name = state.sending(upload, keys)

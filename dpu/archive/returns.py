@@ -25,9 +25,12 @@ __all__ = ["Returns", "held_answers", "with_archive"]
 
 
 def with_archive(
-    open_device: Callable[[], DeviceLike], config: Config, derived: Derived, runtime_dir: Path,
+    open_device: Callable[[], DeviceLike],
+    config: Config,
+    derived: Derived,
+    runtime_dir: Path,
     log: Log,
-) -> DeviceLike:  # fmt: skip
+) -> DeviceLike:
     """The device, with an archive where one is configured; the bucket is tried first. BadInput."""
     if not config.archive.bucket:
         return open_device()
@@ -103,9 +106,10 @@ class Returns(Deletes):
             found = {
                 key: count
                 for one in held.wanted
-                for key, count in zip(one.keys, self._archived.look(one.tenant, one.keys),
-                                      strict=True)
-            }  # fmt: skip
+                for key, count in zip(
+                    one.keys, self._archived.look(one.tenant, one.keys), strict=True
+                )
+            }
         except OffstageError:
             return  # the reactor ends: what was said first holds
         if isinstance(held.reply, p.Appended):

@@ -35,8 +35,15 @@ REFUSED = {
     "InvalidBucketName": "no server has a bucket of that name",
     "404": "there is no such bucket",
 }
-FULL = ("QuotaExceeded", "InsufficientStorage", "InsufficientCapacity", "XMinioStorageFull",
-        "EntityTooLarge", "507", "413")  # fmt: skip
+FULL = (
+    "QuotaExceeded",
+    "InsufficientStorage",
+    "InsufficientCapacity",
+    "XMinioStorageFull",
+    "EntityTooLarge",
+    "507",
+    "413",
+)
 MISSING = ("NoSuchKey", "NoSuchVersion")
 HEAD_MISSING = "there is no such bucket"  # a HEAD has no body: 404 is all it says
 LISTING = (b"<ListBucketResult", b"<Error")
@@ -80,22 +87,31 @@ class Bucket:
             raise Missing("s3", "botocore is not installed", "archive.bucket") from None
         timeout_s = options.timeout_ns / 1e9
         chosen = config.Config(
-            connect_timeout=timeout_s, read_timeout=timeout_s,
-            retries={"total_max_attempts": 1}, max_pool_connections=options.connections + 1,
+            connect_timeout=timeout_s,
+            read_timeout=timeout_s,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=options.connections + 1,
             s3={"addressing_style": "path" if options.endpoint else "auto"},
             # Not every server knows S3's newer sums; ours is in the object.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-        )  # fmt: skip
+        )
         access, secret = _credentials(options.key_file)
         try:
             self._client: Any = session.get_session().create_client(
-                "s3", endpoint_url=options.endpoint or None, region_name=options.region,
-                aws_access_key_id=access, aws_secret_access_key=secret, config=chosen,
-            )  # fmt: skip
+                "s3",
+                endpoint_url=options.endpoint or None,
+                region_name=options.region,
+                aws_access_key_id=access,
+                aws_secret_access_key=secret,
+                config=chosen,
+            )
         except (ValueError, self._errors.BotoCoreError) as error:
-            raise BadInput(f"is no S3 endpoint ({error})", options.endpoint or where,
-                           "write archive.endpoint as http://host:port") from None  # fmt: skip
+            raise BadInput(
+                f"is no S3 endpoint ({error})",
+                options.endpoint or where,
+                "write archive.endpoint as http://host:port",
+            ) from None
         self._client.meta.events.register_first("before-parse.*", _check_page)
         self._deadline_s = DEADLINE_TIMEOUTS * timeout_s
         self._stopping = threading.Event()
@@ -114,8 +130,11 @@ class Bucket:
             self._page(MaxKeys=1)
         except Failed as failed:
             if failed.kind == "refused":
-                raise BadInput(str(failed), f"{self._where} {self._options.bucket!r}",
-                               MEND[str(failed).split()[0]]) from None  # fmt: skip
+                raise BadInput(
+                    str(failed),
+                    f"{self._where} {self._options.bucket!r}",
+                    MEND[str(failed).split()[0]],
+                ) from None
             return str(failed)
         return ""
 
@@ -218,8 +237,9 @@ class Bucket:
         while not self._stopping.is_set() and time.monotonic() < until_s:
             if futures.wait([done], LOOK_S).done:
                 return done.result()
-        raise Failed("gone", "no whole answer in time" if not self._stopping.is_set()
-                     else "the archive ends")  # fmt: skip
+        raise Failed(
+            "gone", "no whole answer in time" if not self._stopping.is_set() else "the archive ends"
+        )
 
     def _sent(self, request: Any) -> Any:
         """As the client's own, with all of the body, which has bounds in size and in time."""
@@ -304,9 +324,13 @@ def _credentials(key_file: str) -> tuple[str | None, str | None]:
         check_private(path)
         lines = path.read_text(encoding="utf-8", errors="replace").split()
     except OSError as error:
-        raise BadInput(f"the S3 keys cannot be read ({error.strerror})", key_file,
-                       "correct archive.key_file") from None  # fmt: skip
+        raise BadInput(
+            f"the S3 keys cannot be read ({error.strerror})", key_file, "correct archive.key_file"
+        ) from None
     if len(lines) != 2:
-        raise BadInput(f"has {len(lines)} words, and not two", key_file,
-                       "write the access key on one line, the secret key on the next")  # fmt: skip
+        raise BadInput(
+            f"has {len(lines)} words, and not two",
+            key_file,
+            "write the access key on one line, the secret key on the next",
+        )
     return lines[0], lines[1]

@@ -26,8 +26,17 @@ __all__ = ["COUNTS", "RETURNS_MAX", "Return", "State", "Tenant", "Upload"]
 RETURNS_MAX = 1024
 DOUBT_S = 60.0  # between the two looks at an object that is to go because of them
 DOUBTS_MAX = 1024
-COUNTS = ("bytes_up", "bytes_down", "chunks_up", "chunks_down", "chunks_left", "objects_deleted",
-          "errors", "damaged", "dropped")  # fmt: skip
+COUNTS = (
+    "bytes_up",
+    "bytes_down",
+    "chunks_up",
+    "chunks_down",
+    "chunks_left",
+    "objects_deleted",
+    "errors",
+    "damaged",
+    "dropped",
+)
 PACE_PART = 1 / 16  # that a new return weighs
 PACE_S = 600.0  # after which what was measured is forgotten
 
@@ -128,8 +137,11 @@ class State:
         with self.lock:
             leaving = set(gone) | {name for one, name in self.unnoted if one is tenant}
             spoken = leaving | {one.name for one in (*self.uploads, *self.active)}
-            alone = [keys_of(name[len(tenant.folder) :]) for name in leaving
-                     if name.startswith(tenant.folder)]  # fmt: skip
+            alone = [
+                keys_of(name[len(tenant.folder) :])
+                for name in leaving
+                if name.startswith(tenant.folder)
+            ]
             dead = {keys[0] for keys in alone if len(keys) == 1}
             fresh = False
             for name in names:
@@ -151,11 +163,18 @@ class State:
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
         """A session with these chunks, in order, has ended and keeps them."""
         with self.lock:
-            busy = {key for one in (*self.active, *self.uploads) if one.tenant is tenant
-                    for key in one.keys}  # fmt: skip
+            busy = {
+                key
+                for one in (*self.active, *self.uploads)
+                if one.tenant is tenant
+                for key in one.keys
+            }
             for first in range(0, len(keys), self._group):
-                fresh = [key for key in dict.fromkeys(keys[first : first + self._group])
-                         if self._lacks(tenant, key) and key not in busy]  # fmt: skip
+                fresh = [
+                    key
+                    for key in dict.fromkeys(keys[first : first + self._group])
+                    if self._lacks(tenant, key) and key not in busy
+                ]
                 if not fresh:
                     continue
                 if len(self.uploads) >= self._queue_max:
@@ -206,8 +225,12 @@ class State:
     def deleting_all(self, tenant: Tenant) -> None:
         """Every chunk of the tenant is; said again, it is noted once."""
         with self.lock:
-            queued = {key for one in (*self.uploads, *self.active) if one.tenant is tenant
-                      for key in one.keys}  # fmt: skip
+            queued = {
+                key
+                for one in (*self.uploads, *self.active)
+                if one.tenant is tenant
+                for key in one.keys
+            }
             stand_in = tenant, tenant.folder
             if not (tenant.is_listed or tenant.folder in self.leaving or stand_in in self.unnoted):
                 self.unnoted.append(stand_in)
@@ -277,8 +300,11 @@ class State:
             if self._pace is None or at_s - self._pace[2] > PACE_S:
                 self._pace = seconds, float(chunks), at_s
             old_s, old, _ = self._pace
-            self._pace = (old_s + (seconds - old_s) * PACE_PART, old + (chunks - old) * PACE_PART,
-                          at_s)  # fmt: skip
+            self._pace = (
+                old_s + (seconds - old_s) * PACE_PART,
+                old + (chunks - old) * PACE_PART,
+                at_s,
+            )
 
     def pace(self) -> tuple[float, float]:
         """Seconds of a return and its chunks, of late; zeros: not known, or not any more."""

@@ -61,8 +61,9 @@ class Workers:
             if tenant is not None:
                 self._deletes.append((tenant, name))
         self._threads = [threading.Thread(target=self._note_on, name="ofs-archive-notes")]
-        self._threads += [threading.Thread(target=self._run, args=(one,), name="ofs-archive")
-                          for one in places]  # fmt: skip
+        self._threads += [
+            threading.Thread(target=self._run, args=(one,), name="ofs-archive") for one in places
+        ]
         for thread in self._threads:
             thread.daemon = True
             thread.start()
@@ -132,8 +133,9 @@ class Workers:
         try:
             self._journal.add(name for _, name in some)
         except OSError as error:
-            self._log.error("archive_journal_failed", path=str(self._journal.path),
-                            error=error.strerror)  # fmt: skip
+            self._log.error(
+                "archive_journal_failed", path=str(self._journal.path), error=error.strerror
+            )
             return False
         with self._wake:
             del self._state.unnoted[: len(some)]
@@ -204,8 +206,11 @@ class Workers:
             self._listed = True
             self._list_s = time.monotonic() + self._list_pause_s
             self._list_pause_s = min(2 * self._list_pause_s, AWAY_S_MAX)
-            self._log.info("archive_listed", chunks=sum(len(one.known) for one in self._tenants),
-                           whole=all(one.is_listed for one in self._tenants))  # fmt: skip
+            self._log.info(
+                "archive_listed",
+                chunks=sum(len(one.known) for one in self._tenants),
+                whole=all(one.is_listed for one in self._tenants),
+            )
         except Failed as failed:
             self._failed(None, failed)
         finally:
@@ -253,8 +258,9 @@ class Workers:
                 keys = list(sending.union(tenant.known))
             there = look(places, self._shape, tenant, keys)
             with state.lock:
-                state.deleting(tenant, [key for key, count in zip(keys, there, strict=True)
-                                        if count == 0])  # fmt: skip
+                state.deleting(
+                    tenant, [key for key, count in zip(keys, there, strict=True) if count == 0]
+                )
                 state.sweeps.remove(tenant)
         except OffstageError as error:  # the store moves, or is being closed
             self._log.warning("archive_sweep_failed", error=str(error))

@@ -146,11 +146,16 @@ class Exceptions:
         """The segments that are pinned, or have that rate, the hottest first, as far as they have
         room in an answer."""
         found = [
-            Hot(name, one.contents, rate(one.heat, now_ns), one.pinned_until_ns > now_ns,
-                tuple(one.copies))
+            Hot(
+                name,
+                one.contents,
+                rate(one.heat, now_ns),
+                one.pinned_until_ns > now_ns,
+                tuple(one.copies),
+            )
             for name, one in self._segments.items()
             if one.pinned_until_ns > now_ns or rate(one.heat, now_ns) >= hot_per_s
-        ]  # fmt: skip
+        ]
         found.sort(key=lambda one: -one.demands_per_s)
         sizes = accumulate(len(one.contents) + HOT_OVERHEAD_BYTES for one in found)
         return [one for one, size in zip(found, sizes, strict=True) if size <= HOT_BYTES_MAX]
@@ -161,10 +166,11 @@ class Exceptions:
         kept = self._segments.values()
         return {
             **msgspec.structs.asdict(self._tally),
-            "segments": len(kept), "copies": sum(len(one.copies) for one in kept),
+            "segments": len(kept),
+            "copies": sum(len(one.copies) for one in kept),
             "pinned": sum(one.pinned_until_ns > now_ns for one in kept),
             "demands_per_s": rate(self._load, now_ns),
-        }  # fmt: skip
+        }
 
     def _has_room(self) -> bool:
         return self._contents_bytes + CONTENTS_MAX <= CONTENTS_SUM_MAX
@@ -179,8 +185,10 @@ class Exceptions:
         if is_spent(kept.quiet_since_ns, now_ns, news.cool_ns):
             kept.quiet_since_ns = 0
             return False, kept.copies.pop()
-        if (copies_wanted(demanded, news.hot_per_s, news.copies_max) > held
-                and now_ns >= kept.turn_until_ns):  # fmt: skip
+        if (
+            copies_wanted(demanded, news.hot_per_s, news.copies_max) > held
+            and now_ns >= kept.turn_until_ns
+        ):
             kept.turn_until_ns = now_ns + TURN_NS
             return True, ""
         return False, ""
@@ -192,9 +200,9 @@ class Exceptions:
             kept = _Kept()
             if len(self._segments) >= self._segments_max:
                 oldest = list(zip(self._segments.items(), range(LOOKED_AT), strict=False))
-                gone = self._segments.pop(next(
-                    (key for (key, one), _ in oldest if not one.copies), oldest[0][0][0]
-                ))  # fmt: skip
+                gone = self._segments.pop(
+                    next((key for (key, one), _ in oldest if not one.copies), oldest[0][0][0])
+                )
                 self._contents_bytes -= len(gone.contents)
         self._segments[name] = kept
         return kept

@@ -24,8 +24,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Refusal", "Standing", "adopts", "confirmed", "deletion_holds", "held_since",
-           "reads_memory", "refusal", "serves", "serves_until", "takes_out"]  # fmt: skip
+__all__ = [
+    "Refusal",
+    "Standing",
+    "adopts",
+    "confirmed",
+    "deletion_holds",
+    "held_since",
+    "reads_memory",
+    "refusal",
+    "serves",
+    "serves_until",
+    "takes_out",
+]
 
 Refusal = Literal["", "fenced", "foreign", "stale"]
 
@@ -44,9 +55,7 @@ class Standing:
 
 def confirmed(standing: Standing, asked: int, epoch: int) -> Standing:
     """The lease was confirmed, as of when that was asked, and the map of `epoch` carried out."""
-    return replace(
-        standing, asked=max(standing.asked, asked), epoch=max(standing.epoch, epoch)
-    )
+    return replace(standing, asked=max(standing.asked, asked), epoch=max(standing.epoch, epoch))
 
 
 def serves_until(standing: Standing) -> int:
@@ -59,9 +68,7 @@ def serves(standing: Standing, now: int) -> bool:
     return standing.ttl == 0 or now <= serves_until(standing)
 
 
-def refusal(
-    standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool
-) -> Refusal:
+def refusal(standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool) -> Refusal:
     """Why a request is not carried out; "": it is. A read under an older map costs time and never
     truth; a write under one might bring back what a newer one deleted."""
     if not serves(standing, now):

@@ -18,8 +18,20 @@ import msgspec
 
 from offstage.bindings.settings import within
 
-__all__ = ["COLD", "HALF_LIFE_NS", "CopyRule", "Heat", "copies_wanted", "hot_rate", "is_quiet",
-           "is_spent", "less_loaded", "next_place", "rate", "warmed"]  # fmt: skip
+__all__ = [
+    "COLD",
+    "HALF_LIFE_NS",
+    "CopyRule",
+    "Heat",
+    "copies_wanted",
+    "hot_rate",
+    "is_quiet",
+    "is_spent",
+    "less_loaded",
+    "next_place",
+    "rate",
+    "warmed",
+]
 
 HALF_LIFE_NS = 5_000_000_000
 """A heat halves in so long: about the window of 10 s of Mooncake's hot copies (RFC 3388)."""
@@ -38,9 +50,7 @@ class CopyRule(msgspec.Struct, frozen=True, kw_only=True):
     hot_blocks_per_s: Annotated[
         int, within(1, 2**40, "demanded blocks a second below which no segment is hot")
     ] = 1000
-    cool_s: Annotated[
-        int, within(0, 86_400, "a copy goes that was one too many for so long")
-    ] = 30
+    cool_s: Annotated[int, within(0, 86_400, "a copy goes that was one too many for so long")] = 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,10 @@ def doubt(pod: PodMap, seen: Seen) -> str:
         return ""
     if pod.is_long and pod.epoch > seen.epoch:
         return ""
-    return (f"epoch {seen.epoch} was seen here, and the map of epoch {pod.epoch} does not come of "
-            "it: it went back, or is another one")  # fmt: skip
+    return (
+        f"epoch {seen.epoch} was seen here, and the map of epoch {pod.epoch} does not come of "
+        "it: it went back, or is another one"
+    )
 
 
 def keeps(pod: PodMap, tenant: str, purge: str) -> bool:
@@ -90,9 +92,10 @@ def brought(pod: PodMap, seen: Seen) -> PodMap:
     lacking = {tenant: ids for tenant, ids in lacking.items() if ids}
     purges = {tenant: (*ids, *pod.purges.get(tenant, ())) for tenant, ids in lacking.items()}
     return replace(
-        pod, deleted={**pod.deleted, **dict.fromkeys(lacking, pod.epoch + 1)},
+        pod,
+        deleted={**pod.deleted, **dict.fromkeys(lacking, pod.epoch + 1)},
         purges={**pod.purges, **{name: ids[:PURGES_MAX] for name, ids in purges.items()}},
-    )  # fmt: skip
+    )
 
 
 def doubted(pod: PodMap, name: str, seen: Seen) -> PodMap:
@@ -107,6 +110,9 @@ def accepted(pod: PodMap) -> PodMap:
         raise BadInput("nobody is in doubt of it", "pod map", "see offstage pod status")
     past = max([pod.epoch, *pod.doubt.values()]) - pod.epoch
     return replace(
-        pod, doubt={}, cluster=pod.kept_by, epoch_base=pod.epoch_base + past,
+        pod,
+        doubt={},
+        cluster=pod.kept_by,
+        epoch_base=pod.epoch_base + past,
         accepted=(secrets.token_hex(8), *pod.accepted)[:ACCEPTED_MAX],
-    )  # fmt: skip
+    )

@@ -72,10 +72,17 @@ class Keeper:
     """Keeps the lease of `member`. The calls marked so are the loop's, any other the thread's."""
 
     def __init__(
-        self, membership: Membership, member: Member, seen: Seen, holder: str,
-        serve_until: Callable[[int], None], wake: Callable[[], None], log: Log, peers: Asking,
+        self,
+        membership: Membership,
+        member: Member,
+        seen: Seen,
+        holder: str,
+        serve_until: Callable[[int], None],
+        wake: Callable[[], None],
+        log: Log,
+        peers: Asking,
         clock: Callable[[], int] = boot_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`seen`: the newest map whose deletions its store has seen; `holder`: under which id this
         daemon had its name last. `serve_until` may be called from any thread; `wake` makes the loop
         turn; `peers` asks other members."""
@@ -232,8 +239,11 @@ class Keeper:
             return
         if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
             self._removed = not self.standing.ttl and own is not None and own.state == "gone"
-            self._over("it was removed: start it anew" if self._removed
-                       else "the map has this life no more")  # fmt: skip
+            self._over(
+                "it was removed: start it anew"
+                if self._removed
+                else "the map has this life no more"
+            )
             return
         self._note_silence("")
         with self._lock:
@@ -286,7 +296,7 @@ class Keeper:
             self._member,
             incarnation=max(before.incarnation if before else 0, self.standing.incarnation) + 1,
             state="draining" if draining else "up",
-        )  # fmt: skip
+        )
         asked, holder = self._clock(), secrets.token_hex(8)
         lease = self._membership.announce(_living(member, self.standing.epoch, holder), self.holder)
         self.holder = holder
@@ -335,8 +345,11 @@ class Keeper:
     def _note_doubt(self, why: str) -> None:
         if bool(why) != bool(self.doubt):
             level = self._log.error if why else self._log.info
-            level("pod_in_doubt" if why else "pod_accepted", why=why or self.doubt,
-                  mend="offstage pod status MAP; offstage pod accept MAP")  # fmt: skip
+            level(
+                "pod_in_doubt" if why else "pod_accepted",
+                why=why or self.doubt,
+                mend="offstage pod status MAP; offstage pod accept MAP",
+            )
         self.doubt = why
 
     def _over(self, why: str) -> None:
@@ -367,16 +380,20 @@ class Keeper:
             life = (one.name, one.incarnation)
             self._reported[life] = max(self._reported.get(life, 0), one.carried_out)
         lives = {(one.name, one.incarnation) for one in alive}
-        ended = [one for one in pod.readable
-                 if one.incarnation and (one.name, one.incarnation) not in lives]  # fmt: skip
+        ended = [
+            one
+            for one in pod.readable
+            if one.incarnation and (one.name, one.incarnation) not in lives
+        ]
         taken = {(one.name, one.incarnation) for one in ended if self._takes(one)}
         if not taken:
             return
 
         def without(found: PodMap) -> PodMap:
             living = {(one.name, one.incarnation) for one in self._membership.alive()}
-            kept = [one for one in found.member
-                    if (one.name, one.incarnation) not in taken - living]  # fmt: skip
+            kept = [
+                one for one in found.member if (one.name, one.incarnation) not in taken - living
+            ]
             changed = reconciled(found, kept)
             if changed == found:
                 raise _AsItWas
@@ -384,15 +401,21 @@ class Keeper:
 
         with contextlib.suppress(_AsItWas):
             self.newest = self._membership.change(without)
-            self._log.warning("pod_members_gone", names=sorted(name for name, _ in taken),
-                              epoch=self.newest.epoch)  # fmt: skip
+            self._log.warning(
+                "pod_members_gone", names=sorted(name for name, _ in taken), epoch=self.newest.epoch
+            )
             self._wake()
 
     def _takes(self, one: Member) -> bool:
         life = (one.name, one.incarnation)
         with self._lock:
-            if takes_out(self._joined, self._reported.get(life, 0), self.promised.get(life),
-                         self._clock(), self.standing.ttl):  # fmt: skip
+            if takes_out(
+                self._joined,
+                self._reported.get(life, 0),
+                self.promised.get(life),
+                self._clock(),
+                self.standing.ttl,
+            ):
                 self._taking.add(life)  # from now on it is promised nothing
             return life in self._taking
 
@@ -405,8 +428,9 @@ class Keeper:
 
 def _living(member: Member, epoch: int, holder: str) -> Living:
     fields: dict[str, Any] = msgspec.structs.asdict(member)
-    return Living(**fields, carried_out=epoch, holder=holder, host=socket.gethostname(),
-                  pid=os.getpid())  # fmt: skip
+    return Living(
+        **fields, carried_out=epoch, holder=holder, host=socket.gethostname(), pid=os.getpid()
+    )
 
 
 def _registered(pod: PodMap, member: Member) -> PodMap:

@@ -22,9 +22,23 @@ from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.segments import SegmentGrid
 
 __all__ = [
-    "HISTORY_MAX", "PURGES_MAX", "WEIGHT_MAX", "Former", "Living", "Member", "PodMap", "State",
-    "added", "checked", "deleted", "from_tables", "leased", "moved", "noted", "reconciled",
-]  # fmt: skip
+    "HISTORY_MAX",
+    "PURGES_MAX",
+    "WEIGHT_MAX",
+    "Former",
+    "Living",
+    "Member",
+    "PodMap",
+    "State",
+    "added",
+    "checked",
+    "deleted",
+    "from_tables",
+    "leased",
+    "moved",
+    "noted",
+    "reconciled",
+]
 
 WEIGHT_MAX = 1 << 20
 MEMBERS_MAX = 256
@@ -126,8 +140,10 @@ def checked(pod: PodMap, where: str) -> PodMap:
     """The map with its members in order. BadInput: too many, a name or an endpoint twice."""
     if len(pod.member) > MEMBERS_MAX:
         raise BadInput(f"{len(pod.member)} members", where, f"a pod has at most {MEMBERS_MAX}")
-    for noun, values in (("name", [one.name for one in pod.member]),
-                         ("endpoint", [one.endpoint for one in pod.readable])):  # fmt: skip
+    for noun, values in (
+        ("name", [one.name for one in pod.member]),
+        ("endpoint", [one.endpoint for one in pod.readable]),
+    ):
         twice = next((one for one in values if values.count(one) > 1), None)
         if twice is not None:
             raise BadInput(f"two members have the {noun} {twice!r}", where, "give each its own")
@@ -144,9 +160,10 @@ def added(pod: PodMap, member: Member) -> PodMap:
     before = pod.find(member.name)
     if before is not None and before.incarnation and member.incarnation <= before.incarnation:
         raise BadInput(
-            f"{member.name} was already seen in life {before.incarnation}", "pod map",
+            f"{member.name} was already seen in life {before.incarnation}",
+            "pod map",
             "start that daemon again, or give the new one another name",
-        )  # fmt: skip
+        )
     if before is not None and not before.incarnation and before.state != "gone":
         raise BadInput(f"{member.name} is a member already", "pod map", "give it another name")
     others = [one for one in pod.member if one.name != member.name]
@@ -160,8 +177,10 @@ def leased(pod: PodMap, name: str, lease_ns: int) -> PodMap:
     if others and pod.lease_ns and pod.lease_ns != lease_ns:
         raise BadInput(
             f"a lease of {lease_ns / 1e9:g} s, and {', '.join(others)} have "
-            f"{pod.lease_ns / 1e9:g} s", "pod map", f"set pod.lease = {pod.lease_ns / 1e9:g}s",
-        )  # fmt: skip
+            f"{pod.lease_ns / 1e9:g} s",
+            "pod map",
+            f"set pod.lease = {pod.lease_ns / 1e9:g}s",
+        )
     return replace(pod, lease_ns=lease_ns)
 
 
@@ -181,17 +200,19 @@ def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
     lives = {(one.name, one.incarnation) for one in alive}
     members = tuple(
         replace(one, state="gone")
-        if one.incarnation and (one.name, one.incarnation) not in lives else one
+        if one.incarnation and (one.name, one.incarnation) not in lives
+        else one
         for one in pod.member
-    )  # fmt: skip
+    )
     return replace(pod, member=members)
 
 
 def deleted(pod: PodMap, tenant: str) -> PodMap:
     """Everything of the tenant that was written up to this epoch is deleted."""
     ids = (secrets.token_hex(8), *pod.purges.get(tenant, ()))[:PURGES_MAX]
-    return replace(pod, deleted={**pod.deleted, tenant: pod.epoch + 1},
-                   purges={**pod.purges, tenant: ids})  # fmt: skip
+    return replace(
+        pod, deleted={**pod.deleted, tenant: pod.epoch + 1}, purges={**pod.purges, tenant: ids}
+    )
 
 
 def noted(before: PodMap, after: PodMap, now_s: int) -> PodMap:

@@ -42,11 +42,13 @@ __all__ = ["PodMember"]
 
 ADOPT_S = 0.001
 MENDS: dict[Refusal, tuple[str, str]] = {
-    "fenced": ("this daemon's lease is not confirmed: it serves nobody",
-               "it goes on by itself once whoever keeps the pod's map answers it"),
+    "fenced": (
+        "this daemon's lease is not confirmed: it serves nobody",
+        "it goes on by itself once whoever keeps the pod's map answers it",
+    ),
     "foreign": ("another life of this daemon was meant", "read the pod's map anew"),
     "stale": ("the pod's map has changed since", "read the pod's map anew"),
-}  # fmt: skip
+}
 
 
 class _Carried(msgspec.Struct):
@@ -69,17 +71,28 @@ class PodMember:
     """Of a daemon whose configuration names a pod. Belongs to the daemon's loop."""
 
     def __init__(
-        self, config: Config, endpoint: str, runtime_dir: Path, device: DeviceLike, hosts: Hosts,
-        leave: Callable[[Host, str], None], wake: Callable[[], None], log: Log,
-        membership: Membership | None = None, peers: Peers | None = None,
+        self,
+        config: Config,
+        endpoint: str,
+        runtime_dir: Path,
+        device: DeviceLike,
+        hosts: Hosts,
+        leave: Callable[[Host, str], None],
+        wake: Callable[[], None],
+        log: Log,
+        membership: Membership | None = None,
+        peers: Peers | None = None,
         clock: Callable[[], int] = boot_ns,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`leave` takes everything back from a host. `membership`, `peers`: others than those that
         the configuration names. BadInput: `pod.name` is missing."""
         pod = config.pod
         if not pod.name:
-            raise BadInput("a member of a pod has a name", config.file or "configuration",
-                           "give --pod-name or pod.name")  # fmt: skip
+            raise BadInput(
+                "a member of a pod has a name",
+                config.file or "configuration",
+                "give --pod-name or pod.name",
+            )
         self._name = pod.name
         self._device, self._hosts, self._leave, self._log = device, hosts, leave, log
         membership = membership or open_membership(pod.map, pod.lease_ns)
@@ -93,12 +106,20 @@ class PodMember:
         found = self._read()
         foreign = found.pod not in ("", self._pod)
         self._done = _Carried(holder=found.holder) if foreign else found
-        member = Member(name=pod.name, endpoint=pod.endpoint or endpoint, weight=pod.weight,
-                        zone=pod.zone)  # fmt: skip
+        member = Member(
+            name=pod.name, endpoint=pod.endpoint or endpoint, weight=pod.weight, zone=pod.zone
+        )
         self.keeper = Keeper(
-            membership, member, self._done.seen, self._done.holder, device.serve_until, wake, log,
-            self._peers.ask, clock,
-        )  # fmt: skip
+            membership,
+            member,
+            self._done.seen,
+            self._done.holder,
+            device.serve_until,
+            wake,
+            log,
+            self._peers.ask,
+            clock,
+        )
         self.keeper.unknown = foreign
 
     def join(self) -> None:
@@ -128,14 +149,22 @@ class PodMember:
         life, or is promised nothing."""
         life = (request.to, request.life)
         if not asks_rightly(self._secret, request):
-            raise Refused("unauthenticated", "not proved to be of this pod", request.name,
-                          "members of one pod have one etcd")  # fmt: skip
+            raise Refused(
+                "unauthenticated",
+                "not proved to be of this pod",
+                request.name,
+                "members of one pod have one etcd",
+            )
         if life != (self._name, self.keeper.standing.incarnation):
             self._refuse("foreign")
         asking = (request.name, request.incarnation)
         if not self.keeper.promise(asking):
-            raise Refused("forbidden", "the pod's map can be changed from here", self._name,
-                          "the member that asks is cut off from it alone")  # fmt: skip
+            raise Refused(
+                "forbidden",
+                "the pod's map can be changed from here",
+                self._name,
+                "the member that asks is cut off from it alone",
+            )
         return p.Held(proof=answered(self._secret, request.nonce, asking, life))
 
     @property
@@ -179,9 +208,16 @@ class PodMember:
         keeper = self.keeper
         standing = keeper.standing
         left_ns = 0 if not standing.ttl else serves_until(standing) - keeper.now()
-        return {"phase": keeper.phase, "serves": keeper.serves(), "life": standing.incarnation,
-                "doubt": keeper.doubt, "epoch": keeper.newest.epoch, "carried_out": standing.epoch,
-                "lease_s": standing.ttl / 1e9, "serves_s": max(0.0, left_ns / 1e9)}  # fmt: skip
+        return {
+            "phase": keeper.phase,
+            "serves": keeper.serves(),
+            "life": standing.incarnation,
+            "doubt": keeper.doubt,
+            "epoch": keeper.newest.epoch,
+            "carried_out": standing.epoch,
+            "lease_s": standing.ttl / 1e9,
+            "serves_s": max(0.0, left_ns / 1e9),
+        }
 
     def close(self) -> None:
         """Serve nobody any more."""
@@ -233,8 +269,9 @@ class PodMember:
     def _write(self, seen: Seen) -> None:
         """On the drive before it is told to anybody. Raises nothing: a store with an older one
         drops more than it must when it comes back."""
-        self._done = _Carried(self._pod, seen.change, seen.epoch, seen.accepted, dict(seen.purges),
-                              self.keeper.holder)  # fmt: skip
+        self._done = _Carried(
+            self._pod, seen.change, seen.epoch, seen.accepted, dict(seen.purges), self.keeper.holder
+        )
         try:
             write_whole(self._file, msgspec.json.encode(self._done))
         except OSError as error:

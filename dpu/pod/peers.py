@@ -45,8 +45,14 @@ class Peers:
             asked[socket] = (life, nonce)
             try:
                 socket.connect(one.endpoint)
-                question = p.Hold(name=own[0], incarnation=own[1], to=one.name,
-                                  life=one.incarnation, nonce=nonce, proof=proof)  # fmt: skip
+                question = p.Hold(
+                    name=own[0],
+                    incarnation=own[1],
+                    to=one.name,
+                    life=one.incarnation,
+                    nonce=nonce,
+                    proof=proof,
+                )
                 socket.send_multipart([b"", p.encode(question)], zmq.NOBLOCK)
             except zmq.ZMQError:
                 continue
@@ -83,6 +89,13 @@ def answered(secret: bytes, nonce: bytes, asking: Life, life: Life) -> bytes:
 
 def asks_rightly(secret: bytes, question: p.Hold) -> bool:
     """Whether whoever asks knows the pod's secret."""
-    expected = p.prove_member(secret, question.nonce, "hold", question.name, question.incarnation,
-                              question.to, question.life)  # fmt: skip
+    expected = p.prove_member(
+        secret,
+        question.nonce,
+        "hold",
+        question.name,
+        question.incarnation,
+        question.to,
+        question.life,
+    )
     return bool(secret) and hmac.compare_digest(question.proof, expected)

@@ -41,9 +41,10 @@ def ranked(members: Sequence[Member], keys: Sequence[bytes], count: int) -> NDAr
     copies go. RunFailed where there are fewer members."""
     if len(members) < count:
         raise RunFailed(
-            f"{len(members)} of the pod's daemons are up, and {count} are needed", "pod map",
+            f"{len(members)} of the pod's daemons are up, and {count} are needed",
+            "pod map",
             "start the others, or end a drain: offstage pod status",
-        )  # fmt: skip
+        )
     words = np.frombuffer(b"".join(keys), dtype="<u8").reshape(-1, 2).astype(np.uint64)
     times = np.stack([_time(words, one) for one in members], axis=1)
     order: NDArray[np.intp] = np.argsort(times, axis=1, kind="stable")  # a tie: by the name
@@ -63,8 +64,11 @@ def former_homes(pod: PodMap, keys: Sequence[bytes], now_s: int) -> list[list[st
     found: list[list[str]] = [[] for _ in keys]
     now_home = [one.name for one in homes(pod, keys)]
     for former in pod.former:
-        members = [replace(readable[name], weight=weight)
-                   for name, weight in sorted(former.weights.items()) if name in readable]
+        members = [
+            replace(readable[name], weight=weight)
+            for name, weight in sorted(former.weights.items())
+            if name in readable
+        ]
         if now_s - former.until_s >= pod.fill_s or not members:
             continue
         for each, home, index in zip(found, now_home, ranked(members, keys, 1)[:, 0], strict=True):
@@ -80,8 +84,10 @@ def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
     keys = [segment_key([number]) for number in range(SAMPLE)]
     pairs = zip(homes(before, keys), homes(after, keys), strict=True)
     moved = sum(old.name != new.name for old, new in pairs) / SAMPLE
-    shares = [{one.name: one.weight / sum(o.weight for o in pod.homes) for one in pod.homes}
-              for pod in (before, after)]  # fmt: skip
+    shares = [
+        {one.name: one.weight / sum(o.weight for o in pod.homes) for one in pod.homes}
+        for pod in (before, after)
+    ]
     least = sum(max(0.0, share - shares[1].get(name, 0.0)) for name, share in shares[0].items())
     return moved, least
 

@@ -59,8 +59,10 @@ class StagedMemory:
         except torch.OutOfMemoryError:
             raise BadInput(
                 f"an HBM pool of {blocks * block_bytes / 1e9:.1f} GB does not fit into the memory "
-                f"of {str(device)!r}", "hbm pool", "decode fewer sessions, or select fewer blocks",
-            ) from None  # fmt: skip
+                f"of {str(device)!r}",
+                "hbm pool",
+                "decode fewer sessions, or select fewer blocks",
+            ) from None
         pinned = device.type == "cuda"
         self._staging = torch.zeros((rows, block_bytes), dtype=torch.uint8, pin_memory=pinned)
         self.landing: npt.NDArray[np.uint8] = self._staging.numpy()
@@ -188,6 +190,7 @@ def open_device(device: str) -> TorchArrays:
 def _no_device(device: str, why: str = "") -> BadInput:
     first = why.partition("\n")[0].rstrip(".")
     return BadInput(
-        f"torch has no device {device!r}" + (f": {first}" if first else ""), "arrays",
+        f"torch has no device {device!r}" + (f": {first}" if first else ""),
+        "arrays",
         "use 'cpu', or 'cuda' on a machine with an NVIDIA GPU and a torch built for it",
-    )  # fmt: skip
+    )

@@ -41,6 +41,4 @@ def decode(
         storage.device,
     )
     tables, counts, ends = moved.split([batch * width, batch * width, batch])
-    return attend(
-        queries, keys, values, tables.view(batch, width), counts.view(batch, width), ends
-    )
+    return attend(queries, keys, values, tables.view(batch, width), counts.view(batch, width), ends)

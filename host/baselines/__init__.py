@@ -12,8 +12,17 @@ from offstage.host.baselines.kvikio_drive import KvikioDrive, why_no_kvikio
 from offstage.host.baselines.store import LocalStore
 from offstage.host.baselines.tier import READ_ROWS, WRITE_ROWS, LocalTier
 
-__all__ = ["KINDS", "READ_ROWS", "WRITE_ROWS", "Drive", "FirmwareDrive", "KvikioDrive",
-           "LocalStore", "LocalTier", "why_no_kvikio"]  # fmt: skip
+__all__ = [
+    "KINDS",
+    "READ_ROWS",
+    "WRITE_ROWS",
+    "Drive",
+    "FirmwareDrive",
+    "KvikioDrive",
+    "LocalStore",
+    "LocalTier",
+    "why_no_kvikio",
+]
 
 KINDS = ("g2", "g3")
 """By the names of NVIDIA Dynamo's tiers: G1 is HBM, G2 host memory, G3 a local drive."""

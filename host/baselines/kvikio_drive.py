@@ -51,8 +51,7 @@ class KvikioDrive:
         kvikio = importlib.import_module("kvikio")
         defaults = importlib.import_module("kvikio.defaults")
         # Else the page cache would be memory that the tier beside it does not have.
-        defaults.set({"auto_direct_io_read": True, "auto_direct_io_write": True,
-                      "num_threads": 8})  # fmt: skip
+        defaults.set({"auto_direct_io_read": True, "auto_direct_io_write": True, "num_threads": 8})
         try:
             self._file: Any = kvikio.CuFile(path, "r+")
         except (OSError, RuntimeError) as error:

@@ -54,8 +54,11 @@ class LocalStore:
             if row is not None:
                 self.shared_chunks += 1
             elif (row := len(self._rows)) == self.chunk_max:
-                raise StoreFull(f"the baseline's file has room for {self.chunk_max} chunks",
-                                str(self.path), "lower the contexts or the steps")  # fmt: skip
+                raise StoreFull(
+                    f"the baseline's file has room for {self.chunk_max} chunks",
+                    str(self.path),
+                    "lower the contexts or the steps",
+                )
             self._rows[parent] = row
             keys.append(parent)
             rows.append(row)

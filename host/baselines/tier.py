@@ -142,8 +142,12 @@ class LocalTier:
     ) -> Fetch:
         """As `Fabric.fetch_begin`. What host memory holds is there on return."""
         if len(self._calls) == self.calls_max:
-            raise RunFailed(f"{self.calls_max} calls are in flight", "baseline",
-                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+            raise RunFailed(
+                f"{self.calls_max} calls are in flight",
+                "baseline",
+                "end one before the next begins",
+                errno=errno.EAGAIN,
+            )
         begun_ns = time.monotonic_ns()
         count = len(ordinals)
         index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
@@ -178,9 +182,17 @@ class LocalTier:
         failed = int(np.count_nonzero(fetch.rcs))
         hits = int(np.isin(fetch.ends, (RETAINED, SHARED)).sum())
         return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, hits, failed, 0, 0,
-            max(0, call.ended_ns - call.waits_from_ns), call.copy_ns,
-        )  # fmt: skip
+            fetch.ends,
+            fetch.rcs,
+            fetch.lengths,
+            fetch.checksums,
+            hits,
+            failed,
+            0,
+            0,
+            max(0, call.ended_ns - call.waits_from_ns),
+            call.copy_ns,
+        )
 
     fetch = blocking(fetch_begin, fetch_end)
 
@@ -385,8 +397,16 @@ class LocalTier:
 
 def _counts() -> dict[str, Any]:
     """The ledger of one who never prefetches: what only a device does stays 0."""
-    zeros = ("selected", "demands", "nontrivial", "demand_bytes_read", "prefetch_bytes_read",
-             "pollution", "evictions", "shared_chunks")  # fmt: skip
+    zeros = (
+        "selected",
+        "demands",
+        "nontrivial",
+        "demand_bytes_read",
+        "prefetch_bytes_read",
+        "pollution",
+        "evictions",
+        "shared_chunks",
+    )
     return {
         **dict.fromkeys(zeros, 0),
         "ends": [0] * len(ENDS),

@@ -31,5 +31,6 @@ def head_of(size: int, sums: U64) -> bytes:
 
 def sums_of(buffer: U8, payload: int) -> U64:
     """XXH3-64 of each block of `payload` bytes, the last of what is left: what a put says."""
-    return np.array([checksum(buffer[at : at + payload]) for at in range(0, len(buffer), payload)],
-                    np.uint64)  # fmt: skip
+    return np.array(
+        [checksum(buffer[at : at + payload]) for at in range(0, len(buffer), payload)], np.uint64
+    )

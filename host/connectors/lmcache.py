@@ -52,12 +52,16 @@ class Client(ObjectClient):
         self._of, named = own.get("model", ""), own.get("weights_id", "")
         self._weights: Weights | None = None
         if not own.get("layout"):
-            raise BadInput("nothing says what computes KV", "layout",
-                           "set a line that changes with dtype, quantization, kernels")  # fmt: skip
+            raise BadInput(
+                "nothing says what computes KV",
+                "layout",
+                "set a line that changes with dtype, quantization, kernels",
+            )
         if not named:
             found = digest_of(files_of(self._of) if self._of else (), "model")
-            log.warning("KV is of the weights %s (%s: %s)", found.digest[:16], self._of,
-                        found.cost())  # fmt: skip
+            log.warning(
+                "KV is of the weights %s (%s: %s)", found.digest[:16], self._of, found.cost()
+            )
             self._weights = found
         computed = {"LMCache": own["layout"]}
         layout = identity_of(self._weights or self._of, computed, weights_id=named)
@@ -72,8 +76,11 @@ class Client(ObjectClient):
         others = {name for name in models if not same or name != self._of}
         for name in others - self._told if len(self._told) < TOLD_MAX else ():
             self._told.add(name)
-            why = "its files changed: start LMCache and its engines again" if not same else (
-                f"this adapter is of {self._of}: give that model one of its own")  # fmt: skip
+            why = (
+                "its files changed: start LMCache and its engines again"
+                if not same
+                else (f"this adapter is of {self._of}: give that model one of its own")
+            )
             log.warning("objects of the model %s are not kept: %s", name, why)
         return not others
 
@@ -91,8 +98,13 @@ def nobodys(count: int) -> list[bytes]:
 
 def key_of(key: Any) -> bytes:
     """An `ObjectKey` as bytes; none of its texts holds an @, so that no two keys are alike."""
-    parts = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.chunk_hash.hex(),
-             key.cache_salt)  # fmt: skip
+    parts = (
+        key.model_name,
+        f"{key.kv_rank:x}",
+        f"{key.object_group_id:x}",
+        key.chunk_hash.hex(),
+        key.cache_salt,
+    )
     return "@".join(parts).encode()
 
 
@@ -154,10 +166,14 @@ class NativeClient:
             read = [name for one in ended for name in self._reading.pop(one.ticket, [])]
         self._client.release(read)
         return [
-            (one.ticket, all(state in (State.DONE, State.ABSENT) for state in one.states),
-             next((why for why in one.reasons if why), ""), one.done)
+            (
+                one.ticket,
+                all(state in (State.DONE, State.ABSENT) for state in one.states),
+                next((why for why in one.reasons if why), ""),
+                one.done,
+            )
             for one in ended
-        ]  # fmt: skip
+        ]
 
     def close(self) -> None:
         """Leave the daemon."""
@@ -240,8 +256,10 @@ class L2:
         layouts = group_layout_descs or {}
         with self._lock:
             stored = [self._sizes.get(key, 0) for key in keys]
-        sizes = [_size_of(layouts.get(key.object_group_id)) or size
-                 for key, size in zip(keys, stored, strict=True)]  # fmt: skip
+        sizes = [
+            _size_of(layouts.get(key.object_group_id)) or size
+            for key, size in zip(keys, stored, strict=True)
+        ]
         task = self._next()
 
         def ended(completion: Completion) -> None:
@@ -271,8 +289,9 @@ class L2:
             self._tell("_notify_keys_accessed", read)
             self._end("_loaded", task, self._bits(completion.done), 2)
 
-        self._client.get(self._names(keys), [one.byte_array for one in objects],
-                         tell=_holding(objects, ended))  # fmt: skip
+        self._client.get(
+            self._names(keys), [one.byte_array for one in objects], tell=_holding(objects, ended)
+        )
         return task
 
     def query_load_result(self, task: int) -> Any:
@@ -342,8 +361,9 @@ def _size_of(layout: Any) -> int:
     shapes, dtypes = getattr(layout, "shapes", None), getattr(layout, "dtypes", None)
     if not shapes or not dtypes:
         return 0
-    return sum(int(shape.numel()) * dtype.itemsize
-               for shape, dtype in zip(shapes, dtypes, strict=True))  # fmt: skip
+    return sum(
+        int(shape.numel()) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
 
 
 @lru_cache(maxsize=1)

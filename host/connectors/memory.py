@@ -60,8 +60,10 @@ class Memory:
     def covers(self, target: U8) -> bool:
         """Whether a target lies in one of the ranges."""
         first = _address(target)
-        return any(_address(one) <= first and first + target.nbytes <= _address(one) + one.nbytes
-                   for one in self._ranges)  # fmt: skip
+        return any(
+            _address(one) <= first and first + target.nbytes <= _address(one) + one.nbytes
+            for one in self._ranges
+        )
 
     def _register(self, fabric: Fabric | None, array: U8) -> None:
         if fabric is not None:

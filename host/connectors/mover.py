@@ -155,8 +155,12 @@ class Mover(Inbox):
             self._calls.give_up(late.values())
             self._waiting = deque(one for one in self._waiting if id(one) not in late)
         for move in late.values():
-            self._end(move, State.LATE, f"it did not come within {move.within_s:.3g} s: is the "
-                      "daemon frozen, or its drive slow?")  # fmt: skip
+            self._end(
+                move,
+                State.LATE,
+                f"it did not come within {move.within_s:.3g} s: is the "
+                "daemon frozen, or its drive slow?",
+            )
 
     def _turn(self) -> None:
         if self._link.lost and not self._is_back():
@@ -203,8 +207,12 @@ class Mover(Inbox):
             move = self._waiting.popleft()
             text = contents(move, self._link.payload, self._link.layers, self._link.chunks_max)
             if len(text) // 16 > self._link.chunks_max:
-                self._end(move, State.REFUSED, f"an object of {move.size} bytes has more blocks "
-                          "than a session: raise limits.context_tokens")  # fmt: skip
+                self._end(
+                    move,
+                    State.REFUSED,
+                    f"an object of {move.size} bytes has more blocks "
+                    "than a session: raise limits.context_tokens",
+                )
                 continue
             if batch and sum(map(len, texts)) + len(text) > self._link.message_max:
                 self._waiting.appendleft(move)
@@ -246,8 +254,13 @@ class Mover(Inbox):
             return next(copying, False)
 
         reply = self._link.control.sessions_open(
-            texts, closing=closing, deleting=deleting, due_s=due_s, timeout_s=self.timeout_s,
-            meanwhile=meanwhile)  # fmt: skip
+            texts,
+            closing=closing,
+            deleting=deleting,
+            due_s=due_s,
+            timeout_s=self.timeout_s,
+            meanwhile=meanwhile,
+        )
         for move in [] if reply.deleted else [*batch, *self._waiting]:
             if move.clears:
                 move.failure = (State.REFUSED, "the drive does not take the delete; see its daemon")
@@ -262,8 +275,11 @@ class Mover(Inbox):
             elif session < 0:
                 self._end(move, State.REFUSED, f"no session: {errno.errorcode.get(-session)}")
             else:
-                move.chain = Chain(session, block_keys([keys], self._link.layers),
-                                   np.frombuffer(stored, "<u4").tolist())  # fmt: skip
+                move.chain = Chain(
+                    session,
+                    block_keys([keys], self._link.layers),
+                    np.frombuffer(stored, "<u4").tolist(),
+                )
                 self._start(move)
         drop_held(fabric, batch)
         return self._open > before
@@ -354,9 +370,15 @@ class Mover(Inbox):
         def begin() -> Fetch | Put:
             if pinned:
                 self._link.fabric.register(piece.memory)
-            return self._link.fabric.fetch_begin(chain.session, chain.step, piece.layer,
-                                                 piece.ordinals, keys, piece.memory,
-                                                 target_index=piece.rows)  # fmt: skip
+            return self._link.fabric.fetch_begin(
+                chain.session,
+                chain.step,
+                piece.layer,
+                piece.ordinals,
+                keys,
+                piece.memory,
+                target_index=piece.rows,
+            )
 
         def end(call: Fetch | Put, late: bool) -> None:
             assert isinstance(call, Fetch)
@@ -424,8 +446,9 @@ class Mover(Inbox):
         assert chain is not None
 
         def begin() -> Fetch | Put:
-            return self._link.fabric.put_begin(chain.session, piece.layer, piece.ordinals,
-                                               piece.memory)  # fmt: skip
+            return self._link.fabric.put_begin(
+                chain.session, piece.layer, piece.ordinals, piece.memory
+            )
 
         def end(call: Fetch | Put, _: bool) -> None:
             assert isinstance(call, Put)

@@ -25,10 +25,31 @@ from offstage.bindings.driver import FetchResult, Put
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
 from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
 
-__all__ = ["HELD", "U8", "U32", "Chain", "Kind", "Move", "Piece", "Shape", "State", "contents",
-           "get_pieces", "guesses", "head_piece", "is_head_of", "is_ragged", "land", "may_clear",
-           "not_whole", "put_pieces", "refuse", "shape_of", "tell_landed",
-           "tier_of"]  # fmt: skip
+__all__ = [
+    "HELD",
+    "U8",
+    "U32",
+    "Chain",
+    "Kind",
+    "Move",
+    "Piece",
+    "Shape",
+    "State",
+    "contents",
+    "get_pieces",
+    "guesses",
+    "head_piece",
+    "is_head_of",
+    "is_ragged",
+    "land",
+    "may_clear",
+    "not_whole",
+    "put_pieces",
+    "refuse",
+    "shape_of",
+    "tell_landed",
+    "tier_of",
+]
 
 HELD = "other bytes are there, which somebody reads or leases"
 
@@ -133,8 +154,11 @@ class Shape:
         blocks = np.arange(first, end, dtype=np.uint32)
         layer = (blocks - 1) % self.layers
         ordinal = (1 + (blocks - 1) // self.layers).astype(np.uint32)
-        return [(one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one] - 1)
-                for one in range(self.layers) if (layer == one).any()]  # fmt: skip
+        return [
+            (one, np.ascontiguousarray(ordinal[layer == one]), blocks[layer == one] - 1)
+            for one in range(self.layers)
+            if (layer == one).any()
+        ]
 
 
 @lru_cache(maxsize=256)
@@ -202,8 +226,16 @@ def _single(
     shape: Shape, block: int, memory: U8, length: int, part: int = 0, at: int = -1
 ) -> Piece:
     layer, ordinal = shape.place(block)
-    return Piece(layer, np.array([ordinal], np.uint32), memory, np.zeros(1, np.uint32), length,
-                 np.array([block], np.uint32), part, at)  # fmt: skip
+    return Piece(
+        layer,
+        np.array([ordinal], np.uint32),
+        memory,
+        np.zeros(1, np.uint32),
+        length,
+        np.array([block], np.uint32),
+        part,
+        at,
+    )
 
 
 def head_piece(shape: Shape, head: bytes = b"", inline: U8 | None = None) -> Piece:
@@ -228,8 +260,16 @@ def get_pieces(shape: Shape, buffer: U8, cuts: tuple[int, ...]) -> list[Piece]:
             pieces.append(Piece(layer, ordinals, whole, rows, shape.payload, rows + 1, part))
         if first <= shape.full + 1 < end:
             at = shape.full * shape.payload
-            pieces.append(_single(shape, shape.full + 1, np.empty((1, shape.payload), np.uint8),
-                                  shape.size - at, part, at))  # fmt: skip
+            pieces.append(
+                _single(
+                    shape,
+                    shape.full + 1,
+                    np.empty((1, shape.payload), np.uint8),
+                    shape.size - at,
+                    part,
+                    at,
+                )
+            )
         first = max(first, end)
     return pieces
 
@@ -320,15 +360,20 @@ def not_whole(stored: list[int], shape: Shape) -> tuple[State, str] | None:
     if stored[-1] == 0 and stored[:-1] == shape.stored:
         return None
     has = f"{sum(stored)} blocks" if stored[-1] == 0 else "more blocks"
-    return State.UNREADABLE, (f"{has} are there, and an object of {shape.size} bytes has "
-                              f"{shape.blocks}")  # fmt: skip
+    return State.UNREADABLE, (
+        f"{has} are there, and an object of {shape.size} bytes has {shape.blocks}"
+    )
 
 
 def is_ragged(stored: list[int], shape: Shape) -> bool:
     """Whether an object that is not whole has blocks in a last chunk that this shape fills in part:
     they may be of layers that are not its own, which no count tells."""
-    return bool(stored[:-1] != shape.stored and shape.stored[-1] < shape.layers
-                and len(shape.stored) > 1 and stored[-2])  # fmt: skip
+    return bool(
+        stored[:-1] != shape.stored
+        and shape.stored[-1] < shape.layers
+        and len(shape.stored) > 1
+        and stored[-2]
+    )
 
 
 def may_clear(move: Move) -> bool:

@@ -77,31 +77,44 @@ class Where:
         known = {name: type(getattr(cls, name)) for name in cls.__dataclass_fields__}
         for name, value in settings.items():
             if name not in known:
-                raise BadInput(f"{name!r} is no setting of a connector", "offstage",
-                               f"choose of {', '.join(sorted(known))}")  # fmt: skip
+                raise BadInput(
+                    f"{name!r} is no setting of a connector",
+                    "offstage",
+                    f"choose of {', '.join(sorted(known))}",
+                )
             if not isinstance(value, (known[name], int) if known[name] is float else known[name]):
-                raise BadInput(f"{name} is {value!r}", "offstage",
-                               f"write a {known[name].__name__}")  # fmt: skip
+                raise BadInput(
+                    f"{name} is {value!r}", "offstage", f"write a {known[name].__name__}"
+                )
             if known[name] is float and not 0 < value < math.inf:
                 raise BadInput(f"{name} is {value!r}", "offstage", "write seconds above 0")
         where = cls(**settings)
         if where.rdma and where.fabric != "verbs":
-            raise BadInput(f"rdma has no effect over {where.fabric}", "offstage",
-                           'leave it out, or set fabric = "verbs"')  # fmt: skip
+            raise BadInput(
+                f"rdma has no effect over {where.fabric}",
+                "offstage",
+                'leave it out, or set fabric = "verbs"',
+            )
         return where
 
     def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
         """Log in and attach. BadInput, RunFailed: no daemon, or it refuses."""
         if self.fabric not in FABRICS:
-            raise BadInput(f"objects do not go over {self.fabric!r}", "fabric",
-                           f"choose one of {', '.join(FABRICS)}")  # fmt: skip
+            raise BadInput(
+                f"objects do not go over {self.fabric!r}",
+                "fabric",
+                f"choose one of {', '.join(FABRICS)}",
+            )
         adapter = parse_rdma(self.rdma) if self.rdma else None
         control = Control(
-            self.endpoint, name=self.name, tenant=self.tenant,
+            self.endpoint,
+            name=self.name,
+            tenant=self.tenant,
             secret=Path(self.secret) if self.secret else None,
             runtime_dir=Path(self.runtime_dir) if self.runtime_dir else None,
-            curve_dir=Path(self.curve_dir) if self.curve_dir else None, timeout_s=timeout_s,
-        )  # fmt: skip
+            curve_dir=Path(self.curve_dir) if self.curve_dir else None,
+            timeout_s=timeout_s,
+        )
         try:
             return control, open_fabric(control, self.fabric, adapter)
         except BaseException:
@@ -191,17 +204,28 @@ class ObjectClient:
         return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
 
     def get(
-        self, keys: Sequence[bytes], buffers: Sequence[Any], *, cuts: Sequence[int] = (),
-        landed: "Landed | None" = None, **more: Any,
-    ) -> int:  # fmt: skip
+        self,
+        keys: Sequence[bytes],
+        buffers: Sequence[Any],
+        *,
+        cuts: Sequence[int] = (),
+        landed: "Landed | None" = None,
+        **more: Any,
+    ) -> int:
         """Read objects of the buffers' sizes into them. One that is not DONE may hold anything.
         `cuts`, ascending, the last one the size: where the objects' parts end. `landed` is called
         with each part, in order, when no object of the batch has it still to come, and with those
         objects (their numbers in the batch) that will not have it. Only the end tells that the
         parts are of one put: what is made of a part counts where its object ends as DONE.
         `within_s`: what has not come by then is LATE; by default `patience_s` of `Where`."""
-        return self._begin(Kind.GET, keys, [_as_bytes(one) for one in buffers], cuts=tuple(cuts),
-                           landed=landed, **more)  # fmt: skip
+        return self._begin(
+            Kind.GET,
+            keys,
+            [_as_bytes(one) for one in buffers],
+            cuts=tuple(cuts),
+            landed=landed,
+            **more,
+        )
 
     def stream(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> "Stream":
         """A put of buffers that are filled by and by: `Stream` says how far. What is filled is sent
@@ -213,22 +237,33 @@ class ObjectClient:
         return Stream(self._mover, moves)
 
     def exists(
-        self, keys: Sequence[bytes], sizes: Sequence[int] | None = None, *, lease_s: float = 0.0,
+        self,
+        keys: Sequence[bytes],
+        sizes: Sequence[int] | None = None,
+        *,
+        lease_s: float = 0.0,
         **more: Any,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Whether objects are there; with `sizes` whether they are whole and so large. `lease_s`
         (with sizes): what is there is not deleted or forgotten for so long. `within_s`: as of
         `get`; what is LATE is not leased."""
         return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, **more)
 
     def prefetch(
-        self, keys: Sequence[bytes], sizes: Sequence[int], *, lease_s: float = 10.0,
-        due_s: float = 0.0, chance: float = 1.0, **more: Any,
-    ) -> int:  # fmt: skip
+        self,
+        keys: Sequence[bytes],
+        sizes: Sequence[int],
+        *,
+        lease_s: float = 10.0,
+        due_s: float = 0.0,
+        chance: float = 1.0,
+        **more: Any,
+    ) -> int:
         """As `exists` with a lease, and what is there is brought into the tier's memory, as far as
         the daemon's policy lets it: it is asked for in `due_s`, with this chance."""
-        return self._begin(Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=chance, due_s=due_s,
-                           **more)  # fmt: skip
+        return self._begin(
+            Kind.LOOK, keys, sizes=sizes, hold_s=lease_s, ahead=chance, due_s=due_s, **more
+        )
 
     def delete(self, keys: Sequence[bytes], **more: Any) -> int:
         """Delete objects; those that somebody moves or leases stay. ABSENT: it was not there."""
@@ -315,10 +350,17 @@ class ObjectClient:
         return ticket
 
     def _moves(
-        self, kind: Kind, keys: Sequence[bytes], buffers: Sequence[NDArray[np.uint8]] | None = None,
-        *, sizes: Sequence[int] | None = None, tell: Callable[[Completion], None] | None = None,
-        landed: "Landed | None" = None, within_s: float | None = None, **more: Any,
-    ) -> tuple[int, list[Move]]:  # fmt: skip
+        self,
+        kind: Kind,
+        keys: Sequence[bytes],
+        buffers: Sequence[NDArray[np.uint8]] | None = None,
+        *,
+        sizes: Sequence[int] | None = None,
+        tell: Callable[[Completion], None] | None = None,
+        landed: "Landed | None" = None,
+        within_s: float | None = None,
+        **more: Any,
+    ) -> tuple[int, list[Move]]:
         """A new batch, which has ended where nothing is asked for."""
         count = len(keys)
         assert buffers is None or len(buffers) == count
@@ -332,15 +374,33 @@ class ObjectClient:
         if kind in (Kind.GET, Kind.LOOK):
             bound_s = self.where.patience_s if within_s is None else within_s
             more["within_s"] = max(bound_s, WITHIN_MIN_S)
-        batch = _Batch(ticket, [State.AWAY] * count, [""] * count, count, tell, [count] * len(cuts),
-                       landed, set())  # fmt: skip
+        batch = _Batch(
+            ticket,
+            [State.AWAY] * count,
+            [""] * count,
+            count,
+            tell,
+            [count] * len(cuts),
+            landed,
+            set(),
+        )
         moves = []
         for i, key in enumerate(keys):
             buffer = None if buffers is None else buffers[i]
             size = 0 if sizes is None else sizes[i]
             size = size if buffer is None else len(buffer)
-            moves.append(Move(kind, self.name(key), key.hex()[:32], size, self._end_of(batch, i),
-                              buffer, landed=batch.part, **more))  # fmt: skip
+            moves.append(
+                Move(
+                    kind,
+                    self.name(key),
+                    key.hex()[:32],
+                    size,
+                    self._end_of(batch, i),
+                    buffer,
+                    landed=batch.part,
+                    **more,
+                )
+            )
         if not moves:
             self._finish(batch)
         return ticket, moves
@@ -392,8 +452,13 @@ class ObjectClient:
         state = self.wait(self.get, [key], [found]).states[0]
         if state is State.DONE and not np.array_equal(found, ours):
             was = bytes(found).split(b"\0")[0].decode(errors="replace").partition(" ")[2]
-            log.warning("objects of %s were of the layout %r and are now of %r: what is stored of "
-                        "the former is not used", model, was, layout)  # fmt: skip
+            log.warning(
+                "objects of %s were of the layout %r and are now of %r: what is stored of "
+                "the former is not used",
+                model,
+                was,
+                layout,
+            )
         if state not in (State.AWAY, State.LATE) and not np.array_equal(found, ours):
             self.wait(self.put, [key], [ours])
         self._space = space

@@ -31,16 +31,40 @@ __all__ = ["Storage"]
 LEASE_S = 10.0  # of pages that were found, until they are read
 OWN = ("backend_name", "module_path", "class_name", "interface_v1", "model", "weights_id")
 COMPUTED = (
-    "dtype", "kv_cache_dtype", "quantization", "quantization_param_path", "modelopt_quant",
-    "load_format", "model_impl", "json_model_override_args", "attention_backend",
-    "prefill_attention_backend", "decode_attention_backend", "fp8_gemm_runner_backend",
-    "fp4_gemm_runner_backend", "bf16_gemm_backend", "moe_runner_backend", "enable_torch_compile",
-    "enable_lora", "max_lora_rank", "lora_target_modules", "lora_backend",
-    "enable_deterministic_inference", "rl_on_policy_target",
-)  # fmt: skip
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "quantization_param_path",
+    "modelopt_quant",
+    "load_format",
+    "model_impl",
+    "json_model_override_args",
+    "attention_backend",
+    "prefill_attention_backend",
+    "decode_attention_backend",
+    "fp8_gemm_runner_backend",
+    "fp4_gemm_runner_backend",
+    "bf16_gemm_backend",
+    "moe_runner_backend",
+    "enable_torch_compile",
+    "enable_lora",
+    "max_lora_rank",
+    "lora_target_modules",
+    "lora_backend",
+    "enable_deterministic_inference",
+    "rl_on_policy_target",
+)
 """Arguments of SGLang that change KV, or choose the kernels that compute it."""
-SHAPE = ("dtype", "layout", "page_size", "layer_num", "head_num", "head_dim", "kv_lora_rank",
-         "qk_rope_head_dim")  # fmt: skip
+SHAPE = (
+    "dtype",
+    "layout",
+    "page_size",
+    "layer_num",
+    "head_num",
+    "head_dim",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+)
 log = logging.getLogger("offstage.connectors")
 
 
@@ -68,8 +92,11 @@ class Storage:
         self.mem_pool_host = mem_pool_host
         page = _bytes_of(mem_pool_host.get_dummy_flat_data_page())
         self._size = len(page)
-        shape = " ".join(f"{name} {getattr(mem_pool_host, name)}" for name in SHAPE
-                         if hasattr(mem_pool_host, name))  # fmt: skip
+        shape = " ".join(
+            f"{name} {getattr(mem_pool_host, name)}"
+            for name in SHAPE
+            if hasattr(mem_pool_host, name)
+        )
         layout = f"{self._identity()}; {type(mem_pool_host).__name__} {shape} {self._size} bytes"
         self.close()
         self._client = ObjectClient(self._where, model=self._model, layout=layout)
@@ -82,15 +109,20 @@ class Storage:
         for name, path in _adapters_of(getattr(server, "lora_paths", None) or ()):
             weights = digest_of(files_of(path), path)
             if weights.changed_ns() >= since_ns:
-                raise BadInput(f"the adapter {name} changed after SGLang began", path,
-                               "start it again")  # fmt: skip
+                raise BadInput(
+                    f"the adapter {name} changed after SGLang began", path, "start it again"
+                )
             found[f"adapter {name}"] = weights.digest[:32]
         computed = {"engine": f"SGLang {_version()}", "device": _device(), "rank": self._rank}
         return identity_of(
-            self._files or self._model, computed | found, where="OffstageStorage",
-            revision=getattr(server, "revision", None), cache=getattr(server, "download_dir", None),
-            weights_id=self._weights_id, since_ns=since_ns,
-        )  # fmt: skip
+            self._files or self._model,
+            computed | found,
+            where="OffstageStorage",
+            revision=getattr(server, "revision", None),
+            cache=getattr(server, "download_dir", None),
+            weights_id=self._weights_id,
+            since_ns=since_ns,
+        )
 
     # ---- pages ----
 
@@ -101,8 +133,9 @@ class Storage:
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
         """How many first pages are there; they are leased, and brought into the tier's memory."""
         client = self._ready()
-        states = client.wait(client.prefetch, _names(keys), [self._size] * len(keys),
-                             lease_s=LEASE_S).done  # fmt: skip
+        states = client.wait(
+            client.prefetch, _names(keys), [self._size] * len(keys), lease_s=LEASE_S
+        ).done
         found = states.index(False) if False in states else len(states)
         client.release(_names(keys[found:]))
         return found
@@ -116,8 +149,10 @@ class Storage:
     ) -> list[Any]:
         """Each page in its target, or None."""
         client = self._ready()
-        targets = [self.mem_pool_host.get_dummy_flat_data_page() if one is None else one
-                   for one in target_locations or [None] * len(keys)]  # fmt: skip
+        targets = [
+            self.mem_pool_host.get_dummy_flat_data_page() if one is None else one
+            for one in target_locations or [None] * len(keys)
+        ]
         done = client.wait(client.get, _names(keys), [_bytes_of(one) for one in targets]).done
         client.release(_names(keys))
         return [target if one else None for target, one in zip(targets, done, strict=True)]
@@ -129,9 +164,12 @@ class Storage:
         return self.batch_set([key], [target_location if value is None else value])
 
     def batch_set(
-        self, keys: Sequence[str], values: Any = None, target_locations: Any = None,
+        self,
+        keys: Sequence[str],
+        values: Any = None,
+        target_locations: Any = None,
         target_sizes: Any = None,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Store pages; whether all were taken."""
         given = target_locations if values is None else values
         return all(self._store(keys, given))
@@ -152,14 +190,18 @@ class Storage:
     ) -> list[bool]:
         """Pages out of SGLang's memory."""
         pool = self.mem_pool_host
-        pages = [pool.get_data_page(int(host_indices[place * pool.page_size]))
-                 for place in range(len(keys))]  # fmt: skip
+        pages = [
+            pool.get_data_page(int(host_indices[place * pool.page_size]))
+            for place in range(len(keys))
+        ]
         return self._store(keys, pages)
 
     def clear(self) -> None:
         """The tier is shared: what is in it is bounded by `store.ttl` and the tenant's quota."""
-        log.warning("SGLang asked to clear its storage; the tier keeps what it has, since others "
-                    "share it: purge the tenant, or set store.ttl")  # fmt: skip
+        log.warning(
+            "SGLang asked to clear its storage; the tier keeps what it has, since others "
+            "share it: purge the tenant, or set store.ttl"
+        )
 
     def close(self) -> None:
         """Leave the daemon. Closing twice does nothing."""
@@ -236,9 +278,11 @@ def _bytes_of(page: Any) -> Any:
 def _rank_of(config: Any) -> str:
     """Which part of the model's KV this rank holds: latents (MLA) are the same in all ranks of
     tensor parallelism."""
-    parts = [f"pp {config.pp_rank}/{config.pp_size}",
-             f"cp {config.attn_cp_rank}/{config.attn_cp_size}",
-             f"dcp {getattr(config, 'dcp_rank', 0)}/{getattr(config, 'dcp_size', 1)}"]  # fmt: skip
+    parts = [
+        f"pp {config.pp_rank}/{config.pp_size}",
+        f"cp {config.attn_cp_rank}/{config.attn_cp_size}",
+        f"dcp {getattr(config, 'dcp_rank', 0)}/{getattr(config, 'dcp_size', 1)}",
+    ]
     if not config.is_mla_model:
         parts.append(f"tp {config.tp_rank}/{config.tp_size}")
     return " ".join(parts)

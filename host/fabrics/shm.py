@@ -39,9 +39,11 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
     try:
         if not fds:
             said = answer.decode(errors="replace").strip() or "closed the connection"
-            raise RunFailed(f"the daemon handed out no descriptors: {said}", attached.socket_path,
-                            "run as a user that the tenant's users or groups name; after 10 s, "
-                            "run it again")  # fmt: skip
+            raise RunFailed(
+                f"the daemon handed out no descriptors: {said}",
+                attached.socket_path,
+                "run as a user that the tenant's users or groups name; after 10 s, run it again",
+            )
         return Driver(Attachment(attached.blob, tuple(fds)))
     finally:
         for fd in fds:
@@ -66,8 +68,11 @@ def _check_user(connection: socket.socket, attached: Attached) -> None:
     user = PEER.unpack(peer)[1]
     outermost = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
     if outermost and user not in (attached.user, 0):
-        raise BadInput(f"user {user} listens there, and the daemon is user {attached.user}'s",
-                       attached.socket_path, "see who has the daemon's socket")  # fmt: skip
+        raise BadInput(
+            f"user {user} listens there, and the daemon is user {attached.user}'s",
+            attached.socket_path,
+            "see who has the daemon's socket",
+        )
 
 
 def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
@@ -82,9 +87,10 @@ def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list
                 connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)
         except OSError as error:
-            raise BadInput(f"the daemon's descriptors cannot be fetched ({error})",
-                           attached.socket_path or "no socket named",
-                           "run on the daemon's machine, as its user or one that the tenant's "
-                           "users or groups name; or use the zmq fabric",
-                           ) from None  # fmt: skip
+            raise BadInput(
+                f"the daemon's descriptors cannot be fetched ({error})",
+                attached.socket_path or "no socket named",
+                "run on the daemon's machine, as its user or one that the tenant's "
+                "users or groups name; or use the zmq fabric",
+            ) from None
     return answer, fds

@@ -34,9 +34,19 @@ LINK_NS = 2_000_000_000  # what a reply may take on its way beyond the time it w
 UNKNOWN_END = 255
 Handle = TypeVar("Handle", Fetch, Put)
 COUNTERS = (
-    "fetches", "hits", "misses", "torn", "retries", "failed", "puts", "bytes_read", "bytes_put",
-    "remembered", "moved_on", "guesses",
-)  # fmt: skip
+    "fetches",
+    "hits",
+    "misses",
+    "torn",
+    "retries",
+    "failed",
+    "puts",
+    "bytes_read",
+    "bytes_put",
+    "remembered",
+    "moved_on",
+    "guesses",
+)
 
 
 def connect(control: Control) -> "ZmqDriver":
@@ -122,12 +132,14 @@ class ZmqDriver:
                 # The first piece carries the scores, and what was selected and is not demanded.
                 more = selected - count if first == 0 else 0
                 message = p.FabricFetch(
-                    session=session, step=step, layer=layer,
+                    session=session,
+                    step=step,
+                    layer=layer,
                     selected_count=piece.stop - first + more,
                     ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
                     keys=np.ascontiguousarray(keys[piece], "<u8").tobytes(),
                     timeout_ns=timeout_ns,
-                )  # fmt: skip
+                )
                 if hint is not None and not first:
                     message.scores = hint.data
                     if hint.flags:
@@ -174,8 +186,11 @@ class ZmqDriver:
         length = source.shape[1] if length_bytes is None else length_bytes
         assert length <= source.shape[1]
         if not 0 < length <= self.payload_size_bytes:
-            raise BadInput(f"blocks of {length} B", self._where,
-                           f"put between 1 and {self.payload_size_bytes} B")  # fmt: skip
+            raise BadInput(
+                f"blocks of {length} B",
+                self._where,
+                f"put between 1 and {self.payload_size_bytes} B",
+            )
 
         def requests() -> Iterator[_Request]:
             for first in range(0, count, self._put_max):
@@ -183,11 +198,13 @@ class ZmqDriver:
                 rows = np.ascontiguousarray(source[piece, :length])
                 put.checksums[piece] = [checksum(row) for row in rows]
                 message = p.FabricPut(
-                    session=session, layer=layer, length_bytes=length,
+                    session=session,
+                    layer=layer,
+                    length_bytes=length,
                     ordinals=np.ascontiguousarray(ordinals[piece], "<u4").tobytes(),
                     checksums=put.checksums[piece].astype("<u8").tobytes(),
                     timeout_ns=timeout_ns,
-                )  # fmt: skip
+                )
 
                 def accept(reply: Any, _: memoryview, piece: slice = piece) -> None:
                     taken = _array(reply.rcs, "<i4", piece.stop - piece.start, self._where)
@@ -278,8 +295,12 @@ class ZmqDriver:
 
     def _begin(self, call: _Call, handle: Handle) -> Handle:
         if len(self._handles) == self.calls_max:
-            raise RunFailed(f"{self.calls_max} calls are in flight", self._where,
-                            "end one before the next begins", errno=errno.EAGAIN)  # fmt: skip
+            raise RunFailed(
+                f"{self.calls_max} calls are in flight",
+                self._where,
+                "end one before the next begins",
+                errno=errno.EAGAIN,
+            )
         if len(self._waiting) >= self.calls_max:
             self._later.append(call)
         else:
@@ -351,12 +372,15 @@ class ZmqDriver:
         assert request is not None
         try:
             if isinstance(reply, p.Error):
-                raise RunFailed(reply.what, reply.where or self._where, reply.mend,
-                                errno=reply.errno)  # fmt: skip
+                raise RunFailed(
+                    reply.what, reply.where or self._where, reply.mend, errno=reply.errno
+                )
             if not isinstance(reply, request.kind):
                 raise RunFailed(
                     f"{type(reply).__name__} in answer to {type(request.message).__name__}",
-                    self._where, "use the same release on both sides")  # fmt: skip
+                    self._where,
+                    "use the same release on both sides",
+                )
             request.accept(reply, answer[1].buffer if len(answer) > 1 else memoryview(b""))
             self._next(call)
         except OffstageError as error:
@@ -369,14 +393,20 @@ class ZmqDriver:
         return RunFailed("this fabric is closed", self._where, "start the host again")
 
     def _silent(self) -> RunFailed:
-        return RunFailed("the daemon's ZMQ fabric does not answer", self._where,
-                         "see `offstage dpu status`; start the host again",
-                         errno=errno.EPIPE)  # fmt: skip
+        return RunFailed(
+            "the daemon's ZMQ fabric does not answer",
+            self._where,
+            "see `offstage dpu status`; start the host again",
+            errno=errno.EPIPE,
+        )
 
     def _accept(
-        self, reply: p.FabricFetchReply, payload: memoryview, target: NDArray[np.uint8],
+        self,
+        reply: p.FabricFetchReply,
+        payload: memoryview,
+        target: NDArray[np.uint8],
         index: NDArray[np.uint32],
-    ) -> FetchResult:  # fmt: skip
+    ) -> FetchResult:
         """Compare every row with its checksum, and copy the good ones to their rows."""
         count = len(index)
         ends = _array(reply.ends, "u1", count, self._where)
@@ -384,8 +414,11 @@ class ZmqDriver:
         lengths = _array(reply.lengths, "<u4", count, self._where)
         checksums = _array(reply.checksums, "<u8", count, self._where)
         if len(payload) != count * self.payload_size_bytes:
-            raise RunFailed(f"{len(payload)} B for {count} blocks", self._where,
-                            "use the same release on both sides")  # fmt: skip
+            raise RunFailed(
+                f"{len(payload)} B for {count} blocks",
+                self._where,
+                "use the same release on both sides",
+            )
         rows = np.frombuffer(payload, np.uint8).reshape(count, -1) if count else target[:0]
         failed = reply.failed_count
         for i in np.flatnonzero(rcs == 0):
@@ -401,16 +434,27 @@ class ZmqDriver:
         self._stats["retries"] += reply.retry_count
         self._stats["failed"] += failed
         return FetchResult(
-            ends, rcs, lengths, checksums, reply.hit_count, failed, reply.retry_count,
-            reply.torn_count, reply.stall_ns, reply.copy_ns,
-        )  # fmt: skip
+            ends,
+            rcs,
+            lengths,
+            checksums,
+            reply.hit_count,
+            failed,
+            reply.retry_count,
+            reply.torn_count,
+            reply.stall_ns,
+            reply.copy_ns,
+        )
 
 
 def _array(data: bytes, dtype: str, count: int, where: str) -> Any:
     """A packed array of a reply, writable; RunFailed where it is not `count` long."""
     if len(data) != count * np.dtype(dtype).itemsize:
-        raise RunFailed(f"{len(data)} B where {count} of {dtype} belong", where,
-                        "use the same release on both sides")  # fmt: skip
+        raise RunFailed(
+            f"{len(data)} B where {count} of {dtype} belong",
+            where,
+            "use the same release on both sides",
+        )
     return np.frombuffer(data, dtype).copy()
 
 
@@ -424,7 +468,13 @@ def _join(pieces: list[FetchResult]) -> FetchResult:
     ]
     sums = [
         sum(getattr(piece, name) for piece in pieces)
-        for name in ("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns",
-                     "copy_ns")
-    ]  # fmt: skip
+        for name in (
+            "hit_count",
+            "failed_count",
+            "retry_count",
+            "torn_count",
+            "stall_ns",
+            "copy_ns",
+        )
+    ]
     return FetchResult(*arrays, *sums)

@@ -64,22 +64,26 @@ def check_device(device: str, value_type: str = "bfloat16") -> None:
     if torch.device(device).type == "cpu":
         if not interpreted():
             raise BadInput(
-                "the triton kernel runs on a GPU", "device 'cpu'",
+                "the triton kernel runs on a GPU",
+                "device 'cpu'",
                 "add --device cuda, or set TRITON_INTERPRET=1 to try it on the CPU, slowly",
-            )  # fmt: skip
+            )
         return
     if interpreted():
         raise BadInput(
-            "TRITON_INTERPRET is set, which runs kernels on the CPU", f"device {device!r}",
+            "TRITON_INTERPRET is set, which runs kernels on the CPU",
+            f"device {device!r}",
             "unset it, or use --device cpu",
-        )  # fmt: skip
+        )
     capability = torch.cuda.get_device_capability(device)
     least = _FP8_CAPABILITY_MIN if value_type.startswith("float8") else _CAPABILITY_MIN
     if capability < least:
         raise BadInput(
             f"the device has compute capability {capability[0]}.{capability[1]}, and {value_type} "
-            f"needs {least[0]}.{least[1]}", f"device {device!r}", "use --kernel torch",
-        )  # fmt: skip
+            f"needs {least[0]}.{least[1]}",
+            f"device {device!r}",
+            "use --kernel torch",
+        )
 
 
 def product_type(stored: Any) -> tuple[Any, Any]:

@@ -69,8 +69,9 @@ def attend(
     group = q_heads // kv_heads
     heads = min(tiling.heads, max(16, triton.next_power_of_2(group)))
     head_tiles = kv_heads * triton.cdiv(group, heads)
-    splits = tiling.splits or _splits(batch * head_tiles, tables.shape[1] * block_tokens, tiling,
-                                      keys.device)  # fmt: skip
+    splits = tiling.splits or _splits(
+        batch * head_tiles, tables.shape[1] * block_tokens, tiling, keys.device
+    )
     new = {"dtype": torch.float32, "device": queries.device}
     output = torch.empty((batch, q_heads, value_dim), **new)
     parts = output if splits == 1 else torch.empty((batch, q_heads, splits, value_dim), **new)
@@ -79,21 +80,48 @@ def attend(
     main = max(16, triton.next_power_of_2(value_dim))
     rest = max(16, triton.next_power_of_2(head_dim - value_dim)) if head_dim > value_dim else 0
     compiled(_attend)[head_tiles, splits, batch](
-        queries, keys, values, tables, counts, lengths, parts, sums,
+        queries,
+        keys,
+        values,
+        tables,
+        counts,
+        lengths,
+        parts,
+        sums,
         (head_dim**-0.5 if scale is None else scale) * key_scale * 1.4426950408889634,
-        value_scale, tables.shape[1], *queries.stride()[:2], *keys.stride()[:3],
+        value_scale,
+        tables.shape[1],
+        *queries.stride()[:2],
+        *keys.stride()[:3],
         *values.stride()[:3],
-        GROUP=group, HEAD_DIM=head_dim, VALUE_DIM=value_dim, BLOCK_TOKENS=block_tokens,
-        Q_HEADS=q_heads, HEADS=heads, TILE=tiling.tokens, MAIN=main, REST=rest, LATENT=latent,
-        SPLITS=splits, ROUNDED=rounded, HELD=held,
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        VALUE_DIM=value_dim,
+        BLOCK_TOKENS=block_tokens,
+        Q_HEADS=q_heads,
+        HEADS=heads,
+        TILE=tiling.tokens,
+        MAIN=main,
+        REST=rest,
+        LATENT=latent,
+        SPLITS=splits,
+        ROUNDED=rounded,
+        HELD=held,
         PRECISION="ieee" if keys.dtype == torch.float32 else "tf32",
-        num_warps=tiling.warps, num_stages=tiling.stages,
-    )  # fmt: skip
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
     if splits > 1:
         compiled(_combine)[batch, q_heads](
-            parts, sums, output, VALUE_DIM=value_dim, MAIN=main, SPLITS=splits,
-            SPLITS_WIDE=triton.next_power_of_2(splits), num_warps=4,
-        )  # fmt: skip
+            parts,
+            sums,
+            output,
+            VALUE_DIM=value_dim,
+            MAIN=main,
+            SPLITS=splits,
+            SPLITS_WIDE=triton.next_power_of_2(splits),
+            num_warps=4,
+        )
     return output
 
 
@@ -117,13 +145,40 @@ def _splits(programs: int, tokens: int, tiling: Tiling, device: Any) -> int:
 
 
 def _attend(
-    queries, keys, values, tables, counts, lengths, parts, sums, scale, value_scale,
-    width, query_session, query_head, key_block, key_head, key_token, value_block, value_head,
-    value_token, GROUP: constexpr, HEAD_DIM: constexpr, VALUE_DIM: constexpr,
-    BLOCK_TOKENS: constexpr, Q_HEADS: constexpr, HEADS: constexpr, TILE: constexpr,
-    MAIN: constexpr, REST: constexpr, LATENT: constexpr, SPLITS: constexpr, ROUNDED: constexpr,
-    HELD: constexpr, PRECISION: constexpr,
-) -> None:  # fmt: skip
+    queries,
+    keys,
+    values,
+    tables,
+    counts,
+    lengths,
+    parts,
+    sums,
+    scale,
+    value_scale,
+    width,
+    query_session,
+    query_head,
+    key_block,
+    key_head,
+    key_token,
+    value_block,
+    value_head,
+    value_token,
+    GROUP: constexpr,
+    HEAD_DIM: constexpr,
+    VALUE_DIM: constexpr,
+    BLOCK_TOKENS: constexpr,
+    Q_HEADS: constexpr,
+    HEADS: constexpr,
+    TILE: constexpr,
+    MAIN: constexpr,
+    REST: constexpr,
+    LATENT: constexpr,
+    SPLITS: constexpr,
+    ROUNDED: constexpr,
+    HELD: constexpr,
+    PRECISION: constexpr,
+) -> None:
     """One tile of query heads over one share of one session's tokens."""
     session = tl.program_id(2)
     split = tl.program_id(1)
@@ -189,9 +244,14 @@ def _attend(
 
 
 def _combine(
-    parts, sums, output, VALUE_DIM: constexpr, MAIN: constexpr, SPLITS: constexpr,
+    parts,
+    sums,
+    output,
+    VALUE_DIM: constexpr,
+    MAIN: constexpr,
+    SPLITS: constexpr,
     SPLITS_WIDE: constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """One query head of one session: its parts, weighted by their sums."""
     place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
     split, main = tl.arange(0, SPLITS_WIDE), tl.arange(0, MAIN)

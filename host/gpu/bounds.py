@@ -60,9 +60,7 @@ class Table:
             self.exponents[to] = self.exponents[rows]
 
 
-def summarise(
-    keys: Any, table: Table, blocks: Any, rows: Any, first: Any, count: Any
-) -> None:
+def summarise(keys: Any, table: Table, blocks: Any, rows: Any, first: Any, count: Any) -> None:
     """Bring the rows of `table` up to date with the tokens that blocks have gained.
 
     keys: `[blocks, kv_heads, block_tokens, head_dim]`, a view into the pool, its last axis dense.
@@ -75,18 +73,50 @@ def summarise(
     if not len(blocks):
         return
     compiled(_summarise)[len(blocks), kv_heads * triton.cdiv(head_dim, channels)](
-        keys, table.numbers, table.exponents, blocks, rows, first, count, *keys.stride()[:3],
-        HEADS=kv_heads, HEAD_DIM=head_dim, CHANNELS=channels, TILE=_TOKENS,
-        MEAN=table.numbers.shape[1] == 1, GROUPS=table.groups, GROUP=GROUP, MOST=MOST,
-        FINEST=EXPONENTS[0], COARSEST=EXPONENTS[1], num_warps=4,
-    )  # fmt: skip
+        keys,
+        table.numbers,
+        table.exponents,
+        blocks,
+        rows,
+        first,
+        count,
+        *keys.stride()[:3],
+        HEADS=kv_heads,
+        HEAD_DIM=head_dim,
+        CHANNELS=channels,
+        TILE=_TOKENS,
+        MEAN=table.numbers.shape[1] == 1,
+        GROUPS=table.groups,
+        GROUP=GROUP,
+        MOST=MOST,
+        FINEST=EXPONENTS[0],
+        COARSEST=EXPONENTS[1],
+        num_warps=4,
+    )
 
 
 def _summarise(
-    keys, numbers, exponents, blocks, rows, first, count, key_block, key_head, key_token,
-    HEADS: constexpr, HEAD_DIM: constexpr, CHANNELS: constexpr, TILE: constexpr, MEAN: constexpr,
-    GROUPS: constexpr, GROUP: constexpr, MOST: constexpr, FINEST: constexpr, COARSEST: constexpr,
-) -> None:  # fmt: skip
+    keys,
+    numbers,
+    exponents,
+    blocks,
+    rows,
+    first,
+    count,
+    key_block,
+    key_head,
+    key_token,
+    HEADS: constexpr,
+    HEAD_DIM: constexpr,
+    CHANNELS: constexpr,
+    TILE: constexpr,
+    MEAN: constexpr,
+    GROUPS: constexpr,
+    GROUP: constexpr,
+    MOST: constexpr,
+    FINEST: constexpr,
+    COARSEST: constexpr,
+) -> None:
     """Some channels of one head of one block."""
     one = tl.program_id(0)
     chunks = (HEAD_DIM + CHANNELS - 1) // CHANNELS

@@ -53,12 +53,27 @@ def score(queries: Any, table: Table, rows: Any, lengths: Any, key_scale: float 
     channels = max(GROUP, min(_CHANNELS_MAX, triton.next_power_of_2(head_dim)))
     at_once = 32 if batch * rows.shape[1] >= 32 * _PROGRAMS_MIN else 8
     compiled(_score)[triton.cdiv(rows.shape[1], at_once), batch](
-        queries, table.numbers, table.exponents, rows, lengths, scores, key_scale / q_heads,
-        rows.shape[1], *queries.stride()[:2], PLANES=planes, HEADS=kv_heads,
-        MEMBERS=q_heads // kv_heads, MEMBERS_WIDE=triton.next_power_of_2(q_heads // kv_heads),
-        HEAD_DIM=head_dim, CHANNELS=channels, ROWS=at_once, GROUPS=table.groups, GROUP=GROUP,
-        num_warps=4, num_stages=3,
-    )  # fmt: skip
+        queries,
+        table.numbers,
+        table.exponents,
+        rows,
+        lengths,
+        scores,
+        key_scale / q_heads,
+        rows.shape[1],
+        *queries.stride()[:2],
+        PLANES=planes,
+        HEADS=kv_heads,
+        MEMBERS=q_heads // kv_heads,
+        MEMBERS_WIDE=triton.next_power_of_2(q_heads // kv_heads),
+        HEAD_DIM=head_dim,
+        CHANNELS=channels,
+        ROWS=at_once,
+        GROUPS=table.groups,
+        GROUP=GROUP,
+        num_warps=4,
+        num_stages=3,
+    )
     return scores
 
 
@@ -82,9 +97,10 @@ def best(
     batch, blocks = scores.shape
     if blocks > BLOCKS_MAX:
         raise BadInput(
-            f"a session of {blocks} blocks", "selection on the GPU",
+            f"a session of {blocks} blocks",
+            "selection on the GPU",
             f"use at most {BLOCKS_MAX}: larger blocks, or a shorter context",
-        )  # fmt: skip
+        )
     new = {"dtype": torch.int32, "device": scores.device}
     ordinals = torch.empty((batch, k_blocks + runners_up), **new)
     counts = torch.empty((batch, 2), **new)
@@ -92,18 +108,46 @@ def best(
     width = max(16, triton.next_power_of_2(blocks))
     slots = max(1, triton.next_power_of_2(k_blocks + runners_up))
     compiled(_best)[(batch,)](
-        scores, lengths, centres, spreads, ordinals, counts, levels, blocks, k_blocks, runners_up,
-        sink_blocks, window_blocks, WIDTH=width, SLOTS=slots,
+        scores,
+        lengths,
+        centres,
+        spreads,
+        ordinals,
+        counts,
+        levels,
+        blocks,
+        k_blocks,
+        runners_up,
+        sink_blocks,
+        window_blocks,
+        WIDTH=width,
+        SLOTS=slots,
         num_warps=min(16, max(4, width // 1024)),
-    )  # fmt: skip
+    )
     return Best(ordinals, counts, levels)
 
 
 def _score(
-    queries, numbers, exponents, rows, lengths, scores, scale, width, query_session, query_head,
-    PLANES: constexpr, HEADS: constexpr, MEMBERS: constexpr, MEMBERS_WIDE: constexpr,
-    HEAD_DIM: constexpr, CHANNELS: constexpr, ROWS: constexpr, GROUPS: constexpr, GROUP: constexpr,
-) -> None:  # fmt: skip
+    queries,
+    numbers,
+    exponents,
+    rows,
+    lengths,
+    scores,
+    scale,
+    width,
+    query_session,
+    query_head,
+    PLANES: constexpr,
+    HEADS: constexpr,
+    MEMBERS: constexpr,
+    MEMBERS_WIDE: constexpr,
+    HEAD_DIM: constexpr,
+    CHANNELS: constexpr,
+    ROWS: constexpr,
+    GROUPS: constexpr,
+    GROUP: constexpr,
+) -> None:
     """Some rows of one session."""
     session = tl.program_id(1)
     entry = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -144,9 +188,21 @@ def _score(
 
 
 def _best(
-    scores, lengths, centres, spreads, ordinals, counts, levels, blocks, k_blocks, runners_up,
-    sink_blocks, window_blocks, WIDTH: constexpr, SLOTS: constexpr,
-) -> None:  # fmt: skip
+    scores,
+    lengths,
+    centres,
+    spreads,
+    ordinals,
+    counts,
+    levels,
+    blocks,
+    k_blocks,
+    runners_up,
+    sink_blocks,
+    window_blocks,
+    WIDTH: constexpr,
+    SLOTS: constexpr,
+) -> None:
     """One session: the bits of the k-th greatest score, and of the last runner-up's."""
     session = tl.program_id(0)
     length = tl.load(lengths + session)

@@ -105,9 +105,11 @@ class DeviceSelector:
         table = self.summaries.table
         given = torch.from_numpy(np.ascontiguousarray(query, np.float32))[None]
         found = score(
-            given.to(table.numbers.device), table, _whole(self.rows, table, torch.int32)[None],
+            given.to(table.numbers.device),
+            table,
+            _whole(self.rows, table, torch.int32)[None],
             _whole([len(self.rows)], table, torch.int32),
-        )  # fmt: skip
+        )
         result: Floats = found[0].cpu().numpy()
         return result
 
@@ -130,9 +132,13 @@ class DeviceSelector:
         blocks = torch.arange(len(rows), dtype=torch.int32, device=table.numbers.device)
         begin = torch.full_like(blocks, first)
         summarise(
-            keys, table, blocks, _whole(rows, table, torch.int32), begin,
+            keys,
+            table,
+            blocks,
+            _whole(rows, table, torch.int32),
+            begin,
             torch.full_like(blocks, count),
-        )  # fmt: skip
+        )
 
 
 def _whole(numbers: Sequence[int], beside: Table, dtype: Any = None) -> Any:
@@ -175,9 +181,14 @@ class BatchBest:
     """The best blocks of one layer for `batch` sessions of up to `blocks` each."""
 
     def __init__(
-        self, summaries: Summaries, batch: int, blocks: int, select_blocks: int, sink_blocks: int,
+        self,
+        summaries: Summaries,
+        batch: int,
+        blocks: int,
+        select_blocks: int,
+        sink_blocks: int,
         window_blocks: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         table = summaries.table
@@ -192,9 +203,15 @@ class BatchBest:
         def work() -> None:
             scores = score(self._queries, table, self._rows, self._lengths)
             self._found = best(
-                scores, self._lengths, select_blocks, 0, sink_blocks, window_blocks,
-                self._centres, self._spreads,
-            )  # fmt: skip
+                scores,
+                self._lengths,
+                select_blocks,
+                0,
+                sink_blocks,
+                window_blocks,
+                self._centres,
+                self._spreads,
+            )
 
         self._run = captured(work, str(table.numbers.device))
 
@@ -204,9 +221,11 @@ class BatchBest:
         return self._table is summaries.table and rows[0] == batch and rows[1] >= blocks
 
     def find(
-        self, selectors: Sequence[DeviceSelector], queries: Sequence[Floats],
+        self,
+        selectors: Sequence[DeviceSelector],
+        queries: Sequence[Floats],
         scales: Sequence[ScoreScale],
-    ) -> list[Found]:  # fmt: skip
+    ) -> list[Found]:
         """What each session of a batch selects: one launch, and a wait for its outcome."""
         import torch
 

@@ -92,9 +92,14 @@ class Selected:
     they are, as graphs demand. A block without a slot has no tokens in them until `place`."""
 
     def __init__(
-        self, batch: int, blocks: int, block_tokens: int, rule: SelectionRule, runners_up: int,
+        self,
+        batch: int,
+        blocks: int,
+        block_tokens: int,
+        rule: SelectionRule,
+        runners_up: int,
         device: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         import torch
 
         def new(*shape: int, fill: int = 0, dtype: Any = torch.int32) -> Any:
@@ -122,19 +127,39 @@ class Selected:
 
         batch, width = self.tables.shape
         block_tokens = self._block_tokens
-        torch.div(self.tokens + (block_tokens - 1), block_tokens, rounding_mode="floor",
-                  out=self._block_counts)  # fmt: skip
+        torch.div(
+            self.tokens + (block_tokens - 1),
+            block_tokens,
+            rounding_mode="floor",
+            out=self._block_counts,
+        )
         scores = score(queries, table, rows, self._block_counts)
         rule = self._rule
         found = best(
-            scores, self._block_counts, width, self._runners_up, rule.sink_blocks,
-            rule.window_blocks, self._centres, self._spreads,
-        )  # fmt: skip
+            scores,
+            self._block_counts,
+            width,
+            self._runners_up,
+            rule.sink_blocks,
+            rule.window_blocks,
+            self._centres,
+            self._spreads,
+        )
         compiled(_resolve)[(batch,)](
-            found.ordinals, self.slots, self.tokens, self.tables, self.counts, self.lengths,
-            self._missing, self.slots.shape[1], width, width + self._runners_up, block_tokens,
-            WIDE=triton.next_power_of_2(width), num_warps=4,
-        )  # fmt: skip
+            found.ordinals,
+            self.slots,
+            self.tokens,
+            self.tables,
+            self.counts,
+            self.lengths,
+            self._missing,
+            self.slots.shape[1],
+            width,
+            width + self._runners_up,
+            block_tokens,
+            WIDE=triton.next_power_of_2(width),
+            num_warps=4,
+        )
         self._ordinals.copy_(found.ordinals)
         self._told.copy_(self._missing, non_blocking=True)
         self._levels.copy_(found.levels, non_blocking=True)
@@ -180,9 +205,19 @@ class Selected:
 
 
 def _resolve(
-    ordinals, slots, tokens, tables, counts, lengths, missing, blocks, width, pitch, block_tokens,
+    ordinals,
+    slots,
+    tokens,
+    tables,
+    counts,
+    lengths,
+    missing,
+    blocks,
+    width,
+    pitch,
+    block_tokens,
     WIDE: constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """One session: the slot and the tokens of each selected block, and how many have no slot."""
     session = tl.program_id(0)
     entry = tl.arange(0, WIDE)

@@ -133,15 +133,24 @@ class PodFabric:
             selected, more = own.size + more, 0
             self._sessions.demanded[segment.name] += own.size
             return at.fabric.fetch_begin(
-                segment.handle, step, layer, own, np.ascontiguousarray(segment.keys[layer, own]),
-                target, target_index=index[where], selected_count=selected, scores=hint,
+                segment.handle,
+                step,
+                layer,
+                own,
+                np.ascontiguousarray(segment.keys[layer, own]),
+                target,
+                target_index=index[where],
+                selected_count=selected,
+                scores=hint,
                 timeout_ns=allowed_ns,
-            )  # fmt: skip
+            )
 
         fetch = Fetch(count, None, (ordinals, target, index, scores))
         fetch.rcs[:] = -errno.EHOSTDOWN
-        parts = dict((segment.first, (segment, at)) for segment, at in
-                     self._sessions.parts(session, ordinals))  # fmt: skip
+        parts = dict(
+            (segment.first, (segment, at))
+            for segment, at in self._sessions.parts(session, ordinals)
+        )
         none = np.empty(0, np.intp)
         if scores is not None:  # every segment hears of the step, also where nothing is demanded
             for segment in self._sessions.segments(session):
@@ -154,9 +163,14 @@ class PodFabric:
         whole = self._finish(fetch)
         failed = int(np.count_nonzero(fetch.rcs))
         return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, failed_count=failed,
-            stall_ns=whole.stall_ns, **whole.counts,
-        )  # fmt: skip
+            fetch.ends,
+            fetch.rcs,
+            fetch.lengths,
+            fetch.checksums,
+            failed_count=failed,
+            stall_ns=whole.stall_ns,
+            **whole.counts,
+        )
 
     fetch = blocking(fetch_begin, fetch_end)
     """`fetch_begin` and `fetch_end` in a row."""
@@ -178,9 +192,13 @@ class PodFabric:
         def begin(at: Joined, piece: _Piece) -> Put:
             own = ordinals[piece.at] - np.uint32(piece.segment.first)
             return at.fabric.put_begin(
-                piece.segment.handle, layer, own, source[piece.at], length_bytes=length_bytes,
+                piece.segment.handle,
+                layer,
+                own,
+                source[piece.at],
+                length_bytes=length_bytes,
                 timeout_ns=allowed_ns,
-            )  # fmt: skip
+            )
 
         put = Put(len(ordinals), None, (ordinals, source))
         put.rcs[:] = -errno.EHOSTDOWN
@@ -220,23 +238,42 @@ class PodFabric:
         return len(self._flying[at]) < max(1, at.fabric.calls_max // 2)
 
     def fetch_at(
-        self, at: Joined, handle: int, step: int, layer: int, ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64], target: NDArray[np.uint8], index: NDArray[np.uint32],
-    ) -> Fetch:  # fmt: skip
+        self,
+        at: Joined,
+        handle: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        index: NDArray[np.uint32],
+    ) -> Fetch:
         """As `fetch_begin`, of the member's session `handle`; `poll` does not tell of it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
 
         def begin(at: Joined, piece: _Piece) -> Fetch:
-            return at.fabric.fetch_begin(handle, step, layer, ordinals, keys, target,
-                                         target_index=index, timeout_ns=allowed_ns)  # fmt: skip
+            return at.fabric.fetch_begin(
+                handle,
+                step,
+                layer,
+                ordinals,
+                keys,
+                target,
+                target_index=index,
+                timeout_ns=allowed_ns,
+            )
 
         fetch = Fetch(len(ordinals), None, (ordinals, keys, target, index))
         return self._start_at(at, allowed_ns, fetch, begin)
 
     def put_at(
-        self, at: Joined, handle: int, layer: int, ordinals: NDArray[np.uint32],
+        self,
+        at: Joined,
+        handle: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
         source: NDArray[np.uint8],
-    ) -> Put:  # fmt: skip
+    ) -> Put:
         """As `put_begin`, of the member's session `handle`; `poll` does not tell of it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
 
@@ -256,9 +293,12 @@ class PodFabric:
         return any(one.segment is segment for one in flying.values())
 
     def _start_at(
-        self, at: Joined, allowed_ns: int, handle: InFlight,
+        self,
+        at: Joined,
+        allowed_ns: int,
+        handle: InFlight,
         begin: Callable[[Joined, _Piece], Fetch | Put],
-    ) -> InFlight:  # fmt: skip
+    ) -> InFlight:
         handle.rcs[:] = -errno.EHOSTDOWN
         whole = _Whole(0, allowed_ns, begin, handle, 1, told=True)
         self._wholes[handle] = whole
@@ -440,8 +480,11 @@ class PodFabric:
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """See `Fabric`: by member, as `NAME.stage`."""
-        return {f"{one.member.name}.{name}": stage for one in self._flying
-                for name, stage in one.fabric.stages().items()}  # fmt: skip
+        return {
+            f"{one.member.name}.{name}": stage
+            for one in self._flying
+            for name, stage in one.fabric.stages().items()
+        }
 
     def close(self) -> None:
         """Nothing more is in flight; the members' fabrics stay with them."""

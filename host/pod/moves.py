@@ -77,8 +77,9 @@ class Moves:
 
     def wants(self, name: bytes, target: Joined) -> bool:
         """Whether it is brought there already."""
-        return any(one.name == name and one.target is target
-                   for one in (*self._waiting, *self._under_way))  # fmt: skip
+        return any(
+            one.name == name and one.target is target for one in (*self._waiting, *self._under_way)
+        )
 
     def add(self, move: Move) -> None:
         """To be done when its turn comes; the same twice is done once."""
@@ -127,10 +128,13 @@ class Moves:
         whole = lacks == self._layers
         chunks = np.flatnonzero(~whole & (has == self._layers)).astype(np.uint32)
         move.lost = self._layers * int(np.count_nonzero(~whole & (has != self._layers)))
-        move.batches = iter([
-            (layer, chunks[first : first + BATCH_BLOCKS])
-            for layer in range(self._layers) for first in range(0, len(chunks), BATCH_BLOCKS)
-        ])  # fmt: skip
+        move.batches = iter(
+            [
+                (layer, chunks[first : first + BATCH_BLOCKS])
+                for layer in range(self._layers)
+                for first in range(0, len(chunks), BATCH_BLOCKS)
+            ]
+        )
         self._go_on(move)
 
     def _open(self, move: Move, at: Joined) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -173,9 +177,14 @@ class Moves:
         move.step += 1
         rows = np.arange(move.row, move.row + len(move.ordinals), dtype=np.uint32)
         move.call = self._fabric.fetch_at(
-            *move.sessions[0], move.step, move.layer, move.ordinals,
-            np.ascontiguousarray(move.keys[move.layer, move.ordinals]), self._buffer, rows,
-        )  # fmt: skip
+            *move.sessions[0],
+            move.step,
+            move.layer,
+            move.ordinals,
+            np.ascontiguousarray(move.keys[move.layer, move.ordinals]),
+            self._buffer,
+            rows,
+        )
         return True
 
     def _put(self, move: Move) -> None:

@@ -117,8 +117,7 @@ class PodSessions:
     def admit(self, coming: Joined) -> Joined | None:
         """A member that came, or came back: it is asked from now on. The one that it was before,
         if any, which has to be lost."""
-        before = next((one for one in self.members
-                       if one.member.name == coming.member.name), None)  # fmt: skip
+        before = next((one for one in self.members if one.member.name == coming.member.name), None)
         assert before is None or before.lost, "two connections to one member"
         if before is not None:
             coming.inherit(before)
@@ -169,12 +168,10 @@ class PodSessions:
                 self._delete_elsewhere(segment)
 
     def _delete_elsewhere(self, segment: Segment) -> None:
-        """At who was read or put before, has a copy, is its home now or was before the map changed.
-        """
+        """Where it was read or put, where a copy is, and at its home of now and of the last map."""
         names = {*segment.been, *self.copies.pop(segment.name, ())}
         homes = [one for one in self.members if one.member.state == "up"]
-        likely = [*([_best(homes, segment)] if homes else []),
-                  *self._before(segment, self.members)]  # fmt: skip
+        likely = [*([_best(homes, segment)] if homes else []), *self._before(segment, self.members)]
         for one in self.members:
             if one is not segment.at and (one.member.name in names or one in likely):
                 one.delete(segment.chain)
@@ -195,8 +192,9 @@ class PodSessions:
 
     def each(self) -> Iterator[tuple[int, Segment]]:
         """All segments of open sessions, with their session."""
-        return ((number, segment) for number, one in self._sessions.items()
-                for segment in one.segments)  # fmt: skip
+        return (
+            (number, segment) for number, one in self._sessions.items() for segment in one.segments
+        )
 
     def generating(self, session: int) -> bool:
         """As `set_generating` said last."""
@@ -241,9 +239,10 @@ class PodSessions:
         named = b"" if before is None else segment_key(_numbers(before.contents), before.name)
         last = len(coming) <= self.grid.size(number)
         segment = Segment(
-            segment_key(_numbers(coming[:1]), named), self.grid.start(number),
+            segment_key(_numbers(coming[:1]), named),
+            self.grid.start(number),
             one.window_blocks if last else 0,
-        )  # fmt: skip
+        )
         one.segments.append(segment)
         return segment
 
@@ -256,8 +255,9 @@ class PodSessions:
                 pass
         found = self._rehome(one, segment)
         count = len(batch)
-        return p.Appended(keys=found.keys[-count:], store_keys=[],
-                          stored_layers=found.stored_layers[-count:])  # fmt: skip
+        return p.Appended(
+            keys=found.keys[-count:], store_keys=[], stored_layers=found.stored_layers[-count:]
+        )
 
     def _rehome(self, one: _Session, segment: Segment) -> p.Appended:
         """Open the segment at the best member that answers, with all its chunks."""
@@ -271,10 +271,15 @@ class PodSessions:
             usable = [each for each in self.members if each.usable(now_ns)]
             homes = [each for each in usable if each.member.state == "up"]
             if not homes:
-                why = "; ".join(f"{each.member.name}: {each.lost or 'no answer in time'}"
-                                for each in self.members)  # fmt: skip
-                raise RunFailed(f"no daemon of the pod answers ({why})", "pod",
-                                "offstage pod status says which are there")  # fmt: skip
+                why = "; ".join(
+                    f"{each.member.name}: {each.lost or 'no answer in time'}"
+                    for each in self.members
+                )
+                raise RunFailed(
+                    f"no daemon of the pod answers ({why})",
+                    "pod",
+                    "offstage pod status says which are there",
+                )
             try:
                 found = self._open_where(homes, usable, one, segment)
             except Silent:
@@ -296,8 +301,14 @@ class PodSessions:
         """Open it at its home or at a copy; where that lacks some of it, at who has more. Silent:
         the first that was asked does not answer."""
         home = _best(homes, segment)
-        places = [home, *(each for each in homes if each is not home
-                          and each.member.name in self.copies.get(segment.name, ()))]  # fmt: skip
+        places = [
+            home,
+            *(
+                each
+                for each in homes
+                if each is not home and each.member.name in self.copies.get(segment.name, ())
+            ),
+        ]
         loads, draw = [each.load for each in places], self._random.getrandbits(32)
         chosen = places[less_loaded(range(len(places)), loads, draw)]
         segment.to_fill = False
@@ -344,10 +355,12 @@ class PodSessions:
         segment.been.add(at.member.name)
         at.settle()
         segment.handle = at.ask(
-            at.control.session_open, select_blocks=one.select_blocks,
+            at.control.session_open,
+            select_blocks=one.select_blocks,
             sink_blocks=0 if segment.first else one.sink_blocks,
-            window_blocks=segment.window_blocks, step_ns=one.step_ns,
-        )  # fmt: skip
+            window_blocks=segment.window_blocks,
+            step_ns=one.step_ns,
+        )
         self.hints = at.control.hints
         found = self._told(segment, segment.contents)
         if one.generating:

@@ -179,13 +179,18 @@ class Upkeep:
         if not found.former or not found.homes or found.former[0] == self._former:
             return
         self._former = found.former[0]
-        self._sessions.asked = {one.name: self._layers * len(one.contents)
-                                for _, one in self._sessions.each()}  # fmt: skip
+        self._sessions.asked = {
+            one.name: self._layers * len(one.contents) for _, one in self._sessions.each()
+        }
         self._filled_before = self.moves.blocks["filled"]
-        before = replace(found, member=tuple(
-            replace(one, state="up", weight=self._former.weights[one.name])
-            for one in found.member if one.name in self._former.weights
-        ))  # fmt: skip
+        before = replace(
+            found,
+            member=tuple(
+                replace(one, state="up", weight=self._former.weights[one.name])
+                for one in found.member
+                if one.name in self._former.weights
+            ),
+        )
         if before.homes:
             self.counts.least_share = moved_share(before, found)[1]
 
@@ -197,17 +202,21 @@ class Upkeep:
         if not homes:
             return
         hot = hot_rate([one.load for one in homes], self._rule)
-        news: dict[Joined, list[News]] = {one: [] for one in self._sessions.members
-                                          if one.usable(now_ns)}  # fmt: skip
+        news: dict[Joined, list[News]] = {
+            one: [] for one in self._sessions.members if one.usable(now_ns)
+        }
         made, self._made = self._made, []
-        pinned = {one.name: one for number, one in self._sessions.each()
-                  if self._sessions.generating(number)}  # fmt: skip
+        pinned = {
+            one.name: one
+            for number, one in self._sessions.each()
+            if self._sessions.generating(number)
+        }
         demanded = self._sessions.demanded
-        names = list({**demanded, **pinned, **self._sessions.copies,
-                      **dict.fromkeys(self._wanted)})  # fmt: skip
+        names = list({**demanded, **pinned, **self._sessions.copies, **dict.fromkeys(self._wanted)})
         if names:
-            for name, index in zip(names, ranked([o.member for o in homes], names, 1)[:, 0],
-                                   strict=True):  # fmt: skip
+            for name, index in zip(
+                names, ranked([o.member for o in homes], names, 1)[:, 0], strict=True
+            ):
                 segment = pinned.get(name) or self._sessions.recent.get(name)
                 contents = b""
                 if segment is not None and name in self._wanted:
@@ -242,12 +251,11 @@ class Upkeep:
         at = None if segment is None else segment.at
         return news[at if at in news and at.member.state == "draining" else home]
 
-    def _news(
-        self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes
-    ) -> News:
+    def _news(self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes) -> News:
         rule = self._rule
-        return News(name, demands, pinned, hot, rule.copies_max, rule.cool_s * 10**9,
-                    contents=contents)  # fmt: skip
+        return News(
+            name, demands, pinned, hot, rule.copies_max, rule.cool_s * 10**9, contents=contents
+        )
 
     def _tell(self, at: Joined, news: list[News], homes: list[Joined]) -> None:
         if at in self._mute:
@@ -301,8 +309,9 @@ class Upkeep:
         if target is None or source is None or source.member.state != "up":
             return
         if source.usable(self._sessions.clock.now_ns()):
-            self.moves.add(Move(segment.name, segment.chain, source, target, "copied",
-                                self._copied))  # fmt: skip
+            self.moves.add(
+                Move(segment.name, segment.chain, source, target, "copied", self._copied)
+            )
 
     def _note(self, move: Move, what: str) -> None:
         of = self._moved.setdefault(move.target, {})
@@ -315,9 +324,12 @@ class Upkeep:
             self._made.append(News(move.name, made=move.target.member.name))
 
     def _spread(
-        self, segments: Iterable[tuple[int, Segment]], home: Joined, copies: tuple[str, ...],
+        self,
+        segments: Iterable[tuple[int, Segment]],
+        home: Joined,
+        copies: tuple[str, ...],
         homes: list[Joined],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Each session reads at the less loaded of two places drawn, by loads as they become."""
         places = [home, *(one for one in homes if one.member.name in copies and one is not home)]
         loads = [one.load for one in places]
@@ -366,8 +378,11 @@ class Upkeep:
         for name, (chain, at, home) in lacking:
             if home in homes and at.usable(now_ns):
                 self._bring(name, chain, at, home)
-        segments = [(number, one) for number, one in self._sessions.each()
-                    if one.at is not None and one.contents]  # fmt: skip
+        segments = [
+            (number, one)
+            for number, one in self._sessions.each()
+            if one.at is not None and one.contents
+        ]
         if not homes or not segments:
             return
         members = [one.member for one in homes]
@@ -404,7 +419,8 @@ class Upkeep:
             if self._fabric.in_flight(segment):
                 continue
             del self._switches[key]
-            open_now = any(number == key[0] and one is segment
-                           for number, one in self._sessions.each())  # fmt: skip
+            open_now = any(
+                number == key[0] and one is segment for number, one in self._sessions.each()
+            )
             if open_now and segment.at is not to and not to.lost:
                 self._sessions.switch(key[0], segment, to)

@@ -95,10 +95,16 @@ class Gather(_OnStream):
             where = self._places(places)
             self._stream.wait_event(fence)
             with self._cupy.cuda.ExternalStream(self._stream.cuda_stream):
-                self._kernel((WIDE, len(places)), (THREADS,), (
-                    np.uint64(source), np.uint64(self._storage.data_ptr()),
-                    np.uint64(where.data_ptr()), np.int64(block_bytes // WORD_BYTES),
-                ))  # fmt: skip
+                self._kernel(
+                    (WIDE, len(places)),
+                    (THREADS,),
+                    (
+                        np.uint64(source),
+                        np.uint64(self._storage.data_ptr()),
+                        np.uint64(where.data_ptr()),
+                        np.int64(block_bytes // WORD_BYTES),
+                    ),
+                )
         done = self._join()
 
         def wait(kept: Any = where) -> None:

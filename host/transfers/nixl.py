@@ -92,8 +92,11 @@ class NixlRows:
             state = self._agent.check_xfer_state(handle)
         if state != "DONE":
             what = "failed" if state == "ERR" else f"took more than {SECONDS_MAX:g} s"
-            raise RunFailed(f"NIXL's copy into the device {what}", f"transfer {self.name}",
-                            "see `offstage doctor`; another transfer serves")  # fmt: skip
+            raise RunFailed(
+                f"NIXL's copy into the device {what}",
+                f"transfer {self.name}",
+                "see `offstage doctor`; another transfer serves",
+            )
 
 
 def absent() -> list[Kind]:

@@ -101,18 +101,25 @@ class Cudart:
         if not self.batched:
             for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
                 rc = self._library.cudaMemcpyAsync(
-                    _at(target), _at(source), ctypes.c_size_t(size_bytes), HOST_TO_DEVICE,
+                    _at(target),
+                    _at(source),
+                    ctypes.c_size_t(size_bytes),
+                    HOST_TO_DEVICE,
                     _at(stream),
-                )  # fmt: skip
+                )
                 self._check(rc, "copying")
             return
         sizes = np.full(len(targets), size_bytes, np.uint64)
         first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
         told = [
-            _at(targets.ctypes.data), _at(sources.ctypes.data), _at(sizes.ctypes.data),
-            ctypes.c_size_t(len(targets)), ctypes.byref(_Attributes(STREAM_ORDER)),
-            ctypes.byref(first), ctypes.c_size_t(1),
-        ]  # fmt: skip
+            _at(targets.ctypes.data),
+            _at(sources.ctypes.data),
+            _at(sizes.ctypes.data),
+            ctypes.c_size_t(len(targets)),
+            ctypes.byref(_Attributes(STREAM_ORDER)),
+            ctypes.byref(first),
+            ctypes.c_size_t(1),
+        ]
         if self.version < BATCH_WITHOUT_FAILED_SINCE:
             told.append(ctypes.byref(failed))
         self._check(self._library.cudaMemcpyBatchAsync(*told, _at(stream)), "copying a batch")
@@ -122,9 +129,11 @@ class Cudart:
             text = self._library.cudaGetErrorString
             text.restype = ctypes.c_char_p
             said = (text(rc) or b"").decode(errors="replace")
-            raise RunFailed(f"CUDA: {said or rc} while {doing}", "transfer",
-                            "run `offstage doctor`; the driver must fit the CUDA of torch",
-                            )  # fmt: skip
+            raise RunFailed(
+                f"CUDA: {said or rc} while {doing}",
+                "transfer",
+                "run `offstage doctor`; the driver must fit the CUDA of torch",
+            )
 
 
 def _at(address: int) -> ctypes.c_void_p:
@@ -135,5 +144,6 @@ def _load() -> Any:
     for name in LIBRARIES:  # the one that torch has loaded is found first, by its name
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name)
-    raise BadInput("no CUDA runtime library loads", "transfer",
-                   "install a torch that is built for CUDA")  # fmt: skip
+    raise BadInput(
+        "no CUDA runtime library loads", "transfer", "install a torch that is built for CUDA"
+    )

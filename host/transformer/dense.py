@@ -19,9 +19,7 @@ from offstage.host.values import ValueType
 __all__ = ["DenseKv", "kv_geometry"]
 
 
-def kv_geometry(
-    name: str, config: Any, block_tokens: int, value_type: ValueType
-) -> KvGeometry:
+def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType) -> KvGeometry:
     """The KV of a model by its configuration. Raises BadInput where attention scales its logits
     otherwise than our kernels do."""
     heads = config.num_attention_heads
@@ -43,9 +41,7 @@ class DenseKv:
         self.last_logits: NDArray[np.float32] = np.empty(0, np.float32)
         """After the context, `[vocabulary]`."""
 
-    def prefill(
-        self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]
-    ) -> None:
+    def prefill(self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]) -> None:
         """Read the context, `piece` tokens at a time."""
         import torch
         from transformers import DynamicCache
@@ -74,9 +70,12 @@ class DenseKv:
         device = self._model.device
         positions = torch.arange(first, first + len(tokens), device=device)[None]
         return self._model(
-            input_ids=torch.tensor([tokens], device=device), position_ids=positions,
-            past_key_values=self._cache, use_cache=True, logits_to_keep=logits,
-        ).logits[0]  # fmt: skip
+            input_ids=torch.tensor([tokens], device=device),
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=logits,
+        ).logits[0]
 
     def blocks(
         self, layer: int, first_ordinal: int, identities: Sequence[int]
@@ -94,8 +93,10 @@ class DenseKv:
         if ordinals.max(initial=-1) * size >= self._length:
             raise RunFailed(
                 f"the tier has lost block {int(ordinals.max())} of layer {layer}, which decoding "
-                "had written", "host run", "see the daemon's log; run again",
-            )  # fmt: skip
+                "had written",
+                "host run",
+                "see the daemon's log; run again",
+            )
         found = [self._bytes(layer, slice(one * size, (one + 1) * size), 1) for one in ordinals]
         return np.concatenate(found)
 
@@ -127,5 +128,6 @@ def check_scale(model: Any) -> None:
         if abs(own.scaling - own.head_dim**-0.5) > 1e-9:
             raise BadInput(
                 f"layer {number} scales its attention by {own.scaling:g}, not by 1/sqrt(head_dim)",
-                "--model", "use a model of the Llama, Qwen or GLM family",
-            )  # fmt: skip
+                "--model",
+                "use a model of the Llama, Qwen or GLM family",
+            )

@@ -69,9 +69,11 @@ class TieredAttention:
         self._control, self._decoder = control, decoder
         self._queries = [_Given() for _ in range(layers)]
         handle = control.session_open(
-            sink_blocks=rule.sink_blocks, window_blocks=rule.window_blocks,
-            select_blocks=rule.select_blocks, step_ns=int(token_time_s * 1e9),
-        )  # fmt: skip
+            sink_blocks=rule.sink_blocks,
+            window_blocks=rule.window_blocks,
+            select_blocks=rule.select_blocks,
+            step_ns=int(token_time_s * 1e9),
+        )
         decoder.driver.limit_scores(*control.hints)
         own = context.fork()
         self.session = HostSession(

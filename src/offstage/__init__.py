@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from offstage.bindings.errors import BadInput, OffstageError, RunFailed
     from offstage.testbeds.notebook import Comparison, Results, connect, load, run
 
-__all__ = ["BadInput", "Comparison", "OffstageError", "Results", "RunFailed", "connect", "load",
-           "run"]  # fmt: skip
+__all__ = [
+    "BadInput",
+    "Comparison",
+    "OffstageError",
+    "Results",
+    "RunFailed",
+    "connect",
+    "load",
+    "run",
+]
 __version__ = "0.1.0"
 
 _checkout = Path(__file__).resolve().parents[2]

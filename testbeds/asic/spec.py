@@ -57,8 +57,11 @@ def load(path: Path) -> SweepSpec:
     if spec.over and not spec.draws:
         raise BadInput("over without draws", f"{where}: over", "say how many: draws = 64")
     if spec.storage and spec.storage not in drives():
-        raise BadInput(f"no drive {spec.storage!r}", f"{where}: storage",
-                       f"choose one of {', '.join(drives())}")  # fmt: skip
+        raise BadInput(
+            f"no drive {spec.storage!r}",
+            f"{where}: storage",
+            f"choose one of {', '.join(drives())}",
+        )
     for name in spec.over:
         check_known(name, known, f"{where}: over", "parameter with a range")
         if name in spec.grid:
@@ -66,8 +69,9 @@ def load(path: Path) -> SweepSpec:
     for name, values in spec.grid.items():
         check_known(name, dict(preset.numbers()), f"{where}: [grid]", "parameter")
         if not values or len(set(values)) < len(values):
-            raise BadInput(f"{name} has no values, or one twice", f"{where}: [grid]",
-                           "list each once")  # fmt: skip
+            raise BadInput(
+                f"{name} has no values, or one twice", f"{where}: [grid]", "list each once"
+            )
     return spec
 
 
@@ -77,8 +81,9 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
     preset = _preset(spec, path).for_heads(heads)
     for name in spec.over:
         if name not in varied(preset):
-            raise BadInput(f"{name} is no guess here: the run says it", f"{path}: over",
-                           "leave it out")  # fmt: skip
+            raise BadInput(
+                f"{name} is no guess here: the run says it", f"{path}: over", "leave it out"
+            )
     found: list[Point] = []
     for combination in itertools.product(*spec.grid.values()):
         chosen = dict(zip(spec.grid, combination, strict=True))
@@ -108,8 +113,9 @@ def _drawn(spec: SweepSpec, base: Preset) -> Iterator[dict[str, Any]]:
     known = varied(base)
     names = spec.over or tuple(name for name in known if name not in spec.grid)
     for row in hypercube(len(names), spec.draws, spec.seed).tolist():
-        values = {name: value_at(known[name], share)
-                  for name, share in zip(names, row, strict=True)}  # fmt: skip
+        values = {
+            name: value_at(known[name], share) for name, share in zip(names, row, strict=True)
+        }
         try:
             base.with_(values)
         except BadInput:

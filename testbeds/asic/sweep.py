@@ -33,9 +33,21 @@ __all__ = ["TABLE_NAME", "Job", "sweep"]
 TABLE_NAME = "sweep.parquet"
 MEND = "the same command goes on from what is done"
 TIMES = ("mean", "p50", "p90", "p99", "p999", "max")
-PLAIN = ("demands", "hits", "late", "misses", "tokens", "tokens_per_s", "seconds", "reads",
-         "bytes_read", "bandwidth_bytes_per_s", "deadlines_missed", "binds_first",
-         "hash")  # fmt: skip
+PLAIN = (
+    "demands",
+    "hits",
+    "late",
+    "misses",
+    "tokens",
+    "tokens_per_s",
+    "seconds",
+    "reads",
+    "bytes_read",
+    "bandwidth_bytes_per_s",
+    "deadlines_missed",
+    "binds_first",
+    "hash",
+)
 
 Row = dict[str, Any]
 
@@ -59,9 +71,7 @@ class Job:
         return read_preset(self.preset).for_heads(self.heads).with_(self.point.values)
 
 
-def sweep(
-    path: Path, out: Path, progress: Progress, *, jobs: int, address: str = ""
-) -> list[Row]:
+def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str = "") -> list[Row]:
     """Compute what is missing of a spec in `out`, write the table, and give its rows."""
     spec = load(path)
     log = log_path(path.parent / spec.run)
@@ -69,19 +79,35 @@ def sweep(
     points = points_of(spec, path, heads)
     code = code_version() + _digest_of(log)
     made = [
-        Job(point, str(log.resolve()), _preset(spec, path), spec.mode, spec.storage, spec.seed,
-            code, heads)
+        Job(
+            point,
+            str(log.resolve()),
+            _preset(spec, path),
+            spec.mode,
+            spec.storage,
+            spec.seed,
+            code,
+            heads,
+        )
         for point in points
-    ]  # fmt: skip
+    ]
     folder = out / "points"
     _make(folder)
     names = {job.point.number: folder / f"{_name(job)}.json" for job in made}
     missing = [job for job in made if _read(names[job.point.number]) is None]
     progress.start("chips", len(made))
     progress.advance(len(made) - len(missing))
-    with contextlib.closing(spread(
-        missing, compute, there=_remote, jobs=jobs, cluster=address, command="asic sweep", mend=MEND
-    )) as results:  # fmt: skip
+    with contextlib.closing(
+        spread(
+            missing,
+            compute,
+            there=_remote,
+            jobs=jobs,
+            cluster=address,
+            command="asic sweep",
+            mend=MEND,
+        )
+    ) as results:
         for job, row in results:
             write_bytes(names[job.point.number], msgspec.json.encode(row))
             progress.advance(1)
@@ -122,8 +148,9 @@ def _remote(job: Job) -> Row:
     """On a worker."""
     own = code_version()
     if not job.code.startswith(own):
-        raise RunFailed("the worker runs other code", "--cluster",
-                        "install the same Offstage everywhere")  # fmt: skip
+        raise RunFailed(
+            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+        )
     return compute(job)
 
 
@@ -136,8 +163,11 @@ def _digest_of(log: Path) -> str:
     try:
         return hashlib.sha256(log.read_bytes()).hexdigest()
     except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", str(log),
-                       "give a recorded run, as seen from the spec's folder") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be read ({error.strerror})",
+            str(log),
+            "give a recorded run, as seen from the spec's folder",
+        ) from None
 
 
 def _name(job: Job) -> str:
@@ -159,8 +189,9 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(error.strerror or "cannot be made", str(folder),
-                       "give --out another folder") from None  # fmt: skip
+        raise BadInput(
+            error.strerror or "cannot be made", str(folder), "give --out another folder"
+        ) from None
 
 
 def _table(rows: Sequence[Row], path: Path) -> None:

@@ -22,8 +22,17 @@ from offstage.bindings.settings import Settings, about, within
 from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
-__all__ = ["Dpu", "Far", "Step", "down_steps", "execute", "read_inventory", "shown",
-           "up_steps", "wait"]  # fmt: skip
+__all__ = [
+    "Dpu",
+    "Far",
+    "Step",
+    "down_steps",
+    "execute",
+    "read_inventory",
+    "shown",
+    "up_steps",
+    "wait",
+]
 
 PRESETS = Path(__file__).resolve().parents[1] / "presets/systemd"
 STEP_S = 900.0
@@ -75,31 +84,54 @@ class Far:
     @property
     def operator(self) -> Link:
         """By the copy of the operator's secret."""
-        return Link(self.endpoint, "operator", name="testbed", secret=self.out / "operator.secret",
-                    curve_dir=self.out / "keys")  # fmt: skip
+        return Link(
+            self.endpoint,
+            "operator",
+            name="testbed",
+            secret=self.out / "operator.secret",
+            curve_dir=self.out / "keys",
+        )
 
     @property
     def real(self) -> dict[str, str]:
         """What is real of it."""
         return {
             "gpu": "not real: this machine's processor decodes",
-            "host software": "real", "dpu": f"real: the machine at {self.dpu.address}",
-            "dpu software": "real", "link": "real: the network between them, by messages",
+            "host software": "real",
+            "dpu": f"real: the machine at {self.dpu.address}",
+            "dpu software": "real",
+            "link": "real: the network between them, by messages",
             "drive": f"real: {self.dpu.store} there",
-        }  # fmt: skip
+        }
 
     def host(self, *words: str) -> list[str]:
         """`offstage host run` on this machine, with more words."""
-        return [sys.executable, "-c", _ENTRY, "host", "run", "--endpoint", self.endpoint,
-                "--tenant", TENANT, "--secret", str(self.out / "tenant.secret"), "--fabric", "zmq",
-                "--curve-dir", str(self.out / "keys"), *words]  # fmt: skip
+        return [
+            sys.executable,
+            "-c",
+            _ENTRY,
+            "host",
+            "run",
+            "--endpoint",
+            self.endpoint,
+            "--tenant",
+            TENANT,
+            "--secret",
+            str(self.out / "tenant.secret"),
+            "--fabric",
+            "zmq",
+            "--curve-dir",
+            str(self.out / "keys"),
+            *words,
+        ]
 
 
 def read_inventory(path: Path) -> Dpu:
     """BadInput: no such file, no table [dpu], or one that names no machine."""
     tables = settings.read_toml(path, "write the inventory, or name another --inventory")
-    settings.check_known(next((name for name in tables if name != "dpu"), "dpu"), ["dpu"],
-                         str(path), "table")  # fmt: skip
+    settings.check_known(
+        next((name for name in tables if name != "dpu"), "dpu"), ["dpu"], str(path), "table"
+    )
     dpu = Dpu(**settings.read_table(Dpu, tables.get("dpu", {}), f"{path}: [dpu]"))
     for name in ("ssh", "address"):
         if not getattr(dpu, name):
@@ -112,9 +144,12 @@ def read_inventory(path: Path) -> Dpu:
 def up_steps(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
     """Everything from a bare DPU to a daemon that is started."""
     return [
-        *_installed(dpu), *_keys(dpu, out), *_configured(dpu, out, sizes), *_looked_at(dpu, out),
+        *_installed(dpu),
+        *_keys(dpu, out),
+        *_configured(dpu, out, sizes),
+        *_looked_at(dpu, out),
         Step("dpu", "systemctl restart offstage-dpu"),
-    ]  # fmt: skip
+    ]
 
 
 def down_steps(dpu: Dpu, out: Path) -> list[Step]:
@@ -137,10 +172,12 @@ def _installed(dpu: Dpu) -> list[Step]:
         ]
     unit = (PRESETS / "offstage-dpu.service").read_text(encoding="utf-8")
     for shipped, own in (
-        ("/opt/offstage", dpu.prefix), ("/etc/offstage", dpu.etc),
-        ("/run/offstage", dpu.runtime_dir), ("User=offstage", f"User={dpu.user}"),
+        ("/opt/offstage", dpu.prefix),
+        ("/etc/offstage", dpu.etc),
+        ("/run/offstage", dpu.runtime_dir),
+        ("User=offstage", f"User={dpu.user}"),
         ("Group=offstage", f"Group={dpu.user}"),
-    ):  # fmt: skip
+    ):
         unit = unit.replace(shipped, own)
     users = (PRESETS / "offstage.sysusers.conf").read_bytes()
     steps += [
@@ -181,9 +218,10 @@ def _configured(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
     assert head.startswith("[daemon]")
     own = {
         "endpoint": f"tcp://{dpu.address}:{dpu.port}",
-        "fabric_endpoint": f"tcp://{dpu.address}:{dpu.port + 1}", "curve_dir": f"{dpu.etc}/keys",
+        "fabric_endpoint": f"tcp://{dpu.address}:{dpu.port + 1}",
+        "curve_dir": f"{dpu.etc}/keys",
         "operator_secret_file": f"{dpu.etc}/operator.secret",
-    }  # fmt: skip
+    }
     daemon = "\n".join(["[daemon]", *(f"{key} = {json.dumps(own[key])}" for key in own)])
     secret = f"secret_file = {json.dumps(f'{dpu.etc}/tenant.secret')}\n"
     written = f"{daemon}\n\n{rest.rstrip()}\n{secret}"
@@ -198,10 +236,13 @@ def _looked_at(dpu: Dpu, out: Path) -> list[Step]:
     own = f"{shlex.quote(sys.executable)} -c {shlex.quote(_ENTRY)}"
     there = f"{shlex.quote(dpu.prefix)}/bin/offstage"
     return [
-        Step(place, f"{offstage} doctor --format json || [ $? -eq 1 ]",
-             kept=out / f"doctor-{place}.json")
+        Step(
+            place,
+            f"{offstage} doctor --format json || [ $? -eq 1 ]",
+            kept=out / f"doctor-{place}.json",
+        )
         for place, offstage in (("dpu", there), ("host", own))
-    ]  # fmt: skip
+    ]
 
 
 def words_of(dpu: Dpu, step: Step) -> list[str]:
@@ -226,11 +267,13 @@ def execute(dpu: Dpu, step: Step) -> None:
     """Run it. RunFailed with the last line that it said."""
     given = step.given.read_bytes() if isinstance(step.given, Path) else step.given or b""
     try:
-        done = subprocess.run(words_of(dpu, step), input=given, capture_output=True, check=False,
-                              timeout=STEP_S)  # fmt: skip
+        done = subprocess.run(
+            words_of(dpu, step), input=given, capture_output=True, check=False, timeout=STEP_S
+        )
     except FileNotFoundError:
-        raise BadInput("the program ssh is missing", "testbed bluefield",
-                       "apt-get install openssh-client") from None  # fmt: skip
+        raise BadInput(
+            "the program ssh is missing", "testbed bluefield", "apt-get install openssh-client"
+        ) from None
     except subprocess.TimeoutExpired:
         raise RunFailed("did not end", step.command, f"try it by hand on {step.place}") from None
     if done.returncode != 0:

@@ -36,10 +36,16 @@ class Link:
     def control(self, *, heartbeat: bool = True) -> Control:
         """Log in. BadInput where no daemon answers or it refuses."""
         return Control(
-            self.endpoint, name=self.name, tenant=self.tenant, secret=self.secret,
-            runtime_dir=self.runtime_dir, curve_dir=self.curve_dir, heartbeat=heartbeat,
-            timeout_s=self.timeout_s, life=self.life,
-        )  # fmt: skip
+            self.endpoint,
+            name=self.name,
+            tenant=self.tenant,
+            secret=self.secret,
+            runtime_dir=self.runtime_dir,
+            curve_dir=self.curve_dir,
+            heartbeat=heartbeat,
+            timeout_s=self.timeout_s,
+            life=self.life,
+        )
 
 
 def device_status(link: Link) -> dict[str, Any]:

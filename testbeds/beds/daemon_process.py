@@ -48,18 +48,19 @@ def write_config(path: Path, sections: Mapping[str, Mapping[str, Any]], tenant: 
     write_text(path, "\n".join(lines))
 
 
-def begin(
-    config: Path, log: Path, settings: Mapping[str, str], within: Sequence[str] = ()
-) -> Tier:
+def begin(config: Path, log: Path, settings: Mapping[str, str], within: Sequence[str] = ()) -> Tier:
     """Start a daemon that outlives this process, by a command that is preceded by `within`. Raises
     RunFailed as `serve`."""
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = [*within, sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [*command, *sets], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr,
+            [*command, *sets],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         ready = _await_ready(process, log)
     finally:
@@ -81,9 +82,12 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
         command += ["--record", str(record)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         ready = _await_ready(process, log)
         yield Tier(process, str(ready["endpoint"]), ready, log)
@@ -103,8 +107,9 @@ def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any
         line = Lines(process.stdout.fileno()).whole(READY_TIMEOUT_S)
         if not line:
             raise RunFailed(f"the daemon did not start: {_said(log)}", str(log), "read that log")
-        return said_json(line, log.read_text(errors="replace"), str(log), "read that log",
-                         needs=("endpoint",))  # fmt: skip
+        return said_json(
+            line, log.read_text(errors="replace"), str(log), "read that log", needs=("endpoint",)
+        )
     except BaseException:
         process.kill()
         process.wait()

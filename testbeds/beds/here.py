@@ -61,15 +61,30 @@ class Up:
         if self.names:
             way += ["--fabric", "zmq", "--curve-dir", str(keys / "client")]
         entry = "from offstage.testbeds.cli import main; main()"
-        return [*within, sys.executable, "-c", entry, "host", "run", "--endpoint", self.endpoint,
-                "--tenant", TENANT, *way, *words]  # fmt: skip
+        return [
+            *within,
+            sys.executable,
+            "-c",
+            entry,
+            "host",
+            "run",
+            "--endpoint",
+            self.endpoint,
+            "--tenant",
+            TENANT,
+            *way,
+            *words,
+        ]
 
 
 def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "") -> Up:
     """Start it. BadInput: one is up there, or this machine cannot. RunFailed: the daemon ended."""
     if (found := find(out)) is not None:
-        raise BadInput(f"the testbed {found.bed} is up there", str(out),
-                       f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
+        raise BadInput(
+            f"the testbed {found.bed} is up there",
+            str(out),
+            f"offstage testbed down {found.bed} --out {out}",
+        )
     place = LocalBed(out.absolute())
     place.take(_state(place.out).name)
     config = place.config(bed, sizes, {"backend": "auto"}, {})
@@ -79,16 +94,28 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
         network = netns.make(f"{os.getpid()}", rate, delay)
         settings = _over_the_link(place)
     try:
-        tier = begin(config, place.work / "daemon.log", settings,
-                     network.words("dpu") if network else ())  # fmt: skip
-        found = Up(bed, place.out, int(tier.ready["pid"]), tier.endpoint,
-                   network.names if network else {}, _real(tier.ready, network))  # fmt: skip
+        tier = begin(
+            config, place.work / "daemon.log", settings, network.words("dpu") if network else ()
+        )
+        found = Up(
+            bed,
+            place.out,
+            int(tier.ready["pid"]),
+            tier.endpoint,
+            network.names if network else {},
+            _real(tier.ready, network),
+        )
     except BaseException:
         if network is not None:
             netns.end(network.names)
         raise
-    state = {"bed": bed, "pid": found.pid, "endpoint": found.endpoint, "names": found.names,
-             "real": found.real}  # fmt: skip
+    state = {
+        "bed": bed,
+        "pid": found.pid,
+        "endpoint": found.endpoint,
+        "names": found.names,
+        "real": found.real,
+    }
     _state(place.out).write_text(json.dumps(state), encoding="utf-8")
     return found
 
@@ -143,8 +170,9 @@ def find(out: Path) -> Up | None:
         return None
     if "serve" not in command.split("\0"):
         return None  # another process has its number
-    return Up(state["bed"], out.absolute(), state["pid"], state["endpoint"], state["names"],
-              state["real"])  # fmt: skip
+    return Up(
+        state["bed"], out.absolute(), state["pid"], state["endpoint"], state["names"], state["real"]
+    )
 
 
 def down(out: Path) -> bool:
@@ -157,8 +185,11 @@ def down(out: Path) -> bool:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], STOP_S)[0]:
-            raise RunFailed("the daemon does not end", f"pid {found.pid}",
-                            f"see {LocalBed(out).work / 'daemon.log'}")  # fmt: skip
+            raise RunFailed(
+                "the daemon does not end",
+                f"pid {found.pid}",
+                f"see {LocalBed(out).work / 'daemon.log'}",
+            )
     finally:
         os.close(watched)
         netns.end(found.names)

@@ -46,13 +46,17 @@ def claim(folder: Path, *files: Path) -> bool:
         if not had and os.path.lexists(folder) and any(folder.iterdir()):
             others.append(folder)
         if found := [one for one in others if os.path.lexists(one)]:
-            raise BadInput("is there already, and no bed's: it would be overwritten",
-                           str(found[0]), "give another --out, or move it away")  # fmt: skip
+            raise BadInput(
+                "is there already, and no bed's: it would be overwritten",
+                str(found[0]),
+                "give another --out, or move it away",
+            )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).touch()
     except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(folder.parent),
-                       "give another --out") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(folder.parent), "give another --out"
+        ) from None
     return had
 
 

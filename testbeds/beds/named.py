@@ -48,9 +48,13 @@ class Where:
 
 
 def find(
-    endpoint: str, *, curve_dir: Path | None = None, runtime_dir: Path | None = None,
-    operator_secret: Path | None = None, environ: Mapping[str, str] | None = None,
-) -> Where:  # fmt: skip
+    endpoint: str,
+    *,
+    curve_dir: Path | None = None,
+    runtime_dir: Path | None = None,
+    operator_secret: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Where:
     """What `--endpoint` names: an address, or an entry. BadInput for neither."""
     if "://" in endpoint:
         return Where(endpoint, curve_dir, runtime_dir, operator_secret)
@@ -60,18 +64,23 @@ def find(
     if not isinstance(table, dict):
         known = ", ".join(sorted(name for name, one in tables.items() if isinstance(one, dict)))
         raise BadInput(
-            f"{endpoint!r} is no endpoint, and no daemon in {file}", "--endpoint",
+            f"{endpoint!r} is no endpoint, and no daemon in {file}",
+            "--endpoint",
             f"write an address such as {DEFAULT_ENDPOINT}" + (f", or one of {known}" * bool(known)),
-        )  # fmt: skip
+        )
     entry = Named(**settings.read_table(Named, table, f"{file}: [{endpoint}]"))
 
     def path(text: str) -> Path | None:
         return file.parent / Path(text).expanduser() if text else None
 
     return Where(
-        entry.endpoint, curve_dir or path(entry.curve_dir), runtime_dir or path(entry.runtime_dir),
-        operator_secret or path(entry.operator_secret), entry.tenant, path(entry.secret),
-    )  # fmt: skip
+        entry.endpoint,
+        curve_dir or path(entry.curve_dir),
+        runtime_dir or path(entry.runtime_dir),
+        operator_secret or path(entry.operator_secret),
+        entry.tenant,
+        path(entry.secret),
+    )
 
 
 def user_file(environ: Mapping[str, str]) -> Path:

@@ -49,8 +49,9 @@ def check() -> None:
         raise BadInput("network namespaces are made by root", "testbed netns", "run it as root")
     for name, package in (("ip", "iproute2"), ("tc", "iproute2"), ("setpriv", "util-linux")):
         if shutil.which(name) is None:
-            raise BadInput(f"the program {name} is missing", "testbed netns",
-                           f"apt-get install {package}")  # fmt: skip
+            raise BadInput(
+                f"the program {name} is missing", "testbed netns", f"apt-get install {package}"
+            )
 
 
 @contextmanager
@@ -107,20 +108,36 @@ def _shape(name: str, rate: str, delay: str) -> list[str]:
         words = ["tbf", "rate", rate, "burst", BURST, "latency", QUEUE_LATENCY]
     else:
         return []
-    _run("tc", "-n", name, "qdisc", "add", "dev", "ofs0", "root", *words,
-         mend=f"this kernel cannot: leave out --{'delay' if delay else 'rate'}")  # fmt: skip
+    _run(
+        "tc",
+        "-n",
+        name,
+        "qdisc",
+        "add",
+        "dev",
+        "ofs0",
+        "root",
+        *words,
+        mend=f"this kernel cannot: leave out --{'delay' if delay else 'rate'}",
+    )
     return words
 
 
 def _end(name: str) -> None:
     """Processes, namespace and hosts file; one that is not there is no error."""
-    done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, errors="replace",
-                          check=False, timeout=COMMAND_S)  # fmt: skip
+    done = subprocess.run(
+        ["ip", "netns", "pids", name],
+        capture_output=True,
+        errors="replace",
+        check=False,
+        timeout=COMMAND_S,
+    )
     for pid in done.stdout.split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-    subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False,
-                   timeout=COMMAND_S)  # fmt: skip
+    subprocess.run(
+        ["ip", "netns", "delete", name], capture_output=True, check=False, timeout=COMMAND_S
+    )
     shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
 
 

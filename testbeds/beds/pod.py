@@ -63,8 +63,9 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     process did not come up."""
     out = out.absolute()
     if find(out) is not None:
-        raise BadInput("the testbed pod is up there", str(out),
-                       f"offstage testbed down pod --out {out}")  # fmt: skip
+        raise BadInput(
+            "the testbed pod is up there", str(out), f"offstage testbed down pod --out {out}"
+        )
     place, processes = LocalBed(out), dict[str, int]()
     place.take("pod.toml", STATE)
     try:
@@ -82,22 +83,25 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
     except BaseException:
         _end(processes)
         raise
-    (out / STATE).write_text(json.dumps({"bed": "pod", "place": where, "processes": processes}),
-                             encoding="utf-8")  # fmt: skip
+    (out / STATE).write_text(
+        json.dumps({"bed": "pod", "place": where, "processes": processes}), encoding="utf-8"
+    )
     return PodBed(out, where, processes)
 
 
-def begin_daemon(
-    out: Path, name: str, sizes: DaemonSizes, pod: str = ""
-) -> tuple[Member, int]:
+def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tuple[Member, int]:
     """Start a daemon of a bed, over the store that it left there if any; it and its process. It
     joins the pod whose map is at `pod`; "": none."""
     place, home = LocalBed(out), runtime_dir(out) / name
     home.mkdir(parents=True, exist_ok=True)
-    settings = {"daemon.endpoint": f"ipc://{home}/control", "daemon.runtime_dir": str(home),
-                "storage.path": str(home / "store.kv"),
-                "limits.sessions": str(16 * sizes.sessions),
-                "pod.map": pod, "pod.name": name}  # fmt: skip
+    settings = {
+        "daemon.endpoint": f"ipc://{home}/control",
+        "daemon.runtime_dir": str(home),
+        "storage.path": str(home / "store.kv"),
+        "limits.sessions": str(16 * sizes.sessions),
+        "pod.map": pod,
+        "pod.name": name,
+    }
     config = place.config("pod", sizes, {"backend": "auto"}, {})
     tier = begin(config, home / "daemon.log", settings)
     return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])
@@ -146,13 +150,21 @@ def _begin_etcd(folder: Path, processes: dict[str, int]) -> list[str]:
     for name, client, peer in zip(names, clients, peers, strict=True):
         with (folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                ["etcd", f"--name={name}", f"--data-dir={folder / name}",
-                 f"--listen-client-urls=http://{client}",
-                 f"--advertise-client-urls=http://{client}",
-                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-                 f"--initial-cluster={cluster}"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                [
+                    "etcd",
+                    f"--name={name}",
+                    f"--data-dir={folder / name}",
+                    f"--listen-client-urls=http://{client}",
+                    f"--advertise-client-urls=http://{client}",
+                    f"--listen-peer-urls={peer}",
+                    f"--initial-advertise-peer-urls={peer}",
+                    f"--initial-cluster={cluster}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         processes[name] = process.pid
     membership = open_membership(f"etcd:{clients[0]}")
     until = time.monotonic() + START_S

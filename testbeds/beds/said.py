@@ -54,15 +54,27 @@ class Lines:
 
 
 def ask(
-    words: Sequence[str], where: str, mend: str, timeout_s: float, *, given: str = "",
+    words: Sequence[str],
+    where: str,
+    mend: str,
+    timeout_s: float,
+    *,
+    given: str = "",
     environ: Mapping[str, str] | None = None,
-) -> tuple[bytes, str]:  # fmt: skip
+) -> tuple[bytes, str]:
     """What a program prints, at most BYTES_MAX and one more, and its stderr. RunFailed where it is
     not there, does not end in time, or ends with another code than 0."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
-            done = subprocess.run(words, input=given.encode(), stdout=out, stderr=err, check=False,
-                                  timeout=timeout_s, env=environ)  # fmt: skip
+            done = subprocess.run(
+                words,
+                input=given.encode(),
+                stdout=out,
+                stderr=err,
+                check=False,
+                timeout=timeout_s,
+                env=environ,
+            )
             what = f"ended with {done.returncode}" if done.returncode else ""
         except subprocess.TimeoutExpired:
             what = f"did not end in {timeout_s:.0f} s"

@@ -108,11 +108,9 @@ def _beside_simpy(seed: int, rounds: int) -> dict[str, Any]:
         "requests_per_s": per_s,
         "reference_events_per_s": reference,
         "reference_requests_per_s": reference_per_s,
-        "ratio": statistics.median(
-            a[0] / b[0] for a, b in zip(ours, theirs, strict=True)
-        ),
+        "ratio": statistics.median(a[0] / b[0] for a, b in zip(ours, theirs, strict=True)),
         "requests_ratio": per_s / reference_per_s,
-    }  # fmt: skip
+    }
 
 
 def _arrivals(random: np.random.Generator, count: int) -> Any:

@@ -109,8 +109,9 @@ def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
                 "half": HALVES[half],
                 "layer": layer,
                 "ratio": sum(map(len, coded)) / raw,
-                "heads": [_coded_share(dtype, bits[layer, half, :, head])
-                          for head in range(bits.shape[3])],
+                "heads": [
+                    _coded_share(dtype, bits[layer, half, :, head]) for head in range(bits.shape[3])
+                ],
                 "zlib_ratio": sum(len(zlib.compress(block)) for block in blocks) / raw,
             }
 

@@ -33,21 +33,33 @@ def store_row(dtype: str, blocks: list[bytes], drive: str, rounds: int) -> dict[
         side: {name: statistics.median(one[name] for one in found) for name in found[0]}
         for side, found in taken.items()
     }
-    return {"dtype": dtype, "drive": drive, "block_bytes": block_bytes,
-            "provenance": "emulated", **shown}  # fmt: skip
+    return {
+        "dtype": dtype,
+        "drive": drive,
+        "block_bytes": block_bytes,
+        "provenance": "emulated",
+        **shown,
+    }
 
 
 def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> dict[str, float]:
     record_bytes = len(blocks[0]) + LBA_BYTES
     config = StoreConfig(
-        payload_size_bytes=len(blocks[0]), layer_count=1, io_max=DEPTH, codec=codec,
+        payload_size_bytes=len(blocks[0]),
+        layer_count=1,
+        io_max=DEPTH,
+        codec=codec,
         segment_size_bytes=LBA_BYTES + SEGMENT_RECORDS * record_bytes,
-    )  # fmt: skip
+    )
     segments = len(blocks) // SEGMENT_RECORDS + 4
     device = StorageConfig(
-        backend="emulated", size_bytes=(1 << 17) + segments * config.segment_size_bytes,
-        lba_size_bytes=LBA_BYTES, busy_spin=True, nvme=preset(drive).params, seed=seed,
-    )  # fmt: skip
+        backend="emulated",
+        size_bytes=(1 << 17) + segments * config.segment_size_bytes,
+        lba_size_bytes=LBA_BYTES,
+        busy_spin=True,
+        nvme=preset(drive).params,
+        seed=seed,
+    )
     with Storage(device) as storage, Store(storage, config) as store:
         began = storage.stats()
         for key, block in enumerate(blocks):

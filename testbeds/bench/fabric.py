@@ -74,8 +74,11 @@ def bench_fabric(
         raise BadInput("too few rounds, batches or commands", "bench fabric", "choose more")
     for size in block_bytes:
         if size < 4 * KIB or size % (4 * KIB) or region_bytes // size < 256:
-            raise BadInput(f"blocks of {size} B in {region_bytes} B", "bench fabric",
-                           "take whole 4 KiB, and a region of at least 256 blocks")  # fmt: skip
+            raise BadInput(
+                f"blocks of {size} B in {region_bytes} B",
+                "bench fabric",
+                "take whole 4 KiB, and a region of at least 256 blocks",
+            )
     rows = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
     timers = stage_timers(40 * rounds, max(commands // 200, 10), say)
@@ -121,9 +124,11 @@ def _read_row(
         _fill(driver, session, count, size, seed)
         keys = _published(driver, session, count, seed)
         result = _measure(driver, keys, size, rounds, batches)
-    say(f"{size // KIB} KiB: hit {result.hit_ns / 1e3:.2f} us, memcpy "
+    say(
+        f"{size // KIB} KiB: hit {result.hit_ns / 1e3:.2f} us, memcpy "
         f"{result.memcpy_ns / 1e3:.2f} us, {statistics.median(result.ratios):.2f}; without the "
-        f"checksum {statistics.median(result.unchecked_ratios):.2f}")  # fmt: skip
+        f"checksum {statistics.median(result.unchecked_ratios):.2f}"
+    )
     return {
         "block_bytes": size,
         "region_bytes": count * (size + 512),
@@ -148,17 +153,20 @@ def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int
         ordinals = np.arange(first, min(first + BATCH, count), dtype=np.uint32)
         rcs = driver.put(session.number, 0, ordinals, source[: len(ordinals)])
         keys = np.ascontiguousarray(session.keys[0, ordinals])
-        done = driver.fetch(session.number, step, 0, ordinals, keys, target,
-                            timeout_ns=FETCH_TIMEOUT_NS)  # fmt: skip
+        done = driver.fetch(
+            session.number, step, 0, ordinals, keys, target, timeout_ns=FETCH_TIMEOUT_NS
+        )
         if rcs.any() or done.rcs.any():
-            raise RunFailed("the arena could not be filled", "bench fabric", "see the errno",
-                            errno=-int(min(rcs.min(), done.rcs.min())))  # fmt: skip
+            raise RunFailed(
+                "the arena could not be filled",
+                "bench fabric",
+                "see the errno",
+                errno=-int(min(rcs.min(), done.rcs.min())),
+            )
     driver.release(session.number)
 
 
-def _published(
-    driver: Driver, session: BareSession, count: int, seed: int
-) -> NDArray[np.uint64]:
+def _published(driver: Driver, session: BareSession, count: int, seed: int) -> NDArray[np.uint64]:
     """Every key in random order; a block no bucket had room for is no hit and is left out."""
     target = np.zeros((BATCH, driver.payload_size_bytes), np.uint8)
     present: list[NDArray[np.uint32]] = []
@@ -202,8 +210,10 @@ def _ring(commands: int, rounds: int, say: Say) -> dict[str, Any]:
             rows.append([*rtt.tolist(), float(python)])
     floor = np.median([np.percentile(spin_rtt(commands), [50, 99]) for _ in range(rounds)], axis=0)
     p50, p99, python_p50 = (statistics.median(column) for column in zip(*rows, strict=True))
-    say(f"round trip p50 {p50:.0f} ns, p99 {p99:.0f} ns; floor of two spinning threads "
-        f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns")  # fmt: skip
+    say(
+        f"round trip p50 {p50:.0f} ns, p99 {p99:.0f} ns; floor of two spinning threads "
+        f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns"
+    )
     return {
         "rtt_ns_p50": p50,
         "rtt_ns_p99": p99,
@@ -250,8 +260,15 @@ def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
         keys = [np.ascontiguousarray(session.keys[0]) for session in sessions]
 
         def begin(step: int, i: int) -> Fetch:
-            return driver.fetch_begin(sessions[i].number, step, 0, ordinals, keys[i], targets[i],
-                                      timeout_ns=FETCH_TIMEOUT_NS)  # fmt: skip
+            return driver.fetch_begin(
+                sessions[i].number,
+                step,
+                0,
+                ordinals,
+                keys[i],
+                targets[i],
+                timeout_ns=FETCH_TIMEOUT_NS,
+            )
 
         def run(step: int, together: bool) -> int:
             for session in sessions:
@@ -271,9 +288,11 @@ def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
             rows.append([run(2 * n, False), run(2 * n + 1, True)])
     single, together = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     ratio = statistics.median(b / a for a, b in rows[1:])
-    say(f"one layer of {SESSIONS} sessions, {DEMANDS} misses of {LAYER_BYTES // KIB} KiB each: one "
+    say(
+        f"one layer of {SESSIONS} sessions, {DEMANDS} misses of {LAYER_BYTES // KIB} KiB each: one "
         f"by one {single / 1e3:.0f} us, together {together / 1e3:.0f} us; together over one by one "
-        f"{ratio:.2f}")  # fmt: skip
+        f"{ratio:.2f}"
+    )
     return {
         "sessions": SESSIONS,
         "demands": DEMANDS,

@@ -67,9 +67,12 @@ LINKS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def bench_links(
-    links: tuple[str, ...] = (), block_bytes: tuple[int, ...] = (4 * KIB, AIM_BYTES),
-    rounds: int = 9, seed: int = 1, say: Say = lambda line: None,
-) -> dict[str, Any]:  # fmt: skip
+    links: tuple[str, ...] = (),
+    block_bytes: tuple[int, ...] = (4 * KIB, AIM_BYTES),
+    rounds: int = 9,
+    seed: int = 1,
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
     """A row for each link and size; without `links`, all that this machine has. BadInput: no such
     link, or one whose library is missing."""
     unknown = [name for name in links if name not in LINKS]
@@ -85,12 +88,21 @@ def bench_links(
     for name in wanted:
         for size in block_bytes:
             rows.append(row := _in_a_process(name, size, rounds, seed))
-            say(f"{name} {size // KIB} KiB: read {row['latency_ns'] / 1e3:.1f} us, "
+            say(
+                f"{name} {size // KIB} KiB: read {row['latency_ns'] / 1e3:.1f} us, "
                 f"{row['latency_ratio']:.2f} of its floor; {BATCH} together "
-                f"{row['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f}")  # fmt: skip
-    return {"links": rows, "aims": _aims(rows), "aims_met": all(_aims(rows).values()),
-            "aim_bytes": AIM_BYTES, "batch": BATCH, "rounds": rounds, "seed": seed,
-            "provenance": "measured"}  # fmt: skip
+                f"{row['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f}"
+            )
+    return {
+        "links": rows,
+        "aims": _aims(rows),
+        "aims_met": all(_aims(rows).values()),
+        "aim_bytes": AIM_BYTES,
+        "batch": BATCH,
+        "rounds": rounds,
+        "seed": seed,
+        "provenance": "measured",
+    }
 
 
 def _is_here(fabric: str) -> bool:
@@ -119,9 +131,14 @@ def _aims(rows: list[dict[str, Any]]) -> dict[str, bool]:
 def _in_a_process(name: str, size: int, rounds: int, seed: int) -> dict[str, Any]:
     code = "from offstage.testbeds.bench.links import run_one; run_one()"
     where, mend = f"bench fabric, link {name}", "give fewer --rounds, or run `offstage doctor`"
-    said, complaint = ask([sys.executable, "-c", code], where, mend, TIMEOUT_S,
-                          given=json.dumps([name, size, rounds, seed]),
-                          environ={**os.environ, **LINKS[name][1]})  # fmt: skip
+    said, complaint = ask(
+        [sys.executable, "-c", code],
+        where,
+        mend,
+        TIMEOUT_S,
+        given=json.dumps([name, size, rounds, seed]),
+        environ={**os.environ, **LINKS[name][1]},
+    )
     line = said.strip().rpartition(b"\n")[2]
     return said_json(line, complaint, where, mend, needs=("link", "block_bytes"))
 
@@ -140,14 +157,18 @@ def run_one() -> None:
 @contextmanager
 def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fabric]]:
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": "", "nixl": LINKS[name][0] == "nixl",
-                   "fabric_endpoint": "tcp://127.0.0.1:*"},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+            "nixl": LINKS[name][0] == "nixl",
+            "fabric_endpoint": "tcp://127.0.0.1:*",
+        },
         "rdma": {"enabled": LINKS[name][0] == "verbs"},
         "arena": {"size": ARENA_BYTES, "payload": size, "layers": 1, "block_tokens": 16},
         "storage": {"backend": "emulated", "size": 4 * ARENA_BYTES},
         "limits": {"demands": 2 * BATCH, "put_slots": BATCH, "context_tokens": 65536},
-    }  # fmt: skip
+    }
     write_config(folder / "daemon.toml", sections, "bench")
     with (
         serve(folder / "daemon.toml", folder / "log") as tier,
@@ -203,10 +224,13 @@ def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dic
     turns = []
     slow = ours is fetch or isinstance(floor, Perftest)  # a message for each; processes for each
     for _ in range(rounds + 1):
-        turns.append([
-            float(np.median(one(batch, (400 if slow else 4000) // batch)))
-            for batch in (1, BATCH) for one in (ours, floor)
-        ])  # fmt: skip
+        turns.append(
+            [
+                float(np.median(one(batch, (400 if slow else 4000) // batch)))
+                for batch in (1, BATCH)
+                for one in (ours, floor)
+            ]
+        )
     one, one_floor, many, many_floor = (list(column) for column in zip(*turns[1:], strict=True))
     latency = [a / b for a, b in zip(one, one_floor, strict=True)]
     bandwidth = [b / a for a, b in zip(many, many_floor, strict=True)]
@@ -253,14 +277,18 @@ def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[
 @contextmanager
 def _child(code: str) -> Iterator[str]:
     """A process that lives as long as its standard input is open, and the line that it says."""
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdin is not None and process.stdout is not None
     try:
         line = Lines(process.stdout.fileno()).whole(TIMEOUT_S)
         if not line:
-            raise RunFailed("the other end of the loop did not start", "bench fabric",
-                            "see its last line above, or run `offstage doctor`")  # fmt: skip
+            raise RunFailed(
+                "the other end of the loop did not start",
+                "bench fabric",
+                "see its last line above, or run `offstage doctor`",
+            )
         yield line.decode(errors="replace").strip()
     finally:
         process.stdin.close()
@@ -269,8 +297,9 @@ def _child(code: str) -> Iterator[str]:
 
 
 def _strange(said: str) -> RunFailed:
-    return RunFailed(f"the other end of the loop says {said[:80]!r}", "bench fabric",
-                     "run `offstage doctor`")  # fmt: skip
+    return RunFailed(
+        f"the other end of the loop says {said[:80]!r}", "bench fabric", "run `offstage doctor`"
+    )
 
 
 @contextmanager

@@ -32,8 +32,11 @@ class Perftest:
         self._adapter, self._size = adapter, size
         for program in ("ib_read_lat", "ib_read_bw"):
             if shutil.which(program) is None:
-                raise BadInput(f"{program} is missing, the floor of verbs", "bench fabric",
-                               "apt-get install perftest")  # fmt: skip
+                raise BadInput(
+                    f"{program} is missing, the floor of verbs",
+                    "bench fabric",
+                    "apt-get install perftest",
+                )
 
     def __call__(self, batch: int, rounds: int) -> NDArray[np.uint64]:
         """ns of a round of `batch` reads, as perftest says it for all its rounds together."""
@@ -51,16 +54,32 @@ class Perftest:
             figure = self._run(words)[column]
             if 0 < figure < math.inf:
                 return figure
-        raise RunFailed(f"{words[0]} could not calibrate its clock in {RUNS_MAX} runs",
-                        "bench fabric", "run it on a quieter machine")  # fmt: skip
+        raise RunFailed(
+            f"{words[0]} could not calibrate its clock in {RUNS_MAX} runs",
+            "bench fabric",
+            "run it on a quieter machine",
+        )
 
     def _run(self, words: list[str]) -> list[float]:
         """The line of figures that the client prints."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
-        command = [*words, "-F", "-d", self._adapter.device, "-i", str(self._adapter.port),
-                   "-x", str(self._adapter.gid_index), "-m", str(self._adapter.mtu_bytes),
-                   "-s", str(self._size), "-p", port]  # fmt: skip
+        command = [
+            *words,
+            "-F",
+            "-d",
+            self._adapter.device,
+            "-i",
+            str(self._adapter.port),
+            "-x",
+            str(self._adapter.gid_index),
+            "-m",
+            str(self._adapter.mtu_bytes),
+            "-s",
+            str(self._size),
+            "-p",
+            port,
+        ]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             return self._client([*command, "127.0.0.1"])
@@ -74,13 +93,19 @@ class Perftest:
         while True:
             left_s = until_s - time.monotonic()
             try:
-                done = subprocess.run(command, check=False, capture_output=True, errors="replace",
-                                      timeout=max(left_s, 0.0))  # fmt: skip
+                done = subprocess.run(
+                    command,
+                    check=False,
+                    capture_output=True,
+                    errors="replace",
+                    timeout=max(left_s, 0.0),
+                )
             except subprocess.TimeoutExpired:
                 raise RunFailed(
-                    f"{command[0]} failed in {TIMEOUT_S:.0f} s: {said}", "bench fabric",
+                    f"{command[0]} failed in {TIMEOUT_S:.0f} s: {said}",
+                    "bench fabric",
                     "see whether rdma_rxe or the adapter is up: rdma link",
-                ) from None  # fmt: skip
+                ) from None
             lines = done.stdout.splitlines()
             for header, line in itertools.pairwise(lines):
                 if header.lstrip().startswith("#bytes") and done.returncode == 0:

@@ -54,9 +54,12 @@ Say = Callable[[str], None]
 
 
 def bench_soak(
-    *, seconds: float = 600.0, folder: Path | None = None, seed: int = 1,
+    *,
+    seconds: float = 600.0,
+    folder: Path | None = None,
+    seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """From when everybody is at work it takes `seconds`. `folder`, which other users must be able
     to pass, holds the store. BadInput where this is not root."""
     if os.getuid() != 0:
@@ -80,8 +83,12 @@ def bench_soak(
             found |= _after(daemon, ready, found["before"])
     finally:
         shutil.rmtree(base)
-    found |= {"provenance": "measured", "seconds": seconds, "seed": seed,
-              "storage": ready["storage"]}  # fmt: skip
+    found |= {
+        "provenance": "measured",
+        "seconds": seconds,
+        "seed": seed,
+        "storage": ready["storage"],
+    }
     return found | judge(found)
 
 
@@ -108,8 +115,10 @@ def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
         os.chown(base / name, uid, uid)
     for name in HONEST:
         text = secrets.token_hex(32)
-        for path, uid in ((base / f"daemon/{name}.secret", KEEPER),
-                          (base / name / "secret", users[name])):  # fmt: skip
+        for path, uid in (
+            (base / f"daemon/{name}.secret", KEEPER),
+            (base / name / "secret", users[name]),
+        ):
             path.write_text(text)
             path.chmod(0o600)
             os.chown(path, uid, uid)
@@ -123,21 +132,31 @@ def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
 
 def _config(base: Path, users: Mapping[str, int]) -> str:
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": "tcp://127.0.0.1:*", "metrics_endpoint": "127.0.0.1:0",
-                   "runtime_dir": f"{base}/daemon/run",
-                   "host_timeout": "1m"},  # a machine may be slow; a death is seen at once
-        "arena": {"size": len(HONEST) * SLOTS * (PAYLOAD_BYTES + 4096), "payload": PAYLOAD_BYTES,
-                  "layers": LAYERS},
+        "daemon": {
+            "endpoint": "tcp://127.0.0.1:*",
+            "metrics_endpoint": "127.0.0.1:0",
+            "runtime_dir": f"{base}/daemon/run",
+            "host_timeout": "1m",
+        },  # a machine may be slow; a death is seen at once
+        "arena": {
+            "size": len(HONEST) * SLOTS * (PAYLOAD_BYTES + 4096),
+            "payload": PAYLOAD_BYTES,
+            "layers": LAYERS,
+        },
         "storage": {"path": f"{base}/daemon/store", "size": STORE_BYTES},
         "store": {"segment": "1MiB"},
         "limits": {"demands": 64, "chunks": 16_384, "ports": 24},
-    }  # fmt: skip
+    }
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{key} = {json.dumps(one)}" for key, one in values.items())]
     for name in HONEST:
-        lines += ["[[tenant]]", f'name = "{name}"', f'users = ["{users[name]}"]',
-                  f'secret_file = "{base}/daemon/{name}.secret"']  # fmt: skip
+        lines += [
+            "[[tenant]]",
+            f'name = "{name}"',
+            f'users = ["{users[name]}"]',
+            f'secret_file = "{base}/daemon/{name}.secret"',
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -169,8 +188,11 @@ def _await_all(board: Board, hosts: Sequence[Child]) -> None:
     while not all(count for name, count in board.counts().items() if name != GRANTED):
         if time.monotonic() > until_s:
             said = "".join(host.complaint() for host in hosts)[-2000:]
-            raise RunFailed(f"not everybody came to work: {board.counts()} {said}", "bench soak",
-                            "run it again where less else runs")  # fmt: skip
+            raise RunFailed(
+                f"not everybody came to work: {board.counts()} {said}",
+                "bench soak",
+                "run it again where less else runs",
+            )
         time.sleep(0.05)
 
 
@@ -182,12 +204,20 @@ def _look(
     begun_s = said_s = time.monotonic()
     pause_s = max(seconds / SAMPLES, 0.2)
     while (now_s := time.monotonic()) < begun_s + seconds:
-        samples.append({"at_s": now_s - begun_s, **_process(daemon.pid), **_asked(ready),
-                        "checked": sum(board.counts()[name] for name in _names())})  # fmt: skip
+        samples.append(
+            {
+                "at_s": now_s - begun_s,
+                **_process(daemon.pid),
+                **_asked(ready),
+                "checked": sum(board.counts()[name] for name in _names()),
+            }
+        )
         if now_s > said_s + 30:
             said_s = now_s
-            say(f"{now_s - begun_s:.0f} s: {samples[-1]['checked']:,} blocks checked, "
-                f"{samples[-1]['rss_bytes'] / (1 << 20):.1f} MiB")  # fmt: skip
+            say(
+                f"{now_s - begun_s:.0f} s: {samples[-1]['checked']:,} blocks checked, "
+                f"{samples[-1]['rss_bytes'] / (1 << 20):.1f} MiB"
+            )
         time.sleep(pause_s)
     return samples
 
@@ -195,23 +225,31 @@ def _look(
 def _process(pid: int) -> dict[str, int]:
     """What the kernel says of the daemon."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    words = {name: rest.split()[0] for name, _, rest in (x.partition(":") for x in lines)
-             if rest.split()}  # fmt: skip
+    words = {
+        name: rest.split()[0] for name, _, rest in (x.partition(":") for x in lines) if rest.split()
+    }
     threads = []
     for one in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has just ended
             threads.append((one / "comm").read_text())
-    return {"rss_bytes": int(words["VmRSS"]) << 10,
-            "threads": sum(not one.startswith(IO_URING) for one in threads),
-            "descriptors": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())}  # fmt: skip
+    return {
+        "rss_bytes": int(words["VmRSS"]) << 10,
+        "threads": sum(not one.startswith(IO_URING) for one in threads),
+        "descriptors": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
+    }
 
 
 def _operator(ready: Mapping[str, Any]) -> Control:
     """By the operator's own way in; root may read the secret of the daemon's user."""
     place = Path(ready["runtime_dir"])
     secret = bytes.fromhex((place / f"{OPERATOR}.secret").read_text(encoding="ascii"))
-    return Control(f"ipc://{place}/{OPERATOR_SOCKET}", tenant=OPERATOR, secret=secret,
-                   timeout_s=END_S, heartbeat=False)  # fmt: skip
+    return Control(
+        f"ipc://{place}/{OPERATOR_SOCKET}",
+        tenant=OPERATOR,
+        secret=secret,
+        timeout_s=END_S,
+        heartbeat=False,
+    )
 
 
 def _asked(ready: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,8 +280,13 @@ def _after(daemon: Child, ready: Mapping[str, Any], before: Mapping[str, int]) -
         ledgers = {name: operator.ledger(name) for name in HONEST}
         status = operator.status()
     os.kill(daemon.pid, signal.SIGTERM)
-    return {"ledgers": ledgers, "status": status, "after": after, "daemon_exit": daemon.end(END_S),
-            "daemon_said": _told(daemon.complaint())}  # fmt: skip
+    return {
+        "ledgers": ledgers,
+        "status": status,
+        "after": after,
+        "daemon_exit": daemon.end(END_S),
+        "daemon_said": _told(daemon.complaint()),
+    }
 
 
 def _told(log: str) -> list[str]:
@@ -251,15 +294,17 @@ def _told(log: str) -> list[str]:
     last words."""
     lines = log.splitlines()
     kinds = ("host_dead", "request_failed", "accept_failed", "reactor_silent", "Traceback")
-    known = [one for one in lines if any(kind in one for kind in kinds)
-             and f'"{HOSTILE}-' not in one]  # fmt: skip
+    known = [
+        one for one in lines if any(kind in one for kind in kinds) and f'"{HOSTILE}-' not in one
+    ]
     return [*known[-100:], *lines[-10:]]
 
 
 def _as_before(after: Mapping[str, int], before: Mapping[str, int]) -> bool:
     """Each tenant's region has a descriptor more from its first host on."""
-    return (after["threads"] <= before["threads"]
-            and after["descriptors"] <= before["descriptors"] + len(HONEST))  # fmt: skip
+    return after["threads"] <= before["threads"] and after["descriptors"] <= before[
+        "descriptors"
+    ] + len(HONEST)
 
 
 def judge(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,9 +314,11 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
     quarter = max(len(found["samples"]) // 4, 1)
     early, late = (
         max(one["rss_bytes"] for one in some)
-        for some in (found["samples"][quarter : 2 * quarter] or found["samples"],
-                     found["samples"][-quarter:])
-    )  # fmt: skip
+        for some in (
+            found["samples"][quarter : 2 * quarter] or found["samples"],
+            found["samples"][-quarter:],
+        )
+    )
     attacks = dict(found["attacks"])
     granted = attacks.pop(GRANTED)
     verdicts: dict[str, bool | None] = {
@@ -285,15 +332,22 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
         "operator always let in": all(one["hosts"] >= 0 for one in found["samples"]),
         "every attack was made": all(attacks.values()) and not found["complaints"],
         "nothing granted that is the operator's": granted == 0,
-        "all ended well": not any(found["exits"]) and found["daemon_exit"] == 0
+        "all ended well": not any(found["exits"])
+        and found["daemon_exit"] == 0
         and not any("Traceback" in line for line in found["daemon_said"]),
-    }  # fmt: skip
-    return {"rss_early_bytes": early, "rss_late_bytes": late, "verdicts": verdicts,
-            "verdicts_met": all(met is not False for met in verdicts.values())}  # fmt: skip
+    }
+    return {
+        "rss_early_bytes": early,
+        "rss_late_bytes": late,
+        "verdicts": verdicts,
+        "verdicts_met": all(met is not False for met in verdicts.values()),
+    }
 
 
 def _equal(found: Mapping[str, Any], tenant: str) -> bool:
     """Whether what the tenant's hosts saw become of their demands is what the daemon counted."""
-    seen = [sum(one["ends"][i] for one in found["hosts"] if one["tenant"] == tenant)
-            for i in range(len(ENDS))]  # fmt: skip
+    seen = [
+        sum(one["ends"][i] for one in found["hosts"] if one["tenant"] == tenant)
+        for i in range(len(ENDS))
+    ]
     return seen == [int(one) for one in found["ledgers"][tenant]["ends"]]

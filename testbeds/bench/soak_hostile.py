@@ -145,12 +145,15 @@ def messages(target: Target, board: Board) -> None:
         lambda n: p.SessionOpen(sink_blocks=n, window_blocks=n, select_blocks=n, step_ns=n),
     ]
     theirs: list[Callable[[int], p.Request]] = [
-        lambda n: p.Reset(), lambda n: p.Drain(timeout_ns=n), lambda n: p.Undrain(),
-        lambda n: p.Ledger(tenant=target.victim), lambda n: p.FabricShut(fabric="shm"),
+        lambda n: p.Reset(),
+        lambda n: p.Drain(timeout_ns=n),
+        lambda n: p.Undrain(),
+        lambda n: p.Ledger(tenant=target.victim),
+        lambda n: p.FabricShut(fabric="shm"),
         lambda n: p.Purge(tenant=target.victim, keep_blocks=0),
         lambda n: p.PolicySet(changes={"eviction": "fifo"}),
         lambda n: p.StorageMove(changes={"path": "/tmp/elsewhere"}),
-    ]  # fmt: skip
+    ]
     with _login(target) as control:
         raw = control.dealer(target.where.endpoint)
         while True:
@@ -205,11 +208,24 @@ def _burst(
     for place in range(tail, tail + count):
         session = sessions[below(2) % 2] if rng.random() < 0.5 else below(128)
         SQE.pack_into(
-            memory, submissions + place % entries * SQE.size, place, below(6) & 0xFFFF,
-            below(3) & 0xFFFF, below(3) & 0xFFFF, below(entries) & 0xFFFF, session, below(99),
-            below(99), below(64), below(64), below(40), below(put_slots), below(40 << 10),
-            below(9), below(2),
-        )  # fmt: skip
+            memory,
+            submissions + place % entries * SQE.size,
+            place,
+            below(6) & 0xFFFF,
+            below(3) & 0xFFFF,
+            below(3) & 0xFFFF,
+            below(entries) & 0xFFFF,
+            session,
+            below(99),
+            below(99),
+            below(64),
+            below(64),
+            below(40),
+            below(put_slots),
+            below(40 << 10),
+            below(9),
+            below(2),
+        )
     noise = rng.bytes(int(rng.integers(1, 4096)))
     at = payloads + int(rng.integers(4096))
     memory[at : at + len(noise)] = noise
@@ -228,9 +244,12 @@ def _scribble(memory: mmap.mmap, rng: np.random.Generator) -> None:
 
 ATTACKS: dict[str, Attack] = {
     **{kind: flooding(kind) for kind in FLOODS},
-    "multipart": multipart, "mute": mute, "logins": logins, "messages": messages,
+    "multipart": multipart,
+    "mute": mute,
+    "logins": logins,
+    "messages": messages,
     "commands": commands,
-}  # fmt: skip
+}
 
 
 def hostile(target: Target, board: Board) -> dict[str, Any]:
@@ -278,5 +297,10 @@ def _begin(attack: Attack, target: Target, board: Board) -> int:
 
 def _login(target: Target) -> Control:
     where = target.where
-    return Control(where.endpoint, name=f"{where.tenant}-{os.getpid()}", tenant=where.tenant,
-                   secret=where.secret, timeout_s=10.0)  # fmt: skip
+    return Control(
+        where.endpoint,
+        name=f"{where.tenant}-{os.getpid()}",
+        tenant=where.tenant,
+        secret=where.secret,
+        timeout_s=10.0,
+    )

@@ -75,17 +75,29 @@ class Honest:
                 self.refused[str(error)] += 1
                 time.sleep(RETRY_S)
         return {
-            "name": self.name, "tenant": self.where.tenant, "checked": self.checked,
-            "wrong": self.wrong, "lost": self.lost, "retried": self.retried, "texts": self.texts,
-            "logins": self.logins, "ends": self.ends.tolist(), "refused": dict(self.refused),
-        }  # fmt: skip
+            "name": self.name,
+            "tenant": self.where.tenant,
+            "checked": self.checked,
+            "wrong": self.wrong,
+            "lost": self.lost,
+            "retried": self.retried,
+            "texts": self.texts,
+            "logins": self.logins,
+            "ends": self.ends.tolist(),
+            "refused": dict(self.refused),
+        }
 
     def _log_in(self, rng: np.random.Generator, board: Board) -> None:
         with (
-            Control(self.where.endpoint, name=self.name, tenant=self.where.tenant,
-                    secret=self.where.secret, timeout_s=TIMEOUT_S) as control,
+            Control(
+                self.where.endpoint,
+                name=self.name,
+                tenant=self.where.tenant,
+                secret=self.where.secret,
+                timeout_s=TIMEOUT_S,
+            ) as control,
             contextlib.closing(open_driver(control.attach("shm"), TIMEOUT_S)) as driver,
-        ):  # fmt: skip
+        ):
             self.logins += 1
             for _ in range(TEXTS_PER_LOGIN):
                 if self.texts and board.stopped():
@@ -120,8 +132,9 @@ class _Text:
         try:
             appended = self.control.append(session, names)
             keys = block_keys(appended.keys, LAYERS)
-            there = [self._write(session, text, layer, appended.stored_layers)
-                     for layer in range(LAYERS)]  # fmt: skip
+            there = [
+                self._write(session, text, layer, appended.stored_layers) for layer in range(LAYERS)
+            ]
             for step in range(STEPS):
                 for layer in range(LAYERS):
                     self._read(session, text, step, layer, keys[layer], there[layer])
@@ -143,9 +156,14 @@ class _Text:
         return np.array(sorted(there), np.uint32)
 
     def _read(
-        self, session: int, text: int, step: int, layer: int, keys: NDArray[np.uint64],
+        self,
+        session: int,
+        text: int,
+        step: int,
+        layer: int,
+        keys: NDArray[np.uint64],
         there: NDArray[np.uint32],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not len(there):
             return
         wanted = self.rng.choice(there, min(SELECT, len(there)), replace=False)
@@ -153,9 +171,15 @@ class _Text:
             target = np.zeros((len(wanted), PAYLOAD_BYTES), np.uint8)
             scores = self.rng.integers(0, 1 << 16, CHUNKS, np.uint16)
             got = self.driver.fetch(
-                session, step, layer, wanted, np.ascontiguousarray(keys[wanted]), target,
-                scores=scores, timeout_ns=int(TIMEOUT_S * 1e9),
-            )  # fmt: skip
+                session,
+                step,
+                layer,
+                wanted,
+                np.ascontiguousarray(keys[wanted]),
+                target,
+                scores=scores,
+                timeout_ns=int(TIMEOUT_S * 1e9),
+            )
             known = got.ends[got.ends < len(ENDS)]
             self.host.ends += np.bincount(known, minlength=len(ENDS))
             for row in np.flatnonzero(got.rcs == 0):

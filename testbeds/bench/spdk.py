@@ -146,10 +146,23 @@ def _ours(path: str, case: Case, count: int, seed: int) -> float:
 
 def _perf(perf: str, path: str, case: Case) -> float:
     command = [
-        perf, "-q", str(case.queue_depth), "-o", str(case.block_bytes), "-w", "randread",
-        "-t", str(SECONDS), "-r", path, "-c", f"[{min(os.sched_getaffinity(0))}]", "-s", "256",
+        perf,
+        "-q",
+        str(case.queue_depth),
+        "-o",
+        str(case.block_bytes),
+        "-w",
+        "randread",
+        "-t",
+        str(SECONDS),
+        "-r",
+        path,
+        "-c",
+        f"[{min(os.sched_getaffinity(0))}]",
+        "-s",
+        "256",
         "--no-huge",
-    ]  # fmt: skip
+    ]
     for _ in range(PERF_TRIES):
         done = subprocess.run(
             command, capture_output=True, errors="replace", timeout=PERF_TIMEOUT_S, check=False
@@ -161,5 +174,4 @@ def _perf(perf: str, path: str, case: Case) -> float:
             break
     lines = (done.stdout + done.stderr).split("\n")  # what is wrong it says on stderr
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
-    raise RunFailed(f"spdk_nvme_perf ended with {done.returncode}: {last}", path,
-                    "run it by hand")  # fmt: skip
+    raise RunFailed(f"spdk_nvme_perf ended with {done.returncode}: {last}", path, "run it by hand")

@@ -29,8 +29,13 @@ def stage_timers(pairs: int, fetches: int, say: Callable[[str], None]) -> list[d
 def _row(
     count: int, size: int, pairs: int, fetches: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    config = BareConfig(payload_size_bytes=size, slot_count=4 * count + 8, backend="emulated",
-                        block_max=64, spin_ns=NEVER_NS)  # fmt: skip
+    config = BareConfig(
+        payload_size_bytes=size,
+        slot_count=4 * count + 8,
+        backend="emulated",
+        block_max=64,
+        spin_ns=NEVER_NS,
+    )
     on_ns: list[float] = []
     off_ns: list[float] = []
     with BareDevice(config) as device, device.driver() as driver:
@@ -50,8 +55,10 @@ def _row(
     del on_ns[0], off_ns[0]  # the first of each warms up
     fast_on_ns, fast_off_ns = (float(np.percentile(taken, 10)) for taken in (on_ns, off_ns))
     ratio = fast_off_ns / fast_on_ns
-    say(f"stage timers, fetches of {count} x {size // KIB} KiB: {fast_on_ns:.0f} ns with, "
-        f"{fast_off_ns:.0f} ns without, throughput {ratio:.3f}")  # fmt: skip
+    say(
+        f"stage timers, fetches of {count} x {size // KIB} KiB: {fast_on_ns:.0f} ns with, "
+        f"{fast_off_ns:.0f} ns without, throughput {ratio:.3f}"
+    )
     return {
         "blocks": count,
         "block_bytes": size,

@@ -121,8 +121,11 @@ def bench_storage(
     file = Path(path)
     created = not file.exists()
     if file.is_file() and file.stat().st_size < 8 * FILL_BLOCK_BYTES:
-        raise BadInput(f"{file.stat().st_size} B are too few to read from", str(file),
-                       "name a file of 8 MiB or more, or one that does not exist yet")  # fmt: skip
+        raise BadInput(
+            f"{file.stat().st_size} B are too few to read from",
+            str(file),
+            "name a file of 8 MiB or more, or one that does not exist yet",
+        )
     try:
         if created:
             say(f"filling {file}")
@@ -250,8 +253,9 @@ def _rows(
         if buffer.huge == huge:
             rows.append(_row(file, case, buffer, rounds, seed, scale, say))
         elif not notes:
-            notes.append(Note("no-huge-pages", "no huge pages to read into",
-                              "sysctl vm.nr_hugepages=16"))  # fmt: skip
+            notes.append(
+                Note("no-huge-pages", "no huge pages to read into", "sysctl vm.nr_hugepages=16")
+            )
             say(str(notes[0]))
         del buffer  # its pages are the next one's
     return rows, notes
@@ -315,9 +319,15 @@ def _ours(file: Path, case: Case, buffer: Buffer, count: int, seed: int) -> Samp
         storage.register(buffer)
         spin_ns = SPIN_ALWAYS_NS if case.queue_depth == 1 else 0
         return _sample(
-            storage, buffer, case.block_bytes, case.queue_depth, count, seed, spin_ns,
+            storage,
+            buffer,
+            case.block_bytes,
+            case.queue_depth,
+            count,
+            seed,
+            spin_ns,
             case.other_bytes,
-        )  # fmt: skip
+        )
 
 
 def _sample(
@@ -346,37 +356,47 @@ def _sizes(case: Case) -> list[str]:
     return [split, f"--blockalign={case.other_bytes}"]
 
 
-def _granules(
-    file: Path, rounds: int, seed: int, scale: float, say: Say
-) -> dict[str, Any]:
+def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> dict[str, Any]:
     """A part of a block beside the whole: on this machine, beside fio; and what the drives of the
     presets would make of it, by `nvme_cost`."""
     rows = []
     for case in GRANULE_CASES:
         row = _row(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
-        reads, size = (2, case.block_bytes + case.other_bytes) if case.other_bytes else (
-            1, case.block_bytes)  # fmt: skip
+        reads, size = (
+            (2, case.block_bytes + case.other_bytes) if case.other_bytes else (1, case.block_bytes)
+        )
         blocks_per_s = row["ours"]["bytes_per_s"] / size
-        rows.append({**row, "reads_per_block": reads, "bytes_per_block": size,
-                     "blocks_per_s": blocks_per_s})  # fmt: skip
+        rows.append(
+            {**row, "reads_per_block": reads, "bytes_per_block": size, "blocks_per_s": blocks_per_s}
+        )
     part, whole = rows[1], rows[0]
-    say(f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB beside its block: "
+    say(
+        f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB beside its block: "
         f"{part['blocks_per_s'] / whole['blocks_per_s']:.2f} times the blocks, "
-        f"{part['bytes_per_block'] / whole['bytes_per_block']:.2f} of the bytes")  # fmt: skip
+        f"{part['bytes_per_block'] / whole['bytes_per_block']:.2f} of the bytes"
+    )
     drives = []
     for name in nvme_presets():
         params = nvme_preset(name).params
         whole_ns = nvme_cost(params, [(0, BLOCK_BYTES + 4 * KIB)])
         part_ns = nvme_cost(params, [(0, BLOCK_BYTES // GRANULES), (BLOCK_BYTES, 4 * KIB)])
-        drives.append({
-            "preset": name, "provenance": "modelled", "whole": asdict(whole_ns),
-            "whole_bound": whole_ns.bound, "part": asdict(part_ns), "part_bound": part_ns.bound,
-            "times_the_blocks": whole_ns.ns / part_ns.ns,
-            "media_saved": 1 - part_ns.media / whole_ns.media,
-        })  # fmt: skip
-        say(f"{name}, never idle: {whole_ns.ns / part_ns.ns:.2f} times the blocks, bound by "
+        drives.append(
+            {
+                "preset": name,
+                "provenance": "modelled",
+                "whole": asdict(whole_ns),
+                "whole_bound": whole_ns.bound,
+                "part": asdict(part_ns),
+                "part_bound": part_ns.bound,
+                "times_the_blocks": whole_ns.ns / part_ns.ns,
+                "media_saved": 1 - part_ns.media / whole_ns.media,
+            }
+        )
+        say(
+            f"{name}, never idle: {whole_ns.ns / part_ns.ns:.2f} times the blocks, bound by "
             f"{part_ns.bound} where whole ones are by {whole_ns.bound}; media time saved "
-            f"{1 - part_ns.media / whole_ns.media:.0%}")  # fmt: skip
+            f"{1 - part_ns.media / whole_ns.media:.0%}"
+        )
     return {"rows": rows, "drives": drives}
 
 

@@ -51,9 +51,12 @@ Say = Callable[[str], None]
 
 
 def bench_tenants(
-    *, seconds: float = 3.0, folder: Path | None = None, seed: int = 1,
+    *,
+    seconds: float = 3.0,
+    folder: Path | None = None,
+    seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Each phase takes `seconds`; the store lies in `folder`. BadInput where the time is none."""
     if not 0.05 <= seconds <= 3600:
         raise BadInput(f"{seconds} s for a phase", "bench tenants", "choose 0.05 to 3600")
@@ -70,15 +73,21 @@ def bench_tenants(
 
 def _write_config(folder: Path, sockets: Path) -> Path:
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": f"ipc://{sockets}/control", "runtime_dir": str(sockets / "run"),
-                   "metrics_endpoint": ""},
-        "arena": {"size": len(TENANTS) * SLOTS * (PAYLOAD_BYTES + LBA_BYTES),
-                  "payload": PAYLOAD_BYTES, "layers": 1},
+        "daemon": {
+            "endpoint": f"ipc://{sockets}/control",
+            "runtime_dir": str(sockets / "run"),
+            "metrics_endpoint": "",
+        },
+        "arena": {
+            "size": len(TENANTS) * SLOTS * (PAYLOAD_BYTES + LBA_BYTES),
+            "payload": PAYLOAD_BYTES,
+            "layers": 1,
+        },
         "storage": {"path": str(folder / "store"), "size": 1 << 30},
         "store": {"durable": False},
         "policy": {"prefetchers": [], "eviction": "lru"},
         "limits": {"demands": 64},
-    }  # fmt: skip
+    }
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{key} = {json.dumps(one)}" for key, one in values.items())]
@@ -103,29 +112,40 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
             if filled is not victim:
                 filled.close()
         for name, kinds in {
-            "alone": [], COMPUTE: [COMPUTE] * len(FLOODS), "demands": ["demands"] * 2,
-            "all ways": list(FLOODS), "alone again": [],
-        }.items():  # fmt: skip
+            "alone": [],
+            COMPUTE: [COMPUTE] * len(FLOODS),
+            "demands": ["demands"] * 2,
+            "all ways": list(FLOODS),
+            "alone again": [],
+        }.items():
             with _flooded([(where["flood"], kind) for kind in kinds]):
                 phases[name] = _attributed(tier, victim, reactor, seconds)
-            say(f"{name}: p50 {phases[name]['ns_p50'] / 1e3:.0f} us, "
+            say(
+                f"{name}: p50 {phases[name]['ns_p50'] / 1e3:.0f} us, "
                 f"p99 {phases[name]['ns_p99'] / 1e3:.0f} us, "
-                f"hits {phases[name]['hit_percent']:.1f} %")  # fmt: skip
+                f"hits {phases[name]['hit_percent']:.1f} %"
+            )
         shares = _by_weight(tier, where, seconds)
         say(f"bytes by weight: {', '.join(f'{one:.3f}' for one in shares['by_weight'])}")
     finally:
         victim.close()
-    return {"phases": phases, "shares": shares, "cold_blocks": COLD,
-            "block_bytes": PAYLOAD_BYTES, "storage": tier.ready["storage"],
-            **_judged(phases, shares)}  # fmt: skip
+    return {
+        "phases": phases,
+        "shares": shares,
+        "cold_blocks": COLD,
+        "block_bytes": PAYLOAD_BYTES,
+        "storage": tier.ready["storage"],
+        **_judged(phases, shares),
+    }
 
 
 def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict[str, Any]:
     """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
     answers, and which part of the phase the reactor and the victim waited for a core."""
     runtime = Path(str(tier.ready["runtime_dir"]))
-    with Control(tier.endpoint, tenant=OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S,
-                 heartbeat=False) as control:  # fmt: skip
+    with Control(
+        tier.endpoint, tenant=OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S, heartbeat=False
+    ) as control:
         control.reset()  # the times of all before
         victim.ask(np.arange(HOT, dtype=np.uint32))
         threads = {"reactor": reactor, "victim": Path("/proc/thread-self/schedstat")}
@@ -134,14 +154,16 @@ def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict
         begun_ns = time.monotonic_ns()
         found = _measure(victim, seconds)
         took_ns = time.monotonic_ns() - begun_ns
-        waited = {name: (_waited_ns(file) - begun[name]) / took_ns
-                  for name, file in threads.items() if begun[name] >= 0}  # fmt: skip
+        waited = {
+            name: (_waited_ns(file) - begun[name]) / took_ns
+            for name, file in threads.items()
+            if begun[name] >= 0
+        }
         answers = victim.driver.stages()["answer"]
         count = answers["count"] - answered["count"]
         host_ns = answers["ns_mean"] * answers["count"] - answered["ns_mean"] * answered["count"]
         steps = next(one["steps"] for one in control.status()["tenants"] if one["name"] == "victim")
-    return {**found, "steps": steps, "taken_in_ns_mean": host_ns / max(count, 1),
-            "no_core": waited}  # fmt: skip
+    return {**found, "steps": steps, "taken_in_ns_mean": host_ns / max(count, 1), "no_core": waited}
 
 
 def _thread(pid: int, name: str) -> Path:
@@ -175,9 +197,13 @@ def _measure(victim: Host, seconds: float) -> dict[str, Any]:
         _, there = victim.ask(hot)
         hits, asked = hits + found + there, asked + COLD + HOT
     p50, p99 = np.percentile(took, [50, 99])
-    return {"ns_p50": float(p50), "ns_p99": float(p99), "fetches": len(took),
-            "single_ns_p50": float(np.median(single)),
-            "hit_percent": 100 * hits / asked}  # fmt: skip
+    return {
+        "ns_p50": float(p50),
+        "ns_p99": float(p99),
+        "fetches": len(took),
+        "single_ns_p50": float(np.median(single)),
+        "hit_percent": 100 * hits / asked,
+    }
 
 
 def _beyond_hot(victim: Host, count: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
@@ -235,10 +261,15 @@ def _by_weight(tier: Tier, where: dict[str, Where], seconds: float) -> dict[str,
     bytes_moved = [b - a for a, b in zip(before, after, strict=True)]
     per_weight = [each / TENANTS[name] for name, each in zip(names, bytes_moved, strict=True)]
     fair = sum(bytes_moved) / sum(TENANTS[name] for name in names)
-    return {"tenants": list(names), "weights": [TENANTS[name] for name in names],
-            "bytes": bytes_moved, "idle": idle, "bytes_per_s": sum(bytes_moved) / seconds,
-            "by_weight": [each / fair for each in per_weight],
-            "jain": jain_index(per_weight)}  # fmt: skip
+    return {
+        "tenants": list(names),
+        "weights": [TENANTS[name] for name in names],
+        "bytes": bytes_moved,
+        "idle": idle,
+        "bytes_per_s": sum(bytes_moved) / seconds,
+        "by_weight": [each / fair for each in per_weight],
+        "jain": jain_index(per_weight),
+    }
 
 
 def _judged(phases: dict[str, dict[str, Any]], shares: dict[str, Any]) -> dict[str, Any]:

@@ -23,8 +23,17 @@ from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
 
-__all__ = ["COLD", "COMPUTE", "FLOODS", "PAYLOAD_BYTES", "STORED", "Host", "Until", "Where",
-           "flood"]  # fmt: skip
+__all__ = [
+    "COLD",
+    "COMPUTE",
+    "FLOODS",
+    "PAYLOAD_BYTES",
+    "STORED",
+    "Host",
+    "Until",
+    "Where",
+    "flood",
+]
 
 PAYLOAD_BYTES = 32 << 10
 STORED = 1024  # blocks of one tenant, which its part of the arena holds a few of
@@ -55,9 +64,14 @@ class Host:
     """Logged in and attached, with one session of STORED chunks of one layer, all in the store."""
 
     def __init__(self, where: Where, seed: int = 1) -> None:
-        self.control = Control(where.endpoint, name=f"{where.tenant}-{os.getpid()}",
-                               tenant=where.tenant, runtime_dir=where.runtime_dir,
-                               secret=where.secret, timeout_s=60.0)  # fmt: skip
+        self.control = Control(
+            where.endpoint,
+            name=f"{where.tenant}-{os.getpid()}",
+            tenant=where.tenant,
+            runtime_dir=where.runtime_dir,
+            secret=where.secret,
+            timeout_s=60.0,
+        )
         self.driver: Driver = open_driver(self.control.attach("shm"), 60.0)
         self._rng = np.random.default_rng(seed)
         self.session, self.keys = self._open([i.to_bytes(16, "big") for i in range(STORED)])
@@ -86,8 +100,9 @@ class Host:
         target = np.zeros((max(len(ordinals), 1), PAYLOAD_BYTES), np.uint8)
         said = np.arange(STORED, dtype=np.uint16) if scores else None
         keys = np.ascontiguousarray(self.keys[ordinals])
-        return self.driver.fetch_begin(self.session, self._step, 0, ordinals, keys, target,
-                                       scores=said, timeout_ns=TIMEOUT_NS)  # fmt: skip
+        return self.driver.fetch_begin(
+            self.session, self._step, 0, ordinals, keys, target, scores=said, timeout_ns=TIMEOUT_NS
+        )
 
     def ask(self, ordinals: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> tuple[int, int]:
         """Nanoseconds that a fetch took, and its hits. RunFailed where a block did not come."""
@@ -95,8 +110,12 @@ class Host:
         got = self.driver.fetch_end(self.begin(ordinals))
         took_ns = time.perf_counter_ns() - begun_ns
         if got.rcs.any():
-            raise RunFailed("a block did not come", "bench tenants", "see the daemon's log",
-                            errno=-int(got.rcs.min()))  # fmt: skip
+            raise RunFailed(
+                "a block did not come",
+                "bench tenants",
+                "see the daemon's log",
+                errno=-int(got.rcs.min()),
+            )
         self.driver.release(self.session)
         return took_ns, int(got.hit_count)
 

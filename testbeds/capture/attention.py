@@ -120,8 +120,11 @@ class Hook:
         keys, own = key[0], self._layers[layer]
         before = keys.shape[1] - query.shape[2]
         foretold = self._foretold.pop(layer, None)
-        found = own.scores(foretold, keys[:, :before], scaling) if before and self.wanted and (
-            foretold is not None) else None  # fmt: skip
+        found = (
+            own.scores(foretold, keys[:, :before], scaling)
+            if before and self.wanted and (foretold is not None)
+            else None
+        )
         own.extend(keys, before)
         if layer == 0:
             self._first = keys, scaling

@@ -28,12 +28,16 @@ class DraftModel:
         if tokens_max > shape.tokens_max:
             raise BadInput(
                 f"{tokens_max} tokens; the draft model is made for {shape.tokens_max}",
-                str(folder), "give fewer, or another draft model",
-            )  # fmt: skip
+                str(folder),
+                "give fewer, or another draft model",
+            )
         self._loaded = load(shape, device, dtype)
         if text_tokens(self._loaded, text)[0] != tokens:
-            raise BadInput("its tokens of the text are others than the model's", str(folder),
-                           "give a draft model with the same tokenizer")  # fmt: skip
+            raise BadInput(
+                "its tokens of the text are others than the model's",
+                str(folder),
+                "give a draft model with the same tokenizer",
+            )
         self._cache: Any = transformers.DynamicCache()
 
     def read(self, tokens: list[int]) -> dict[int, float]:

@@ -19,8 +19,15 @@ from offstage.bindings.outside import decode_json
 __all__ = ["ARCHITECTURES", "Loaded", "Shape", "load", "look", "text_tokens"]
 
 ARCHITECTURES = (
-    "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "glm", "glm4", "glm4_moe",
-)  # fmt: skip
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "glm",
+    "glm4",
+    "glm4_moe",
+)
 """`model_type` of a config.json; each is tested."""
 
 # Their frequencies follow the length of what was fed in at once.
@@ -28,8 +35,13 @@ _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 LAYERS_MAX = 1024
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
-_COUNTS = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
-           "max_position_embeddings")  # fmt: skip
+_COUNTS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
 _AGAIN = "copy the model again"
 
 
@@ -91,8 +103,9 @@ def look(folder: str | Path) -> Shape:
     if rope.get("rope_type") in _ROPE_BY_LENGTH:
         raise BadInput(
             f"rotary positions of type {rope['rope_type']!r} depend on how a context is fed in",
-            where, "use a model with another type, say yarn or llama3",
-        )  # fmt: skip
+            where,
+            "use a model with another type, say yarn or llama3",
+        )
     for name in _COUNTS:
         count = getattr(parsed, name, None)
         if type(count) is not int or count < 1:
@@ -167,8 +180,9 @@ def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
     if ids and max(ids) >= loaded.shape.vocabulary_size:
         raise BadInput(
             f"the tokenizer gives token {max(ids)}, the model has {loaded.shape.vocabulary_size}",
-            str(loaded.shape.folder), "put the model's own tokenizer there",
-        )  # fmt: skip
+            str(loaded.shape.folder),
+            "put the model's own tokenizer there",
+        )
     return ids, hashlib.sha256(raw).hexdigest()
 
 
@@ -190,23 +204,27 @@ def _window(config: Any, where: str) -> int | None:
     for layers that are not plain causal attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and len(kinds) != config.num_hidden_layers:
-        raise BadInput(f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where,
-                       _AGAIN)  # fmt: skip
+        raise BadInput(
+            f"{len(kinds)} layer_types for {config.num_hidden_layers} layers", where, _AGAIN
+        )
     other = sorted({str(kind) for kind in kinds or ()} - {"full_attention", "sliding_attention"})
     if other:
         raise BadInput(
-            f"layers of type {', '.join(other)}, which are not plain causal attention", where,
+            f"layers of type {', '.join(other)}, which are not plain causal attention",
+            where,
             "use a model of full_attention, or of sliding_attention with a sliding_window",
-        )  # fmt: skip
+        )
     if kinds and all(kind == "full_attention" for kind in kinds):
         return None
     window = getattr(config, "sliding_window", None)
     if window is None and not kinds:
         return None
     if type(window) is not int or window < 1:
-        raise BadInput(f"sliding layers, and a sliding window of {window!r} tokens", where,
-                       "set sliding_window, and use_sliding_window where the model has it",
-                       )  # fmt: skip
+        raise BadInput(
+            f"sliding layers, and a sliding window of {window!r} tokens",
+            where,
+            "set sliding_window, and use_sliding_window where the model has it",
+        )
     return window
 
 

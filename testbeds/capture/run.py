@@ -111,9 +111,14 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
     header = _header(options, loaded, layers, text_sha256, tokens[:context_tokens])
     draft = None
     if options.draft_model is not None:
-        draft = DraftModel(options.draft_model, options.text, tokens,
-                           context_tokens + options.steps, options.device,
-                           options.dtype)  # fmt: skip
+        draft = DraftModel(
+            options.draft_model,
+            options.text,
+            tokens,
+            context_tokens + options.steps,
+            options.device,
+            options.dtype,
+        )
     hook = Hook(layers, options.block_tokens, context_tokens + options.steps)
     try:
         with (
@@ -130,9 +135,18 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
         raise RunFailed("memory does not suffice", options.device, mend) from None
     wall_s = time.monotonic() - begun
     size_bytes = options.out.stat().st_size
-    return Result(options.out, header, writer.row_count, writer.held_bytes_max, size_bytes, wall_s,
-                  _share(run.drafts), _share(run.some_drafts), _share(run.lookups),
-                  _share(run.model_drafts))  # fmt: skip
+    return Result(
+        options.out,
+        header,
+        writer.row_count,
+        writer.held_bytes_max,
+        size_bytes,
+        wall_s,
+        _share(run.drafts),
+        _share(run.some_drafts),
+        _share(run.lookups),
+        _share(run.model_drafts),
+    )
 
 
 def _share(found: list[bool]) -> float | None:
@@ -265,8 +279,9 @@ class _Run:
                 layer = self.writer.header.layers[int(np.flatnonzero(~finite)[0])]
                 raise RunFailed(
                     f"{name} of layer {layer} is not finite at step {step}",
-                    f"dtype {self.loaded.dtype}", "use --dtype bfloat16 or float32",
-                )  # fmt: skip
+                    f"dtype {self.loaded.dtype}",
+                    "use --dtype bfloat16 or float32",
+                )
         self.writer.step(index, step, scores)
         self.progress.advance(1)
 
@@ -288,9 +303,11 @@ def _check(options: Options) -> None:
         "--block-tokens": (options.block_tokens, 1),
         "--prefill-piece": (options.prefill_piece, 1),
         "--threads": (1 if options.threads is None else options.threads, 1),
-        "--context-tokens": (options.block_tokens if options.context_tokens is None
-                             else options.context_tokens, options.block_tokens),
-    }  # fmt: skip
+        "--context-tokens": (
+            options.block_tokens if options.context_tokens is None else options.context_tokens,
+            options.block_tokens,
+        ),
+    }
     for name, (value, bound) in least.items():
         if value < bound:
             raise BadInput(f"{name} = {value}", "trace capture", f"give {bound} or more")
@@ -300,8 +317,10 @@ def _check(options: Options) -> None:
         near = (options.context_tokens or 0) // options.block_tokens * options.block_tokens
         raise BadInput(
             f"--context-tokens = {options.context_tokens} is no whole number of blocks of "
-            f"{options.block_tokens} tokens", "trace capture", f"give {near}",
-        )  # fmt: skip
+            f"{options.block_tokens} tokens",
+            "trace capture",
+            f"give {near}",
+        )
     check_path(options.out)
 
 
@@ -314,21 +333,25 @@ def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
         context = max(options.block_tokens, room // options.block_tokens * options.block_tokens)
     if context + behind > text_tokens:
         raise BadInput(
-            f"the text has {text_tokens} tokens; {context} of context and {behind} steps "
-            "need more", str(options.text), "give a longer text, or fewer of them",
-        )  # fmt: skip
+            f"the text has {text_tokens} tokens; {context} of context and {behind} steps need more",
+            str(options.text),
+            "give a longer text, or fewer of them",
+        )
     total = context + options.steps
     if total > shape.tokens_max:
         raise BadInput(
             f"{context} tokens of context and {options.steps} steps; the model is made for "
-            f"{shape.tokens_max}", str(options.model), "give fewer",
-        )  # fmt: skip
+            f"{shape.tokens_max}",
+            str(options.model),
+            "give fewer",
+        )
     if shape.window_tokens is not None and total > shape.window_tokens:
         raise BadInput(
             f"it has layers with a sliding window of {shape.window_tokens} tokens, which read "
-            "nothing behind it", str(options.model),
+            "nothing behind it",
+            str(options.model),
             f"keep --context-tokens and --steps together within {shape.window_tokens}",
-        )  # fmt: skip
+        )
     return context
 
 
@@ -359,8 +382,11 @@ def _header(
         index_source=tuple(range(len(layers))),
         sessions=tuple(
             Session(
-                name=f"{options.text.stem}/{mode}", mode=mode, context_tokens=len(context),
-                steps=options.steps, content=content,
+                name=f"{options.text.stem}/{mode}",
+                mode=mode,
+                context_tokens=len(context),
+                steps=options.steps,
+                content=content,
             )
             for mode in modes
         ),
@@ -374,4 +400,4 @@ def _header(
             **({"draft_model": options.draft_model.name} if options.draft_model else {}),
             **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
         },
-    )  # fmt: skip
+    )

@@ -48,9 +48,11 @@ def _say_version(asked: bool) -> None:
 def build(names: Sequence[str]) -> typer.Typer:
     """The application with these commands."""
     app = typer.Typer(
-        name="offstage", no_args_is_help=True, add_completion=False,
+        name="offstage",
+        no_args_is_help=True,
+        add_completion=False,
         help="Keep an LLM's KV cache off the GPU's stage, and bring each block back on cue.",
-    )  # fmt: skip
+    )
 
     @app.callback()
     def about(

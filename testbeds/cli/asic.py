@@ -18,9 +18,12 @@ ABOUT = "The KV ASIC in virtual time: its presets, and traces that run through t
 RUN_NAME = "chip-run.json"
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="BLOCK.KEY=NUMBER", help="change a number of the preset, in its "
-                 "unit, such as codec.lanes=8; may be repeated"),
-]  # fmt: skip
+    typer.Option(
+        "--set",
+        metavar="BLOCK.KEY=NUMBER",
+        help="change a number of the preset, in its unit, such as codec.lanes=8; may be repeated",
+    ),
+]
 
 asic = typer.Typer(no_args_is_help=True, help=ABOUT)
 
@@ -57,10 +60,18 @@ def presets(
             table.add_column(column, overflow="fold", no_wrap=column != "source")
         for row in found:
             unit = "" if row["unit"] == "1" else f" {row['unit']}"
-            table.add_row(row["parameter"], f"{row['value']:g}{unit}", f"{row['low']:g}",
-                          f"{row['high']:g}", row["tag"], row["source"])  # fmt: skip
-        head = {key: getattr(preset, key) for key in ("name", "title", "kind", "about", "staging",
-                                                      "spill", "calibrated")}  # fmt: skip
+            table.add_row(
+                row["parameter"],
+                f"{row['value']:g}{unit}",
+                f"{row['low']:g}",
+                f"{row['high']:g}",
+                row["tag"],
+                row["source"],
+            )
+        head = {
+            key: getattr(preset, key)
+            for key in ("name", "title", "kind", "about", "staging", "spill", "calibrated")
+        }
         emit({**head, "drive": preset.nvme.drive, "numbers": found}, form, table)
         return
     for column in ("preset", "calibrated"):
@@ -72,8 +83,15 @@ def presets(
     for one in map(read_preset, names()):
         tags: list[str] = [number.tag for _, number in one.numbers()]
         counts = {tag: tags.count(tag) for tag in TAGS}
-        listed.append({"name": one.name, "title": one.title, "kind": one.kind,
-                       "calibrated": one.calibrated, "tags": counts})  # fmt: skip
+        listed.append(
+            {
+                "name": one.name,
+                "title": one.title,
+                "kind": one.kind,
+                "calibrated": one.calibrated,
+                "tags": counts,
+            }
+        )
         yes = "yes" if one.calibrated else "uncalibrated"
         table.add_row(one.name, yes, *map(str, counts.values()), one.title)
     emit({"presets": listed, "tags": TAGS}, form, table)
@@ -136,8 +154,9 @@ def run(
         found = replay(trace, chip, drive=storage, seed=seed, advance=progress.advance)
     found.parameters = values
     if out is not None:
-        write_bytes(out / RUN_NAME, msgspec.json.format(msgspec.json.encode(found), indent=1)
-                    + b"\n")  # fmt: skip
+        write_bytes(
+            out / RUN_NAME, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+        )
     emit(msgspec.to_builtins(found), form, run_table(found))
 
 
@@ -145,8 +164,11 @@ def _value(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInput(f"{text!r} is not a number", f"--set {name}", "give one, in the unit that "
-                       "`offstage asic presets NAME` shows") from None  # fmt: skip
+        raise BadInput(
+            f"{text!r} is not a number",
+            f"--set {name}",
+            "give one, in the unit that `offstage asic presets NAME` shows",
+        ) from None
 
 
 @asic.command()

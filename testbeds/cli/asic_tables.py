@@ -40,9 +40,11 @@ def _sentence(run: ChipRun) -> str:
 def _times(run: ChipRun) -> Table:
     table = _table("", "count", "mean", "p50", "p90", "p99", "p99.9")
     rows: list[tuple[str, Times]] = [
-        ("fetch", run.fetch_ns), ("of it, on the device", run.device_ns), ("read", run.read_ns),
+        ("fetch", run.fetch_ns),
+        ("of it, on the device", run.device_ns),
+        ("read", run.read_ns),
         ("stall of a token", run.stall_ns),
-    ]  # fmt: skip
+    ]
     if run.logged is not None:
         shown = f"on the device, {run.logged.provenance} in the log"
         rows.insert(2, (shown, run.logged.fetch_ns))
@@ -56,25 +58,36 @@ def _units(run: ChipRun) -> Table:
     table = _table("unit", "visits", "used", "wait", "wait p99", "blocked", "of p50", "of p99")
     for one in run.units:
         table.add_row(
-            one.name, f"{one.arrivals:,}", f"{one.utilisation:.2%}", format_time(one.wait_ns_mean),
-            format_time(one.wait_ns_p99), f"{one.blocked_share:.1%}", f"{one.share_p50:.0%}",
+            one.name,
+            f"{one.arrivals:,}",
+            f"{one.utilisation:.2%}",
+            format_time(one.wait_ns_mean),
+            format_time(one.wait_ns_p99),
+            f"{one.blocked_share:.1%}",
+            f"{one.share_p50:.0%}",
             f"{one.share_p99:.0%}",
-        )  # fmt: skip
+        )
     return table
 
 
 def _sessions(run: ChipRun) -> Table:
     """Those that stalled the longest, with their waits at the arbiter; all are in the JSON."""
-    table = _table("session", "tenant", "tokens", "too late", "fetch", "stall", "reads", "wait",
-                   "wait max")  # fmt: skip
+    table = _table(
+        "session", "tenant", "tokens", "too late", "fetch", "stall", "reads", "wait", "wait max"
+    )
     found = sorted(run.by_session, key=lambda one: one.stall_ns, reverse=True)
     for one in found[:SESSIONS_SHOWN]:
         table.add_row(
-            "none" if one.session is None else str(one.session), str(one.tenant),
-            f"{one.tokens:,}", f"{one.deadlines_missed:,}", format_time(one.fetch_ns_mean),
-            format_time(one.stall_ns), f"{one.reads:,}", format_time(one.wait_ns_mean),
+            "none" if one.session is None else str(one.session),
+            str(one.tenant),
+            f"{one.tokens:,}",
+            f"{one.deadlines_missed:,}",
+            format_time(one.fetch_ns_mean),
+            format_time(one.stall_ns),
+            f"{one.reads:,}",
+            format_time(one.wait_ns_mean),
             format_time(one.wait_ns_max),
-        )  # fmt: skip
+        )
     if len(found) > SESSIONS_SHOWN:
         table.add_row(f"and {len(found) - SESSIONS_SHOWN:,} more")
     return table

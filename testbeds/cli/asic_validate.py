@@ -60,17 +60,27 @@ def _verdict(found: "Validation") -> str:
         return f"uncalibrated: {counts}; the stage that is furthest off is {found.off}"
     if found.status == "calibrated":
         return f"calibrated: {counts}"
-    return (f"not measurable here: {unmeasured} of {len(found.judged)}, "
-            f"{found.verdicts.get('met', 0)} met, 0 missed; "
-            f"nowhere met: {', '.join(found.unseen)}")  # fmt: skip
+    return (
+        f"not measurable here: {unmeasured} of {len(found.judged)}, "
+        f"{found.verdicts.get('met', 0)} met, 0 missed; "
+        f"nowhere met: {', '.join(found.unseen)}"
+    )
 
 
 def _table(found: "Validation") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("run", "figure", "measured", "predicted", "error", "tolerance", "repeats apart by",
-                 "verdict"):  # fmt: skip
+    for name in (
+        "run",
+        "figure",
+        "measured",
+        "predicted",
+        "error",
+        "tolerance",
+        "repeats apart by",
+        "verdict",
+    ):
         table.add_column(name, justify="left" if name in ("run", "verdict") else "right")
     for row in found.rows():
         table.add_row(*row)

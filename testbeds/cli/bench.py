@@ -34,9 +34,7 @@ OutOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option("--page", callback=writable, help="also write the report")
 ]
-StrictOption = Annotated[
-    bool, typer.Option("--strict", help="exit with 1 where an aim is missed")
-]
+StrictOption = Annotated[bool, typer.Option("--strict", help="exit with 1 where an aim is missed")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="fixes what is asked, in order")]
 
 
@@ -109,7 +107,9 @@ def fabric(
 
 @bench.command()
 def core(
-    seed: SeedOption = 1, out: OutOption = None, strict: StrictOption = False,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """Decisions per second beside libCacheSim, eviction by eviction, with equal hit counts."""
@@ -120,7 +120,9 @@ def core(
 
 @bench.command()
 def qos(
-    seed: SeedOption = 1, out: OutOption = None, strict: StrictOption = False,
+    seed: SeedOption = 1,
+    out: OutOption = None,
+    strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
     """What the scheduler of tenants shares out, beside one queue in order of arrival."""
@@ -204,8 +206,9 @@ def pod(
             raise BadInput("a time unit, and no trace", "--time-unit", "give --trace too")
         found = run_phases(folder, faults, seconds or 20.0, rate, fetch_deadline, seed)
     else:
-        found = run_trace(folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed,
-                          time_unit)
+        found = run_trace(
+            folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed, time_unit
+        )
     if page is not None:
         write_page(found, page, __version__)
     _finish("pod", found, out, form, strict)
@@ -231,8 +234,21 @@ def l2(
     """LMCache's own bench of a second level: the tier beside files of its own, bytes verified."""
     from offstage.testbeds.bench.engines.l2 import bench_l2
 
-    _finish("l2", bench_l2(program, folder=folder, size_kib=size, in_flight=in_flight,
-                           rounds=rounds, turns=turns, say=_say), out, form, strict)  # fmt: skip
+    _finish(
+        "l2",
+        bench_l2(
+            program,
+            folder=folder,
+            size_kib=size,
+            in_flight=in_flight,
+            rounds=rounds,
+            turns=turns,
+            say=_say,
+        ),
+        out,
+        form,
+        strict,
+    )
 
 
 @bench.command()
@@ -262,9 +278,16 @@ def schedule(
 
     with shown(6) as progress:
         found = bench_schedule(
-            trace=trace, requests=requests, seconds=seconds, saturated=saturated, kept_blocks=kept,
-            folder=folder, seed=seed, progress=progress, time_unit=time_unit,
-        )  # fmt: skip
+            trace=trace,
+            requests=requests,
+            seconds=seconds,
+            saturated=saturated,
+            kept_blocks=kept,
+            folder=folder,
+            seed=seed,
+            progress=progress,
+            time_unit=time_unit,
+        )
     _finish("schedule", found, out, form)
 
 
@@ -298,9 +321,16 @@ def engine(
     from offstage.testbeds.report.engine import write_page
 
     bed = bed_of(python, model, context, backend)
-    traffic = arrivals_of(trace, count=requests, context_tokens=context, seconds=seconds,
-                          vocabulary=bed.vocabulary, outputs=4, seed=seed,
-                          time_unit=time_unit)  # fmt: skip
+    traffic = arrivals_of(
+        trace,
+        count=requests,
+        context_tokens=context,
+        seconds=seconds,
+        vocabulary=bed.vocabulary,
+        outputs=4,
+        seed=seed,
+        time_unit=time_unit,
+    )
     bench_it = bench_apart if disaggregated else bench_engine
     result = bench_it(bed, traffic, rounds=rounds, say=_say)
     if page is not None:
@@ -323,8 +353,9 @@ def codec(
     ] = 4096,
     table: Annotated[
         Path | None,
-        typer.Option("--table", callback=writable, help="write the ratios as the chip model reads "
-                     "them"),
+        typer.Option(
+            "--table", callback=writable, help="write the ratios as the chip model reads them"
+        ),
     ] = None,
     seed: SeedOption = 1,
     out: OutOption = None,
@@ -381,8 +412,11 @@ def _finish(
     told += [f"{verdict}: NO" for verdict, met in verdicts.items() if met is False]
     told += [f"missed: {aim}" for aim in missed_aims(result) if strict]
     if told:
-        raise RunFailed("; ".join(told), f"bench {name}", "see the table; on a machine with other "
-                        "work, run it again")  # fmt: skip
+        raise RunFailed(
+            "; ".join(told),
+            f"bench {name}",
+            "see the table; on a machine with other work, run it again",
+        )
 
 
 def missed_aims(result: Mapping[str, Any]) -> list[str]:

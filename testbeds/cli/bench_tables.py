@@ -43,15 +43,37 @@ def links_table(result: Mapping[str, Any]) -> Drawn:
         name = f"{row['link']} {format_size(row['block_bytes'])}"
         aim, met = _aim(result["aims"], f"{row['link']} latency / floor")
         aimed = row["block_bytes"] == result["aim_bytes"]
-        rows.append((f"{name} one read", format_time(row["latency_ns"]),
-                     format_time(row["floor_latency_ns"]), row["latency_ratio"],
-                     aim if aimed else "", met if aimed else None))  # fmt: skip
+        rows.append(
+            (
+                f"{name} one read",
+                format_time(row["latency_ns"]),
+                format_time(row["floor_latency_ns"]),
+                row["latency_ratio"],
+                aim if aimed else "",
+                met if aimed else None,
+            )
+        )
         aim, met = _aim(result["aims"], f"{row['link']} bandwidth / floor")
-        rows.append((f"{name} {result['batch']} together", format_rate(row["bytes_per_s"]),
-                     format_rate(row["floor_bytes_per_s"]), row["bandwidth_ratio"],
-                     aim if aimed else "", met if aimed else None))  # fmt: skip
-        rows.append((f"{name} a fetch of {result['batch']}", format_time(row["fetch_ns"]), "", None,
-                     "", None))  # fmt: skip
+        rows.append(
+            (
+                f"{name} {result['batch']} together",
+                format_rate(row["bytes_per_s"]),
+                format_rate(row["floor_bytes_per_s"]),
+                row["bandwidth_ratio"],
+                aim if aimed else "",
+                met if aimed else None,
+            )
+        )
+        rows.append(
+            (
+                f"{name} a fetch of {result['batch']}",
+                format_time(row["fetch_ns"]),
+                "",
+                None,
+                "",
+                None,
+            )
+        )
     notes = [
         f"measured between two processes of one machine, medians of {result['rounds']} turns, "
         f"seed {result['seed']}; "
@@ -74,15 +96,30 @@ def storage_table(result: Mapping[str, Any]) -> Drawn:
         for key, label, form in shown:
             ratio_key = "bandwidth_ratio" if key == "bytes_per_s" else "latency_ratio"
             aim, met = _aim(row["aims"], ratio_key)
-            rows.append((f"{name} {label}", form(row["ours"][key]), form(row["fio"][key]),
-                         row[ratio_key], aim, met))  # fmt: skip
+            rows.append(
+                (
+                    f"{name} {label}",
+                    form(row["ours"][key]),
+                    form(row["fio"][key]),
+                    row[ratio_key],
+                    aim,
+                    met,
+                )
+            )
     for drive in result["emulated"]:
         for key, figure in drive["figures"].items():
             label, form = EMULATED[key]
             late = figure["late_share"]
-            rows.append((f"{drive['preset']}* {label}", form(figure["got"]),
-                         form(figure["cited"]), figure["ratio"],
-                         f"{late:.0%} late" if late >= LATE_SHARE_MIN else "", None))  # fmt: skip
+            rows.append(
+                (
+                    f"{drive['preset']}* {label}",
+                    form(figure["got"]),
+                    form(figure["cited"]),
+                    figure["ratio"],
+                    f"{late:.0%} late" if late >= LATE_SHARE_MIN else "",
+                    None,
+                )
+            )
     notes = [
         f"measured beside {result['reference']} on {result['path']}, seed {result['seed']}: the "
         f"ratio is the median of {result['rounds']} rounds; both read into the same memory, base "
@@ -100,30 +137,85 @@ def fabric_table(result: Mapping[str, Any]) -> Drawn:
     for row in result["reads"]:
         name, memcpy = format_size(row["block_bytes"]), format_time(row["memcpy_ns"])
         aim, met = _aim(aims, f"hit / memcpy at {row['block_bytes'] // 1024} KiB")
-        rows.append((f"{name} hit, checksum included", format_time(row["hit_ns"]), memcpy,
-                     row["ratio"], aim, met))  # fmt: skip
-        rows.append((f"{name} hit, checksum left out", format_time(row["hit_unchecked_ns"]),
-                     memcpy, row["ratio_unchecked"], "", None))  # fmt: skip
+        rows.append(
+            (
+                f"{name} hit, checksum included",
+                format_time(row["hit_ns"]),
+                memcpy,
+                row["ratio"],
+                aim,
+                met,
+            )
+        )
+        rows.append(
+            (
+                f"{name} hit, checksum left out",
+                format_time(row["hit_unchecked_ns"]),
+                memcpy,
+                row["ratio_unchecked"],
+                "",
+                None,
+            )
+        )
     ring = result["ring"]
     aim, met = _aim(aims, "round trip / floor")
     floor = format_time(ring["floor_ns_p50"])
-    rows.append(("command round trip p50, C", format_time(ring["rtt_ns_p50"]), floor,
-                 ring["ratio_to_floor"], aim, met))  # fmt: skip
-    rows.append(("command round trip p99, C", format_time(ring["rtt_ns_p99"]),
-                 format_time(ring["floor_ns_p99"]),
-                 ring["rtt_ns_p99"] / ring["floor_ns_p99"], "", None))  # fmt: skip
-    rows.append(("command round trip p50, Python", format_time(ring["python_rtt_ns_p50"]), floor,
-                 ring["python_rtt_ns_p50"] / ring["floor_ns_p50"], "", None))  # fmt: skip
+    rows.append(
+        (
+            "command round trip p50, C",
+            format_time(ring["rtt_ns_p50"]),
+            floor,
+            ring["ratio_to_floor"],
+            aim,
+            met,
+        )
+    )
+    rows.append(
+        (
+            "command round trip p99, C",
+            format_time(ring["rtt_ns_p99"]),
+            format_time(ring["floor_ns_p99"]),
+            ring["rtt_ns_p99"] / ring["floor_ns_p99"],
+            "",
+            None,
+        )
+    )
+    rows.append(
+        (
+            "command round trip p50, Python",
+            format_time(ring["python_rtt_ns_p50"]),
+            floor,
+            ring["python_rtt_ns_p50"] / ring["floor_ns_p50"],
+            "",
+            None,
+        )
+    )
     for row in result["stage_timers"]:
         name = f"{row['blocks']} x {format_size(row['block_bytes'])}"
-        aim, met = _aim(aims, f"stage timers on over off at {row['blocks']} x "
-                        f"{row['block_bytes'] // 1024} KiB")  # fmt: skip
-        rows.append((f"{name} fetch, timers on", format_time(row["on_ns"]),
-                     format_time(row["off_ns"]), row["ratio"], aim, met))  # fmt: skip
+        aim, met = _aim(
+            aims, f"stage timers on over off at {row['blocks']} x {row['block_bytes'] // 1024} KiB"
+        )
+        rows.append(
+            (
+                f"{name} fetch, timers on",
+                format_time(row["on_ns"]),
+                format_time(row["off_ns"]),
+                row["ratio"],
+                aim,
+                met,
+            )
+        )
     layer = result["layer"]
-    rows.append((f"layer of {layer['sessions']} sessions, together",
-                 format_time(layer["together_ns"]), format_time(layer["one_by_one_ns"]),
-                 layer["ratio"], "", None))  # fmt: skip
+    rows.append(
+        (
+            f"layer of {layer['sessions']} sessions, together",
+            format_time(layer["together_ns"]),
+            format_time(layer["one_by_one_ns"]),
+            layer["ratio"],
+            "",
+            None,
+        )
+    )
     notes = [
         "hits beside memcpy of as many bytes out of the same region; round trips beside two threads"
         f" that bounce one word; measured, {result['rounds']} rounds, seed {result['seed']}",
@@ -145,14 +237,29 @@ def core_table(result: Mapping[str, Any]) -> Drawn:
             least = float(aim.split()[1])
             aim, met = f">= {least}x", row["ratio"] >= least
         reference = row.get("reference_per_s")
-        rows.append((f"{row['eviction']} on {row['name']}", _per_s(row["ours_per_s"]),
-                     _per_s(reference) if reference else "", row.get("ratio"),
-                     aim, met))  # fmt: skip
+        rows.append(
+            (
+                f"{row['eviction']} on {row['name']}",
+                _per_s(row["ours_per_s"]),
+                _per_s(reference) if reference else "",
+                row.get("ratio"),
+                aim,
+                met,
+            )
+        )
     decode, replay = result["decode"], result["replay"]
     aim, met = _aim(aims, "decode")
     aim = f">= {_per_s(float(aim.split()[1]))}" if aim else ""
-    rows.append((f"decode, {decode['prefetchers']}, {decode['selected']} of {decode['blocks']}",
-                 _per_s(decode["accesses_per_s"]), "", None, aim, met))  # fmt: skip
+    rows.append(
+        (
+            f"decode, {decode['prefetchers']}, {decode['selected']} of {decode['blocks']}",
+            _per_s(decode["accesses_per_s"]),
+            "",
+            None,
+            aim,
+            met,
+        )
+    )
     rows.append(("replay of a log", _per_s(replay["decisions_per_s"]), "", None, "", None))
     lab = result["lab"]
     aim, met = _aim(aims, "lab")
@@ -176,17 +283,39 @@ def qos_table(result: Mapping[str, Any]) -> Drawn:
     ours, fifo = result["disciplines"]["qos"], result["disciplines"]["fifo"]
     weights = result["weights"]
     rows: list[Row] = [
-        (f"share at weight {weight} of {sum(weights)}, offers {offered:g}x",
-         f"{ours['shares'][tenant]:.3f}", f"{fifo['shares'][tenant]:.3f}", None, "", None)
+        (
+            f"share at weight {weight} of {sum(weights)}, offers {offered:g}x",
+            f"{ours['shares'][tenant]:.3f}",
+            f"{fifo['shares'][tenant]:.3f}",
+            None,
+            "",
+            None,
+        )
         for tenant, (weight, offered) in enumerate(zip(weights, result["offered"], strict=True))
-    ]  # fmt: skip
+    ]
     aim, met = _aim(result["aims"], "Jain")
-    rows.append(("Jain's index of bytes by weight", f"{ours['jain']:.4f}", f"{fifo['jain']:.4f}",
-                 ours["jain"] / fifo["jain"], aim, met))  # fmt: skip
+    rows.append(
+        (
+            "Jain's index of bytes by weight",
+            f"{ours['jain']:.4f}",
+            f"{fifo['jain']:.4f}",
+            ours["jain"] / fifo["jain"],
+            aim,
+            met,
+        )
+    )
     for quantile in ("p50", "p99"):
         key = f"victim_wait_ps_{quantile}"
-        rows.append((f"wait of a light tenant, {quantile}", format_time(ours[key] / 1000),
-                     format_time(fifo[key] / 1000), ours[key] / fifo[key], "", None))  # fmt: skip
+        rows.append(
+            (
+                f"wait of a light tenant, {quantile}",
+                format_time(ours[key] / 1000),
+                format_time(fifo[key] / 1000),
+                ours[key] / fifo[key],
+                "",
+                None,
+            )
+        )
     served = [each["victim_served"] for each in (ours, fifo)]
     rows.append(("blocks of it that were served", f"{served[0]}", f"{served[1]}", None, "", None))
     notes = [
@@ -203,30 +332,58 @@ def tenants_table(result: Mapping[str, Any]) -> Drawn:
     alone = max((phases[name] for name in ("alone", "alone again")), key=lambda one: one["ns_p99"])
     busy = phases["compute"]
     rows: list[Row] = [
-        (f"cores busy, {which}", format_time(busy[f"ns_{which}"]),
-         format_time(alone[f"ns_{which}"]), busy[ratio_of], "", None)
+        (
+            f"cores busy, {which}",
+            format_time(busy[f"ns_{which}"]),
+            format_time(alone[f"ns_{which}"]),
+            busy[ratio_of],
+            "",
+            None,
+        )
         for which, ratio_of in (("p99", "ratio"), ("p50", "ratio_p50"))
-    ]  # fmt: skip
+    ]
     for name in ("demands", "all ways"):
         phase = phases[name]
         aim, met = _aim(result["aims"], f"{name}: p99")
-        rows.append((f"{name}, p99", format_time(phase["ns_p99"]), format_time(alone["ns_p99"]),
-                     phase["ratio"], aim, met))  # fmt: skip
-        rows.append((f"{name}, p50", format_time(phase["ns_p50"]), format_time(alone["ns_p50"]),
-                     phase["ratio_p50"], "", None))  # fmt: skip
+        rows.append(
+            (
+                f"{name}, p99",
+                format_time(phase["ns_p99"]),
+                format_time(alone["ns_p99"]),
+                phase["ratio"],
+                aim,
+                met,
+            )
+        )
+        rows.append(
+            (
+                f"{name}, p50",
+                format_time(phase["ns_p50"]),
+                format_time(alone["ns_p50"]),
+                phase["ratio_p50"],
+                "",
+                None,
+            )
+        )
         aim, met = _aim(result["aims"], f"{name}: hits")
-        rows.append((f"{name}, hits", f"{phase['hit_percent']:.1f} %",
-                     f"{alone['hit_percent']:.1f} %", None, aim, met))  # fmt: skip
+        rows.append(
+            (
+                f"{name}, hits",
+                f"{phase['hit_percent']:.1f} %",
+                f"{alone['hit_percent']:.1f} %",
+                None,
+                aim,
+                met,
+            )
+        )
     aim, met = _aim(result["aims"], "bytes by weight")
     for name, weight, part in zip(
         shares["tenants"], shares["weights"], shares["by_weight"], strict=True
     ):
-        rows.append((f"{name}: bytes, weight {weight}", f"{part:.3f}", "1.000", part,
-                     aim, met))  # fmt: skip
+        rows.append((f"{name}: bytes, weight {weight}", f"{part:.3f}", "1.000", part, aim, met))
     rows.append(("Jain's index of them", f"{shares['jain']:.4f}", "", None, "", None))
     for name, part in zip(shares["tenants"], shares["idle"], strict=True):
-        rows.append((f"{name}: nothing waited", f"{100 * part:.0f} %", "", None,
-                     "", None))  # fmt: skip
+        rows.append((f"{name}: nothing waited", f"{100 * part:.0f} %", "", None, "", None))
     notes = [
         f"measured on {result['storage']}, {result['seconds']:g} s a phase, seed {result['seed']}: "
         f"a fetch of {result['cold_blocks']} blocks of {format_size(result['block_bytes'])} that "
@@ -244,29 +401,75 @@ def codec_table(result: Mapping[str, Any]) -> Drawn:
         groups.setdefault(f"{row['source']} {row['dtype']} {row['half']}", []).append(row)
     for name, layers in groups.items():
         ours, zlib = ([row[key] for row in layers] for key in ("ratio", "zlib_ratio"))
-        rows.append((name, f"{min(ours):.3f}-{max(ours):.3f}", f"{min(zlib):.3f}-{max(zlib):.3f}",
-                     sum(ours) / sum(zlib), "", None))  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{min(ours):.3f}-{max(ours):.3f}",
+                f"{min(zlib):.3f}-{max(zlib):.3f}",
+                sum(ours) / sum(zlib),
+                "",
+                None,
+            )
+        )
     for row in result["rates"]:
         for way in ("encode", "decode"):
             rate, zlib_rate = row[f"{way}_bytes_per_s"], row[f"zlib_{way}_bytes_per_s"]
-            rows.append((f"{way} {row['dtype']}", format_rate(rate), format_rate(zlib_rate),
-                         rate / zlib_rate, "", None))  # fmt: skip
+            rows.append(
+                (
+                    f"{way} {row['dtype']}",
+                    format_rate(rate),
+                    format_rate(zlib_rate),
+                    rate / zlib_rate,
+                    "",
+                    None,
+                )
+            )
     for row in result["store"]:
         plain, coded = row["plain"], row["coded"]
         name = f"{row['dtype']} {row['drive']}"
         ours, theirs = coded["read_bytes_per_block"], plain["read_bytes_per_block"]
-        rows.append((f"{name} bytes**", format_size(round(ours)), format_size(round(theirs)),
-                     ours / theirs, "", None))  # fmt: skip
-        rows.append((f"{name} get**", format_time(coded["get_s"] * 1e9),
-                     format_time(plain["get_s"] * 1e9), coded["get_s"] / plain["get_s"],
-                     "", None))  # fmt: skip
-        rows.append((f"{name} gets/s**", _plain(coded["gets_per_s"]),
-                     _plain(plain["gets_per_s"]), coded["gets_per_s"] / plain["gets_per_s"],
-                     "", None))  # fmt: skip
+        rows.append(
+            (
+                f"{name} bytes**",
+                format_size(round(ours)),
+                format_size(round(theirs)),
+                ours / theirs,
+                "",
+                None,
+            )
+        )
+        rows.append(
+            (
+                f"{name} get**",
+                format_time(coded["get_s"] * 1e9),
+                format_time(plain["get_s"] * 1e9),
+                coded["get_s"] / plain["get_s"],
+                "",
+                None,
+            )
+        )
+        rows.append(
+            (
+                f"{name} gets/s**",
+                _plain(coded["gets_per_s"]),
+                _plain(plain["gets_per_s"]),
+                coded["gets_per_s"] / plain["gets_per_s"],
+                "",
+                None,
+            )
+        )
     for row in result["lossy"]:
         errors = f"{row['relative_mean']:.2g}, {row['relative_max']:.2g}"
-        rows.append((f"{row['source']} {row['half']} {row['mode']}*", f"{row['ratio']:.3f}",
-                     "", None, errors, None))  # fmt: skip
+        rows.append(
+            (
+                f"{row['source']} {row['half']} {row['mode']}*",
+                f"{row['ratio']:.3f}",
+                "",
+                None,
+                errors,
+                None,
+            )
+        )
     memcpy = max(row["memcpy_bytes_per_s"] for row in result["rates"])
     notes = [
         "ratios: coded size over size, least and most of the layers, beside zlib level 6; rates of "
@@ -286,21 +489,39 @@ def asic_table(result: Mapping[str, Any]) -> Drawn:
     aims, long = result["aims"], result["long"]
     stages = result["rows"][0]
     rows: list[Row] = [
-        ("three stages, events", _per_s(stages["events_per_s"]),
-         _per_s(stages["reference_events_per_s"]), stages["ratio"], *_aim(aims, "three stages")),
-        ("three stages, requests", _per_s(stages["requests_per_s"]),
-         _per_s(stages["reference_requests_per_s"]), stages["requests_ratio"], "", None),
-    ]  # fmt: skip
+        (
+            "three stages, events",
+            _per_s(stages["events_per_s"]),
+            _per_s(stages["reference_events_per_s"]),
+            stages["ratio"],
+            *_aim(aims, "three stages"),
+        ),
+        (
+            "three stages, requests",
+            _per_s(stages["requests_per_s"]),
+            _per_s(stages["reference_requests_per_s"]),
+            stages["requests_ratio"],
+            "",
+            None,
+        ),
+    ]
     for row in result["rows"][1:]:
         what = f"{row['name']}, requests"
         aim, met = _aim(aims, row["name"])
         aim = f">= {_per_s(float(aim.split()[1]))}" if aim else ""
         rows.append((what, _per_s(row["requests_per_s"]), "", None, aim, met))
-    rows.append(("memory more after a tenth",
-                 format_size(long["growth_bytes"]), "", None,
-                 *_aim(aims, "memory grows")))  # fmt: skip
-    per = ", ".join(f"{row['events_per_request']:.1f} ({row['name']})"
-                    for row in result["rows"][1:])  # fmt: skip
+    rows.append(
+        (
+            "memory more after a tenth",
+            format_size(long["growth_bytes"]),
+            "",
+            None,
+            *_aim(aims, "memory grows"),
+        )
+    )
+    per = ", ".join(
+        f"{row['events_per_request']:.1f} ({row['name']})" for row in result["rows"][1:]
+    )
     notes = [
         f"measured, beside {result['reference']} on the same network; {result['rounds']} rounds, "
         f"seed {result['seed']}; both come to the mean that theory has",
@@ -334,14 +555,23 @@ EMULATED: dict[str, tuple[str, Show]] = {
     "read_latency_ns_p50": ("latency p50", format_time),
 }
 
+
 def spdk_table(result: Mapping[str, Any]) -> Drawn:
     """Reads of one target, by ours and by SPDK's own."""
     rows: list[Row] = []
     for row in result["rows"]:
         name = f"{row['transport']} {format_size(row['block_bytes'])} depth {row['queue_depth']}"
         aim, met = _aim(row["aims"], "ratio")
-        rows.append((name, f"{row['ours_iops']:,.0f}/s", f"{row['perf_iops']:,.0f}/s",
-                     row["ratio"], aim, met))  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{row['ours_iops']:,.0f}/s",
+                f"{row['perf_iops']:,.0f}/s",
+                row["ratio"],
+                aim,
+                met,
+            )
+        )
     notes = [
         f"measured beside {result['reference']}, on a drive in the memory of one target, seed "
         f"{result['seed']}: the ratio is the median of {result['rounds']} rounds",
@@ -356,8 +586,16 @@ def engine_table(result: Mapping[str, Any]) -> Drawn:
     for name in arms:
         for share, which in ((0.5, "p50"), (0.9, "p90")):
             ours, alone = (below(arms[one]["first_s"], share) for one in (name, "recompute"))
-            rows.append((f"{name}, {which}", format_time(ours * 1e9), format_time(alone * 1e9),
-                         ours / alone, "", None))  # fmt: skip
+            rows.append(
+                (
+                    f"{name}, {which}",
+                    format_time(ours * 1e9),
+                    format_time(alone * 1e9),
+                    ours / alone,
+                    "",
+                    None,
+                )
+            )
     notes = [
         f"{result['provenance']} on {result['storage']}: {result['requests']} requests of "
         f"{result['trace']}, a token is {1 / result['scale']:.1f} of the trace's, a second "
@@ -380,9 +618,16 @@ def l2_table(result: Mapping[str, Any]) -> Drawn:
         for name in (one for one in each if one != "fs"):
             for operation, rate in each[name].items():
                 ratio = result["over_files"][state][name][operation]
-                rows.append((f"{state}, {operation}: {name}", f"{rate:,.0f} MB/s",
-                             f"{each['fs'][operation]:,.0f} MB/s", ratio, aim,
-                             ratio >= result["aim"]))  # fmt: skip
+                rows.append(
+                    (
+                        f"{state}, {operation}: {name}",
+                        f"{rate:,.0f} MB/s",
+                        f"{each['fs'][operation]:,.0f} MB/s",
+                        ratio,
+                        aim,
+                        ratio >= result["aim"],
+                    )
+                )
     return drawn(rows), [
         f"measured beside LMCache's own adapter of files: {result['in_flight']} objects of "
         f"{result['size_kib']} KiB in flight, the median round of {result['rounds']}, the median "

@@ -72,37 +72,41 @@ FormatOption = Annotated[
 EndpointOption = Annotated[
     str,
     typer.Option(
-        "--endpoint", envvar="OFFSTAGE_DAEMON_ENDPOINT",
+        "--endpoint",
+        envvar="OFFSTAGE_DAEMON_ENDPOINT",
         help="the daemon: its control socket, or a name of your daemons.toml",
     ),
-]  # fmt: skip
+]
 CurveOption = Annotated[
     Path | None,
     typer.Option(
-        "--curve-dir", envvar="OFFSTAGE_CLIENT_CURVE_DIR",
+        "--curve-dir",
+        envvar="OFFSTAGE_CLIENT_CURVE_DIR",
         help="server.key and client.key_secret, for CURVE",
     ),
-]  # fmt: skip
+]
 OperatorSecretOption = Annotated[
     Path | None,
     typer.Option(
-        "--secret", envvar="OFFSTAGE_OPERATOR_SECRET",
+        "--secret",
+        envvar="OFFSTAGE_OPERATOR_SECRET",
         help="file with the operator's secret; default: as the daemon left it for this user",
     ),
-]  # fmt: skip
+]
 TimeUnitOption = Annotated[
     str | None,
     typer.Option(
         "--time-unit", metavar="UNIT", help="what the trace's times are in: s, ms, us or ns"
     ),
-]  # fmt: skip
+]
 RuntimeDirOption = Annotated[
     Path | None,
     typer.Option(
-        "--runtime-dir", envvar="OFFSTAGE_DAEMON_RUNTIME_DIR",
+        "--runtime-dir",
+        envvar="OFFSTAGE_DAEMON_RUNTIME_DIR",
         help="where the daemon left its secrets; default: as the daemon chooses it",
     ),
-]  # fmt: skip
+]
 
 
 WRITES_FAIL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
@@ -153,11 +157,14 @@ def one_line_errors() -> Iterator[Outcome]:
     except RecursionError:
         outcome.code = _complain("nested beyond any bound; give a flatter input", 1)
     except UnicodeError as error:
-        outcome.code = _complain(f"text that cannot be read or written ({error}); "
-                                 "write files in UTF-8", 1)  # fmt: skip
+        outcome.code = _complain(
+            f"text that cannot be read or written ({error}); write files in UTF-8", 1
+        )
     except MemoryError as error:
-        outcome.code = _complain(f"out of memory{': ' * bool(str(error))}{error}; "
-                                 "give it less, or a machine with more", 1)  # fmt: skip
+        outcome.code = _complain(
+            f"out of memory{': ' * bool(str(error))}{error}; give it less, or a machine with more",
+            1,
+        )
     except Exception as error:
         # Usage errors of the option parser: typer has carried its own copy of click since 0.26,
         # so they are known by what they can do and not by their class.
@@ -200,9 +207,7 @@ def table(rows: Mapping[str, object], title: str = "") -> Table:
 def refuse_both_paces(time_per_token: str | None, decode_cost: Path | None) -> None:
     """BadInput where the GPU's own time is said twice."""
     if time_per_token is not None and decode_cost is not None:
-        raise BadInput(
-            "--time-per-token and --decode-cost", "command line", "give one of them"
-        )
+        raise BadInput("--time-per-token and --decode-cost", "command line", "give one of them")
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:
@@ -225,9 +230,14 @@ def operator(
 
     where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir, operator_secret=secret)
     return Control(
-        where.endpoint, name="cli", tenant="operator", secret=where.operator_secret,
-        runtime_dir=where.runtime_dir, curve_dir=where.curve_dir, heartbeat=False,
-    )  # fmt: skip
+        where.endpoint,
+        name="cli",
+        tenant="operator",
+        secret=where.operator_secret,
+        runtime_dir=where.runtime_dir,
+        curve_dir=where.curve_dir,
+        heartbeat=False,
+    )
 
 
 def _complain(line: str, code: int) -> int:
@@ -258,7 +268,6 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-
 def plain(value: object) -> object:
     """What JSON has no form of, in one that it has."""
     if isinstance(value, msgspec.Struct):
@@ -269,13 +278,32 @@ def plain(value: object) -> object:
 # How a command that ran something shows what came out: files, a table, headlines as JSON.
 
 HEADLINES = (
-    "name", "storage", "provenance", "prefetchers", "demands", "hit", "nontrivial_hit",
-    "late", "miss", "coverage", "accuracy", "traffic_ratio", "stall_ms_p50",
-    "stall_ms_p99", "fetch_ms_p50", "fetch_ms_p99", "tokens_per_s", "kernel_bytes_per_s",
-    "roof_bytes_per_s", "staging_bytes", "bytes_read", "read_amplification", "blocks_verified",
+    "name",
+    "storage",
+    "provenance",
+    "prefetchers",
+    "demands",
+    "hit",
+    "nontrivial_hit",
+    "late",
+    "miss",
+    "coverage",
+    "accuracy",
+    "traffic_ratio",
+    "stall_ms_p50",
+    "stall_ms_p99",
+    "fetch_ms_p50",
+    "fetch_ms_p99",
+    "tokens_per_s",
+    "kernel_bytes_per_s",
+    "roof_bytes_per_s",
+    "staging_bytes",
+    "bytes_read",
+    "read_amplification",
+    "blocks_verified",
     "blocks_corrupt",
     "notes",
-)  # fmt: skip
+)
 
 
 def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
@@ -321,7 +349,8 @@ def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
         "notes": list(summary.noted()),
         "failed": _failed(summary),
         "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
-        "baselines": [{name: getattr(run, name) for name in HEADLINES}
-                      for run in summary.baselines],
+        "baselines": [
+            {name: getattr(run, name) for name in HEADLINES} for run in summary.baselines
+        ],
         **{name: str(path) for name, path in paths.items()},
     }

@@ -59,10 +59,12 @@ def compare(
     from offstage.testbeds.report.compare.table import console_table
 
     plan = Plan.of(
-        asic or [], samples=min(samples, FEW) if quick else samples, deep=not quick,
+        asic or [],
+        samples=min(samples, FEW) if quick else samples,
+        deep=not quick,
         calibration=calibration,
         command=shlex.join(["offstage", *sys.argv[1:]]),
-    )  # fmt: skip
+    )
     found = runs_of(runs)
     texts: list[ConsoleRenderable | str] = []
     results = []
@@ -72,8 +74,22 @@ def compare(
             folder = out if len(found) == 1 else out / run.path.name
             page, figures = write_comparison(result, folder)
             notes = noted(result)
-            texts += [console_table(result.columns), "", result.sentence,
-                      *map(Text, note_lines(notes)), "", str(page), ""]  # fmt: skip
-            results.append({"run": str(run.path), "sentence": result.sentence, "notes": list(notes),
-                            "report": str(page), "figures": str(figures)})  # fmt: skip
+            texts += [
+                console_table(result.columns),
+                "",
+                result.sentence,
+                *map(Text, note_lines(notes)),
+                "",
+                str(page),
+                "",
+            ]
+            results.append(
+                {
+                    "run": str(run.path),
+                    "sentence": result.sentence,
+                    "notes": list(notes),
+                    "report": str(page),
+                    "figures": str(figures),
+                }
+            )
     emit({"runs": results}, form, Group(*texts[:-1]))

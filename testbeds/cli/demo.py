@@ -91,12 +91,22 @@ def demo(
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}
     given = {name: value for name, value in sizes.items() if value is not None}
     options = options_of(
-        {**(QUICK if quick else {}), **given}, out=out, trace=trace, time_unit=time_unit,
-        seed=seed, pool_ratio=pool, warm_up=warm_up, keep_store=keep_store, kernel=kernel.value,
-        device=device, time_per_token=time_per_token, decode_cost=decode_cost,
+        {**(QUICK if quick else {}), **given},
+        out=out,
+        trace=trace,
+        time_unit=time_unit,
+        seed=seed,
+        pool_ratio=pool,
+        warm_up=warm_up,
+        keep_store=keep_store,
+        kernel=kernel.value,
+        device=device,
+        time_per_token=time_per_token,
+        decode_cost=decode_cost,
         storages=("measured", "emulated") if storage == "both" else (storage.value,),
-        ahead=layer_ahead, baselines=tuple(dict.fromkeys(baseline or ())),
-    )  # fmt: skip
+        ahead=layer_ahead,
+        baselines=tuple(dict.fromkeys(baseline or ())),
+    )
     # Prefill, the runs, the curve; and the same for baselines.
     arms = len(options.arms) + options.ahead + len(options.baselines)
     stages = 2 + arms * len(options.storages)
@@ -105,9 +115,10 @@ def demo(
             summary = run(options, progress)
     except KeyboardInterrupt:
         raise Interrupted(
-            "interrupted", str(out / "work"),
+            "interrupted",
+            str(out / "work"),
             "store, configurations and logs are left there: delete them, or begin again",
-        ) from None  # fmt: skip
+        ) from None
     print_summary(summary, out, form)
     _compare(out, options.command, form)
 

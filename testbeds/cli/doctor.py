@@ -53,8 +53,7 @@ def doctor(
 
 def to_dict(checks: list[Check]) -> dict[str, Any]:
     """The checks as JSON-ready values."""
-    rows = [{**asdict(check), "repairs": [str(step) for step in check.repairs]}
-            for check in checks]  # fmt: skip
+    rows = [{**asdict(check), "repairs": [str(step) for step in check.repairs]} for check in checks]
     return {"ready": not any(check.state == "required" for check in checks), "checks": rows}
 
 

@@ -118,9 +118,10 @@ def serve(
     make_room(loaded)
     recording = bool(loaded.daemon.record_dir)
     daemon = Daemon(
-        loaded, derived, lambda: Device(loaded, derived, recording=recording, timing=timing,
-                                       store_uuid=uuid)
-    )  # fmt: skip
+        loaded,
+        derived,
+        lambda: Device(loaded, derived, recording=recording, timing=timing, store_uuid=uuid),
+    )
     code = daemon.run(ready_fd, watch_fd)
     if daemon.recorder is not None:
         refuse(found(daemon.recorder.lost), loaded.daemon.record_dir)
@@ -244,8 +245,11 @@ def storage_move(
             result = control.status()["move"]
     emit(result, form, table(result))
     if result["state"] == "failed":
-        raise RunFailed(f"the blocks stay where they were: {result['error']}", result["path"],
-                        "mend the target, remove what is left on it, and try again")  # fmt: skip
+        raise RunFailed(
+            f"the blocks stay where they were: {result['error']}",
+            result["path"],
+            "mend the target, remove what is left on it, and try again",
+        )
 
 
 @fabric.command("add")
@@ -312,8 +316,11 @@ def drain(
     timeout_s = parse_time(timeout, "--timeout") / 1e9
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         done = control.drain(timeout_s)
-    emit({"drained": done.drained, "dirty_blocks": done.dirty_blocks}, form, "drained"
-         if done.drained else f"{done.dirty_blocks} blocks are still only in memory")  # fmt: skip
+    emit(
+        {"drained": done.drained, "dirty_blocks": done.dirty_blocks},
+        form,
+        "drained" if done.drained else f"{done.dirty_blocks} blocks are still only in memory",
+    )
     if not done.drained:
         raise RunFailed("the timeout came first", endpoint, "give a longer --timeout")
 
@@ -352,14 +359,20 @@ def purge(
     from offstage.bindings.units import parse_size
 
     if (keep != "") + (blocks is not None) + everything != 1:
-        raise BadInput("it is not said how much is to go", "dpu purge",
-                       "give one of --keep SIZE, --blocks N and --all")  # fmt: skip
+        raise BadInput(
+            "it is not said how much is to go",
+            "dpu purge",
+            "give one of --keep SIZE, --blocks N and --all",
+        )
     keep_bytes = parse_size(keep, "--keep") if keep else 0
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         record = control.geometry.payload_size_bytes + control.geometry.lba_size_bytes
         result = control.purge(tenant, blocks if blocks is not None else keep_bytes // record)
-    emit(result, form, f"{result['chunks']} chunks, {result['blocks']} blocks, "
-                       f"{result['bytes']} B of the store")  # fmt: skip
+    emit(
+        result,
+        form,
+        f"{result['chunks']} chunks, {result['blocks']} blocks, {result['bytes']} B of the store",
+    )
     if result["more"] or result["marking"]:
         raise RunFailed("it has not ended yet", tenant, "give the same command again")
 
@@ -412,5 +425,8 @@ def store(
     wrong = check(file)
     emit({**result, "wrong": wrong}, form, table({**result, "wrong": wrong}))
     if wrong:
-        raise RunFailed(f"{len(wrong)} things are not whole ({wrong[0]})", str(file),
-                        "a daemon serves the rest and counts these as misses")  # fmt: skip
+        raise RunFailed(
+            f"{len(wrong)} things are not whole ({wrong[0]})",
+            str(file),
+            "a daemon serves the rest and counts these as misses",
+        )

@@ -105,9 +105,10 @@ def _part(table: Table, columns: Sequence[Column]) -> Table:
 def _leave_out_empty(part: Table, keys: int) -> None:
     """Rows that have nothing in the columns of this part, where others have."""
     shown = [
-        at for at in range(part.row_count)
+        at
+        for at in range(part.row_count)
         if any(str(column._cells[at]) != NOTHING for column in part.columns[keys:])
-    ]  # fmt: skip
+    ]
     part.rows = [part.rows[at] for at in shown]
     for column in part.columns:
         column._cells = [column._cells[at] for at in shown]

@@ -166,24 +166,46 @@ def run(
     refuse_both_paces(time_per_token, decode_cost)
     where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir)
     link = Link(
-        where.endpoint, tenant or where.tenant or "default", fabric.value, "host-run",
-        secret or where.secret, where.runtime_dir, where.curve_dir, parse_rdma(rdma),
+        where.endpoint,
+        tenant or where.tenant or "default",
+        fabric.value,
+        "host-run",
+        secret or where.secret,
+        where.runtime_dir,
+        where.curve_dir,
+        parse_rdma(rdma),
         parse_time(timeout, "--timeout") / 1e9,
-    )  # fmt: skip
+    )
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
     given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
     given |= {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
     if time_per_token is not None:
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     if model is None:
-        given |= {"trace": trace, "time_unit": time_unit, "seed": seed, "sessions": sessions,
-                  "selector": selector, "granule_tokens": granule_tokens}  # fmt: skip
+        given |= {
+            "trace": trace,
+            "time_unit": time_unit,
+            "seed": seed,
+            "sessions": sessions,
+            "selector": selector,
+            "granule_tokens": granule_tokens,
+        }
         return _run_drawn(link, out, form, geometry, decode_cost, given)
     run_model(
-        link, out, form, model=model, text=text, select_blocks=select_blocks, selector=selector,
-        pool_ratio=pool_ratio, dtype=dtype.value, generate=generate, foretell=foretell,
-        ahead=ahead.value, **given,
-    )  # fmt: skip
+        link,
+        out,
+        form,
+        model=model,
+        text=text,
+        select_blocks=select_blocks,
+        selector=selector,
+        pool_ratio=pool_ratio,
+        dtype=dtype.value,
+        generate=generate,
+        foretell=foretell,
+        ahead=ahead.value,
+        **given,
+    )
 
 
 def _run_drawn(

@@ -57,12 +57,18 @@ def calibrate(
     if chosen not in ("float32", "bfloat16", "float16"):
         raise BadInput(f"no type {chosen!r}", "--dtype", "choose float32, bfloat16 or float16")
     plan = Plan(
-        geometry=shape, widths=widths, kernel=kernel.value, device=device, dtype=chosen,
-        batches=_numbers(batch, "--batch"), tokens=_numbers(tokens, "--tokens"),
-        processor=str(machine()["processor"]), command=shlex.join(["offstage", *sys.argv[1:]]),
+        geometry=shape,
+        widths=widths,
+        kernel=kernel.value,
+        device=device,
+        dtype=chosen,
+        batches=_numbers(batch, "--batch"),
+        tokens=_numbers(tokens, "--tokens"),
+        processor=str(machine()["processor"]),
+        command=shlex.join(["offstage", *sys.argv[1:]]),
         selectors=tuple(dict.fromkeys(part.strip() for part in selector.split(",") if part)),
         context_tokens=context_tokens,
-    )  # fmt: skip
+    )
     plan.check()
     with shown(1) as progress:
         progress.start("measure", plan.steps)
@@ -105,15 +111,24 @@ def _table(cost: Any, out: Path) -> Any:
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False)
-    for name in ("sessions", "tokens each", "projections us", "MLP us", "attention us",
-                 "token ms, all layers"):  # fmt: skip
+    for name in (
+        "sessions",
+        "tokens each",
+        "projections us",
+        "MLP us",
+        "attention us",
+        "token ms, all layers",
+    ):
         drawn.add_column(name, justify="right")
     for row in cost.rows:
         drawn.add_row(
-            str(row.batch), f"{row.tokens:,}", f"{row.projection_ns / 1e3:,.1f}",
-            f"{row.mlp_ns / 1e3:,.1f}", f"{row.attention_ns / 1e3:,.1f}",
+            str(row.batch),
+            f"{row.tokens:,}",
+            f"{row.projection_ns / 1e3:,.1f}",
+            f"{row.mlp_ns / 1e3:,.1f}",
+            f"{row.attention_ns / 1e3:,.1f}",
             f"{row.layer_ns * cost.layer_count / 1e6:,.2f}",
-        )  # fmt: skip
+        )
     head = (
         f"One layer of {cost.geometry} ({cost.hidden} and {cost.mlp} wide, {cost.dtype}) on "
         f"{cost.device}, {cost.kernel} kernel"
@@ -124,7 +139,11 @@ def _table(cost: Any, out: Path) -> Any:
         for name in ("sessions", "context tokens", "selector", "selection us"):
             chosen.add_column(name, justify="right")
         for row in cost.selection:
-            chosen.add_row(str(row.batch), f"{row.context_tokens:,}", row.selector,
-                           f"{row.selection_ns / 1e3:,.1f}")  # fmt: skip
+            chosen.add_row(
+                str(row.batch),
+                f"{row.context_tokens:,}",
+                row.selector,
+                f"{row.selection_ns / 1e3:,.1f}",
+            )
         parts += ["", chosen]
     return Group(*parts, "", str(out))

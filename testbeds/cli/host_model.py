@@ -96,8 +96,9 @@ def run_model(
     found: dict[str, Any] = msgspec.to_builtins(summary)
     if out is not None:
         write_bytes(out / "model.json", msgspec.json.encode(summary))
-    failures = [text for one in summary.passes
-                for text in found_failed(one, f"{one.select_blocks} blocks")]  # fmt: skip
+    failures = [
+        text for one in summary.passes for text in found_failed(one, f"{one.select_blocks} blocks")
+    ]
     emit({**found, "notes": list(summary.noted()), "failed": failures}, form, _tables(summary))
     refuse(failures, str(out / "model.json") if out is not None else "host run --model")
 
@@ -112,8 +113,15 @@ def _tables(summary: "ModelSummary") -> Group:
     )
     weights = f"weights {summary.model['weights'][:16]}: {summary.model['weights_read']}"
     told = map(Text, note_lines(summary.noted()))
-    parts: list[Any] = [head, weights, *told, "", _outputs(summary.passes), "",
-                        _fetches(summary.passes)]  # fmt: skip
+    parts: list[Any] = [
+        head,
+        weights,
+        *told,
+        "",
+        _outputs(summary.passes),
+        "",
+        _fetches(summary.passes),
+    ]
     for one in summary.passes:
         if one.guesses:
             parts += ["", _guessed(one)]
@@ -126,37 +134,64 @@ def _tables(summary: "ModelSummary") -> Group:
 
 
 def _outputs(passes: Sequence["ModelPass"]) -> Table:
-    names = ("blocks", "read", "perplexity", "same top-1", "KL mean", "KL max", "logit error",
-             "bit-equal")  # fmt: skip
+    names = (
+        "blocks",
+        "read",
+        "perplexity",
+        "same top-1",
+        "KL mean",
+        "KL max",
+        "logit error",
+        "bit-equal",
+    )
     rows = []
     for one in passes:
         equal = {None: "", True: "yes", False: "NO"}[one.bit_equal]
-        rows.append((
-            str(one.select_blocks), f"{one.share_read:.1%}", f"{one.perplexity:.3f}",
-            f"{one.top1_agreement:.1%}", f"{one.kl_mean:.2g}", f"{one.kl_max:.2g}",
-            f"{one.logit_error_max:.2g}", equal,
-        ))  # fmt: skip
+        rows.append(
+            (
+                str(one.select_blocks),
+                f"{one.share_read:.1%}",
+                f"{one.perplexity:.3f}",
+                f"{one.top1_agreement:.1%}",
+                f"{one.kl_mean:.2g}",
+                f"{one.kl_max:.2g}",
+                f"{one.logit_error_max:.2g}",
+                equal,
+            )
+        )
     return _table("Beside dense attention", names, rows)
 
 
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
     names = ("blocks", "demands", "hits", "late", "corrupt", "stall ms p50", "p99", "token ms p50")
     rows = [
-        (str(one.select_blocks), f"{one.demands:,}", f"{one.hit:.1%}", f"{one.late:.1%}",
-         str(one.blocks_corrupt), f"{one.stall_ms_p50:.2f}", f"{one.stall_ms_p99:.2f}",
-         f"{one.token_ms_p50:.1f}")
+        (
+            str(one.select_blocks),
+            f"{one.demands:,}",
+            f"{one.hit:.1%}",
+            f"{one.late:.1%}",
+            str(one.blocks_corrupt),
+            f"{one.stall_ms_p50:.2f}",
+            f"{one.stall_ms_p99:.2f}",
+            f"{one.token_ms_p50:.1f}",
+        )
         for one in passes
-    ]  # fmt: skip
+    ]
     return _table("From the tier", names, rows)
 
 
 def _foretold(one: "ModelPass") -> Table:
     names = "layer", "steps", "foretold", "step before", "layer before"
     rows = [
-        (str(layer.layer), str(layer.steps), f"{layer.foretold:.2f}", f"{layer.step_before:.2f}",
-         f"{layer.layer_before:.2f}" if layer.layer else "")
+        (
+            str(layer.layer),
+            str(layer.steps),
+            f"{layer.foretold:.2f}",
+            f"{layer.step_before:.2f}",
+            f"{layer.layer_before:.2f}" if layer.layer else "",
+        )
         for layer in one.foretold
-    ]  # fmt: skip
+    ]
     return _table(f"Of {one.select_blocks} blocks selected, known ahead", names, rows)
 
 
@@ -179,10 +214,15 @@ def _positions(positions: Sequence["Position"]) -> Table:
         agree = sum(one.top1 == one.dense_top1 for one in some)
         nll = [one.nll for one in some if one.nll is not None]
         dense = [one.dense_nll for one in some if one.dense_nll is not None]
-        rows.append((
-            f"{some[0].position}{last}", f"{agree}/{len(some)}",
-            f"{sum(one.kl for one in some) / len(some):.2g}", _mean(nll), _mean(dense),
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{some[0].position}{last}",
+                f"{agree}/{len(some)}",
+                f"{sum(one.kl for one in some) / len(some):.2g}",
+                _mean(nll),
+                _mean(dense),
+            )
+        )
     names = "position", "same top-1", "KL", "nats", "nats dense"
     return _table("By position", names, rows)
 

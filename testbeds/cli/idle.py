@@ -78,60 +78,144 @@ def _reads_as_recorded(given: Given) -> bool:
 
 
 IDLE = (
-    Idle("demo", ("quick",), _all_given("sessions", "context_tokens", "steps"),
-         "beside --sessions, --context-tokens and --steps, which are all that it changes"),
+    Idle(
+        "demo",
+        ("quick",),
+        _all_given("sessions", "context_tokens", "steps"),
+        "beside --sessions, --context-tokens and --steps, which are all that it changes",
+    ),
     Idle("compare", ("samples",), _few_enough, "beside --quick, which draws no more than 6"),
-    Idle("host run", ("seed", "sessions", "geometry"), _has("model"),
-         "beside --model: a model decodes one text, in its own shape"),
-    Idle("host run", ("trace", "time_unit", "decode_cost", "granule_tokens"), _has("model"),
-         "beside --model: a model has its own text, takes its own time and reads whole blocks"),
-    Idle("host run", ("text", "select_blocks", "pool_ratio", "dtype", "generate", "foretell",
-                      "ahead"), _lacks("model"),
-         "without --model"),
+    Idle(
+        "host run",
+        ("seed", "sessions", "geometry"),
+        _has("model"),
+        "beside --model: a model decodes one text, in its own shape",
+    ),
+    Idle(
+        "host run",
+        ("trace", "time_unit", "decode_cost", "granule_tokens"),
+        _has("model"),
+        "beside --model: a model has its own text, takes its own time and reads whole blocks",
+    ),
+    Idle(
+        "host run",
+        ("text", "select_blocks", "pool_ratio", "dtype", "generate", "foretell", "ahead"),
+        _lacks("model"),
+        "without --model",
+    ),
     Idle("host run", ("time_unit",), _lacks("trace"), "without --trace"),
     Idle("host run", ("rdma",), _is_not("fabric", "verbs"), "without --fabric verbs"),
     Idle("pod run", ("time_unit",), _lacks("trace"), "without --trace"),
-    Idle("pod run", ("schedule",), _nobody_waits,
-         "where no session waits: give --active N below --sessions"),
-    Idle("pod run", ("active",), lambda given: given["active"] >= given["sessions"],
-         "where it is not below --sessions: all decode at once anyway"),
-    Idle("pod drain", ("push",), lambda given: given["undo"] and given["push"],
-         "beside --undo: nothing is pushed"),
-    Idle("pod drain", ("tenant", "fabric", "runtime_dir"), _nothing_pushed,
-         "beside --undo or --no-push: nothing is pushed"),
-    Idle("trace generate", ("layers", "context_tokens", "steps", "sessions", "block_tokens",
-                            "turn_steps", "shared_prefix_tokens"), _has("explain"),
-         "beside --explain, which measures contexts of its own"),
-    Idle("trace info", ("limit", "seed"), _holds_selections,
-         "on a file of selections, of which all is told and nothing drawn"),
-    *(Idle(f"trace {verb}", ("seed",), _reads_as_recorded,
-           "on a trace whose requests are read as they were recorded: none is drawn")
-      for verb in ("info", "import")),
-    Idle("trace capture", ("temperature", "seed"), _is_not("mode", "free", "both"),
-         "beside --mode teacher: the text goes on, and nothing is drawn"),
-    Idle("trace capture", ("seed",), _lacks("temperature"),
-         "without --temperature: the most likely token is taken, and nothing is drawn"),
+    Idle(
+        "pod run",
+        ("schedule",),
+        _nobody_waits,
+        "where no session waits: give --active N below --sessions",
+    ),
+    Idle(
+        "pod run",
+        ("active",),
+        lambda given: given["active"] >= given["sessions"],
+        "where it is not below --sessions: all decode at once anyway",
+    ),
+    Idle(
+        "pod drain",
+        ("push",),
+        lambda given: given["undo"] and given["push"],
+        "beside --undo: nothing is pushed",
+    ),
+    Idle(
+        "pod drain",
+        ("tenant", "fabric", "runtime_dir"),
+        _nothing_pushed,
+        "beside --undo or --no-push: nothing is pushed",
+    ),
+    Idle(
+        "trace generate",
+        (
+            "layers",
+            "context_tokens",
+            "steps",
+            "sessions",
+            "block_tokens",
+            "turn_steps",
+            "shared_prefix_tokens",
+        ),
+        _has("explain"),
+        "beside --explain, which measures contexts of its own",
+    ),
+    Idle(
+        "trace info",
+        ("limit", "seed"),
+        _holds_selections,
+        "on a file of selections, of which all is told and nothing drawn",
+    ),
+    *(
+        Idle(
+            f"trace {verb}",
+            ("seed",),
+            _reads_as_recorded,
+            "on a trace whose requests are read as they were recorded: none is drawn",
+        )
+        for verb in ("info", "import")
+    ),
+    Idle(
+        "trace capture",
+        ("temperature", "seed"),
+        _is_not("mode", "free", "both"),
+        "beside --mode teacher: the text goes on, and nothing is drawn",
+    ),
+    Idle(
+        "trace capture",
+        ("seed",),
+        _lacks("temperature"),
+        "without --temperature: the most likely token is taken, and nothing is drawn",
+    ),
     Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "beside --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
     Idle("bench codec", ("tokens",), _lacks("models"), "without --models: no model reads"),
-    Idle("bench pod", ("faults", "rate", "strict"), _has("trace"),
-         "beside --trace, which draws its faults, has its own rate, and no aims"),
+    Idle(
+        "bench pod",
+        ("faults", "rate", "strict"),
+        _has("trace"),
+        "beside --trace, which draws its faults, has its own rate, and no aims",
+    ),
     Idle("bench pod", ("begin", "span"), _lacks("trace"), "without --trace"),
     Idle("host calibrate", ("geometry",), _has("model"), "beside --model, whose layer it is"),
     Idle("host calibrate", ("context_tokens",), _lacks("selector"), "without --selector"),
-    *(Idle(f"testbed {verb}", ("rate", "delay"), _is_not("bed", "netns"),
-           "on another bed than netns") for verb in ("up", "run")),
-    *(Idle(f"testbed {verb}", ("inventory", "dry_run"), _is_not("bed", "bluefield"),
-           "on another bed than bluefield") for verb in ("up", "run", "down")),
+    *(
+        Idle(
+            f"testbed {verb}",
+            ("rate", "delay"),
+            _is_not("bed", "netns"),
+            "on another bed than netns",
+        )
+        for verb in ("up", "run")
+    ),
+    *(
+        Idle(
+            f"testbed {verb}",
+            ("inventory", "dry_run"),
+            _is_not("bed", "bluefield"),
+            "on another bed than bluefield",
+        )
+        for verb in ("up", "run", "down")
+    ),
     Idle("testbed run", ("fabric",), _is_not("bed", "qemu"), "on another bed than qemu"),
-    Idle("testbed up", ("sessions", "context_tokens", "steps"), _is("bed", "qemu"),
-         "on qemu: `run` takes them, and starts a daemon of its own"),
+    Idle(
+        "testbed up",
+        ("sessions", "context_tokens", "steps"),
+        _is("bed", "qemu"),
+        "on qemu: `run` takes them, and starts a daemon of its own",
+    ),
     Idle("testbed down", ("out",), _is("bed", "qemu"), "on qemu: there is one pair of guests"),
-    *(Idle(words, ("jobs",), _has("cluster"), "beside --cluster, whose workers do the work")
-      for words in ("lab pod", "asic sweep")),
+    *(
+        Idle(words, ("jobs",), _has("cluster"), "beside --cluster, whose workers do the work")
+        for words in ("lab pod", "asic sweep")
+    ),
     Idle("plan", ("inputs",), _is("form", "json"), "beside --format json, which has them all"),
     Idle("report", ("out",), _has("paper"), "beside --figures, which names the folder"),
-)  # fmt: skip
+)
 """A row for what cannot have an effect; `host run --help` and the like stay the same."""
 
 
@@ -147,8 +231,7 @@ class _Checked(typer.core.TyperCommand):
 
 
 def _refuse(row: Idle, ctx: Any) -> None:
-    given = [name for name in row.options
-             if ctx.get_parameter_source(name).name == "COMMANDLINE"]  # fmt: skip
+    given = [name for name in row.options if ctx.get_parameter_source(name).name == "COMMANDLINE"]
     if given and row.when(ctx.params):
         flags = {one.name: one.opts[0] for one in ctx.command.params}
         named = " and ".join(flags[name] for name in given)

@@ -55,18 +55,22 @@ def make(
         for half in (secret, secret.with_suffix(".key")):
             with contextlib.suppress(OSError):
                 half.unlink()
-        raise BadInput(f"cannot be written ({error.strerror})", str(folder),
-                       "give another folder") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(folder), "give another folder"
+        ) from None
     finally:
         os.umask(old_mask)
     following = {
         Side.server: "copy {} to the folder of every client; add each client's key with "
-                     "`offstage keys add`",
+        "`offstage keys add`",
         Side.client: "put the daemon's server.key beside it; on the daemon's machine: "
-                     "`offstage keys add DIR {}`",
-    }  # fmt: skip
-    emit({"public": str(public), "secret": str(secret)}, form,
-         f"{public}\n{secret}\n{following[side].format(public.name)}")  # fmt: skip
+        "`offstage keys add DIR {}`",
+    }
+    emit(
+        {"public": str(public), "secret": str(secret)},
+        form,
+        f"{public}\n{secret}\n{following[side].format(public.name)}",
+    )
 
 
 @keys.command()
@@ -90,8 +94,11 @@ def add(
     except (OSError, ValueError) as error:
         raise BadInput(f"is no key ({error})", str(key), "give the client's client.key") from None
     if secret is not None:
-        raise BadInput("holds a secret key, which stays with its client", str(key),
-                       f"give {key.with_suffix('.key')}")  # fmt: skip
+        raise BadInput(
+            "holds a secret key, which stays with its client",
+            str(key),
+            f"give {key.with_suffix('.key')}",
+        )
     kept = folder / "clients" / f"{name}.key"
     if kept.exists() and zmq.auth.load_certificate(kept)[0] != public:
         raise BadInput("another key has this name", str(kept), "give another --name, or remove it")

@@ -35,9 +35,11 @@ SetOption = Annotated[
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")]
 DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="PRESET",
-                      help="a preset of the chip model, as --set tier.device=PRESET"),
-]  # fmt: skip
+    str,
+    typer.Option(
+        "--device", metavar="PRESET", help="a preset of the chip model, as --set tier.device=PRESET"
+    ),
+]
 ClusterOption = Annotated[
     str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
 ]
@@ -94,8 +96,11 @@ def sweep(
 def _refuse_failed(told: Sequence[str], spec: str) -> None:
     """RunFailed where a point failed. What did not is printed and written by then."""
     if told:
-        raise RunFailed(f"failed: {len(told)}; the first is {told[0]}", spec,
-                        "what did not fail is in the results")  # fmt: skip
+        raise RunFailed(
+            f"failed: {len(told)}; the first is {told[0]}",
+            spec,
+            "what did not fail is in the results",
+        )
 
 
 @lab.command()
@@ -146,9 +151,15 @@ def _on(device: str, changes: list[str] | None) -> list[str]:
 
 
 def _run(
-    name: str, out: Path, seeds: list[int] | None, changes: list[str] | None, jobs: int,
-    cluster: str, *, sweep: bool,
-) -> "LabSummary":  # fmt: skip
+    name: str,
+    out: Path,
+    seeds: list[int] | None,
+    changes: list[str] | None,
+    jobs: int,
+    cluster: str,
+    *,
+    sweep: bool,
+) -> "LabSummary":
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.lab.run.summarize import finish
 
@@ -174,9 +185,15 @@ def _planned(
 
 
 def _compute(
-    experiment: "Experiment", folder: Path, progress: "Progress", jobs: int, cluster: str, *,
-    bounds_only: bool = False, stop_at_failure: bool = True,
-) -> None:  # fmt: skip
+    experiment: "Experiment",
+    folder: Path,
+    progress: "Progress",
+    jobs: int,
+    cluster: str,
+    *,
+    bounds_only: bool = False,
+    stop_at_failure: bool = True,
+) -> None:
     from offstage.testbeds.lab.run.execute import default_jobs
     from offstage.testbeds.lab.run.experiment import compute
 
@@ -184,9 +201,14 @@ def _compute(
         raise BadInput(f"--jobs = {jobs}", "lab", "give 1 or more, or 0 for one for each core")
     try:
         compute(
-            experiment, folder, progress, jobs=jobs or default_jobs(), cluster=cluster,
-            bounds_only=bounds_only, stop_at_failure=stop_at_failure,
-        )  # fmt: skip
+            experiment,
+            folder,
+            progress,
+            jobs=jobs or default_jobs(),
+            cluster=cluster,
+            bounds_only=bounds_only,
+            stop_at_failure=stop_at_failure,
+        )
     except KeyboardInterrupt:
         raise Interrupted(
             "interrupted", str(folder), "the same command goes on from there"
@@ -194,11 +216,27 @@ def _compute(
 
 
 HEADLINES = (
-    "nontrivial_hit", "hit", "nontrivial_hit_without_cold", "nontrivial_selection_hit", "hbm_share",
-    "tokens_per_s", "late", "traffic_ratio", "traffic_vs_reference", "coverage", "accuracy",
-    "pollution", "nontrivial_gap_closed", "stall_ms_p99", "worst_layer", "worst_requests",
-    "first_steps", "turn_steps", "bounds", "requests",
-)  # fmt: skip
+    "nontrivial_hit",
+    "hit",
+    "nontrivial_hit_without_cold",
+    "nontrivial_selection_hit",
+    "hbm_share",
+    "tokens_per_s",
+    "late",
+    "traffic_ratio",
+    "traffic_vs_reference",
+    "coverage",
+    "accuracy",
+    "pollution",
+    "nontrivial_gap_closed",
+    "stall_ms_p99",
+    "worst_layer",
+    "worst_requests",
+    "first_steps",
+    "turn_steps",
+    "bounds",
+    "requests",
+)
 
 
 def _tell(summary: "LabSummary", out: Path, form: Format) -> None:

@@ -96,19 +96,23 @@ def _run(
         raise Interrupted("interrupted", "lab pod", "start the same command again") from None
     rows = rows_of(points)
     summary = PodSummary(
-        version=__version__, command=shlex.join(["offstage", *sys.argv[1:]]),
-        spec=msgspec.to_builtins(spec), points=points, rows=rows,
+        version=__version__,
+        command=shlex.join(["offstage", *sys.argv[1:]]),
+        spec=msgspec.to_builtins(spec),
+        points=points,
+        rows=rows,
         beside=[one for run in runs for one in beside(run, rows, spec.deadline_ns / 1e9)],
         notes=[*trace_notes(spec), *seeds_alike(of_seeds(points))],
-    )  # fmt: skip
+    )
     paths = write_pod_results(summary, out) | {"points": out / "points.parquet"}
     write_parquet(points, paths["points"])
     document = {
-        "sentence": pod_sentence(summary), "notes": summary.notes,
+        "sentence": pod_sentence(summary),
+        "notes": summary.notes,
         "rows": msgspec.to_builtins(rows),
         "beside": msgspec.to_builtins(summary.beside),
         **{name: str(path) for name, path in paths.items()},
-    }  # fmt: skip
+    }
     lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]
     emit(document, form, Group(pod_table(summary), *map(Text, lines)))
 

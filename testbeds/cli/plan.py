@@ -75,25 +75,37 @@ def plan(
 ) -> None:
     """Which tier, how much of it, and at what price: with ranges, rules and what matters most."""
     given: dict[str, Any] = {
-        "model": model, "dtype": dtype, "weights": weights, "users": users, "context": context,
-        "turns": turns, "shared": shared, "gpu": gpu, "dpu": dpu,
+        "model": model,
+        "dtype": dtype,
+        "weights": weights,
+        "users": users,
+        "context": context,
+        "turns": turns,
+        "shared": shared,
+        "gpu": gpu,
+        "dpu": dpu,
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
-    }  # fmt: skip
+    }
     given = {name: value for name, value in given.items() if value is not None}
     if trace is None and (trace_format or time_unit or limit is not None or whole):
         raise BadInput(
-            "there is no trace to read", "offstage plan",
+            "there is no trace to read",
+            "offstage plan",
             "give --trace FILE, or leave out --trace-format, --time-unit, --limit and --whole",
-        )  # fmt: skip
+        )
     request = None if trace is None else (trace, trace_format, limit, whole, time_unit)
     found = _plan(spec, given, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)
 
 
 def _plan(
-    spec: Path | None, given: dict[str, Any], prices: list[Path], runs: list[Path],
-    trace: tuple[Path, str | None, int | None, bool, str | None] | None, seed: int,
-) -> "Plan":  # fmt: skip
+    spec: Path | None,
+    given: dict[str, Any],
+    prices: list[Path],
+    runs: list[Path],
+    trace: tuple[Path, str | None, int | None, bool, str | None] | None,
+    seed: int,
+) -> "Plan":
     """The question, its numbers, what was measured, and the plan of it all. `trace`: file, format,
     how many requests, whether all ways are walked, the unit of its times."""
     from offstage.testbeds.cli.progress import shown
@@ -116,8 +128,9 @@ def _plan(
     if trace is not None:
         with shown(2) as progress:
             path, form, limit, whole, unit = trace
-            curves, read = from_trace(path, form, limit, numbers.values, progress,
-                                      whole=whole, time_unit=unit)  # fmt: skip
+            curves, read = from_trace(
+                path, form, limit, numbers.values, progress, whole=whole, time_unit=unit
+            )
         numbers = numbers.set(measured_workload(read, curves), "measured")
     found = make_plan(asked, numbers, seed=seed)
     found.curves = curves

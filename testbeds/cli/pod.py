@@ -85,8 +85,10 @@ def status(
         shown = result["members"][member.name]
         shown["answers"] = _answers(member, runtime_dir, seen)
         if member.name in seen:
-            shown |= {"demands_per_s": seen[member.name]["load_per_s"],
-                      "copies": seen[member.name]["copies"]}  # fmt: skip
+            shown |= {
+                "demands_per_s": seen[member.name]["load_per_s"],
+                "copies": seen[member.name]["copies"],
+            }
     membership.close()
     if seen:
         result["pod"] = pod_report(found, seen)
@@ -119,9 +121,11 @@ def drain(
     def more(found: "PodMap") -> dict[str, Any]:
         if undo or not push:
             return {}
-        return {"pushed": {
-            one: _pushed(found, name, one, runtime_dir, fabric) for one in tenant or ["default"]
-        }}  # fmt: skip
+        return {
+            "pushed": {
+                one: _pushed(found, name, one, runtime_dir, fabric) for one in tenant or ["default"]
+            }
+        }
 
     _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form, more)
 
@@ -241,15 +245,19 @@ def purge(
         result["members"].setdefault(name, {"carried_out": said.get(name, 0)})
     emit({"epoch": found.epoch, **result}, form, table({"epoch": found.epoch, **result}))
     if not keeps(last, tenant, found.purges[tenant][0]):
-        raise RunFailed("the pod's map is in doubt or was put back meanwhile", f"tenant {tenant}",
-                        "see offstage pod status, then give the same command again")  # fmt: skip
+        raise RunFailed(
+            "the pod's map is in doubt or was put back meanwhile",
+            f"tenant {tenant}",
+            "see offstage pod status, then give the same command again",
+        )
     if not deletion_holds(found.deleted[tenant], names, carried_out):
         left = ", ".join(name for name in names if name not in carried_out)
         answered = carried_out or any("left" not in one for one in result["members"].values())
         raise (RunFailed if answered else NoAnswer)(
-            f"{left}: not carried out there", f"tenant {tenant}",
+            f"{left}: not carried out there",
+            f"tenant {tenant}",
             "give the same command again when it answers",
-        )  # fmt: skip
+        )
 
 
 @pod.command()
@@ -302,12 +310,17 @@ def run(
         raise BadInput(f"a deadline of {fetch_deadline}", "--fetch-deadline", "give 1ms to 60s")
     writable(out and out / "pod.json")
     options = DriveOptions(
-        geometry=geometry_of(geometry), trace=trace, time_unit=time_unit,
-        sessions=sessions, steps=steps, seed=seed,
-        active=active, schedule=schedule.value,
+        geometry=geometry_of(geometry),
+        trace=trace,
+        time_unit=time_unit,
+        sessions=sessions,
+        steps=steps,
+        seed=seed,
+        active=active,
+        schedule=schedule.value,
         context_tokens=context_tokens,
         time_per_token_s=parse_time(time_per_token, "--time-per-token") / 1e9,
-    )  # fmt: skip
+    )
     membership = open_membership(place)
     found = membership.map()
     link = Link("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
@@ -351,9 +364,11 @@ def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[
 
 
 def _change(
-    place: str, transition: Any, form: Format,
+    place: str,
+    transition: Any,
+    form: Format,
     more: "Callable[[PodMap], dict[str, Any]] | None" = None,
-) -> None:  # fmt: skip
+) -> None:
     """Change the map and show it; `more` is done under the new one, and shown too."""
     from offstage.dpu.pod.membership import open_membership
     from offstage.dpu.pod.placement import moved_share
@@ -382,14 +397,21 @@ def _shown(found: "PodMap") -> dict[str, Any]:
     weights = sum(one.weight for one in found.homes)
     members = {
         one.name: {
-            "endpoint": one.endpoint, "state": one.state, "incarnation": one.incarnation,
-            "weight": one.weight, "zone": one.zone,
+            "endpoint": one.endpoint,
+            "state": one.state,
+            "incarnation": one.incarnation,
+            "weight": one.weight,
+            "zone": one.zone,
             "share": one.weight / weights if one.state == "up" else 0.0,
         }
         for one in found.member
-    }  # fmt: skip
-    return {"epoch": found.epoch, "segment_tokens": found.segment_tokens,
-            "first_segment_tokens": found.first_segment_tokens, "members": members}
+    }
+    return {
+        "epoch": found.epoch,
+        "segment_tokens": found.segment_tokens,
+        "first_segment_tokens": found.first_segment_tokens,
+        "members": members,
+    }
 
 
 def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
@@ -397,8 +419,14 @@ def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
     from offstage.host.control import Control
 
     folder = None if runtime_dir is None else runtime_dir / member.name
-    return Control(member.endpoint, name="pod", tenant="operator", heartbeat=False,
-                   runtime_dir=folder, timeout_s=ANSWER_S)  # fmt: skip
+    return Control(
+        member.endpoint,
+        name="pod",
+        tenant="operator",
+        heartbeat=False,
+        runtime_dir=folder,
+        timeout_s=ANSWER_S,
+    )
 
 
 def _answers(member: "Member", runtime_dir: Path | None, seen: dict[str, dict[str, Any]]) -> str:

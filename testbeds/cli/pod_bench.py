@@ -32,26 +32,44 @@ def run_phases(
     chosen = [one for one in faults.split(",") if one]
     phases = 2 + 2 * sum(fault in chosen or fault == "none" for fault, _ in PHASES)
     with shown(phases) as progress:
-        return bench_pod(folder=folder, seconds=seconds, rate_hz=rate_hz, seed=seed, phases=chosen,
-                         deadline_s=_deadline_s(deadline), progress=progress)  # fmt: skip
+        return bench_pod(
+            folder=folder,
+            seconds=seconds,
+            rate_hz=rate_hz,
+            seed=seed,
+            phases=chosen,
+            deadline_s=_deadline_s(deadline),
+            progress=progress,
+        )
 
 
 def run_trace(
-    folder: Path, trace: Path, begin: str, span: str, seconds: float, deadline: str, seed: int,
+    folder: Path,
+    trace: Path,
+    begin: str,
+    span: str,
+    seconds: float,
+    deadline: str,
+    seed: int,
     time_unit: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A trace, faster than it was. BadInput as `run_phases`, and of the trace."""
     from offstage.testbeds.bench.pod.asks import of_trace
     from offstage.testbeds.bench.pod.hour import bench_hour
     from offstage.testbeds.cli.progress import shown
 
     _check(seconds)
-    traced = of_trace(trace, begin_s=parse_time(begin, "--begin") / 1e9,
-                      span_s=parse_time(span, "--span") / 1e9, seconds=seconds,
-                      time_unit=time_unit)  # fmt: skip
+    traced = of_trace(
+        trace,
+        begin_s=parse_time(begin, "--begin") / 1e9,
+        span_s=parse_time(span, "--span") / 1e9,
+        seconds=seconds,
+        time_unit=time_unit,
+    )
     with shown(1) as progress:
-        return bench_hour(traced, folder=folder, deadline_s=_deadline_s(deadline), seed=seed,
-                          progress=progress)  # fmt: skip
+        return bench_hour(
+            traced, folder=folder, deadline_s=_deadline_s(deadline), seed=seed, progress=progress
+        )
 
 
 def _check(seconds: float) -> None:
@@ -70,13 +88,31 @@ def pod_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     """What it says, and how it was measured."""
     if "trace" in result:
         return _trace_table(result)
-    table = _grid("phase", "requests", "hits", "lost", "detected", "in the map", "good answer",
-                  "hit again", "back", "waited", "again", "filled", "copied")  # fmt: skip
+    table = _grid(
+        "phase",
+        "requests",
+        "hits",
+        "lost",
+        "detected",
+        "in the map",
+        "good answer",
+        "hit again",
+        "back",
+        "waited",
+        "again",
+        "filled",
+        "copied",
+    )
     for name, one in result["phases"].items():
         table.add_row(name, f"{one['requests']:,}", f"{one['hit_rate']:.1%}", *_fault_cells(one))
     reference = result["phases"]["no fault"]
-    return Group(table, "", verdict_table(result["aims"], yes="reached", no="MISSED"), "",
-                 verdict_table(result["verdicts"])), [
+    return Group(
+        table,
+        "",
+        verdict_table(result["aims"], yes="reached", no="MISSED"),
+        "",
+        verdict_table(result["verdicts"]),
+    ), [
         f"measured on loopback: 4 daemons, {'3 of etcd' if result['with_etcd'] else 'no etcd'}, "
         f"{result['hosts']} hosts, {result['rate_hz']:g} requests/s, {result['seconds']:g} s a "
         f"phase, a fetch deadline of {_time(result['deadline_s'])}, blocks of "
@@ -84,14 +120,20 @@ def pod_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
         f"without a fault a request took {_time(reference['request_s_p50'])} (p50), "
         f"{_time(reference['request_s_p99'])} (p99), and began at most "
         f"{_time(reference['late_s_max'])} late",
-    ]  # fmt: skip
+    ]
 
 
 def _fault_cells(one: Mapping[str, Any]) -> list[str]:
     if "fault" not in one:
         return []
-    times = [one["detected_last_s"], one["in_map_s"], one["answer_s"], one["hit_s"], one["back_s"],
-             one["waited_s"]]  # fmt: skip
+    times = [
+        one["detected_last_s"],
+        one["in_map_s"],
+        one["answer_s"],
+        one["hit_s"],
+        one["back_s"],
+        one["waited_s"],
+    ]
     moved = (f"{one[f'blocks_{name}']:,}" for name in ("put_again", "filled", "copied"))
     return [f"{one['hits_lost']:,}", *map(_time, times), *moved]
 
@@ -100,19 +142,23 @@ def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     rows = {
         "requests": f"{result['requests']:,}",
         "blocks asked": f"{result['asked']:,} ({result['blocks_distinct']:,} distinct)",
-        "of these known": f"{result['known']:,}", "hits": f"{result['hits']:,}",
+        "of these known": f"{result['known']:,}",
+        "hits": f"{result['hits']:,}",
         "hit rate of what was known": f"{result['hit_rate']:.2%}",
-        "wrong": f"{result['wrong']:,}", "computed again": f"{result['put_again']:,}",
+        "wrong": f"{result['wrong']:,}",
+        "computed again": f"{result['put_again']:,}",
         "brought home, copied": f"{result['blocks_filled']:,}, {result['blocks_copied']:,}",
         "requests without the tier": f"{result['without_tier']:,}",
         "puts refused": f"{result['refused']:,}",
         "faults": ", ".join(f"{count} {name}" for name, count in result["faults"].items()),
         "a request took (p50, p99, max)": ", ".join(
-            _time(result[f"request_s_{name}"]) for name in ("p50", "p99", "max")),
+            _time(result[f"request_s_{name}"]) for name in ("p50", "p99", "max")
+        ),
         "began late (p50, p99, max)": ", ".join(
-            _time(result[f"late_s_{name}"]) for name in ("p50", "p99", "max")),
+            _time(result[f"late_s_{name}"]) for name in ("p50", "p99", "max")
+        ),
         "most that a connection waited": _time(result["waited_s_max"]),
-    }  # fmt: skip
+    }
     table = _grid("", "")
     for name, value in rows.items():
         table.add_row(name, value)
@@ -123,7 +169,7 @@ def _trace_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
         f"{_time(result['span_s'])} of {result['trace']} from {_time(result['begin_s'])} on, in "
         f"{_time(result['seconds'])}: {result['compression']:.2f} s of the trace in one second; "
         f"{result['hosts']} hosts, seed {result['seed']}",
-    ]  # fmt: skip
+    ]
 
 
 def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
@@ -133,8 +179,14 @@ def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]
         for number, side in enumerate(("live", "lab")):
             one, name = arm[side], f"{arm['load']}, {arm['schedule']}"
             times = (_time(one[f"first_ms_{at}"] / 1e3) for at in ("p50", "p99"))
-            table.add_row("" if number else name, side, f"{one['hit']:.1%}",
-                          f"{one['pool_hit']:.1%}", *times, f"{one['refused']:,}")  # fmt: skip
+            table.add_row(
+                "" if number else name,
+                side,
+                f"{one['hit']:.1%}",
+                f"{one['pool_hit']:.1%}",
+                *times,
+                f"{one['refused']:,}",
+            )
     return Group(table, "", verdict_table(result["verdicts"])), [
         f"live on loopback: {result['daemons']} daemons, {result['hosts']} hosts that each keep "
         f"{result['kept_blocks']:,} blocks of 512 tokens ({format_size(result['block_bytes'])} "
@@ -143,7 +195,7 @@ def schedule_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]
         f"{result['requests']:,} requests of {result['trace']}, {result['compression']:.2f} s of "
         f"it in one second, and {result['saturated']:g} times as many; computing is a wait, of "
         f"{result['prefill_tokens_per_s']:,} tokens/s a host; seed {result['seed']}",
-    ]  # fmt: skip
+    ]
 
 
 def _grid(*headings: str) -> Table:

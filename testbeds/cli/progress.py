@@ -72,7 +72,7 @@ class Live:
         number = f"{self.number}/{self.phase_count}"
         self.task = self.bars.add_task(
             printable(phase), total=max(1, total), note="", number=number
-        )  # fmt: skip
+        )
 
     def advance(self, count: int) -> None:
         """Move the bar."""

@@ -31,26 +31,39 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="file to write, default: report.html beside the run; of a "
-                     "comparison a folder, default: none"),
+        typer.Option(
+            "--out",
+            help="file to write, default: report.html beside the run; of a "
+            "comparison a folder, default: none",
+        ),
     ] = None,
     against: Annotated[
         str,
-        typer.Option("--against", metavar="POLICY",
-                     help="compare with this policy of the (first) run, over the same requests"),
+        typer.Option(
+            "--against",
+            metavar="POLICY",
+            help="compare with this policy of the (first) run, over the same requests",
+        ),
     ] = "",
     paper: Annotated[
         Path | None,
-        typer.Option("--figures", metavar="DIR", help="write every figure of the run's pages "
-                     "there, as SVG, PDF and PNG at the size of a paper"),
+        typer.Option(
+            "--figures",
+            metavar="DIR",
+            help="write every figure of the run's pages "
+            "there, as SVG, PDF and PNG at the size of a paper",
+        ),
     ] = None,
     figures: Annotated[
         list[str] | None,
-        typer.Option("--figure", help="to compare; may be repeated; default: non-trivial hits, "
-                     "reads per demand, mean stall"),
+        typer.Option(
+            "--figure",
+            help="to compare; may be repeated; default: non-trivial hits, "
+            "reads per demand, mean stall",
+        ),
     ] = None,
     form: FormatOption = Format.text,
-) -> None:  # fmt: skip
+) -> None:
     """Write report.html from summary.json and show its table; or compare points of lab runs over
     the same requests, each difference with its interval, as tables and pictures for a paper."""
     from rich.console import Group
@@ -60,8 +73,11 @@ def report(
 
     if len(runs) > 1 or against or figures:
         if paper is not None:
-            raise BadInput("--figures with a comparison", "command line",
-                           "give --out FOLDER: it holds the comparison's figures too")  # fmt: skip
+            raise BadInput(
+                "--figures with a comparison",
+                "command line",
+                "give --out FOLDER: it holds the comparison's figures too",
+            )
         return _compared(runs, out, against, figures or list(COMPARED), form)
     (run,) = runs
     if paper is not None:

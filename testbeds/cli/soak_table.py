@@ -21,22 +21,35 @@ def soak_table(result: Mapping[str, Any]) -> tuple[RenderableType, list[str]]:
     for number in range(6):
         table.add_column(justify="left" if number == 0 else "right")
     samples: Sequence[Mapping[str, Any]] = result["samples"]
-    table.add_row(*map(_bold, ("daemon", "memory", "files", "threads", "hosts",
-                               "checked")))  # fmt: skip
+    table.add_row(*map(_bold, ("daemon", "memory", "files", "threads", "hosts", "checked")))
     every = max(len(samples) // ROWS, 1)
     for one in [*samples[:-1:every], samples[-1]]:
-        table.add_row(f"{one['at_s']:.0f} s", format_size(one["rss_bytes"]),
-                      str(one["descriptors"]), str(one["threads"]), str(one["hosts"]),
-                      f"{one['checked']:,}")  # fmt: skip
+        table.add_row(
+            f"{one['at_s']:.0f} s",
+            format_size(one["rss_bytes"]),
+            str(one["descriptors"]),
+            str(one["threads"]),
+            str(one["hosts"]),
+            f"{one['checked']:,}",
+        )
     after = result["after"]
-    table.add_row("all gone", format_size(after["rss_bytes"]), str(after["descriptors"]),
-                  str(after["threads"]))  # fmt: skip
+    table.add_row(
+        "all gone",
+        format_size(after["rss_bytes"]),
+        str(after["descriptors"]),
+        str(after["threads"]),
+    )
     table.add_row()
     table.add_row(*map(_bold, ("host", "texts", "checked", "wrong", "lost", "refused")))
     for host in result["hosts"]:
-        table.add_row(host["name"], f"{host['texts']:,}", f"{host['checked']:,}",
-                      str(host["wrong"]), str(host["lost"]),
-                      f"{sum(host['refused'].values()):,}")  # fmt: skip
+        table.add_row(
+            host["name"],
+            f"{host['texts']:,}",
+            f"{host['checked']:,}",
+            str(host["wrong"]),
+            str(host["lost"]),
+            f"{sum(host['refused'].values()):,}",
+        )
     table.add_row()
     table.add_row(*map(_bold, ("attack", "times")))
     for name, count in result["attacks"].items():

@@ -9,8 +9,13 @@ from offstage.bindings.units import format_time
 
 __all__ = ["where_time_went"]
 
-PHASES = {"alone": "alone", "compute": "busy", "demands": "demands", "all ways": "all ways",
-          "alone again": "again"}  # fmt: skip
+PHASES = {
+    "alone": "alone",
+    "compute": "busy",
+    "demands": "demands",
+    "all ways": "all ways",
+    "alone again": "again",
+}
 PARTS = {
     "ring_ns": "in the ring",
     "turn_ns": "until its turn",
@@ -31,9 +36,11 @@ def where_time_went(phases: Mapping[str, Mapping[str, Any]]) -> Table:
         for part, text in PARTS.items():
             times = (one["steps"][which][part] for one in shown)
             table.add_row(f"{title}: {text}", *(format_time(one) for one in times))
-    table.add_row("mean: until the host saw that",
-                  *(format_time(one["taken_in_ns_mean"]) for one in shown))  # fmt: skip
+    table.add_row(
+        "mean: until the host saw that", *(format_time(one["taken_in_ns_mean"]) for one in shown)
+    )
     for who in shown[0]["no_core"]:
-        table.add_row(f"the {who} had work, no core",
-                      *(f"{100 * one['no_core'][who]:.1f} %" for one in shown))  # fmt: skip
+        table.add_row(
+            f"the {who} had work, no core", *(f"{100 * one['no_core'][who]:.1f} %" for one in shown)
+        )
     return table

@@ -207,9 +207,15 @@ def down(
 
 
 def _run_here(
-    bed: str, out: Path, form: Format, sessions: int, context_tokens: int, steps: int, rate: str,
+    bed: str,
+    out: Path,
+    form: Format,
+    sessions: int,
+    context_tokens: int,
+    steps: int,
+    rate: str,
     delay: str,
-) -> None:  # fmt: skip
+) -> None:
     from offstage.testbeds.beds.here import down as end
     from offstage.testbeds.beds.here import find
     from offstage.testbeds.cli.common import print_summary
@@ -218,11 +224,17 @@ def _run_here(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = find(out)
     if found is not None and found.bed != bed:
-        raise BadInput(f"the testbed {found.bed} is up there", str(out),
-                       f"offstage testbed down {found.bed} --out {out}")  # fmt: skip
+        raise BadInput(
+            f"the testbed {found.bed} is up there",
+            str(out),
+            f"offstage testbed down {found.bed} --out {out}",
+        )
     if found is not None and (rate or delay):
-        raise BadInput("a link of another rate or delay, and the testbed is up already", str(out),
-                       f"give them to `testbed up {bed}`, or leave them out")  # fmt: skip
+        raise BadInput(
+            "a link of another rate or delay, and the testbed is up already",
+            str(out),
+            f"give them to `testbed up {bed}`, or leave them out",
+        )
     try:
         up = found or start(bed, out, sessions, context_tokens, steps, rate, delay)
         summary = drive(up, sessions, context_tokens, steps)

@@ -38,12 +38,15 @@ def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
     shape = geometry("demo")
     grown = context_tokens + steps
     return DaemonSizes(
-        payload_bytes=shape.block_bytes(0), layers=shape.layer_count,
+        payload_bytes=shape.block_bytes(0),
+        layers=shape.layer_count,
         block_tokens=shape.block_tokens,
         slots=SLOTS_PER_SELECTED * SELECT_BLOCKS * sessions * shape.layer_count,
-        window_tokens=WINDOW_TOKENS, context_tokens=grown,
-        stored_bytes=2 * sessions * shape.session_bytes(grown), sessions=sessions,
-    )  # fmt: skip
+        window_tokens=WINDOW_TOKENS,
+        context_tokens=grown,
+        stored_bytes=2 * sessions * shape.session_bytes(grown),
+        sessions=sessions,
+    )
 
 
 def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "Summary":
@@ -52,16 +55,25 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
     from offstage.testbeds.live.arms import COMPARED, compare, driven
     from offstage.testbeds.report import SUMMARY_NAME, read_summary
 
-    words = ["--sessions", str(sessions), "--context-tokens", str(context_tokens),
-             "--steps", str(steps)]  # fmt: skip
+    words = [
+        "--sessions",
+        str(sessions),
+        "--context-tokens",
+        str(context_tokens),
+        "--steps",
+        str(steps),
+    ]
     with shown(1) as progress:
         progress.start(f"arms on {bed.bed}", len(COMPARED))
 
         def one(arm: "Arm") -> "Summary":
             folder = bed.out / "arms" / arm.name
             folder.mkdir(parents=True, exist_ok=True)
-            driven(bed.host(*words, "--out", str(folder)), folder / SUMMARY_NAME,
-                   f"{bed.bed}, arm {arm.name}")  # fmt: skip
+            driven(
+                bed.host(*words, "--out", str(folder)),
+                folder / SUMMARY_NAME,
+                f"{bed.bed}, arm {arm.name}",
+            )
             progress.advance(1)
             return read_summary(folder)
 
@@ -71,5 +83,11 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
 
 def told(bed: "Up") -> dict[str, Any]:
     """What `up` prints."""
-    return {"bed": bed.bed, "pid": bed.pid, "endpoint": bed.endpoint, "real": bed.real,
-            "namespaces": bed.names or "none", "out": str(bed.out)}  # fmt: skip
+    return {
+        "bed": bed.bed,
+        "pid": bed.pid,
+        "endpoint": bed.endpoint,
+        "real": bed.real,
+        "namespaces": bed.names or "none",
+        "out": str(bed.out),
+    }

@@ -44,8 +44,14 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
             geometry=geometry("demo"), sessions=sessions, context_tokens=context_tokens, steps=steps
         )
         with shown(2) as progress:
-            result = drive(options, found, Link("", TENANT, "shm", "testbed"), bed.runtime_dir,
-                           DEADLINE_NS, progress)  # fmt: skip
+            result = drive(
+                options,
+                found,
+                Link("", TENANT, "shm", "testbed"),
+                bed.runtime_dir,
+                DEADLINE_NS,
+                progress,
+            )
     finally:
         if there is None:
             pod.down(out)
@@ -70,14 +76,19 @@ def _start(out: Path, sessions: int, context_tokens: int, steps: int) -> "PodBed
 
 def _told(bed: "PodBed") -> dict[str, Any]:
     return {
-        "bed": "pod", "map": bed.place, "runtime_dir": str(bed.runtime_dir),
-        "pids": bed.processes, "out": str(bed.out),
+        "bed": "pod",
+        "map": bed.place,
+        "runtime_dir": str(bed.runtime_dir),
+        "pids": bed.processes,
+        "out": str(bed.out),
         "real": {
-            "gpu": "not real: the host's processor decodes", "dpu": "not real: this machine's own "
-            "processor, shared by all daemons", "dpu software": "real",
+            "gpu": "not real: the host's processor decodes",
+            "dpu": "not real: this machine's own processor, shared by all daemons",
+            "dpu software": "real",
             "link": "none: memory that host and daemons share",
             "drive": "real: files of one drive of this machine",
             "etcd": "real: three members on one machine"
-            if bed.place.startswith("etcd:") else "none: the map is a file",
+            if bed.place.startswith("etcd:")
+            else "none: the map is a file",
         },
-    }  # fmt: skip
+    }

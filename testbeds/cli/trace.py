@@ -43,9 +43,7 @@ def info(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
     trace_format: TraceFormatOption = None,
     time_unit: TimeUnitOption = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="only the first N requests")
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="only the first N requests")] = None,
     seed: Annotated[int, typer.Option("--seed", help="of formats that are a generator")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
@@ -71,13 +69,12 @@ def info(
 
 def import_trace(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="one trace")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", callback=writable,
-                                       help="where to write it")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", callback=writable, help="where to write it")
+    ],
     trace_format: TraceFormatOption = None,
     time_unit: TimeUnitOption = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="only the first N requests")
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="only the first N requests")] = None,
     seed: Annotated[int, typer.Option("--seed", help="of formats that are a generator")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
@@ -151,10 +148,19 @@ def generate(
 
     # A file has scores, and whoever replays it selects: one block stands for any selection here.
     options = GeneratedOptions(
-        profile, layers, context_tokens, steps, sessions, block_tokens,
-        select_blocks=1, sink_blocks=0, window_blocks=0, turn_steps=turn_steps,
-        shared_prefix_tokens=shared_prefix_tokens, seed=seed,
-    )  # fmt: skip
+        profile,
+        layers,
+        context_tokens,
+        steps,
+        sessions,
+        block_tokens,
+        select_blocks=1,
+        sink_blocks=0,
+        window_blocks=0,
+        turn_steps=turn_steps,
+        shared_prefix_tokens=shared_prefix_tokens,
+        seed=seed,
+    )
     workload = GeneratedWorkload(options)
     with shown(1) as progress:
         export(workload, out, progress)
@@ -236,12 +242,22 @@ def capture(
     from offstage.testbeds.workloads.selections.locality import overlap_of_file
 
     options = Options(
-        model=model, text=text, out=out, mode=mode.value, steps=steps,
-        context_tokens=context_tokens, block_tokens=block_tokens, prefill_piece=prefill_piece,
-        layers=limit_layers, dtype=dtype.value, device=device.value, temperature=temperature,
-        seed=seed, threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+        model=model,
+        text=text,
+        out=out,
+        mode=mode.value,
+        steps=steps,
+        context_tokens=context_tokens,
+        block_tokens=block_tokens,
+        prefill_piece=prefill_piece,
+        layers=limit_layers,
+        dtype=dtype.value,
+        device=device.value,
+        temperature=temperature,
+        seed=seed,
+        threads=len(os.sched_getaffinity(0)) if threads is None else threads,
         draft_model=draft_model,
-    )  # fmt: skip
+    )
     with shown(4 if mode is Mode.both else 3) as progress:
         result = run(options, progress)
     header = result.header

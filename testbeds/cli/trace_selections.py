@@ -40,8 +40,9 @@ def described(path: Path, kind: str) -> dict[str, Any]:
 def shown_with_spec(held: dict[str, Any]) -> Group:
     """The same for people."""
     shown = {key: value for key, value in held.items() if key != "spec"}
-    return Group(table(shown), "", "`offstage lab run SPEC` runs it by this spec:", "",
-                 Text(held["spec"]))  # fmt: skip
+    return Group(
+        table(shown), "", "`offstage lab run SPEC` runs it by this spec:", "", Text(held["spec"])
+    )
 
 
 def _recorded(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,9 +15,18 @@ __all__ = ["watch"]
 
 HEADINGS_EVERY = 20
 COLUMNS = {
-    "hosts": 5, "sessions": 8, "demands/s": 9, "hits": 7, "late": 7, "read": 11, "over": 6,
-    "written": 11, "reactor": 7, "dirty": 6, "errors": 6,
-}  # fmt: skip
+    "hosts": 5,
+    "sessions": 8,
+    "demands/s": 9,
+    "hits": 7,
+    "late": 7,
+    "read": 11,
+    "over": 6,
+    "written": 11,
+    "reactor": 7,
+    "dirty": 6,
+    "errors": 6,
+}
 
 
 def watch(control: Control, every_s: float, count: int, as_json: bool) -> None:
@@ -51,13 +60,19 @@ def _look(control: Control) -> dict[str, Any]:
 def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Rates of an interval; after a reset of the ledger they are of what came since."""
     device, device_then = after["status"]["device"], before["status"]["device"]
-    ends = {name: max(0, now - then) for name, now, then in
-            zip(ENDS, after["ledger"]["ends"], before["ledger"]["ends"], strict=True)}  # fmt: skip
+    ends = {
+        name: max(0, now - then)
+        for name, now, then in zip(
+            ENDS, after["ledger"]["ends"], before["ledger"]["ends"], strict=True
+        )
+    }
     demands = sum(ends.values())
     hits = sum(ends[name] for name in ENDS[:HIT_ENDS])
     storage, storage_then = device["storage"], device_then["storage"]
-    worked = {name: max(0, device[name] - device_then[name])
-              for name in ("busy_ns", "idle_ns", "sleep_ns")}  # fmt: skip
+    worked = {
+        name: max(0, device[name] - device_then[name])
+        for name in ("busy_ns", "idle_ns", "sleep_ns")
+    }
     errors = device["check_failures"] + storage["errors"] + device["reads_timed_out"]
     return {
         "seconds": round(seconds, 3),
@@ -80,8 +95,9 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
 def _amplification(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:
     """Bytes read for demands over those of the granules that they named; None: nothing was read,
     or the daemon has no granules."""
-    read, wanted = (max(0, after[name] - before[name])
-                    for name in ("demand_bytes_read", "demand_bytes_wanted"))  # fmt: skip
+    read, wanted = (
+        max(0, after[name] - before[name]) for name in ("demand_bytes_read", "demand_bytes_wanted")
+    )
     return read / wanted if wanted else None
 
 
@@ -91,11 +107,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
 
     over = row["read_amplification"]
     return {
-        "hosts": str(row["hosts"]), "sessions": str(row["sessions"]),
-        "demands/s": f"{row['demands_per_s']:,.0f}", "hits": share("hit"),
-        "late": share("late"), "read": format_rate(row["read_bytes_per_s"]),
+        "hosts": str(row["hosts"]),
+        "sessions": str(row["sessions"]),
+        "demands/s": f"{row['demands_per_s']:,.0f}",
+        "hits": share("hit"),
+        "late": share("late"),
+        "read": format_rate(row["read_bytes_per_s"]),
         "over": "none" if over is None else f"{over:.2f}",
         "written": format_rate(row["written_bytes_per_s"]),
-        "reactor": share("reactor_busy_share"), "dirty": str(row["dirty_blocks"]),
+        "reactor": share("reactor_busy_share"),
+        "dirty": str(row["dirty_blocks"]),
         "errors": str(row["errors"]) + (" draining" if row["draining"] else ""),
-    }  # fmt: skip
+    }

@@ -93,9 +93,14 @@ def run_quietly(words: list[str]) -> subprocess.CompletedProcess[str] | None:
     """A command that looks and changes nothing; None where there is none or it does not end."""
     try:
         return subprocess.run(
-            words, capture_output=True, errors="replace", check=False, timeout=COMMAND_TIMEOUT_S,
-            stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
+            words,
+            capture_output=True,
+            errors="replace",
+            check=False,
+            timeout=COMMAND_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
 

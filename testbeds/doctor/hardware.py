@@ -29,23 +29,39 @@ def _nvme(machine: Machine) -> Check:
     purpose = "measured runs on a real drive, by io_uring or SPDK"
     found = drives(machine.root)
     if not found:
-        return Check("NVMe drives", "missing", "none", purpose,
-                     "none needed: a file or an emulated drive serves")  # fmt: skip
+        return Check(
+            "NVMe drives",
+            "missing",
+            "none",
+            purpose,
+            "none needed: a file or an emulated drive serves",
+        )
     shown = "; ".join(_drive(one) for one in found)
     details = tuple(asdict(one) for one in found)
     if any(not one.refused for one in found):
         return Check("NVMe drives", "ok", shown, purpose, details=details)
-    return Check("NVMe drives", "missing", shown, purpose,
-                 "give Offstage a drive of its own; none is taken that carries something "
-                 "(its owner may clear it: wipefs --all /dev/NAME)", details=details)  # fmt: skip
+    return Check(
+        "NVMe drives",
+        "missing",
+        shown,
+        purpose,
+        "give Offstage a drive of its own; none is taken that carries something "
+        "(its owner may clear it: wipefs --all /dev/NAME)",
+        details=details,
+    )
 
 
 def _drive(one: Drive) -> str:
-    told = ", ".join(word for word in (
-        one.model, one.address if one.address != one.name else "",
-        format_size(one.size_bytes) if one.size_bytes else "",
-        f"driver {one.driver}" if one.driver not in ("", "nvme") else "",
-    ) if word)  # fmt: skip
+    told = ", ".join(
+        word
+        for word in (
+            one.model,
+            one.address if one.address != one.name else "",
+            format_size(one.size_bytes) if one.size_bytes else "",
+            f"driver {one.driver}" if one.driver not in ("", "nvme") else "",
+        )
+        if word
+    )
     end = f"REFUSED: {one.refused}" if one.refused else "holds a store" if one.store else "free"
     return f"{one.name} ({told}): {end}" if told else f"{one.name}: {end}"
 
@@ -61,32 +77,56 @@ def _rdma(machine: Machine) -> Check:
     usable = [one for one in ports if one["state"] == "ACTIVE" and one["gid"]]
     if not usable:
         first = ports[0]
-        mend = (f"ip link set {first['netdev']} up, and give it an address" if first["netdev"]
-                else "connect the port, and run a subnet manager (opensm)")  # fmt: skip
+        mend = (
+            f"ip link set {first['netdev']} up, and give it an address"
+            if first["netdev"]
+            else "connect the port, and run a subnet manager (opensm)"
+        )
         return Check("RDMA devices", "missing", shown, purpose, mend, details=details)
     narrow = [one for one in usable if one["netdev"] and one["mtu_bytes"] < RDMA_MTUS[0]]
     if len(narrow) == len(usable):
-        return Check("RDMA devices", "missing", f"{shown}: small packets", purpose,
-                     f"ip link set {narrow[0]['netdev']} mtu 9000, at both ends",
-                     details=details)  # fmt: skip
+        return Check(
+            "RDMA devices",
+            "missing",
+            f"{shown}: small packets",
+            purpose,
+            f"ip link set {narrow[0]['netdev']} mtu 9000, at both ends",
+            details=details,
+        )
     several = len({one["device"] for one in usable}) > 1
     if several and not machine.exists("dev/infiniband/rdma_cm"):
         repairs = (Repair("", "rdma_ucm"),) if machine.loadable("rdma_ucm") else ()
-        return Check("RDMA devices", "missing", f"{shown}: rdma_cm alone knows which leads to a "
-                     "daemon", purpose, "modprobe rdma_ucm, or name one: --rdma DEVICE",
-                     repairs, details)  # fmt: skip
+        return Check(
+            "RDMA devices",
+            "missing",
+            f"{shown}: rdma_cm alone knows which leads to a daemon",
+            purpose,
+            "modprobe rdma_ucm, or name one: --rdma DEVICE",
+            repairs,
+            details,
+        )
     return Check("RDMA devices", "ok", shown, purpose, details=details)
 
 
 def _no_rdma(machine: Machine, purpose: str) -> Check:
     mend = "soft-RoCE: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev IF"
     if machine.module("rdma_rxe"):
-        return Check("RDMA devices", "missing", "none; rdma_rxe is loaded", purpose,
-                     "rdma link add rxe0 type rxe netdev IF")  # fmt: skip
+        return Check(
+            "RDMA devices",
+            "missing",
+            "none; rdma_rxe is loaded",
+            purpose,
+            "rdma link add rxe0 type rxe netdev IF",
+        )
     if machine.loadable("rdma_rxe"):
         return Check("RDMA devices", "missing", "none", purpose, mend, (Repair("", "rdma_rxe"),))
-    return Check("RDMA devices", "missing", "none, and no soft-RoCE in this kernel", purpose,
-                 "a RoCE or InfiniBand NIC, or a kernel with CONFIG_RDMA_RXE")  # fmt: skip
+    return Check(
+        "RDMA devices",
+        "missing",
+        "none, and no soft-RoCE in this kernel",
+        purpose,
+        "a RoCE or InfiniBand NIC, or a kernel with CONFIG_RDMA_RXE",
+    )
 
 
 def _ports(machine: Machine, name: str) -> Iterator[dict[str, Any]]:
@@ -146,16 +186,34 @@ def _gpu(machine: Machine) -> Check:
         found = f"{', '.join(models) or ', '.join(cards)}; {driver[0].strip()}"
         return Check("GPU", "ok", found, purpose)
     if driver:
-        return Check("GPU", "missing", "a driver without devices in /dev", purpose,
-                     "nvidia-modprobe -u -c 0; in a container: --gpus all")  # fmt: skip
-    displays = [address for address in machine.names("sys/bus/pci/devices")
-                if machine.read(f"sys/bus/pci/devices/{address}/vendor") == "0x10de"
-                and machine.read(f"sys/bus/pci/devices/{address}/class")[:4] == "0x03"]  # fmt: skip
+        return Check(
+            "GPU",
+            "missing",
+            "a driver without devices in /dev",
+            purpose,
+            "nvidia-modprobe -u -c 0; in a container: --gpus all",
+        )
+    displays = [
+        address
+        for address in machine.names("sys/bus/pci/devices")
+        if machine.read(f"sys/bus/pci/devices/{address}/vendor") == "0x10de"
+        and machine.read(f"sys/bus/pci/devices/{address}/class")[:4] == "0x03"
+    ]
     if displays:
-        return Check("GPU", "missing", f"{', '.join(displays)} without a driver", purpose,
-                     "apt-get install nvidia-driver")  # fmt: skip
-    return Check("GPU", "missing", "no NVIDIA device", purpose,
-                 "a GPU and its driver; the CPU kernels run without")  # fmt: skip
+        return Check(
+            "GPU",
+            "missing",
+            f"{', '.join(displays)} without a driver",
+            purpose,
+            "apt-get install nvidia-driver",
+        )
+    return Check(
+        "GPU",
+        "missing",
+        "no NVIDIA device",
+        purpose,
+        "a GPU and its driver; the CPU kernels run without",
+    )
 
 
 def _model(machine: Machine, address: str) -> str:
@@ -168,14 +226,20 @@ def _model(machine: Machine, address: str) -> str:
 def _gpudirect(machine: Machine) -> Check:
     purpose = "a NIC or a drive that reads and writes GPU memory itself"
     if not machine.exists("proc/driver/nvidia/version"):
-        return Check("GPUDirect", "missing", "no NVIDIA driver", purpose,
-                     "a GPU and its driver; copies through host memory serve")  # fmt: skip
+        return Check(
+            "GPUDirect",
+            "missing",
+            "no NVIDIA driver",
+            purpose,
+            "a GPU and its driver; copies through host memory serve",
+        )
     loaded = [name for name in GPU_MODULES if machine.module(name)]
     if loaded:
         return Check("GPUDirect", "ok", ", ".join(loaded), purpose)
     repairs = (Repair("", "nvidia-peermem"),) if machine.loadable("nvidia_peermem") else ()
-    return Check("GPUDirect", "missing", "no module loaded", purpose, "modprobe nvidia-peermem",
-                 repairs)  # fmt: skip
+    return Check(
+        "GPUDirect", "missing", "no module loaded", purpose, "modprobe nvidia-peermem", repairs
+    )
 
 
 def _transfers(machine: Machine) -> Check:
@@ -189,13 +253,15 @@ def _transfers(machine: Machine) -> Check:
             raise RunFailed(last_line(done.stderr) if done else "it hangs")
         rows = said_json(done.stdout, done.stderr, "", "", list[Measured])
     except RunFailed as error:
-        return Check("transfers", "missing", f"not measured on {device}: {error.what}", purpose,
-                     mend)  # fmt: skip
+        return Check(
+            "transfers", "missing", f"not measured on {device}: {error.what}", purpose, mend
+        )
     best = max(rows, key=lambda one: one.bytes_per_s, default=Measured("none")).name
     shown = "; ".join(_transfer(one, best) for one in rows)
     note = "" if device == "cuda" else ": the HBM pool is host memory, without a GPU"
-    return Check("transfers", "ok", f"{shown}{note}", purpose,
-                 details=tuple(asdict(one) for one in rows))  # fmt: skip
+    return Check(
+        "transfers", "ok", f"{shown}{note}", purpose, details=tuple(asdict(one) for one in rows)
+    )
 
 
 def _transfer(one: Measured, best: str) -> str:

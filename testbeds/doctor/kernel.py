@@ -29,22 +29,37 @@ CPU_FEATURES = ("avx2", "avx512f", "asimd")
 def _cores(machine: Machine) -> Check:
     count = len(os.sched_getaffinity(0))
     good = count >= CORES_MIN
-    return Check("cores", "ok" if good else "missing", str(count),
-                 "one for the host agent, one for the DPU's reactor",
-                 "" if good else "give it two: times of runs are wrong on one")  # fmt: skip
+    return Check(
+        "cores",
+        "ok" if good else "missing",
+        str(count),
+        "one for the host agent, one for the DPU's reactor",
+        "" if good else "give it two: times of runs are wrong on one",
+    )
 
 
 def _cpu(machine: Machine) -> Check:
     """What the checksums of blocks choose among when the firmware loads."""
     purpose = "wide checksums of blocks; without: the same, slower"
     lines = machine.read("proc/cpuinfo").splitlines()
-    flags = next((line.partition(":")[2].split() for line in lines
-                  if line.startswith(("flags", "Features"))), [])  # fmt: skip
+    flags = next(
+        (
+            line.partition(":")[2].split()
+            for line in lines
+            if line.startswith(("flags", "Features"))
+        ),
+        [],
+    )
     used = [name for name in CPU_FEATURES if name in flags]
     if used:
         return Check("CPU features", "ok", ", ".join(used), purpose)
-    return Check("CPU features", "missing", "neither AVX2 nor AVX-512 nor ASIMD", purpose,
-                 "a newer processor; for a virtual machine: -cpu host")  # fmt: skip
+    return Check(
+        "CPU features",
+        "missing",
+        "neither AVX2 nor AVX-512 nor ASIMD",
+        purpose,
+        "a newer processor; for a virtual machine: -cpu host",
+    )
 
 
 def _clock(machine: Machine) -> Check:
@@ -55,8 +70,11 @@ def _clock(machine: Machine) -> Check:
     if current in CLOCKS_FAST:
         return Check("clock source", "ok", current, purpose)
     better = next((name for name in CLOCKS_FAST if name in offered), None)
-    mend = (f"echo {better} > /{folder}/current_clocksource" if better else
-            "a machine with an invariant TSC; for a virtual one: a newer hypervisor")  # fmt: skip
+    mend = (
+        f"echo {better} > /{folder}/current_clocksource"
+        if better
+        else "a machine with an invariant TSC; for a virtual one: a newer hypervisor"
+    )
     return Check("clock source", "missing", f"{current or 'unknown'}: slow to read", purpose, mend)
 
 
@@ -66,9 +84,13 @@ def _memory(machine: Machine) -> Check:
     if limit.isdigit():
         total = min(total, int(limit))
     good = total >= MEMORY_BYTES_MIN
-    return Check("memory", "ok" if good else "missing", format_size(total),
-                 "the demo takes up to 4 GiB",
-                 "" if good else "lower --context-tokens or --sessions")  # fmt: skip
+    return Check(
+        "memory",
+        "ok" if good else "missing",
+        format_size(total),
+        "the demo takes up to 4 GiB",
+        "" if good else "lower --context-tokens or --sessions",
+    )
 
 
 def _memlock(machine: Machine) -> Check:
@@ -80,8 +102,13 @@ def _memlock(machine: Machine) -> Check:
     capable = re.search(r"CapEff:\s+([0-9a-f]+)", machine.read("proc/self/status"))
     if not good and capable and int(capable[1], 16) & CAP_IPC_LOCK:
         return Check("locked memory", "ok", f"{found}, lifted by CAP_IPC_LOCK", purpose)
-    return Check("locked memory", "ok" if good else "missing", found, purpose,
-                 "" if good else "ulimit -l unlimited, or LimitMEMLOCK=infinity")  # fmt: skip
+    return Check(
+        "locked memory",
+        "ok" if good else "missing",
+        found,
+        purpose,
+        "" if good else "ulimit -l unlimited, or LimitMEMLOCK=infinity",
+    )
 
 
 def _hugepages(machine: Machine) -> Check:
@@ -99,8 +126,11 @@ def _hugepages(machine: Machine) -> Check:
     wanted = min(HUGE_PAGES_MAX, rows.get("MemAvailable", 0) // 4 // HUGE_PAGE_BYTES)
     able = machine.exists(HUGE_PAGES_PATH.lstrip("/")) and wanted > 0
     repairs = (Repair(HUGE_PAGES_PATH, str(wanted)),) if able else ()
-    mend = (f"sysctl vm.nr_hugepages={wanted}" if able else
-            "a kernel with CONFIG_HUGETLBFS and free memory")  # fmt: skip
+    mend = (
+        f"sysctl vm.nr_hugepages={wanted}"
+        if able
+        else "a kernel with CONFIG_HUGETLBFS and free memory"
+    )
     return Check("huge pages", "missing", found, purpose, mend, repairs)
 
 
@@ -114,9 +144,13 @@ def _io_uring(machine: Machine) -> Check:
     if disabled in ("1", "2"):
         found = f"{found} (kernel.io_uring_disabled is {disabled})"
         return Check("io_uring", state, found, purpose, "sysctl kernel.io_uring_disabled=0")
-    return Check("io_uring", state, found, purpose,
-                 "build with liburing-dev; in a container: a seccomp profile that "
-                 "allows io_uring")  # fmt: skip
+    return Check(
+        "io_uring",
+        state,
+        found,
+        purpose,
+        "build with liburing-dev; in a container: a seccomp profile that allows io_uring",
+    )
 
 
 def _direct(machine: Machine) -> Check:
@@ -136,10 +170,13 @@ def _direct(machine: Machine) -> Check:
 def _disk(machine: Machine) -> Check:
     free = shutil.disk_usage(machine.folder).free
     good = free >= DISK_BYTES_MIN
-    return Check("disk", "ok" if good else "missing", f"{format_size(free)} free in "
-                 f"{machine.folder}", "stores of the demo and the benches",
-                 "" if good else f"free {format_size(DISK_BYTES_MIN)}, or give another "
-                 "--out")  # fmt: skip
+    return Check(
+        "disk",
+        "ok" if good else "missing",
+        f"{format_size(free)} free in {machine.folder}",
+        "stores of the demo and the benches",
+        "" if good else f"free {format_size(DISK_BYTES_MIN)}, or give another --out",
+    )
 
 
 def _iommu(machine: Machine) -> Check:
@@ -148,23 +185,36 @@ def _iommu(machine: Machine) -> Check:
     if units and groups:
         return Check("IOMMU", "ok", f"{', '.join(units)}; {len(groups)} groups", purpose)
     found = f"{', '.join(units)}, without groups" if units else "none"
-    return Check("IOMMU", "missing", found, purpose,
-                 "turn it on in the firmware's setup, and boot with intel_iommu=on "
-                 "(AMD: amd_iommu=on)")  # fmt: skip
+    return Check(
+        "IOMMU",
+        "missing",
+        found,
+        purpose,
+        "turn it on in the firmware's setup, and boot with intel_iommu=on (AMD: amd_iommu=on)",
+    )
 
 
 def _vfio(machine: Machine) -> Check:
     purpose = "storage spdk on a drive of this machine"
     driver = machine.exists("sys/bus/pci/drivers/vfio-pci")
     if driver and machine.exists("dev/vfio/vfio"):
-        bound = [name for name in machine.names("sys/bus/pci/drivers/vfio-pci")
-                 if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", name)]  # fmt: skip
+        bound = [
+            name
+            for name in machine.names("sys/bus/pci/drivers/vfio-pci")
+            if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d", name)
+        ]
         return Check("VFIO", "ok", f"vfio-pci, bound: {', '.join(bound) or 'nothing'}", purpose)
     if machine.loadable("vfio_pci"):
-        return Check("VFIO", "missing", "not loaded", purpose, "modprobe vfio-pci",
-                     (Repair("", "vfio-pci"),))  # fmt: skip
-    return Check("VFIO", "missing", "not in this kernel", purpose,
-                 "a kernel with CONFIG_VFIO_PCI (Debian: linux-image-amd64)")  # fmt: skip
+        return Check(
+            "VFIO", "missing", "not loaded", purpose, "modprobe vfio-pci", (Repair("", "vfio-pci"),)
+        )
+    return Check(
+        "VFIO",
+        "missing",
+        "not in this kernel",
+        purpose,
+        "a kernel with CONFIG_VFIO_PCI (Debian: linux-image-amd64)",
+    )
 
 
 def _opened(folder: Path) -> tuple[State, str]:
@@ -192,5 +242,15 @@ def _meminfo(machine: Machine) -> dict[str, int]:
 
 
 KERNEL: tuple[Callable[[Machine], Check], ...] = (
-    _cores, _cpu, _clock, _memory, _memlock, _hugepages, _disk, _direct, _io_uring, _iommu, _vfio,
-)  # fmt: skip
+    _cores,
+    _cpu,
+    _clock,
+    _memory,
+    _memlock,
+    _hugepages,
+    _disk,
+    _direct,
+    _io_uring,
+    _iommu,
+    _vfio,
+)

@@ -28,8 +28,12 @@ def repair(
     BadInput where there is something to do and we are not root."""
     steps = [step for check in checks for step in check.repairs]
     if steps and os.geteuid() != 0:
-        raise BadInput("needs root", "--fix", "sudo offstage doctor --fix, or do it by hand: "
-                       + "; ".join(str(step) for step in steps))  # fmt: skip
+        raise BadInput(
+            "needs root",
+            "--fix",
+            "sudo offstage doctor --fix, or do it by hand: "
+            + "; ".join(str(step) for step in steps),
+        )
     failed = []
     for step in steps:
         say(str(step))
@@ -50,9 +54,13 @@ def _write(step: Repair, root: Path) -> str:
 def _load(step: Repair, modprobe: tuple[str, ...]) -> str:
     try:
         done = subprocess.run(
-            [*modprobe, step.text], capture_output=True, errors="replace", check=False,
-            timeout=MODPROBE_TIMEOUT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*modprobe, step.text],
+            capture_output=True,
+            errors="replace",
+            check=False,
+            timeout=MODPROBE_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return "" if done.returncode == 0 else (done.stderr.strip() or f"exit {done.returncode}")

@@ -32,8 +32,13 @@ NIXL_DISTRIBUTIONS = ("nixl", "nixl-cu13", "nixl-cu12")
 def _python(machine: Machine) -> Check:
     version = ".".join(str(number) for number in sys.version_info[:3])
     good = sys.version_info >= (3, 11)
-    return Check("python", "ok" if good else "required", version, "everything",
-                 "" if good else "install Python 3.11 or newer")  # fmt: skip
+    return Check(
+        "python",
+        "ok" if good else "required",
+        version,
+        "everything",
+        "" if good else "install Python 3.11 or newer",
+    )
 
 
 def _firmware(machine: Machine) -> Check:
@@ -45,13 +50,19 @@ def _firmware(machine: Machine) -> Check:
 
 
 def _xxhash(machine: Machine) -> Check:
-    return _headers("libxxhash", "block checksums; needed to build the firmware",
-                    "apt-get install libxxhash-dev")  # fmt: skip
+    return _headers(
+        "libxxhash",
+        "block checksums; needed to build the firmware",
+        "apt-get install libxxhash-dev",
+    )
 
 
 def _liburing(machine: Machine) -> Check:
-    return _headers("liburing", "built into the firmware for io_uring",
-                    "apt-get install liburing-dev, then build again")  # fmt: skip
+    return _headers(
+        "liburing",
+        "built into the firmware for io_uring",
+        "apt-get install liburing-dev, then build again",
+    )
 
 
 def _verbs(machine: Machine) -> Check:
@@ -59,11 +70,21 @@ def _verbs(machine: Machine) -> Check:
     version, built = pkg_config("libibverbs"), _extension("_verbs")
     if not built:
         found = "no headers" if version is None else f"{version}, extension _verbs not built"
-        return Check("libibverbs", "missing", found, purpose,
-                     "apt-get install libibverbs-dev, then build again: make dev")  # fmt: skip
+        return Check(
+            "libibverbs",
+            "missing",
+            found,
+            purpose,
+            "apt-get install libibverbs-dev, then build again: make dev",
+        )
     if why := _tried("from offstage.bindings import _verbs")[1]:
-        return Check("libibverbs", "missing", f"extension _verbs does not load: {why}", purpose,
-                     "apt-get install libibverbs1 ibverbs-providers")  # fmt: skip
+        return Check(
+            "libibverbs",
+            "missing",
+            f"extension _verbs does not load: {why}",
+            purpose,
+            "apt-get install libibverbs1 ibverbs-providers",
+        )
     found = ", ".join(word for word in (version, "extension _verbs built") if word)
     return Check("libibverbs", "ok", found, purpose)
 
@@ -75,18 +96,33 @@ def _spdk(machine: Machine) -> Check:
     if _extension("_spdk"):
         release, why = _tried("from offstage.bindings import spdk; print(spdk.release())")
         if why:
-            return Check("SPDK", "missing", f"extension _spdk does not load: {why}", purpose,
-                         "put SPDK's libraries on LD_LIBRARY_PATH, or build again")  # fmt: skip
+            return Check(
+                "SPDK",
+                "missing",
+                f"extension _spdk does not load: {why}",
+                purpose,
+                "put SPDK's libraries on LD_LIBRARY_PATH, or build again",
+            )
         return Check("SPDK", "ok", f"{release}, extension _spdk built", purpose)
     if pkg_config("spdk_nvme") is None:
-        return Check("SPDK", "missing", "not found", purpose,
-                     "build SPDK (spdk.io) and put its pkgconfig on PKG_CONFIG_PATH")  # fmt: skip
+        return Check(
+            "SPDK",
+            "missing",
+            "not found",
+            purpose,
+            "build SPDK (spdk.io) and put its pkgconfig on PKG_CONFIG_PATH",
+        )
     known = _spdk_release(pkg_config("spdk_nvme", "--variable=includedir") or "")
     shown = "unknown release" if known is None else f"{known[0]}.{known[1]:02}"
     if known is not None and not SPDK_FROM <= known <= SPDK_TO:
         return Check("SPDK", "missing", shown, purpose, "install a release from 24.09 to 26.05")
-    return Check("SPDK", "missing", f"{shown}, extension _spdk not built", purpose,
-                 "build again with SPDK's pkgconfig on PKG_CONFIG_PATH: make dev")  # fmt: skip
+    return Check(
+        "SPDK",
+        "missing",
+        f"{shown}, extension _spdk not built",
+        purpose,
+        "build again with SPDK's pkgconfig on PKG_CONFIG_PATH: make dev",
+    )
 
 
 def _spdk_release(include: str) -> tuple[int, int] | None:
@@ -107,10 +143,15 @@ def _nixl(machine: Machine) -> Check:
         return Check("NIXL", "missing", "not installed", purpose, "pip install --no-deps nixl-cu12")
     version = next((found for name in NIXL_DISTRIBUTIONS if (found := _distribution(name))), None)
     if why := _tried("from offstage.bindings import nixl; nixl.load()")[1]:
-        return Check("NIXL", "missing", f"{library} does not load: {why}", purpose,
-                     "let OFFSTAGE_NIXL name a libnixl_capi.so, or unset it"
-                     if "OFFSTAGE_NIXL" in os.environ else
-                     "pip install --force-reinstall --no-deps nixl-cu12")  # fmt: skip
+        return Check(
+            "NIXL",
+            "missing",
+            f"{library} does not load: {why}",
+            purpose,
+            "let OFFSTAGE_NIXL name a libnixl_capi.so, or unset it"
+            if "OFFSTAGE_NIXL" in os.environ
+            else "pip install --force-reinstall --no-deps nixl-cu12",
+        )
     return Check("NIXL", "ok", f"{version or library}, loads", purpose)
 
 
@@ -147,9 +188,13 @@ def _torch(machine: Machine) -> Check:
 
 def _pyverbs(machine: Machine) -> Check:
     found = importlib.util.find_spec("pyverbs") is not None
-    return Check("pyverbs", "ok" if found else "missing", "found" if found else "not installed",
-                 "the independent peer of the verbs fabric's tests",
-                 "" if found else "apt-get install python3-pyverbs rdma-core")  # fmt: skip
+    return Check(
+        "pyverbs",
+        "ok" if found else "missing",
+        "found" if found else "not installed",
+        "the independent peer of the verbs fabric's tests",
+        "" if found else "apt-get install python3-pyverbs rdma-core",
+    )
 
 
 def _fio(machine: Machine) -> Check:
@@ -182,5 +227,15 @@ def _distribution(name: str) -> str | None:
 
 
 SOFTWARE: tuple[Callable[[Machine], Check], ...] = (
-    _python, _firmware, _xxhash, _liburing, _spdk, _verbs, _pyverbs, _nixl, _torch, _fio, _chromium,
-)  # fmt: skip
+    _python,
+    _firmware,
+    _xxhash,
+    _liburing,
+    _spdk,
+    _verbs,
+    _pyverbs,
+    _nixl,
+    _torch,
+    _fio,
+    _chromium,
+)

@@ -27,9 +27,11 @@ RUN_S = 24 * 3600.0
 
 
 def compare(
-    operator: Link, drive: Callable[[Arm], Summary], real: Mapping[str, str],
+    operator: Link,
+    drive: Callable[[Arm], Summary],
+    real: Mapping[str, str],
     arms: Sequence[Arm] = COMPARED,
-) -> Summary:  # fmt: skip
+) -> Summary:
     """Every arm in turn; the first, without prefetch, is what the others are held against.
 
     RunFailed, BadInput: what `drive` raises, or the daemon went away. The daemon's own policy is
@@ -69,9 +71,13 @@ def driven(words: Sequence[str], summary: Path, failed: str) -> None:
     summary.unlink(missing_ok=True)
     try:
         done = subprocess.run(
-            words, capture_output=True, errors="replace", check=False, timeout=RUN_S,
+            words,
+            capture_output=True,
+            errors="replace",
+            check=False,
+            timeout=RUN_S,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise RunFailed("the host did not end", failed, "see the daemon's log") from None
     if done.returncode != 0 and not (done.returncode == 1 and summary.exists()):

@@ -49,9 +49,11 @@ class Baselines:
         grown = sum(1 + one.decode_steps // tokens for one in plan.sessions)
         runs = storages * len(options.baselines)
         self.store = LocalStore(
-            path, options.geometry.layer_count, options.geometry.block_bytes(0),
+            path,
+            options.geometry.layer_count,
+            options.geometry.block_bytes(0),
             len(chunks) + grown * runs,
-        )  # fmt: skip
+        )
 
     def fill(self, keys: Mapping[str, Any], progress: Progress) -> None:
         """Write every session's full chunks. `keys` are the daemon's `[storage]`."""
@@ -80,8 +82,15 @@ class Baselines:
         drive, notes = self._drive(keys, provenance, slots + WRITE_ROWS)
         tier = LocalTier(self.store, drive, keep=kind == "g2")
         try:
-            record = decode(self._options, self._workload, contexts, tier, tier,
-                            f"{provenance}-{kind}", progress)  # fmt: skip
+            record = decode(
+                self._options,
+                self._workload,
+                contexts,
+                tier,
+                tier,
+                f"{provenance}-{kind}",
+                progress,
+            )
         finally:
             counted = drive.stats()
             tier.close()
@@ -109,10 +118,12 @@ class Baselines:
     def _config(self, keys: Mapping[str, Any]) -> StorageConfig:
         """The daemon's `[storage]` keys, as the daemon opens them, on the baselines' own file."""
         config = StorageConfig(
-            path=str(self.store.path), size_bytes=self.store.size_bytes, lba_size_bytes=4096,
+            path=str(self.store.path),
+            size_bytes=self.store.size_bytes,
+            lba_size_bytes=4096,
             queue_depth_max=READ_ROWS,
             **{name: value for name, value in keys.items() if name != "nvme"},
-        )  # fmt: skip
+        )
         return replace(config, nvme=preset(keys["nvme"]).params) if "nvme" in keys else config
 
 

@@ -36,23 +36,46 @@ REPORT = "(report it with the seed and its files)"
 
 CHECKS = (
     Check("blocks_corrupt", HOSTS, _some, f"{{:,}} blocks were not what prefill wrote {REPORT}"),
-    Check("bit_equal", ("host run --model",), lambda value: value is False, "every block was "
-          f"selected, and the logits are not bit for bit the model's own {REPORT}"),
-    Check("ends_differ", HOSTS, _some,
-          f"host and DPU disagree on how demands ended, at least {{:,}} of them {REPORT}"),
-    Check("pace_overruns", ("host run", "host run --model", "pod run", "testbed run"),
-          lambda value: value > OVERRUNS_MAX,
-          "{:.1%} of all requests ended later than the modelled device would have ended them "
-          "(take a larger --dilation, or a machine with less else to do)"),
-    Check("records_lost", RECORDERS, _some,
-          "{:,} ledger records were lost (raise limits.records)"),
-    Check("log_bytes_lost", RECORDERS, _some, "{:,} bytes of the decision log were lost, and the "
-          "rest cannot be replayed (raise limits.log)"),
-    Check("write_errors", ("dpu serve --record",), _some,
-          "the recording ends where the disk refused it"),
-    Check("log_diverged_at", ("demo",), lambda value: value >= 0,
-          f"the replay of the decision log differs from byte {{:,}} on {REPORT}"),
-)  # fmt: skip
+    Check(
+        "bit_equal",
+        ("host run --model",),
+        lambda value: value is False,
+        f"every block was selected, and the logits are not bit for bit the model's own {REPORT}",
+    ),
+    Check(
+        "ends_differ",
+        HOSTS,
+        _some,
+        f"host and DPU disagree on how demands ended, at least {{:,}} of them {REPORT}",
+    ),
+    Check(
+        "pace_overruns",
+        ("host run", "host run --model", "pod run", "testbed run"),
+        lambda value: value > OVERRUNS_MAX,
+        "{:.1%} of all requests ended later than the modelled device would have ended them "
+        "(take a larger --dilation, or a machine with less else to do)",
+    ),
+    Check("records_lost", RECORDERS, _some, "{:,} ledger records were lost (raise limits.records)"),
+    Check(
+        "log_bytes_lost",
+        RECORDERS,
+        _some,
+        "{:,} bytes of the decision log were lost, and the "
+        "rest cannot be replayed (raise limits.log)",
+    ),
+    Check(
+        "write_errors",
+        ("dpu serve --record",),
+        _some,
+        "the recording ends where the disk refused it",
+    ),
+    Check(
+        "log_diverged_at",
+        ("demo",),
+        lambda value: value >= 0,
+        f"the replay of the decision log differs from byte {{:,}} on {REPORT}",
+    ),
+)
 
 
 def found(result: Any, name: str = "") -> list[str]:

@@ -122,10 +122,11 @@ def hit_versus_traffic(
     with and without sharing. Traffic is in multiples of no prefetch at the demo's buffer."""
     none, *others = options.arms
     points = [
-        _Point("no prefetch, larger buffer", f"{share:g}x", none,
-               round(options.slot_count * share), 0)
+        _Point(
+            "no prefetch, larger buffer", f"{share:g}x", none, round(options.slot_count * share), 0
+        )
         for share in LARGER_BUFFERS
-    ]  # fmt: skip
+    ]
     points += [
         _Point(f"{arm.name}, higher degree", f"{degree}", arm, options.slot_count, degree)
         for arm in others

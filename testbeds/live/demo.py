@@ -71,28 +71,50 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
             _warm_page_cache(bed.store)
         done = [
             _measure(
-                options, workload, contexts, prefilled, storage, arm, bed, progress, trace,
+                options,
+                workload,
+                contexts,
+                prefilled,
+                storage,
+                arm,
+                bed,
+                progress,
+                trace,
                 observe=trace if not runs and number == 0 else None,
             )
             for number, arm in enumerate(options.arms)
-        ]  # fmt: skip
+        ]
         runs += [against_baseline(one, done[0]) for one in done]
         if options.ahead:
-            early = _measure(options, workload, contexts, prefilled, storage, options.arms[-1], bed,
-                             progress, trace, ahead=True)  # fmt: skip
+            early = _measure(
+                options,
+                workload,
+                contexts,
+                prefilled,
+                storage,
+                options.arms[-1],
+                bed,
+                progress,
+                trace,
+                ahead=True,
+            )
             ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
         beside += [
-            baselines.measure(kind, contexts, storage.keys, (storage.name, storage.provenance),
-                              done[0], progress)
+            baselines.measure(
+                kind, contexts, storage.keys, (storage.name, storage.provenance), done[0], progress
+            )
             for kind in options.baselines
-        ]  # fmt: skip
+        ]
     summary = Summary(
         runs=runs,
         workload=_describe(options, workload),
-        machine={**machine(), "memory_peak_bytes": memory_peak_bytes(),
-                 "wall_s": time.monotonic() - begun},
+        machine={
+            **machine(),
+            "memory_peak_bytes": memory_peak_bytes(),
+            "wall_s": time.monotonic() - begun,
+        },
         seed=options.seed,
         sentence="",
         curve=hit_versus_traffic(options, trace, contexts, progress),
@@ -101,9 +123,10 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
         version=offstage.__version__,
         ahead=ahead,
         baselines=beside,
-        notes=workload.noted(options.slot_count, options.geometry.layer_count,
-                             options.pool_layer_blocks),
-    )  # fmt: skip
+        notes=workload.noted(
+            options.slot_count, options.geometry.layer_count, options.pool_layer_blocks
+        ),
+    )
     if not options.keep_store:
         shutil.rmtree(bed.work, ignore_errors=True)
     return summary
@@ -243,9 +266,15 @@ def _storages(options: DemoOptions, measured: Storage) -> list[Storage]:
     emulated = Storage(
         f"emulated {options.nvme}",
         "emulated",
-        {"backend": "emulated", "inner": "posix", "direct": False, "nvme": options.nvme,
-         "busy_spin": True, "seed": options.seed},
-    )  # fmt: skip
+        {
+            "backend": "emulated",
+            "inner": "posix",
+            "direct": False,
+            "nvme": options.nvme,
+            "busy_spin": True,
+            "seed": options.seed,
+        },
+    )
     return [one for one in (measured, emulated) if one.provenance in options.storages]
 
 

@@ -19,9 +19,20 @@ from offstage.host.record import AgentRecord
 from offstage.host.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult
 
-__all__ = ["RunLabel", "accuracy", "against_baseline", "against_lru", "emulation_notes",
-           "ends_differ", "hit_rate_of", "ledger_since", "on_time", "prefetched_blocks",
-           "run_result", "timeline_of"]  # fmt: skip
+__all__ = [
+    "RunLabel",
+    "accuracy",
+    "against_baseline",
+    "against_lru",
+    "emulation_notes",
+    "ends_differ",
+    "hit_rate_of",
+    "ledger_since",
+    "on_time",
+    "prefetched_blocks",
+    "run_result",
+    "timeline_of",
+]
 
 PREFETCH_CAUSES = CAUSES[CAUSES.index("window") :]
 QUANTILES_MAX = 1_000
@@ -126,9 +137,11 @@ def timeline_of(timeline: Timeline) -> dict[str, Any]:
     return {
         "tick": number,
         "source": timeline.source,
-        "spans": [[lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3]
-                  for begin, end, lane, layer in shown],
-    }  # fmt: skip
+        "spans": [
+            [lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3]
+            for begin, end, lane, layer in shown
+        ],
+    }
 
 
 def hit_rate_of(ledger: Mapping[str, Any]) -> float:
@@ -205,12 +218,14 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
     if late < EMULATION_LATE_NOTED:
         return []
     mean_us = _share(counters["emulation_late_ns_sum"], total) / 1e3
-    return [Note(
-        "emulation-late",
-        "many emulated I/Os ended clearly later than the drive's model says: this machine could "
-        "not keep up with it",
-        figures=f"{late:.0%} of {total:,}, {mean_us:.0f} us late on average over all",
-    )]  # fmt: skip
+    return [
+        Note(
+            "emulation-late",
+            "many emulated I/Os ended clearly later than the drive's model says: this machine "
+            "could not keep up with it",
+            figures=f"{late:.0%} of {total:,}, {mean_us:.0f} us late on average over all",
+        )
+    ]
 
 
 def ends_differ(ledger: Sequence[int], told: NDArray[np.int64], untold: int) -> int:

@@ -38,8 +38,16 @@ from offstage.testbeds.live.workload import Prefilled, Workload, decode, describ
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
-__all__ = ["AGAINST", "check_alone", "check_fit", "machine_notes", "overruns", "run", "serve_with",
-           "store_bytes"]  # fmt: skip
+__all__ = [
+    "AGAINST",
+    "check_alone",
+    "check_fit",
+    "machine_notes",
+    "overruns",
+    "run",
+    "serve_with",
+    "store_bytes",
+]
 
 EMULATED = "emulated"
 AGAINST = "against-lru"
@@ -74,16 +82,19 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
         policy, status = control.policy(), control.status()
         prefetchers = tuple(str(name) for name in policy["prefetchers"])
         label = RunLabel(
-            "+".join(prefetchers) or "none", _shown(control.storage, status),
-            _provenance(control.storage), prefetchers,
-        )  # fmt: skip
+            "+".join(prefetchers) or "none",
+            _shown(control.storage, status),
+            _provenance(control.storage),
+            prefetchers,
+        )
         notes = [*machine_notes(status), *warm_start(before), _baseline(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
         result.pace_overruns = overruns(str(status["model"]), counters)
         result.stages = stages(link, fabric)
         ended = wear(link)
-        result.wear = run_wear(on_time(result), written(empty, begun_wear),
-                               written(begun_wear, ended), ended)  # fmt: skip
+        result.wear = run_wear(
+            on_time(result), written(empty, begun_wear), written(begun_wear, ended), ended
+        )
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)
         about = _describe(options, workload, link, control, policy, filled)
@@ -97,14 +108,18 @@ def _tier(
     if options.granules == 1:
         return control, fabric, options
     if not isinstance(fabric, Driver):
-        raise BadInput("this fabric reads whole blocks", "granule_tokens",
-                       "attach over shm, verbs or nixl")  # fmt: skip
+        raise BadInput(
+            "this fabric reads whole blocks", "granule_tokens", "attach over shm, verbs or nixl"
+        )
     own = options.in_granules()
     sessions = GranularSessions(control, options.granules, own.geometry.layer_count)
     sizes = {own.geometry.block_bytes(layer) for layer in range(own.geometry.layer_count)}
     if len(sizes) > 1:
-        raise BadInput("layers whose blocks differ in size", f"geometry {own.geometry.name!r}",
-                       "leave out --granule-tokens")  # fmt: skip
+        raise BadInput(
+            "layers whose blocks differ in size",
+            f"geometry {own.geometry.name!r}",
+            "leave out --granule-tokens",
+        )
     return sessions, GranularFabric(fabric, sessions, sizes.pop()), own
 
 
@@ -137,7 +152,8 @@ def check_fit(geometry: KvGeometry, control: Control) -> None:
     raise BadInput(
         f"the geometry {geometry.name!r} has {_shape_text(own)}, the daemon {_shape_text(daemon)}",
         control.endpoint,
-        f"give --geometry {fitting[0]}" if fitting
+        f"give --geometry {fitting[0]}"
+        if fitting
         else serve_with(*own, math.gcd(own[1], theirs.lba_size_bytes)),
     )
 
@@ -146,9 +162,11 @@ def serve_with(layer_count: int, payload_bytes: int, block_tokens: int, lba_byte
     """The mend where a daemon has other blocks: what takes these, with as many tokens more as make
     the payload whole logical blocks, in a store of its own, since stores keep their size."""
     times = lba_bytes // math.gcd(payload_bytes, lba_bytes)
-    return (f"serve with --set arena.layers={layer_count} --set arena.payload="
-            f"{payload_bytes * times} --set arena.block_tokens={block_tokens * times} "
-            "--set storage.path=NEW_FILE")  # fmt: skip
+    return (
+        f"serve with --set arena.layers={layer_count} --set arena.payload="
+        f"{payload_bytes * times} --set arena.block_tokens={block_tokens * times} "
+        "--set storage.path=NEW_FILE"
+    )
 
 
 def _shape(geometry: KvGeometry) -> tuple[int, int, int]:
@@ -166,16 +184,20 @@ def _check_limits(options: DriveOptions, workload: Workload, control: Control) -
     limits, sessions = control.limits, workload.plan.sessions
     at_once = min(len(sessions), workload.plan.sessions_max)
     if at_once > limits.session_max:
-        raise BadInput(f"{at_once} sessions at once, and the daemon takes {limits.session_max}",
-                       control.endpoint, "lower --sessions, or raise [limits] sessions of the "
-                       "daemon")  # fmt: skip
+        raise BadInput(
+            f"{at_once} sessions at once, and the daemon takes {limits.session_max}",
+            control.endpoint,
+            "lower --sessions, or raise [limits] sessions of the daemon",
+        )
     tokens = options.geometry.block_tokens
     blocks = max(-(-(one.context_tokens + one.decode_steps) // tokens) for one in sessions)
     if blocks > limits.session_chunk_max:
-        raise BadInput(f"contexts grow to {blocks * tokens:,} tokens, and the daemon takes "
-                       f"{limits.session_chunk_max * tokens:,}", control.endpoint,
-                       "lower --context-tokens, or raise [limits] context_tokens of the "
-                       "daemon")  # fmt: skip
+        raise BadInput(
+            f"contexts grow to {blocks * tokens:,} tokens, and the daemon takes "
+            f"{limits.session_chunk_max * tokens:,}",
+            control.endpoint,
+            "lower --context-tokens, or raise [limits] context_tokens of the daemon",
+        )
 
 
 def machine_notes(status: Mapping[str, Any]) -> list[Note]:
@@ -187,8 +209,10 @@ def _baseline(ledger: Mapping[str, Any]) -> Note:
     """What coverage and traffic are held against."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
     if ledger["shadow_misses"] == 0:
-        return Note("lru-missed-nothing", f"{beside} missed nothing: coverage and traffic are "
-                    "shown as 0 and mean nothing")  # fmt: skip
+        return Note(
+            "lru-missed-nothing",
+            f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing",
+        )
     return Note(AGAINST, f"coverage and traffic are against {beside}, not against a run of its own")
 
 
@@ -236,9 +260,12 @@ def _describe(
 
 
 def _summary(
-    options: DriveOptions, result: RunResult, workload: Workload, about: dict[str, Any],
+    options: DriveOptions,
+    result: RunResult,
+    workload: Workload,
+    about: dict[str, Any],
     wall_s: float,
-) -> Summary:  # fmt: skip
+) -> Summary:
     return Summary(
         runs=[result],
         workload=about,
@@ -253,6 +280,7 @@ def _summary(
         definitions={},
         command=options.command,
         version=offstage.__version__,
-        notes=workload.noted(about["slot_count"], options.geometry.layer_count,
-                             options.pool_layer_blocks),
+        notes=workload.noted(
+            about["slot_count"], options.geometry.layer_count, options.pool_layer_blocks
+        ),
     )

@@ -230,8 +230,11 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
         if self.buffer_ratio < 1.0:
             raise BadInput("a buffer smaller than one selection", self.where, "raise the ratio")
         if unknown := set(self.baselines) - set(KINDS):
-            raise BadInput(f"no baseline is called {', '.join(sorted(unknown))}", self.where,
-                           f"choose {' or '.join(KINDS)}")  # fmt: skip
+            raise BadInput(
+                f"no baseline is called {', '.join(sorted(unknown))}",
+                self.where,
+                f"choose {' or '.join(KINDS)}",
+            )
         known = {"measured", "emulated"}
         if not self.storages or set(self.storages) - known:
             raise BadInput(

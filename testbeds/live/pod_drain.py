@@ -80,4 +80,3 @@ def push(
         moves.close()
         fabric.close()
     return done
-

@@ -125,9 +125,14 @@ class PodResult(msgspec.Struct, kw_only=True):
 
 
 def run(
-    options: DriveOptions, found: PodMap, link: Link, runtime_dir: Path | None, deadline_ns: int,
-    progress: Progress, membership: Membership | None = None,
-) -> PodResult:  # fmt: skip
+    options: DriveOptions,
+    found: PodMap,
+    link: Link,
+    runtime_dir: Path | None,
+    deadline_ns: int,
+    progress: Progress,
+    membership: Membership | None = None,
+) -> PodResult:
     """Prefill what the pod lacks, decode, and take the figures. `link` says as whom and over which
     fabric; its endpoint is each member's own. `membership`: where the map is followed while it
     runs; it is closed at the end.
@@ -164,8 +169,12 @@ def run(
             follow = Follower(membership, login, fabric, sessions)
             stack.callback(_leave_new, sessions, list(members))
             stack.callback(follow.close)
-        upkeep = Upkeep(sessions, fabric, options.geometry.layer_count,
-                        follow.take if follow is not None else lambda: None)  # fmt: skip
+        upkeep = Upkeep(
+            sessions,
+            fabric,
+            options.geometry.layer_count,
+            follow.take if follow is not None else lambda: None,
+        )
         filled = prefill(options, workload, sessions, fabric, progress)
         before |= _ledgers(sessions.members)
         counted = _modelled(sessions.members, link, runtime_dir)
@@ -176,11 +185,14 @@ def run(
         record = decode(options, workload, filled.contexts, sessions, fabric, RUN_NAME, progress)
         upkeep.close()
         ledgers = {one.member.name: _ledger(one, before) for one in sessions.members}
-        results = {one.member.name: _member(one, ledgers[one.member.name])
-                   for one in sessions.members}  # fmt: skip
-        paces = [overruns(model, counters_since(counted[name][1], after))
-                 for name, (model, after) in
-                 _modelled(sessions.members, link, runtime_dir).items() if name in counted]
+        results = {
+            one.member.name: _member(one, ledgers[one.member.name]) for one in sessions.members
+        }
+        paces = [
+            overruns(model, counters_since(counted[name][1], after))
+            for name, (model, after) in _modelled(sessions.members, link, runtime_dir).items()
+            if name in counted
+        ]
         fabric.close()
     known = [one for one in ledgers.values() if one is not None]
     result = _result(sessions, results, record, upkeep.total(), known)
@@ -196,8 +208,14 @@ def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Jo
     own = replace(_at(member, link, runtime_dir), life=(member.incarnation, epoch))
     control = own.control()
     try:
-        return Joined(member, control, open_fabric(control, own.fabric, own.rdma),
-                      lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch)  # fmt: skip
+        return Joined(
+            member,
+            control,
+            open_fabric(control, own.fabric, own.rdma),
+            lease_ns=control.lease_ns,
+            tenant=link.tenant,
+            epoch=epoch,
+        )
     except BaseException:
         control.close()
         raise
@@ -232,8 +250,9 @@ def joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list
             stack.callback(one.fabric.close)
             members.append(one)
         if not members:
-            none = BadInput("the pod has no member", "pod map",
-                            "offstage pod add MAP NAME ENDPOINT")  # fmt: skip
+            none = BadInput(
+                "the pod has no member", "pod map", "offstage pod add MAP NAME ENDPOINT"
+            )
             raise refused[0] if refused else none
         yield members
 
@@ -251,15 +270,17 @@ def _check_limits(
         if not 1 <= grid.most <= limits.session_chunk_max:
             raise BadInput(
                 f"a segment has {grid.most} blocks of {tokens} tokens, and {one.member.name} takes "
-                f"1 to {limits.session_chunk_max}", "pod map",
+                f"1 to {limits.session_chunk_max}",
+                "pod map",
                 "change segment_tokens of the map, or [limits] context_tokens of the daemon",
-            )  # fmt: skip
+            )
         if needed > limits.session_max:
             raise BadInput(
                 f"{needed} segments at once may be at {one.member.name}, which takes "
-                f"{limits.session_max}", one.control.endpoint,
+                f"{limits.session_max}",
+                one.control.endpoint,
                 "raise [limits] sessions of the daemon, or segment_tokens of the map",
-            )  # fmt: skip
+            )
 
 
 def _ledgers(members: list[Joined]) -> dict[str, Any]:
@@ -306,11 +327,17 @@ def _member(one: Joined, ledger: dict[str, Any] | None) -> MemberResult:
     ends = one.ends - one.moved_ends
     demands = int(ends.sum())
     return MemberResult(
-        weight=one.member.weight, state=state, demands=demands, bytes_read=bytes_read,
-        hit_rate=_share(int(ends[:HIT_ENDS].sum()), demands), fetch_ms_max=one.fetch_ns / 1e6,
-        prefetched_blocks=prefetched, shared_chunks=shared,
-        moved_blocks=int(one.moved_ends.sum()), ends_differ=differ,
-    )  # fmt: skip
+        weight=one.member.weight,
+        state=state,
+        demands=demands,
+        bytes_read=bytes_read,
+        hit_rate=_share(int(ends[:HIT_ENDS].sum()), demands),
+        fetch_ms_max=one.fetch_ns / 1e6,
+        prefetched_blocks=prefetched,
+        shared_chunks=shared,
+        moved_blocks=int(one.moved_ends.sum()),
+        ends_differ=differ,
+    )
 
 
 def _bytes_read(ledger: dict[str, Any]) -> int:
@@ -318,44 +345,65 @@ def _bytes_read(ledger: dict[str, Any]) -> int:
 
 
 def _result(
-    sessions: PodSessions, results: dict[str, MemberResult], record: AgentRecord, done: Counts,
+    sessions: PodSessions,
+    results: dict[str, MemberResult],
+    record: AgentRecord,
+    done: Counts,
     ledgers: list[dict[str, Any]],
-) -> PodResult:  # fmt: skip
+) -> PodResult:
     found = sessions.map
     assert found is not None
     ends = record.ends()
     demands = sum(token.demands for token in record.tokens)
-    loads = {one.member.name: results[one.member.name].demands for one in sessions.members
-             if one.member.state == "up"}  # fmt: skip
+    loads = {
+        one.member.name: results[one.member.name].demands
+        for one in sessions.members
+        if one.member.state == "up"
+    }
     stall_ms = record.stall_ms()
     hits, late = int(ends[:HIT_ENDS].sum()), int(ends[HIT_ENDS])
-    fates = sum((np.array(one["fates"], np.int64) for one in ledgers),
-                np.zeros((len(CAUSES), len(FATES)), np.int64))  # fmt: skip
+    fates = sum(
+        (np.array(one["fates"], np.int64) for one in ledgers),
+        np.zeros((len(CAUSES), len(FATES)), np.int64),
+    )
     return PodResult(
-        epoch=found.epoch, segment_tokens=found.segment_tokens, members=results, demands=demands,
-        hit_rate=_share(hits, demands), late_rate=_share(late, demands),
+        epoch=found.epoch,
+        segment_tokens=found.segment_tokens,
+        members=results,
+        demands=demands,
+        hit_rate=_share(hits, demands),
+        late_rate=_share(late, demands),
         miss_rate=_share(int(ends[HIT_ENDS + 1 :].sum()), demands),
         lost_rate=_share(demands - int(ends.sum()), demands),
         load_cv=load_cv(found, loads),
-        segments_rehomed=done.rehomed, stale_lookups=done.stale_lookups,
-        segments_filled=done.filled_segments, bytes_filled=done.filled_bytes,
-        filled_share=done.asked_moved_share, least_share=done.least_share,
-        copies_made=done.copied_segments, copies_dropped=done.dropped_copies,
-        copies_held=done.copies_held, bytes_copied=done.copied_bytes,
+        segments_rehomed=done.rehomed,
+        stale_lookups=done.stale_lookups,
+        segments_filled=done.filled_segments,
+        bytes_filled=done.filled_bytes,
+        filled_share=done.asked_moved_share,
+        least_share=done.least_share,
+        copies_made=done.copied_segments,
+        copies_dropped=done.dropped_copies,
+        copies_held=done.copies_held,
+        bytes_copied=done.copied_bytes,
         prefetch_accuracy=accuracy(fates_by_cause(fates)),
         prefetched_blocks=sum(map(prefetched_blocks, ledgers)),
         shared_chunks=sum(int(one["shared_chunks"]) for one in ledgers),
         bytes_read=sum(map(_bytes_read, ledgers)),
         blocks_verified=record.blocks_verified,
-        blocks_corrupt=record.blocks_corrupt, blocks_recomputed=record.blocks_recomputed,
-        ends_differ=sum(one.ends_differ for one in results.values()), pace_overruns=-1.0,
+        blocks_corrupt=record.blocks_corrupt,
+        blocks_recomputed=record.blocks_recomputed,
+        ends_differ=sum(one.ends_differ for one in results.values()),
+        pace_overruns=-1.0,
         attention_checked=record.attention_checked,
         attention_error_max=record.attention_error_max,
         stall_ms_p50=float(np.quantile(stall_ms, 0.5)),
         stall_ms_p99=float(np.quantile(stall_ms, 0.99)),
         token_ms_max=float(record.token_ms().max()),
-        tokens=len(record.tokens), passed_over=record.passed_over, wall_s=record.wall_s,
-    )  # fmt: skip
+        tokens=len(record.tokens),
+        passed_over=record.passed_over,
+        wall_s=record.wall_s,
+    )
 
 
 def _share(part: int, whole: int) -> float:

@@ -26,14 +26,22 @@ def member_report(status: Mapping[str, Any], ledger: Mapping[str, Any]) -> dict[
         "shared_chunks": int(ledger["shared_chunks"]),
         "bytes_read": int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
         "fates": np.array(ledger["fates"], np.int64),
-    }  # fmt: skip
+    }
 
 
 def pod_report(found: PodMap, seen: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Of all that answered; `load_cv` is over those that take new segments."""
-    total = {name: sum(one[name] for one in seen.values()) for name in (
-        *SUMMED, "load_per_s", "demands", "prefetched_blocks", "shared_chunks", "bytes_read"
-    )}  # fmt: skip
+    total = {
+        name: sum(one[name] for one in seen.values())
+        for name in (
+            *SUMMED,
+            "load_per_s",
+            "demands",
+            "prefetched_blocks",
+            "shared_chunks",
+            "bytes_read",
+        )
+    }
     hits = sum(one["hits"] for one in seen.values())
     loads = {one.name: seen[one.name]["load_per_s"] for one in found.homes if one.name in seen}
     fates = sum((one["fates"] for one in seen.values()), np.zeros((len(CAUSES), len(FATES)), int))
@@ -53,5 +61,7 @@ def load_cv(found: PodMap, loads: Mapping[str, float]) -> float:
 
 def fates_by_cause(fates: Any) -> dict[str, dict[str, int]]:
     """A ledger's fates, `[causes, fates]`, by name."""
-    return {cause: dict(zip(FATES, row.tolist(), strict=True))
-            for cause, row in zip(CAUSES, fates, strict=True)}  # fmt: skip
+    return {
+        cause: dict(zip(FATES, row.tolist(), strict=True))
+        for cause, row in zip(CAUSES, fates, strict=True)
+    }

@@ -9,32 +9,42 @@ from typing import Any
 
 from offstage.bindings.notes import Note
 
-__all__ = ["all_staged", "pool_holds_all", "selected_alike", "text_unread", "told_in_vain",
-           "warm_start"]  # fmt: skip
+__all__ = [
+    "all_staged",
+    "pool_holds_all",
+    "selected_alike",
+    "text_unread",
+    "told_in_vain",
+    "warm_start",
+]
 
 
 def all_staged(blocks: int, slots: int) -> list[Note]:
     """Where the arena, of so many slots, has room for every block of the run, layers counted."""
     if blocks > slots:
         return []
-    return [Note(
-        "all-staged",
-        f"the arena has room for all {blocks:,} blocks of the workload ({slots:,} slots): hits "
-        "say nothing of a policy",
-        "give more or longer contexts, or a smaller arena",
-    )]  # fmt: skip
+    return [
+        Note(
+            "all-staged",
+            f"the arena has room for all {blocks:,} blocks of the workload ({slots:,} slots): hits "
+            "say nothing of a policy",
+            "give more or longer contexts, or a smaller arena",
+        )
+    ]
 
 
 def pool_holds_all(blocks: int, pool_blocks: int, what: str) -> list[Note]:
     """Where the HBM pool has room for every block of `what`: the tier is asked for each once."""
     if blocks > pool_blocks:
         return []
-    return [Note(
-        "pool-holds-all",
-        f"the HBM pool has room for all {blocks:,} blocks of {what}: the tier is asked for each "
-        "once, and hits say nothing of a policy",
-        "give a longer context, or a smaller pool",
-    )]  # fmt: skip
+    return [
+        Note(
+            "pool-holds-all",
+            f"the HBM pool has room for all {blocks:,} blocks of {what}: the tier is asked for "
+            "each once, and hits say nothing of a policy",
+            "give a longer context, or a smaller pool",
+        )
+    ]
 
 
 def warm_start(ledger: Mapping[str, Any]) -> list[Note]:
@@ -42,27 +52,40 @@ def warm_start(ledger: Mapping[str, Any]) -> list[Note]:
     staged = int(ledger["resident_slots"])
     if staged == 0:
         return []
-    return [Note("warm-start", f"{staged:,} blocks of the tenant were staged when decoding began",
-                 "for a cold start, `offstage dpu reset` before the run")]  # fmt: skip
+    return [
+        Note(
+            "warm-start",
+            f"{staged:,} blocks of the tenant were staged when decoding began",
+            "for a cold start, `offstage dpu reset` before the run",
+        )
+    ]
 
 
 def selected_alike(asked: Sequence[int], selected: Sequence[int]) -> list[Note]:
     """Where several selections of one model are the same, since each is all that there is."""
     twice = [count for count in dict.fromkeys(selected) if selected.count(count) > 1]
     return [
-        Note("selected-alike", f"--select-blocks asks for {len(asked)} selections, and "
-             f"{selected.count(count)} of them are all {count:,} blocks that there are",
-             "leave out those beyond")
+        Note(
+            "selected-alike",
+            f"--select-blocks asks for {len(asked)} selections, and "
+            f"{selected.count(count)} of them are all {count:,} blocks that there are",
+            "leave out those beyond",
+        )
         for count in twice
-    ]  # fmt: skip
+    ]
 
 
 def text_unread(name: str, tokens: int, read: int, block_tokens: int) -> list[Note]:
     """Where a block or more at the end of a text is not read."""
     if tokens - read < block_tokens:
         return []
-    return [Note("text-unread", f"{tokens - read:,} of the {tokens:,} tokens of {name}, at its "
-                 "end, are not read and have no effect")]  # fmt: skip
+    return [
+        Note(
+            "text-unread",
+            f"{tokens - read:,} of the {tokens:,} tokens of {name}, at its "
+            "end, are not read and have no effect",
+        )
+    ]
 
 
 def told_in_vain(guesses: int, fates: Mapping[str, int]) -> list[Note]:
@@ -70,5 +93,11 @@ def told_in_vain(guesses: int, fates: Mapping[str, int]) -> list[Note]:
     were queued, by name."""
     if guesses == 0 or any(count for fate, count in fates.items() if fate != "dropped"):
         return []
-    return [Note("hints-unused", "--ahead hint had no effect: of the blocks foretold the tier read "
-                 "none before they were demanded", figures=f"{guesses:,} foretold")]  # fmt: skip
+    return [
+        Note(
+            "hints-unused",
+            "--ahead hint had no effect: of the blocks foretold the tier read "
+            "none before they were demanded",
+            figures=f"{guesses:,} foretold",
+        )
+    ]

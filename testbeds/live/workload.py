@@ -61,11 +61,17 @@ class Workload:
         many blocks of each layer and session in the HBM pool."""
         chunks = self.plan.stored_bytes // self.plan.shape.chunk_bytes
         blocks = -(-chunks // self.granules) * layers
-        longest = max(-(-(one.context_tokens + one.decode_steps) // one.block_tokens)
-                      for one in self.plan.sessions)  # fmt: skip
-        return [*self.notes, *all_staged(blocks, slots),
-                *pool_holds_all(-(-longest // self.granules), pool_layer_blocks,
-                                "a layer of the longest session")]  # fmt: skip
+        longest = max(
+            -(-(one.context_tokens + one.decode_steps) // one.block_tokens)
+            for one in self.plan.sessions
+        )
+        return [
+            *self.notes,
+            *all_staged(blocks, slots),
+            *pool_holds_all(
+                -(-longest // self.granules), pool_layer_blocks, "a layer of the longest session"
+            ),
+        ]
 
     def jobs(
         self,
@@ -121,12 +127,17 @@ def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workl
         trace = open_trace(options.trace, time_unit=options.time_unit)
         requests = list(requests_in_blocks(trace))
         plan = from_trace(requests, chosen, shape, options.seed, options.trace.name)
-        notes = (*trace.notes, *unused(
-            trace, [one.context_tokens for one in plan.sessions],
-            [one.decode_steps for one in plan.sessions],
-            context_tokens_max=plan.context_tokens_max, steps_max=options.steps,
-            lengths_of_outputs=False,
-        ))  # fmt: skip
+        notes = (
+            *trace.notes,
+            *unused(
+                trace,
+                [one.context_tokens for one in plan.sessions],
+                [one.decode_steps for one in plan.sessions],
+                context_tokens_max=plan.context_tokens_max,
+                steps_max=options.steps,
+                lengths_of_outputs=False,
+            ),
+        )
     processes = layer_processes(PROFILE, geometry.layer_count, geometry.block_tokens)
     synthetic_kv = SyntheticKv(options.seed, geometry, [one.params for one in processes])
     return Workload(plan, synthetic_kv, [one.name for one in processes], notes=notes)
@@ -253,12 +264,23 @@ def decode(
         options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
     )
     landing_rows = options.select_blocks * workload.plan.sessions_max
-    pool = HbmPool(options.geometry, options.pool_blocks, options.arrays(), landing_rows,
-                   options.pool_layer_blocks)  # fmt: skip
+    pool = HbmPool(
+        options.geometry,
+        options.pool_blocks,
+        options.arrays(),
+        landing_rows,
+        options.pool_layer_blocks,
+    )
     decoder = Decoder(fabric, pool, workload.synthetic_kv, rule, options.kernel, observe=observe)
-    agent = Agent(control, decoder, options.time_per_token_s,
-                  options.active or workload.plan.sessions_max, ahead, lead_s,
-                  Rule(kind=options.schedule))  # fmt: skip
+    agent = Agent(
+        control,
+        decoder,
+        options.time_per_token_s,
+        options.active or workload.plan.sessions_max,
+        ahead,
+        lead_s,
+        Rule(kind=options.schedule),
+    )
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s, guesses)
     fabric.register(pool.memory.landing)
     try:

@@ -77,9 +77,15 @@ class Curves(msgspec.Struct, kw_only=True):
 
 
 def from_trace(
-    path: Path, format: str | None, limit: int | None, v: Mapping[str, float], progress: Progress,
-    *, whole: bool = False, time_unit: str | None = None,
-) -> tuple[Curves, Trace]:  # fmt: skip
+    path: Path,
+    format: str | None,
+    limit: int | None,
+    v: Mapping[str, float],
+    progress: Progress,
+    *,
+    whole: bool = False,
+    time_unit: str | None = None,
+) -> tuple[Curves, Trace]:
     """The curves of a trace file, with the bytes of a token and the flash of a plan's values.
     `whole`: all ways of keeping, however many accesses there are."""
     progress.start(f"read {path.name}", 1)
@@ -87,20 +93,33 @@ def from_trace(
     progress.advance(1)
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if not duration_s:
-        raise BadInput("all requests come at one time", trace.origin.name,
-                       "give a trace with times: a rate of writes needs them")  # fmt: skip
+        raise BadInput(
+            "all requests come at one time",
+            trace.origin.name,
+            "give a trace with times: a rate of writes needs them",
+        )
     found = Curves(
-        trace=trace.origin.name, format=trace.origin.format, requests=len(trace),
-        duration_s=duration_s, input_p50=float(np.median(trace.input_tokens)),
-        output_p50=float(np.median(trace.output_tokens)), notes=list(trace.notes),
-    )  # fmt: skip
+        trace=trace.origin.name,
+        format=trace.origin.format,
+        requests=len(trace),
+        duration_s=duration_s,
+        input_p50=float(np.median(trace.input_tokens)),
+        output_p50=float(np.median(trace.output_tokens)),
+        notes=list(trace.notes),
+    )
     if trace.block_tokens is None:
-        found.notes.append(Note("no-prefixes", f"format {found.format} says nothing of prefixes: "
-                                "arrivals and lengths only, no hit rate"))  # fmt: skip
+        found.notes.append(
+            Note(
+                "no-prefixes",
+                f"format {found.format} says nothing of prefixes: "
+                "arrivals and lengths only, no hit rate",
+            )
+        )
         return found, trace
     block = v["model.kv"] * trace.block_tokens
-    years = _Years(block, duration_s, v["tlc.endurance"] / v["tlc.capacity"],
-                   v["serving.amplification"])  # fmt: skip
+    years = _Years(
+        block, duration_s, v["tlc.endurance"] / v["tlc.capacity"], v["serving.amplification"]
+    )
     _walk(found, PrefixTrace(trace), years, progress, whole)
     return found, trace
 
@@ -119,11 +138,12 @@ class _Years:
         rate = written * self.block / self.duration_s
         life = at.life_years(size * self.endurance, rate, self.wa)
         return CurvePoint(
-            capacity_bytes=size, hit_rate=hits / accesses,
+            capacity_bytes=size,
+            hit_rate=hits / accesses,
             written_per_hit=written / hits if hits else None,
             written_bytes_per_day=rate * at.DAY_S,
             life_years=life if math.isfinite(life) else None,
-        )  # fmt: skip
+        )
 
 
 def _walk(
@@ -146,9 +166,13 @@ def _walk(
     enough = int(np.searchsorted(hits, HIT_SHARE * hits[-1])) + 1
     found.needed_bytes = enough * years.block if hits[-1] else None
     if accesses > ACCESSES_MAX and not whole:
-        found.notes.append(Note("lru-alone", f"{accesses:,} accesses are too many to simulate: LRU "
-                                "alone", "--limit takes the trace's begin, for all ways, --whole "
-                                "all of it"))  # fmt: skip
+        found.notes.append(
+            Note(
+                "lru-alone",
+                f"{accesses:,} accesses are too many to simulate: LRU alone",
+                "--limit takes the trace's begin, for all ways, --whole all of it",
+            )
+        )
         return
     kinds = {f"ttl {ttl_s:g} s": PrefixOptions(1, ttl_s=ttl_s) for ttl_s in TTLS_S}
     kinds["second touch"] = PrefixOptions(1, admission="second-touch")
@@ -160,8 +184,9 @@ def _walk(
     progress.start(f"caches of {found.trace}", len(capacities) * (len(kinds) + 1))
     for capacity in capacities:
         share = optimum.block_hit_rate(capacity)
-        found.kept.setdefault("opt", []).append(years.point(capacity, share * accesses, accesses,
-                                                            None))  # fmt: skip
+        found.kept.setdefault("opt", []).append(
+            years.point(capacity, share * accesses, accesses, None)
+        )
         progress.advance(1)
         for name, options in kinds.items():
             done = simulate(prepared, replace(options, capacity_blocks=capacity))
@@ -195,18 +220,25 @@ def measured_workload(trace: Trace, curves: Curves) -> dict[str, Number]:
     low, mid, high = np.percentile(trace.output_tokens, (10, 50, 90))
     found = {}
     if low > 0:
-        found["workload.answer"] = _number(float(low), float(mid), float(high), "1", trace,
-                                           "tokens of an answer, p10, p50 and p90")  # fmt: skip
+        found["workload.answer"] = _number(
+            float(low), float(mid), float(high), "1", trace, "tokens of an answer, p10, p50 and p90"
+        )
     if curves.reuse and curves.reuse[-1][1] > 0.9:
-        early, usual, late = (next(s for s, below in curves.reuse if below >= share)
-                              for share in (0.25, 0.5, 0.9))  # fmt: skip
-        found["workload.gap"] = _number(early, usual, late, "s", trace,
-                                        "time since the last use, p25, p50 and p90")  # fmt: skip
+        early, usual, late = (
+            next(s for s, below in curves.reuse if below >= share) for share in (0.25, 0.5, 0.9)
+        )
+        found["workload.gap"] = _number(
+            early, usual, late, "s", trace, "time since the last use, p25, p50 and p90"
+        )
     return found
 
 
-def _number(
-    low: float, value: float, high: float, unit: str, trace: Trace, what: str
-) -> Number:
-    return Number(value=value, unit=unit, low=low, high=high, tag="measured",
-                  source=f"{trace.origin.name}: {what}")  # fmt: skip
+def _number(low: float, value: float, high: float, unit: str, trace: Trace, what: str) -> Number:
+    return Number(
+        value=value,
+        unit=unit,
+        low=low,
+        high=high,
+        tag="measured",
+        source=f"{trace.origin.name}: {what}",
+    )

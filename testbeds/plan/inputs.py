@@ -24,9 +24,12 @@ __all__ = ["Input", "Inputs", "Kind", "gather"]
 
 Kind = Literal["measured", "modelled", "cited", "assumed"]
 KINDS: dict[str, Kind] = {
-    "measured": "measured", "cited": "cited", "derived": "cited", "vendor": "cited",
+    "measured": "measured",
+    "cited": "cited",
+    "derived": "cited",
+    "vendor": "cited",
     "guess": "assumed",
-}  # fmt: skip
+}
 """Of the tags of `asic_model.blocks`."""
 OF_MODEL = {
     "model.parameters": "held in memory",
@@ -63,8 +66,9 @@ class Inputs:
 
     def numbers(self) -> dict[str, Number]:
         """Those that have a range."""
-        return {name: one.number for name, one in self.of.items()
-                if one.number.low < one.number.high}  # fmt: skip
+        return {
+            name: one.number for name, one in self.of.items() if one.number.low < one.number.high
+        }
 
     def set(self, found: Mapping[str, Number], kind: Kind) -> "Inputs":
         """With what was measured, or modelled, in place of others."""
@@ -85,19 +89,36 @@ def gather(spec: Spec, catalog: Catalog) -> Inputs:
         "model.active": Input(active, "cited", OF_MODEL["model.active"]),
         "model.kv": Input(token, "cited", OF_MODEL["model.kv"]),
     }
-    devices = [question.gpu, "hbm", *question.tiers, "ddr5", "cxl", "tlc", question.dpu, "api",
-               "workload", "serving"]  # fmt: skip
+    devices = [
+        question.gpu,
+        "hbm",
+        *question.tiers,
+        "ddr5",
+        "cxl",
+        "tlc",
+        question.dpu,
+        "api",
+        "workload",
+        "serving",
+    ]
     for device in dict.fromkeys(devices):
         if device == "dpu":
             continue
         for key, number in catalog.numbers(device).items():
-            found[f"{device}.{key}"] = Input(number, KINDS[number.tag], KEYS[key].help,
-                                             catalog.is_stale(key, number))  # fmt: skip
+            found[f"{device}.{key}"] = Input(
+                number, KINDS[number.tag], KEYS[key].help, catalog.is_stale(key, number)
+            )
     return Inputs(found)
 
 
 def replace_range(number: Number, times: float) -> Number:
     """The same number, all of it so many times as large."""
-    return Number(value=number.value * times, unit=number.unit, low=number.low * times,
-                  high=number.high * times, source=number.source, tag=number.tag,
-                  scale=number.scale)  # fmt: skip
+    return Number(
+        value=number.value * times,
+        unit=number.unit,
+        low=number.low * times,
+        high=number.high * times,
+        source=number.source,
+        tag=number.tag,
+        scale=number.scale,
+    )

@@ -103,8 +103,10 @@ def parameters(model: str) -> tuple[KvGeometry, Number, Number]:
     """A model's geometry, its parameters, and those that are active for a token."""
     known = _parameters()
     if model not in known:
-        raise BadInput(f"no published geometry of {model!r}", "model",
-                       f"choose of {', '.join(known)}, or give [model] in a SPEC")  # fmt: skip
+        raise BadInput(
+            f"no published geometry of {model!r}",
+            "model",
+            f"choose of {', '.join(known)}, or give [model] in a SPEC",
+        )
     found = known[model]
     return geometry(model), found["all"], found["active"]
-

@@ -55,8 +55,9 @@ def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
     if run.result is not None:
         hit = run.result.hit
         about = f"{source}: demands that were staged in time"
-        found["serving.hit"] = Number(value=hit, unit="1", low=hit, high=hit, tag="measured",
-                                      source=about)  # fmt: skip
+        found["serving.hit"] = Number(
+            value=hit, unit="1", low=hit, high=hit, tag="measured", source=about
+        )
     if not found:
         raise BadInput("a run that read nothing", str(run.path), "record one with a cold start")
     return found
@@ -66,27 +67,43 @@ def _counted(stages: Mapping[str, Mapping[str, Any]], name: str) -> bool:
     return bool(stages.get(name, {}).get("count"))
 
 
-def _times(
-    stages: Mapping[str, Mapping[str, Any]], names: tuple[str, ...], source: str
-) -> Number:
+def _times(stages: Mapping[str, Mapping[str, Any]], names: tuple[str, ...], source: str) -> Number:
     """The sum of stages: their medians, and up to their p90."""
-    mid, high = (sum(float(stages[name][key]) for name in names) / 1e3
-                 for key in ("ns_p50", "ns_p90"))  # fmt: skip
-    return Number(value=mid, unit="us", low=mid, high=max(mid, high), tag="measured", scale=1e-6,
-                  source=source)  # fmt: skip
+    mid, high = (
+        sum(float(stages[name][key]) for name in names) / 1e3 for key in ("ns_p50", "ns_p90")
+    )
+    return Number(
+        value=mid,
+        unit="us",
+        low=mid,
+        high=max(mid, high),
+        tag="measured",
+        scale=1e-6,
+        source=source,
+    )
 
 
 def _compared(path: Path, dpu: str) -> dict[str, Number]:
     """The median fetch of that DPU's column."""
-    found = read_json(path, "write it anew with `offstage compare`", Comparison,
-                      what="no comparison")  # fmt: skip
+    found = read_json(
+        path, "write it anew with `offstage compare`", Comparison, what="no comparison"
+    )
     column = next((one for one in found.columns if one.device == dpu), None)
     if column is None:
         names = ", ".join(one.device for one in found.columns)
-        raise BadInput(f"no column of {dpu}", str(path),
-                       f"it has {names}: compare with --asic {dpu}, or ask for --dpu of "
-                       "them")  # fmt: skip
+        raise BadInput(
+            f"no column of {dpu}",
+            str(path),
+            f"it has {names}: compare with --asic {dpu}, or ask for --dpu of them",
+        )
     us = column.fetch_ns.p50 / 1e3
-    number = Number(value=us, unit="us", low=us, high=us, tag="derived", scale=1e-6,
-                    source=f"{path.name}: median fetch of {column.label}")  # fmt: skip
+    number = Number(
+        value=us,
+        unit="us",
+        low=us,
+        high=us,
+        tag="derived",
+        scale=1e-6,
+        source=f"{path.name}: median fetch of {column.label}",
+    )
     return {f"{dpu}.latency": number}

@@ -69,59 +69,90 @@ def _cell(text: str, note: str = "") -> str:
 
 def _places(plan: Plan) -> str:
     """Figures by place, a column each, as in the terminal."""
-    names = "".join(tag("th", escape(label(one.name)), scope="col", class_="number")
-                    for one in plan.places)  # fmt: skip
+    names = "".join(
+        tag("th", escape(label(one.name)), scope="col", class_="number") for one in plan.places
+    )
     rows = [
         tag("th", f'<abbr title="{escape(text)}">{escape(name)}</abbr>', scope="row")
         + "".join(_cell(show(one)) for one in plan.places)
         for name, text, show in COLUMNS
     ]
     if any(one.note for one in plan.places):
-        notes = "".join(tag("td", tag("small", escape(one.note)), class_="number")
-                        for one in plan.places)  # fmt: skip
+        notes = "".join(
+            tag("td", tag("small", escape(one.note)), class_="number") for one in plan.places
+        )
         rows.append(tag("th", "does not work", scope="row") + notes)
     body = "".join(tag("tr", row) for row in rows)
-    table = tag("table", tag("thead", tag("tr", "<th></th>" + names)) + tag("tbody", body),
-                class_="points")  # fmt: skip
+    table = tag(
+        "table", tag("thead", tag("tr", "<th></th>" + names)) + tag("tbody", body), class_="points"
+    )
     return figure(
-        "places", "What each place takes", tag("div", table, class_="scroll", tabindex=0),
+        "places",
+        "What each place takes",
+        tag("div", table, class_="scroll", tabindex=0),
         "Under a figure its range: nine in ten draws of all inputs together. A place that does not "
         "work for this question is not called cheapest.",
-    )  # fmt: skip
+    )
 
 
 def figures_of(plan: Plan) -> list[Figure]:
     """Every figure of the page: of the plan, and of the trace where it has one."""
     best, curves = label(plan.best), plan.curves
-    inputs = tornado(plan.effects, best, plan.base, "dollars for a million tokens",
-                     lambda value: f"${value:.3g}")  # fmt: skip
+    inputs = tornado(
+        plan.effects, best, plan.base, "dollars for a million tokens", lambda value: f"${value:.3g}"
+    )
     found = [
-        Figure("cost", "What a million tokens cost", [bars(plan)],
-               "Prompts and answers; GPUs by the hour, what is bought over its years, what is "
-               "rented by the month. Line: nine in ten draws. Faint: does not work, as the table "
-               "says."),
-        Figure("users", "As users grow", [over(plan, "users")],
-               "All inputs at their middle. Steps are whole machines."),
-        Figure("gap", "As the next turn comes later", [over(plan, "gap")],
-               "Band: where the five-minute rule turns from DRAM to flash, and its range. GPUs "
-               "that have less to do cost the same, so all lines rise where turns become rare."),
-    ]  # fmt: skip
+        Figure(
+            "cost",
+            "What a million tokens cost",
+            [bars(plan)],
+            "Prompts and answers; GPUs by the hour, what is bought over its years, what is "
+            "rented by the month. Line: nine in ten draws. Faint: does not work, as the table "
+            "says.",
+        ),
+        Figure(
+            "users",
+            "As users grow",
+            [over(plan, "users")],
+            "All inputs at their middle. Steps are whole machines.",
+        ),
+        Figure(
+            "gap",
+            "As the next turn comes later",
+            [over(plan, "gap")],
+            "Band: where the five-minute rule turns from DRAM to flash, and its range. GPUs "
+            "that have less to do cost the same, so all lines rise where turns become rare.",
+        ),
+    ]
     if inputs is not None:
-        found.append(Figure(
-            "tornado", "Which inputs matter", [inputs],
-            "Each input at the ends of its range, all others at their middle, with KV in "
-            f"{best}."))  # fmt: skip
+        found.append(
+            Figure(
+                "tornado",
+                "Which inputs matter",
+                [inputs],
+                "Each input at the ends of its range, all others at their middle, with KV in "
+                f"{best}.",
+            )
+        )
     if curves is None or not curves.kept:
         return found
     return [
         *found,
-        Figure("trace", f"What a capacity buys on {curves.trace}", [bought(curves)],
-               f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
-               "hit. Years are those of as much flash, written at the trace's own pace. "
-               f"{'; '.join(map(str, curves.notes))}"),
-        Figure("reuse", "When KV is asked for again", [reuse(curves)],
-               "A TTL keeps what lies left of it."),
-    ]  # fmt: skip
+        Figure(
+            "trace",
+            f"What a capacity buys on {curves.trace}",
+            [bought(curves)],
+            f"{trace_sentence(curves)} Grey line: LRU's capacity for nine tenths of what can be "
+            "hit. Years are those of as much flash, written at the trace's own pace. "
+            f"{'; '.join(map(str, curves.notes))}",
+        ),
+        Figure(
+            "reuse",
+            "When KV is asked for again",
+            [reuse(curves)],
+            "A TTL keeps what lies left of it.",
+        ),
+    ]
 
 
 def _notes(curves: Curves | None) -> list[str]:
@@ -138,27 +169,41 @@ def _rules(plan: Plan) -> str:
         + tag("dd", escape(one.text))
         for one in plan.rules
     )
-    return figure("rules", "When does what pay", tag("dl", rows, class_="glossary"),
-                  "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
-                  f"decides by them with {daemon_sets(plan)}.")  # fmt: skip
+    return figure(
+        "rules",
+        "When does what pay",
+        tag("dl", rows, class_="glossary"),
+        "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
+        f"decides by them with {daemon_sets(plan)}.",
+    )
 
 
 def _foot(plan: Plan) -> str:
     rows = [
-        [one.name, f"{one.value:g} ({one.low:g} to {one.high:g}) {one.unit}".removesuffix(" 1"),
-         one.kind, one.date + (" †" if one.stale else ""), one.source]
+        [
+            one.name,
+            f"{one.value:g} ({one.low:g} to {one.high:g}) {one.unit}".removesuffix(" 1"),
+            one.kind,
+            one.date + (" †" if one.stale else ""),
+            one.source,
+        ]
         for one in plan.inputs
-    ]  # fmt: skip
+    ]
     cells = "".join(
-        tag("tr", tag("th", escape(row[0]), scope="row")
-            + "".join(tag("td", escape(cell)) for cell in row[1:]))
+        tag(
+            "tr",
+            tag("th", escape(row[0]), scope="row")
+            + "".join(tag("td", escape(cell)) for cell in row[1:]),
+        )
         for row in rows
-    )  # fmt: skip
+    )
     inputs = tag("table", tag("tbody", cells), class_="facts")
-    return "\n".join([
-        '<section id="reproduce"><h2>How to reproduce this</h2>'
-        f"<p>Offstage {escape(plan.version)}; {plan.draws} draws.</p>"
-        f"<pre><code>{escape(plan.command)}</code></pre></section>",
-        "<details><summary>Every input: measured, modelled, cited or assumed</summary>"
-        f'<div class="scroll">{inputs}</div></details>',
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            '<section id="reproduce"><h2>How to reproduce this</h2>'
+            f"<p>Offstage {escape(plan.version)}; {plan.draws} draws.</p>"
+            f"<pre><code>{escape(plan.command)}</code></pre></section>",
+            "<details><summary>Every input: measured, modelled, cited or assumed</summary>"
+            f'<div class="scroll">{inputs}</div></details>',
+        ]
+    )

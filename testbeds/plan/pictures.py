@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["bars", "bought", "over", "reuse"]
 
-COLOURS = ("set-none", "set-1", "set-pattern", "set-3", "set-window", "set-shared", "set-2",
-           "set-5", "set-4")  # fmt: skip
+COLOURS = (
+    "set-none",
+    "set-1",
+    "set-pattern",
+    "set-3",
+    "set-window",
+    "set-shared",
+    "set-2",
+    "set-5",
+    "set-4",
+)
 KEPT = {
     "opt": ("set-none", "the most that any choice could hit (OPT)"),
     "lru": ("set-pattern", "all is written, the least recently used goes (LRU)"),
@@ -42,8 +51,13 @@ def bars(plan: Plan) -> Plot:
         for at, one in enumerate(rows):
             cost = one.figures["usd_per_mtok"]
             assert cost is not None
-            (bar,) = axes.barh(at, cost.value, height=0.6, color=_colours(plan)[one.name],
-                               alpha=1.0 if one.works else 0.35)  # fmt: skip
+            (bar,) = axes.barh(
+                at,
+                cost.value,
+                height=0.6,
+                color=_colours(plan)[one.name],
+                alpha=1.0 if one.works else 0.35,
+            )
             note = f"\n{one.note}" if one.note else ""
             drawn.tip(bar, f"{label(one.name)}: {shown(cost, '$/Mtok')}{note}")
             axes.plot([cost.low, cost.high], [at, at], color=colour("ink"), linewidth=1.2)
@@ -53,8 +67,9 @@ def bars(plan: Plan) -> Plot:
         axes.set_xlim(left=0)
         axes.set_xlabel("dollars for a million tokens")
 
-    return Plot("cost", "Dollars for a million tokens by place", draw, height=height,
-                paper_height=height)  # fmt: skip
+    return Plot(
+        "cost", "Dollars for a million tokens by place", draw, height=height, paper_height=height
+    )
 
 
 def over(plan: Plan, by: str) -> Plot:
@@ -68,9 +83,12 @@ def over(plan: Plan, by: str) -> Plot:
         for name, points in lines.items():
             found = [(x, y) for x, y in points if y is not None]
             if found:
-                (line,) = axes.plot(*zip(*found, strict=True), color=colours[name],
-                                    label=label(name), linestyle=LINE_STYLES["modelled"]
-                                    if name == "recompute" else "-")  # fmt: skip
+                (line,) = axes.plot(
+                    *zip(*found, strict=True),
+                    color=colours[name],
+                    label=label(name),
+                    linestyle=LINE_STYLES["modelled"] if name == "recompute" else "-",
+                )
                 drawn.tip(line, label(name))
         if by == "gap":
             _marks(plan, axes)
@@ -81,8 +99,7 @@ def over(plan: Plan, by: str) -> Plot:
         drawn.legend(axes)
 
     said = f"Dollars for a million tokens over {x}, by place"
-    return Plot(f"cost over {by}", said, draw, height=3.4, legend_rows=len(lines),
-                paper_height=3.4)  # fmt: skip
+    return Plot(f"cost over {by}", said, draw, height=3.4, legend_rows=len(lines), paper_height=3.4)
 
 
 def _marks(plan: Plan, axes: "Axes") -> None:
@@ -91,8 +108,14 @@ def _marks(plan: Plan, axes: "Axes") -> None:
     if rule is not None:
         axes.axvspan(rule.low, rule.high, color=colour("grid"), zorder=0)
         axes.axvline(rule.value, color=colour("muted"), linewidth=1.0)
-        axes.annotate("DRAM | flash", (rule.value, 1), xycoords=("data", "axes fraction"),
-                      ha="center", va="bottom", color=colour("muted"))  # fmt: skip
+        axes.annotate(
+            "DRAM | flash",
+            (rule.value, 1),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            color=colour("muted"),
+        )
 
 
 def reuse(curves: Curves) -> Plot:
@@ -143,7 +166,10 @@ def bought(curves: Curves) -> Plot:
 
 
 def _line(axes: "Axes", points: Sequence[CurvePoint], key: str, **style: Any) -> None:
-    found = [(one.capacity_bytes / GB, getattr(one, key)) for one in points
-             if getattr(one, key) is not None and getattr(one, key) > 0]  # fmt: skip
+    found = [
+        (one.capacity_bytes / GB, getattr(one, key))
+        for one in points
+        if getattr(one, key) is not None and getattr(one, key) > 0
+    ]
     if found:
         axes.plot(*zip(*found, strict=True), **style)

@@ -22,8 +22,19 @@ from offstage.bindings.settings import check_known, read_toml
 __all__ = ["CLASSES", "KEYS", "Catalog", "Key", "catalog"]
 
 FOLDER = Path(__file__).resolve().parent / "prices"
-CLASSES = ("gpu", "hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "object", "dpu", "api",
-           "workload")  # fmt: skip
+CLASSES = (
+    "gpu",
+    "hbm",
+    "ddr5",
+    "cxl",
+    "tlc",
+    "qlc",
+    "xl-flash",
+    "object",
+    "dpu",
+    "api",
+    "workload",
+)
 STALE_DAYS = 365
 
 KINDS: dict[str, dict[str, float]] = {
@@ -91,9 +102,11 @@ class Catalog:
     """Every device's numbers. `today` decides what is stale."""
 
     def __init__(
-        self, devices: Mapping[str, Mapping[str, Dated]], classes: Mapping[str, str],
+        self,
+        devices: Mapping[str, Mapping[str, Dated]],
+        classes: Mapping[str, str],
         today: datetime.date,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.devices = {name: dict(numbers) for name, numbers in devices.items()}
         self.classes = dict(classes)
         self.today = today
@@ -161,8 +174,11 @@ def _checked(tables: Mapping[str, Any], where: str) -> dict[str, dict[str, Dated
             check_known(key, KEYS, at)
             kind = KEYS[key].kind
             if number.unit not in KINDS[kind]:
-                raise BadInput(f"{number.unit!r} is no unit of a {kind}", at,
-                               f"give it in one of {', '.join(KINDS[kind])}")  # fmt: skip
+                raise BadInput(
+                    f"{number.unit!r} is no unit of a {kind}",
+                    at,
+                    f"give it in one of {', '.join(KINDS[kind])}",
+                )
             if kind == "share" and number.high > 1:
                 raise BadInput(f"a share of {number.high:g}", at, "give 0 to 1")
             if number.low == 0 and kind != "share":

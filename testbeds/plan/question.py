@@ -148,5 +148,6 @@ def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
 
 
 def _given(value: float) -> Number:
-    return Number(value=value, unit="1e9", low=value, high=value, source="given", tag="cited",
-                  scale=1e9)  # fmt: skip
+    return Number(
+        value=value, unit="1e9", low=value, high=value, source="given", tag="cited", scale=1e9
+    )

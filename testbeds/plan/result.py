@@ -139,9 +139,13 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
         best=best.name,
         places=[_place(one, [of[at] for of in all_places]) for at, one in enumerate(found)],
         rules=[
-            RuleRow(name=name, label=RULES[name].label, unit=RULES[name].unit,
-                    text=RULES[name].text,
-                    figure=_range(middle[name], [of[name] for of in rules]))
+            RuleRow(
+                name=name,
+                label=RULES[name].label,
+                unit=RULES[name].unit,
+                text=RULES[name].text,
+                figure=_range(middle[name], [of[name] for of in rules]),
+            )
             for name in middle
         ],
         effects=_effects(question, inputs, best.name),
@@ -152,15 +156,18 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
         over_gap=_over_gap(question, values),
         draws=draws,
         daemon=daemon_keys(question, values, best),
-    )  # fmt: skip
+    )
 
 
 def _best(found: list[Place]) -> Place:
     """The cheapest place of those that work. BadInput where none does."""
     working = [one for one in found if one.gpus and not one.note]
     if not working:
-        raise BadInput(found[0].note or "no place works", "plan",
-                       "choose another GPU, or a smaller model or context")  # fmt: skip
+        raise BadInput(
+            found[0].note or "no place works",
+            "plan",
+            "choose another GPU, or a smaller model or context",
+        )
     return min(working, key=lambda one: one.usd_per_mtok)
 
 
@@ -195,9 +202,10 @@ def _place(place: Place, drawn: list[Place]) -> PlaceRow:
         sessions_per_replica=place.sessions_per_replica,
         dpus=place.dpus,
         by_need=place.devices,
-        figures={name: _range(of(place), [of(one) for one in drawn])
-                 for name, of in FIGURES.items()},
-    )  # fmt: skip
+        figures={
+            name: _range(of(place), [of(one) for one in drawn]) for name, of in FIGURES.items()
+        },
+    )
 
 
 def _cost(question: Question, values: Mapping[str, float], name: str) -> float:
@@ -208,23 +216,41 @@ def _effects(question: Question, inputs: Inputs, best: str) -> list[Effect]:
     """Each input at both ends of its range, the rest at their middle; the strongest first."""
     found = []
     for name, number in inputs.numbers().items():
-        ends = [_cost(question, {**inputs.values, name: end * number.scale}, best)
-                for end in (number.low, number.high)]  # fmt: skip
+        ends = [
+            _cost(question, {**inputs.values, name: end * number.scale}, best)
+            for end in (number.low, number.high)
+        ]
         if ends[0] != ends[1] and all(map(math.isfinite, ends)):
-            found.append(Effect(parameter=name, unit=number.unit, low=number.low, high=number.high,
-                                at_low=ends[0], at_high=ends[1]))  # fmt: skip
+            found.append(
+                Effect(
+                    parameter=name,
+                    unit=number.unit,
+                    low=number.low,
+                    high=number.high,
+                    at_low=ends[0],
+                    at_high=ends[1],
+                )
+            )
     return sorted(found, key=lambda one: -abs(one.at_high - one.at_low))
 
 
 def _rows(inputs: Inputs) -> list[InputRow]:
     return [
         InputRow(
-            name=name, value=one.number.value, low=one.number.low, high=one.number.high,
-            unit=one.number.unit, kind=one.kind, tag=one.number.tag,
-            date=str(one.date or ""), stale=one.stale, source=one.number.source, help=one.help,
+            name=name,
+            value=one.number.value,
+            low=one.number.low,
+            high=one.number.high,
+            unit=one.number.unit,
+            kind=one.kind,
+            tag=one.number.tag,
+            date=str(one.date or ""),
+            stale=one.stale,
+            source=one.number.source,
+            help=one.help,
         )
         for name, one in inputs.of.items()
-    ]  # fmt: skip
+    ]
 
 
 def _over_users(

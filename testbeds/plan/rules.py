@@ -30,36 +30,63 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {
-    "half_weights": Rule("KV is half the weights from", "tokens",
-        "with so many tokens of live context, over all users, KV decides about memory"),
-    "dram_over_flash": Rule("DRAM rather than flash below", "s",
+    "half_weights": Rule(
+        "KV is half the weights from",
+        "tokens",
+        "with so many tokens of live context, over all users, KV decides about memory",
+    ),
+    "dram_over_flash": Rule(
+        "DRAM rather than flash below",
+        "s",
         "KV that is asked for again sooner is cheaper in DRAM, later in flash (the five-minute "
-        "rule)"),
-    "cxl_over_flash": Rule("CXL rather than flash below", "s",
-        "the same for memory behind CXL, of one host; times the hosts that share a copy"),
+        "rule)",
+    ),
+    "cxl_over_flash": Rule(
+        "CXL rather than flash below",
+        "s",
+        "the same for memory behind CXL, of one host; times the hosts that share a copy",
+    ),
     "hbm_over_dram": Rule("HBM rather than DRAM below", "s", "the same one step up"),
-    "keep_hbm": Rule("kept in HBM for", "s",
-        "rent of HBM has by then cost what prefilling it again does"),
+    "keep_hbm": Rule(
+        "kept in HBM for", "s", "rent of HBM has by then cost what prefilling it again does"
+    ),
     "keep_dram": Rule("kept in DRAM for", "s", "the same of DRAM"),
     "keep_flash": Rule("kept in flash for", "s", "the same of TLC flash, less what writing wears"),
     "keep_object": Rule("kept in object storage for", "s", "the same of object storage"),
-    "rate_to_fetch": Rule("fetching beats prefilling above", "B/s",
-        "a tier that gives one replica less is slower than its GPUs, at any length"),
-    "crossover": Rule("fetched from flash if longer than", "tokens",
-        "shorter prefixes are prefilled again sooner than a read's latency is over"),
-    "write_cost": Rule("writing to flash wears", "$/Mtok",
-        "price of the drive over what it endures"),
-    "least_reuse": Rule("written if reused with at least", "share",
-        "admission by wear: below it, prefilling again is cheaper than wearing the drive"),
-    "effective": Rule("mean read of a block", "s",
-        "at the hit rate of the inputs; a miss is a read of the drive"),
-    "visible": Rule("seen of a fetch, layer by layer", "s",
-        "what of it does not hide behind prefilling the turn's new tokens"),
+    "rate_to_fetch": Rule(
+        "fetching beats prefilling above",
+        "B/s",
+        "a tier that gives one replica less is slower than its GPUs, at any length",
+    ),
+    "crossover": Rule(
+        "fetched from flash if longer than",
+        "tokens",
+        "shorter prefixes are prefilled again sooner than a read's latency is over",
+    ),
+    "write_cost": Rule(
+        "writing to flash wears", "$/Mtok", "price of the drive over what it endures"
+    ),
+    "least_reuse": Rule(
+        "written if reused with at least",
+        "share",
+        "admission by wear: below it, prefilling again is cheaper than wearing the drive",
+    ),
+    "effective": Rule(
+        "mean read of a block", "s", "at the hit rate of the inputs; a miss is a read of the drive"
+    ),
+    "visible": Rule(
+        "seen of a fetch, layer by layer",
+        "s",
+        "what of it does not hide behind prefilling the turn's new tokens",
+    ),
     "cold_flash": Rule("cold start from one drive", "s", "the weights of one replica"),
     "cold_object": Rule("cold start from object storage", "s", "the same"),
-    "own_tokens": Rule("own machines pay from", "tokens/month",
-        "output tokens a month for which an API asks as much as the cheapest place costs"),
-}  # fmt: skip
+    "own_tokens": Rule(
+        "own machines pay from",
+        "tokens/month",
+        "output tokens a month for which an API asks as much as the cheapest place costs",
+    ),
+}
 """Every rule, in the order in which they are shown."""
 
 
@@ -134,5 +161,8 @@ def _visible(
     link = max(best.replica, 1) * v[f"{question.gpu}.link"]
     fetch = min(link, fetch_rate("tlc", question, v, best.count))
     old = (question.tokens - new) * v["workload.prefix"]
-    return at.visible_s(at.fetch_s(old, v["model.kv"], fetch, v["tlc.latency"]),
-                        at.prefill_s(new, rate), shape.layer_count)  # fmt: skip
+    return at.visible_s(
+        at.fetch_s(old, v["model.kv"], fetch, v["tlc.latency"]),
+        at.prefill_s(new, rate),
+        shape.layer_count,
+    )

@@ -85,11 +85,18 @@ class Load:
         gpu, tokens = question.gpu, question.tokens
         rate = v["serving.prefill"] * v[f"{gpu}.compute"] / (2.0 * v["model.active"])
         return Load(
-            question.users, tokens, tokens / question.turns, question.shared,
-            v["model.parameters"] * DTYPES[question.weights], v["model.kv"],
-            v[f"{gpu}.memory"] * v["serving.memory_share"], rate,
-            v[f"{gpu}.bandwidth"] * v["serving.bandwidth_share"], v, gpu,
-        )  # fmt: skip
+            question.users,
+            tokens,
+            tokens / question.turns,
+            question.shared,
+            v["model.parameters"] * DTYPES[question.weights],
+            v["model.kv"],
+            v[f"{gpu}.memory"] * v["serving.memory_share"],
+            rate,
+            v[f"{gpu}.bandwidth"] * v["serving.bandwidth_share"],
+            v,
+            gpu,
+        )
 
     @property
     def found(self) -> float:
@@ -177,8 +184,11 @@ def _tier(place: Place, question: Question, load: Load) -> None:
     place.devices = {what: max(1, math.ceil(need)) for what, need in needs.items()}
     place.device_binds = max(needs, key=lambda what: needs[what])
     if "wear" in needs:
-        place.years = at.life_years(place.count * v[f"{base}.endurance"], place.write_bytes_per_s,
-                                    v["serving.amplification"])  # fmt: skip
+        place.years = at.life_years(
+            place.count * v[f"{base}.endurance"],
+            place.write_bytes_per_s,
+            v["serving.amplification"],
+        )
     if place.name == "dpu":
         traffic = place.read_bytes_per_s + place.write_bytes_per_s
         place.dpus = max(1, math.ceil(traffic / v[f"{question.dpu}.link"]))
@@ -195,8 +205,9 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
     asked = load.tokens if place.name == RECOMPUTE else load.tokens - load.found
     place.first_token_s = at.prefill_s(asked, replica * load.prefill)
     if tier:
-        rate = min(replica * v[f"{load.gpu}.link"],
-                   fetch_rate(place.name, question, v, place.count))  # fmt: skip
+        rate = min(
+            replica * v[f"{load.gpu}.link"], fetch_rate(place.name, question, v, place.count)
+        )
         wait_s = at.fetch_s(load.found, load.b, rate, _latency(place.name, question, v))
         place.first_token_s += wait_s
         if load.found and wait_s >= at.prefill_s(load.found, replica * load.prefill):
@@ -214,8 +225,9 @@ def _served(place: Place, replica: int, question: Question, load: Load, tier: bo
     room = math.ceil(held / place.sessions_per_replica)
     work = math.ceil((prefilling + reading) / (replica - weights))
     place.replica, place.gpus = replica, replica * max(room, work, 1)
-    place.gpu_binds = "room for KV" if room >= work else (
-        "prefill" if prefilling >= reading else "rate of HBM")  # fmt: skip
+    place.gpu_binds = (
+        "room for KV" if room >= work else ("prefill" if prefilling >= reading else "rate of HBM")
+    )
     return place
 
 

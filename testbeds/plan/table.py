@@ -14,18 +14,40 @@ from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
 
-__all__ = ["COLUMNS", "console", "daemon_sets", "inputs_table", "label", "of_unit", "sentence",
-           "shown", "split", "trace_sentence"]  # fmt: skip
+__all__ = [
+    "COLUMNS",
+    "console",
+    "daemon_sets",
+    "inputs_table",
+    "label",
+    "of_unit",
+    "sentence",
+    "shown",
+    "split",
+    "trace_sentence",
+]
 
 LABELS = {
-    RECOMPUTE: "nowhere: prefilled again", "hbm": "HBM (G1)", "ddr5": "host DRAM (G2)",
-    "cxl": "CXL memory", "tlc": "NVMe, TLC (G3)", "qlc": "NVMe, QLC (G3)",
-    "xl-flash": "NVMe, XL-FLASH (G3)", "dpu": "flash behind a DPU (G3.5)",
+    RECOMPUTE: "nowhere: prefilled again",
+    "hbm": "HBM (G1)",
+    "ddr5": "host DRAM (G2)",
+    "cxl": "CXL memory",
+    "tlc": "NVMe, TLC (G3)",
+    "qlc": "NVMe, QLC (G3)",
+    "xl-flash": "NVMe, XL-FLASH (G3)",
+    "dpu": "flash behind a DPU (G3.5)",
     "object": "object storage (G4)",
-}  # fmt: skip
+}
 SCALES = {
-    "s": ((86_400 * 365.25, "years"), (86_400, "days"), (3_600, "h"), (60, "min"), (1, "s"),
-          (1e-3, "ms"), (1e-6, "µs")),
+    "s": (
+        (86_400 * 365.25, "years"),
+        (86_400, "days"),
+        (3_600, "h"),
+        (60, "min"),
+        (1, "s"),
+        (1e-3, "ms"),
+        (1e-6, "µs"),
+    ),
     "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
     "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")),
     "tokens": ((1e9, "billion tokens"), (1e6, "million tokens"), (1, "tokens")),
@@ -36,7 +58,7 @@ SCALES = {
     "kWh": ((1, "kWh"), (1e-3, "Wh")),
     "share": ((0.01, "%"),),
     "1": ((1, ""),),
-}  # fmt: skip
+}
 MINUTES_FROM = 120.0
 """Shorter times are said in seconds."""
 
@@ -84,22 +106,33 @@ def _devices(place: PlaceRow) -> str:
 
 
 COLUMNS: tuple[tuple[str, str, Callable[[PlaceRow], str]], ...] = (
-    ("GPUs", "GPUs in all, and what binds them",
-     lambda one: f"{shown(one.figures['gpus'], '1')}"),
+    ("GPUs", "GPUs in all, and what binds them", lambda one: f"{shown(one.figures['gpus'], '1')}"),
     ("GPUs' bound", "what asks for most of them", lambda one: one.gpu_binds or "–"),
     ("devices", "modules or drives, and what binds them", _devices),
     ("devices' bound", "what asks for most of them", lambda one: one.device_binds or "–"),
     ("KV", "bytes that wait", lambda one: _zero(one.figures["capacity_bytes"], "B")),
     ("read", "mean of all users", lambda one: _zero(one.figures["read_bytes_per_s"], "B/s")),
-    ("first token", "of a turn, without queues",
-     lambda one: shown(one.figures["first_token_s"], "s")),
-    ("a million tokens", "of prompts and answers", lambda one: shown(one.figures["usd_per_mtok"],
-                                                                     "$/Mtok")),
-    ("energy of them", "not part of the dollars",
-     lambda one: shown(one.figures["kwh_per_mtok"], "kWh")),
-    ("life", "of the drives at this rate of writes",
-     lambda one: shown(one.figures["life_years"], "years")),
-)  # fmt: skip
+    (
+        "first token",
+        "of a turn, without queues",
+        lambda one: shown(one.figures["first_token_s"], "s"),
+    ),
+    (
+        "a million tokens",
+        "of prompts and answers",
+        lambda one: shown(one.figures["usd_per_mtok"], "$/Mtok"),
+    ),
+    (
+        "energy of them",
+        "not part of the dollars",
+        lambda one: shown(one.figures["kwh_per_mtok"], "kWh"),
+    ),
+    (
+        "life",
+        "of the drives at this rate of writes",
+        lambda one: shown(one.figures["life_years"], "years"),
+    ),
+)
 
 
 def _zero(value: Range | None, unit: str) -> str:
@@ -121,8 +154,11 @@ def sentence(plan: Plan) -> str:
     first part stand below it, in tiles and table."""
     asked = plan.question
     best = next(one for one in plan.places if one.name == plan.best)
-    tiers = [one for one in plan.places if one.figures["capacity_bytes"] and
-             one.figures["capacity_bytes"].value]  # fmt: skip
+    tiers = [
+        one
+        for one in plan.places
+        if one.figures["capacity_bytes"] and one.figures["capacity_bytes"].value
+    ]
     held = tiers[0].figures["capacity_bytes"] if tiers else None
     users = f"{count(asked.users)} user{'s' if asked.users > 1 else ''}"
     text = f"{users} of {count(asked.tokens)} tokens on {asked.model}"
@@ -149,10 +185,18 @@ def console(plan: Plan) -> Group:
     noted.append(f"each range holds nine in ten of {plan.draws} draws of all inputs together")
     trace = [] if plan.curves is None else _trace(plan.curves)
     return Group(
-        Text(plan.sentence), *map(Text, note_lines(plan.notes)), "", _places(plan), "",
-        _rules(plan), "", _matters(plan), "", *trace,
+        Text(plan.sentence),
+        *map(Text, note_lines(plan.notes)),
+        "",
+        _places(plan),
+        "",
+        _rules(plan),
+        "",
+        _matters(plan),
+        "",
+        *trace,
         *(Text(f"note: {text}") for text in noted),
-    )  # fmt: skip
+    )
 
 
 def _grid(*columns: str) -> Table:
@@ -182,9 +226,12 @@ def _matters(plan: Plan) -> Table:
     kinds = {one.name: one for one in plan.inputs}
     for one in plan.effects[:8]:
         of = kinds[one.parameter]
-        table.add_row(one.parameter, f"{one.low:g} to {one.high:g} {one.unit}".removesuffix(" 1"),
-                      f"${one.at_low:.3g} to ${one.at_high:.3g}",
-                      of.kind + (" †" if of.stale else ""))  # fmt: skip
+        table.add_row(
+            one.parameter,
+            f"{one.low:g} to {one.high:g} {one.unit}".removesuffix(" 1"),
+            f"${one.at_low:.3g} to ${one.at_high:.3g}",
+            of.kind + (" †" if of.stale else ""),
+        )
     return table
 
 
@@ -192,8 +239,10 @@ def trace_sentence(curves: Curves) -> str:
     """What the trace is, and how much of it LRU needs."""
     text = f"{count(curves.requests)} requests in {shown(_only(curves.duration_s), 's')}"
     if curves.ideal_hit_rate is None:
-        return (f"{text}; prompts of {count(curves.input_p50)} and answers of "
-                f"{count(curves.output_p50)} tokens at the median.")  # fmt: skip
+        return (
+            f"{text}; prompts of {count(curves.input_p50)} and answers of "
+            f"{count(curves.output_p50)} tokens at the median."
+        )
     text += f"; an endless cache hits {shown(_only(curves.ideal_hit_rate), 'share')} of the blocks"
     if curves.needed_bytes is None:
         return f"{text}."
@@ -208,17 +257,24 @@ def _trace(curves: Curves) -> list[Text | Table | str]:
     """The trace's sentence, and a line for a few capacities of LRU beside the others."""
     found: list[Text | Table | str] = [Text(f"{curves.trace}: {trace_sentence(curves)}"), ""]
     if curves.kept:
-        table = _grid("capacity", *(f"hits, {name}" for name in curves.kept),
-                      "blocks written for a hit, lru", "years of drive life, lru")  # fmt: skip
+        table = _grid(
+            "capacity",
+            *(f"hits, {name}" for name in curves.kept),
+            "blocks written for a hit, lru",
+            "years of drive life, lru",
+        )
         rows = curves.kept.get("opt") or curves.kept["lru"][::4]
         for at in (one.capacity_bytes for one in rows):
-            row = {name: next(one for one in points if one.capacity_bytes == at)
-                   for name, points in curves.kept.items()}  # fmt: skip
+            row = {
+                name: next(one for one in points if one.capacity_bytes == at)
+                for name, points in curves.kept.items()
+            }
             table.add_row(
                 shown(_only(at), "B"),
                 *(shown(_only(one.hit_rate), "share") for one in row.values()),
-                _optional(row["lru"].written_per_hit), _optional(row["lru"].life_years),
-            )  # fmt: skip
+                _optional(row["lru"].written_per_hit),
+                _optional(row["lru"].life_years),
+            )
         found += [table, ""]
     return found
 
@@ -234,6 +290,13 @@ def inputs_table(plan: Plan) -> Table:
         table.add_column(name, overflow="fold", no_wrap=name == "input")
     for one in plan.inputs:
         unit = "" if one.unit == "1" else f" {one.unit}"
-        table.add_row(one.name, f"{one.value:g}{unit}", f"{one.low:g}", f"{one.high:g}", one.kind,
-                      one.date + (" †" if one.stale else ""), Text(one.source))  # fmt: skip
+        table.add_row(
+            one.name,
+            f"{one.value:g}{unit}",
+            f"{one.low:g}",
+            f"{one.high:g}",
+            one.kind,
+            one.date + (" †" if one.stale else ""),
+            Text(one.source),
+        )
     return table

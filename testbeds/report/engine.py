@@ -33,10 +33,11 @@ def regret_of(arm: Mapping[str, Any]) -> dict[str, float]:
     """Of decisions that were made by measurement: how many fetched, and what was lost by them."""
     made = [one for one in arm.get("decisions", []) if one["took_s"] >= 0]
     return {
-        "decisions": len(made), "fetched": sum(one["fetched"] for one in made),
+        "decisions": len(made),
+        "fetched": sum(one["fetched"] for one in made),
         "took_s": sum(one["took_s"] for one in made),
         "regret_s": sum(one["regret_s"] for one in made),
-    }  # fmt: skip
+    }
 
 
 def write_page(found: Mapping[str, Any], path: Path, version: str) -> None:
@@ -49,17 +50,27 @@ def render(found: Mapping[str, Any], version: str) -> str:
     arms = found["arms"]
     sections = [
         *map(str, figures_of(found)),
-        figure("arms", "What the tier had", _table(_arm_rows(arms)),
-               "Objects are vLLM's blocks. On time: the tier's memory had all of one; late: it was "
-               "on its way there; missing: only the store had it. What vLLM's own cache had was "
-               "never asked for. Regret: by how much a decision to fetch or to compute took longer "
-               "than the other would have, by what was measured until then."),
-    ]  # fmt: skip
+        figure(
+            "arms",
+            "What the tier had",
+            _table(_arm_rows(arms)),
+            "Objects are vLLM's blocks. On time: the tier's memory had all of one; late: it was "
+            "on its way there; missing: only the store had it. What vLLM's own cache had was "
+            "never asked for. Regret: by how much a decision to fetch or to compute took longer "
+            "than the other would have, by what was measured until then.",
+        ),
+    ]
     return page(
-        title="Offstage: an engine on the tier", sentence=_sentence(found), setup=_scale(found),
-        tiles="", sections=sections, foot="", version=version, kind="engine report",
+        title="Offstage: an engine on the tier",
+        sentence=_sentence(found),
+        setup=_scale(found),
+        tiles="",
+        sections=sections,
+        foot="",
+        version=version,
+        kind="engine report",
         notes=dict.fromkeys(found.get("notes", ()), ""),
-    )  # fmt: skip
+    )
 
 
 def figures_of(found: Mapping[str, Any]) -> list[Figure]:
@@ -79,7 +90,7 @@ def _apart(found: Mapping[str, Any]) -> str:
         return ""
     return (
         "One engine prefills and another decodes, on half of the cores each; the first token is "
-        "the decoding one's, which in the arm \"recompute\" computes the prompt itself. "
+        'the decoding one\'s, which in the arm "recompute" computes the prompt itself. '
         "File system, and tier in turn: it is asked when the prefilling one has ended; streamed: "
         "both are asked at once. "
     )
@@ -131,5 +142,10 @@ def _curves(arms: Mapping[str, Any]) -> Plot:
         drawn.legend(axes)
 
     said = "; ".join(f"{name}: {', '.join(_times(arm))}" for name, arm in arms.items())
-    return Plot("first-token", f"Requests by the time to their first token. {said}", draw,
-                legend_rows=len(arms), paper_height=2.8)  # fmt: skip
+    return Plot(
+        "first-token",
+        f"Requests by the time to their first token. {said}",
+        draw,
+        legend_rows=len(arms),
+        paper_height=2.8,
+    )

@@ -27,13 +27,21 @@ def write_page(found: Mapping[str, Any], path: Path, version: str) -> None:
 
 def render(found: Mapping[str, Any], version: str) -> str:
     """The page as text."""
-    sections = [*map(str, figures_of(found)),
-                figure("verdicts", "What must hold", _table(_verdicts(found)), "")]  # fmt: skip
+    sections = [
+        *map(str, figures_of(found)),
+        figure("verdicts", "What must hold", _table(_verdicts(found)), ""),
+    ]
     return page(
-        title="Offstage: a pod that fails", sentence=_sentence(found), setup=_setup(found),
-        tiles="", sections=sections, foot="", version=version, kind="pod report",
+        title="Offstage: a pod that fails",
+        sentence=_sentence(found),
+        setup=_setup(found),
+        tiles="",
+        sections=sections,
+        foot="",
+        version=version,
+        kind="pod report",
         notes=dict.fromkeys(found.get("notes", ()), ""),
-    )  # fmt: skip
+    )
 
 
 def figures_of(found: Mapping[str, Any]) -> list[Figure]:
@@ -51,38 +59,55 @@ def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Mapping[s
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
-        axes.step([at - begin_s for at, known, _ in series if known],
-                  [hits / known for _, known, hits in series if known], where="post")  # fmt: skip
+        axes.step(
+            [at - begin_s for at, known, _ in series if known],
+            [hits / known for _, known, hits in series if known],
+            where="post",
+        )
         for one in marks:
-            line = axes.axvline(one["at_s"] - begin_s, color="0.5", linewidth=1,
-                                linestyle=":" if one["healed"] else "-")  # fmt: skip
-            drawn.tip(line, f"{one['fault']} {one['member']}"
-                            f"{' undone' if one['healed'] else ''}")  # fmt: skip
+            line = axes.axvline(
+                one["at_s"] - begin_s,
+                color="0.5",
+                linewidth=1,
+                linestyle=":" if one["healed"] else "-",
+            )
+            drawn.tip(line, f"{one['fault']} {one['member']}{' undone' if one['healed'] else ''}")
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
         axes.set(xlabel="time, s", ylabel="hits of known blocks")
 
     least = min((hits / known for _, known, hits in series if known), default=0.0)
     file = "".join(one if one.isalnum() else "-" for one in name)[:40].strip("-")
-    return Plot(f"hits-{file}", f"Hits by second: {name}. The lowest second had {percent(least)}.",
-                draw, heading=tag("h3", escape(name)), paper_height=2.2)  # fmt: skip
+    return Plot(
+        f"hits-{file}",
+        f"Hits by second: {name}. The lowest second had {percent(least)}.",
+        draw,
+        heading=tag("h3", escape(name)),
+        paper_height=2.2,
+    )
 
 
 def _sentence(found: Mapping[str, Any]) -> str:
     if "trace" in found:
-        return (f"{found['hits']:,} of {found['known']:,} known blocks came, "
-                f"{found['wrong']} of them wrong.")  # fmt: skip
+        return (
+            f"{found['hits']:,} of {found['known']:,} known blocks came, "
+            f"{found['wrong']} of them wrong."
+        )
     met = sum(found["aims"].values())
     return f"{met} of {len(found['aims'])} aims reached."
 
 
 def _setup(found: Mapping[str, Any]) -> str:
     if "trace" in found:
-        return (f"{found['span_s'] / 60:.0f} minutes of {found['trace']} in "
-                f"{found['seconds'] / 60:.1f}, {found['compression']:.2f} s of the trace in one; "
-                f"four daemons on one machine, {found['hosts']} hosts. Measured.")  # fmt: skip
-    return (f"Four daemons on one machine, {found['hosts']} hosts, {found['rate_hz']:g} requests a "
-            f"second, a fetch deadline of {found['deadline_s'] * 1e3:g} ms. Measured.")  # fmt: skip
+        return (
+            f"{found['span_s'] / 60:.0f} minutes of {found['trace']} in "
+            f"{found['seconds'] / 60:.1f}, {found['compression']:.2f} s of the trace in one; "
+            f"four daemons on one machine, {found['hosts']} hosts. Measured."
+        )
+    return (
+        f"Four daemons on one machine, {found['hosts']} hosts, {found['rate_hz']:g} requests a "
+        f"second, a fetch deadline of {found['deadline_s'] * 1e3:g} ms. Measured."
+    )
 
 
 def _verdicts(found: Mapping[str, Any]) -> list[list[str]]:

@@ -34,8 +34,15 @@ OFFSETS = st.one_of(st.sampled_from(WORDS), st.integers(0, 1 << 14))
 @given(pieces=st.lists(st.tuples(OFFSETS, st.binary(max_size=512)), max_size=8))
 def test_the_device_outlives_garbage_in_a_port(pieces: list[tuple[int, bytes]]) -> None:
     """Random bytes anywhere in ring, words and payloads: another host is served all the same."""
-    config = BareConfig(payload_size_bytes=512, slot_count=8, block_max=8, demand_max=8,
-                        entry_count=4, put_slot_count=2, store_size_bytes=8 << 20)  # fmt: skip
+    config = BareConfig(
+        payload_size_bytes=512,
+        slot_count=8,
+        block_max=8,
+        demand_max=8,
+        entry_count=4,
+        put_slot_count=2,
+        store_size_bytes=8 << 20,
+    )
     with BareDevice(config, simulated=True) as device:
         hostile = device.attachment.fds[1]
         _, attachment = device.attach()
@@ -86,10 +93,13 @@ def test_a_blob_that_is_not_ours_is_one_line(side: str, request: pytest.FixtureR
     with BareDevice(BareConfig(fabric=side), simulated=side != "verbs") as device:
         whole, fds = device.attachment.blob, device.attachment.fds
         Driver(device.attachment).close()
-        changed = [bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
-                   for i in range(len(whole))]  # fmt: skip
-        wrong = [(blob, fds) for blob in [*changed, whole[:-1], whole[:20], b"", whole + b"\0",
-                                          bytes(4096)]]  # fmt: skip
+        changed = [
+            bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :]) for i in range(len(whole))
+        ]
+        wrong = [
+            (blob, fds)
+            for blob in [*changed, whole[:-1], whole[:20], b"", whole + b"\0", bytes(4096)]
+        ]
         wrong += [(whole, (*fds, 0)), (whole, (0, 0, 0, 0, 0)), *([(whole, ())] if fds else [])]
         for blob, given in wrong:
             with pytest.raises(Incompatible) as caught:

@@ -110,17 +110,23 @@ def open_zmq(device: BareDevice) -> Iterator[DaemonFabric]:
     socket = context.socket(zmq.DEALER)
     socket.connect(proxy.endpoint)
     attached = p.Attached(
-        fabric="zmq", token=ticket.hex(), endpoint=proxy.endpoint,
-        payload_size_bytes=PAYLOAD, demand_max=device.config.demand_max,
-    )  # fmt: skip
+        fabric="zmq",
+        token=ticket.hex(),
+        endpoint=proxy.endpoint,
+        payload_size_bytes=PAYLOAD,
+        demand_max=device.config.demand_max,
+    )
     with ZmqDriver(socket, attached, device.config.put_slot_count) as fabric:
         yield fabric
     proxy.close()
     context.destroy(linger=0)
 
 
-PORT_FAULTS = {"port_delay_ns_max": 30_000, "port_late_per_million": 200_000,
-               "port_nonsense_per_million": 50_000}  # fmt: skip
+PORT_FAULTS = {
+    "port_delay_ns_max": 30_000,
+    "port_late_per_million": 200_000,
+    "port_nonsense_per_million": 50_000,
+}
 # The host's end, and what its device has of its own.
 SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[DaemonFabric]], dict[str, Any]]] = {
     "shm": (open_driver, {}),
@@ -142,9 +148,13 @@ def host(request: pytest.FixtureRequest) -> Iterator[Host]:
         request.getfixturevalue(NEEDS[request.param])
     simulated = request.param.startswith("sim")
     config = BareConfig(
-        payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=16,
-        backend="sim" if simulated else "emulated", **SIDES[request.param][1],
-    )  # fmt: skip
+        payload_size_bytes=PAYLOAD,
+        slot_count=SLOTS,
+        block_max=BLOCKS,
+        demand_max=16,
+        backend="sim" if simulated else "emulated",
+        **SIDES[request.param][1],
+    )
     with BareDevice(config, simulated=simulated) as device:
         session = device.session(BLOCKS, select_blocks=16)
         source = np.random.default_rng(7).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
@@ -221,9 +231,14 @@ def test_rows_are_chosen_by_index_and_others_left_alone(host: Host) -> None:
     keys = np.ascontiguousarray(host.session.keys[LAYER, ordinals])
     target = host.target(6, 0x5A)
     done = host.fabric.fetch(
-        host.session.number, 1, LAYER, ordinals, keys, target,
+        host.session.number,
+        1,
+        LAYER,
+        ordinals,
+        keys,
+        target,
         target_index=np.array([5, 1], np.uint32),
-    )  # fmt: skip
+    )
     assert not done.rcs.any()
     assert np.array_equal(target[5], host.source[2]) and np.array_equal(target[1], host.source[0])
     assert (target[[0, 2, 3, 4]] == 0x5A).all()
@@ -304,8 +319,7 @@ def test_what_is_given_up_is_written_no_more(host: Host) -> None:
             host.fabric.unregister(memory)
             memory[:] = 0x5A
             left.append(memory)
-    begun = [host.begin([n], timeout_ns=60_000_000_000)
-             for n in range(host.fabric.calls_max - 1)]  # fmt: skip
+    begun = [host.begin([n], timeout_ns=60_000_000_000) for n in range(host.fabric.calls_max - 1)]
     for n, (fetch, memory) in enumerate(begun):
         assert not host.fabric.fetch_end(fetch).rcs.any()
         assert np.array_equal(memory[0], host.source[n])
@@ -346,8 +360,13 @@ def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
     those that the policy takes in from then on, and all again?"""
     scores = np.arange(300, 300 + BLOCKS, dtype=np.uint16)
     before = 0
-    for limits, size in (((0, 1, 16), 2 * BLOCKS), ((6, 1, 8), 6 * 3), ((0, 1, 8), BLOCKS),
-                         ((6, 1 << 20, 16), 0), ((0, 1, 16), 2 * BLOCKS)):  # fmt: skip
+    for limits, size in (
+        ((0, 1, 16), 2 * BLOCKS),
+        ((6, 1, 8), 6 * 3),
+        ((0, 1, 8), BLOCKS),
+        ((6, 1 << 20, 16), 0),
+        ((0, 1, 16), 2 * BLOCKS),
+    ):
         host.fabric.limit_scores(*limits)
         assert host.fetch([], selected_count=5, scores=scores)[0].failed_count == 0
         after = host.device.ledger()["hint_bytes"]
@@ -359,9 +378,13 @@ def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
     ordinals = np.zeros(1, np.uint32)
     with pytest.raises(OffstageError):
         host.fabric.fetch(
-            7, 1, LAYER, ordinals, np.ascontiguousarray(host.session.keys[LAYER, :1]),
+            7,
+            1,
+            LAYER,
+            ordinals,
+            np.ascontiguousarray(host.session.keys[LAYER, :1]),
             np.zeros((1, PAYLOAD), np.uint8),
-        )  # fmt: skip
+        )
     rcs = host.fabric.put(7, LAYER, ordinals, host.source[:1])
     assert (rcs < 0).all()
     assert not host.put(range(1)).any()
@@ -411,8 +434,13 @@ def test_a_closed_port_is_said_so(host: Host) -> None:
 
 def test_late_is_not_a_hit() -> None:
     """A block that a prefetch is just bringing was waited for, and its end says late."""
-    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS,
-                        demand_max=16, prefetchers=lib.OFS_PREFETCH_WINDOW)  # fmt: skip
+    config = BareConfig(
+        payload_size_bytes=PAYLOAD,
+        slot_count=SLOTS,
+        block_max=BLOCKS,
+        demand_max=16,
+        prefetchers=lib.OFS_PREFETCH_WINDOW,
+    )
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         source = np.random.default_rng(1).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
         host = Host(device, driver, device.session(BLOCKS), source)
@@ -425,11 +453,12 @@ def test_late_is_not_a_hit() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    calls=st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=8, unique=True),
-                   min_size=1, max_size=6),
+    calls=st.lists(
+        st.lists(st.integers(0, 39), min_size=1, max_size=8, unique=True), min_size=1, max_size=6
+    ),
     order=st.randoms(use_true_random=False),
     seed=st.integers(1, 1 << 30),
-)  # fmt: skip
+)
 def test_together_brings_what_one_by_one_brings(
     calls: list[list[int]], order: Any, seed: int
 ) -> None:

@@ -27,8 +27,16 @@ ROUNDS = 60
 
 def config_of(backend: str, folder: Path, **changes: Any) -> BareConfig:
     path = "" if backend in ("sim", "emulated") else str(folder / "store")
-    return BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS, demand_max=8,
-                      granule_count=GRANULES, backend=backend, path=path, **changes)  # fmt: skip
+    return BareConfig(
+        payload_size_bytes=PAYLOAD,
+        slot_count=SLOTS,
+        block_max=BLOCKS,
+        demand_max=8,
+        granule_count=GRANULES,
+        backend=backend,
+        path=path,
+        **changes,
+    )
 
 
 class Host:
@@ -46,8 +54,9 @@ class Host:
             ordinals = np.arange(first, first + 8, dtype=np.uint32)
             rows = np.arange(8)
             while rows.size:  # what an injected error refused is put again
-                rcs = self.driver.put(self.session.number, LAYER, ordinals[rows],
-                                      self.source[ordinals[rows]])  # fmt: skip
+                rcs = self.driver.put(
+                    self.session.number, LAYER, ordinals[rows], self.source[ordinals[rows]]
+                )
                 assert not rcs.any() or self.device.config.io_error_per_million
                 rows = rows[rcs != 0]
 
@@ -62,9 +71,15 @@ class Host:
         keys = np.ascontiguousarray(self.session.keys[LAYER, where])
         try:
             done = self.driver.fetch(
-                self.session.number, self.step, LAYER, where, keys, target,
-                granules=np.array(masks, np.uint32), timeout_ns=20_000_000_000,
-            )  # fmt: skip
+                self.session.number,
+                self.step,
+                LAYER,
+                where,
+                keys,
+                target,
+                granules=np.array(masks, np.uint32),
+                timeout_ns=20_000_000_000,
+            )
         finally:
             self.driver.unregister(target)
         missing = 0
@@ -132,8 +147,9 @@ def test_a_whole_block_after_a_part(host: Host) -> None:
     host.driver.register(target)
     where = np.array([3], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, where])
-    done = host.driver.fetch(host.session.number, 9, LAYER, where, keys, target,
-                             timeout_ns=20_000_000_000)  # fmt: skip
+    done = host.driver.fetch(
+        host.session.number, 9, LAYER, where, keys, target, timeout_ns=20_000_000_000
+    )
     host.driver.unregister(target)
     assert not done.rcs.any() and np.array_equal(target[0], host.source[3])
 
@@ -266,12 +282,24 @@ def test_a_row_is_never_written_past(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value) and (target == 7).all()
 
 
-def _one(host: Host, mask: int, target: NDArray[np.uint8] | None = None,
-         rows: NDArray[np.uint32] | None = None) -> None:  # fmt: skip
+def _one(
+    host: Host,
+    mask: int,
+    target: NDArray[np.uint8] | None = None,
+    rows: NDArray[np.uint32] | None = None,
+) -> None:
     target = np.zeros((1, PAYLOAD), np.uint8) if target is None else target
     rows = np.zeros(bin(mask).count("1"), np.uint32) if rows is None else rows
     host.driver.register(target)
     where = np.array([0], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, where])
-    host.driver.fetch(host.session.number, 1, LAYER, where, keys, target,
-                      target_index=rows, granules=np.array([mask], np.uint32))  # fmt: skip
+    host.driver.fetch(
+        host.session.number,
+        1,
+        LAYER,
+        where,
+        keys,
+        target,
+        target_index=rows,
+        granules=np.array([mask], np.uint32),
+    )

@@ -40,8 +40,12 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 def side(request: pytest.FixtureRequest, tmp_path: Path) -> Side:
     if request.param == "static":
         path, kept = tmp_path / "pod.toml", tmp_path / "away.toml"
-        return Side("static", lambda: open_membership(str(path)), lambda: _move(path, kept),
-                    lambda: _move(kept, path))  # fmt: skip
+        return Side(
+            "static",
+            lambda: open_membership(str(path)),
+            lambda: _move(path, kept),
+            lambda: _move(kept, path),
+        )
     one: Etcd = request.getfixturevalue("etcd")
     first = EtcdMembership([one.address], TTL_S)
     first.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
@@ -66,7 +70,9 @@ def test_what_is_changed_is_read_by_another(side: Side) -> None:
     assert 0 < first.epoch < second.epoch < third.epoch
     assert one.map() == other.map() == third and other.fresh
     assert [(one.name, one.weight, one.zone, one.state) for one in third.member] == [
-        ('"a"', 1, "é", "up"), ("b", 3, "", "draining")]  # fmt: skip
+        ('"a"', 1, "é", "up"),
+        ("b", 3, "", "draining"),
+    ]
 
 
 def test_no_change_is_lost_where_two_change_at_once(side: Side) -> None:
@@ -155,9 +161,13 @@ def test_killed_and_started_again_it_has_what_it_acknowledged(etcd: Etcd) -> Non
 
 @pytest.mark.parametrize(
     ("place", "said"),
-    [("etcd:nowhere", "write HOST:PORT"), ("redis:x", "no place"), ("", "no place"),
-     ("file:", "no place")],
-)  # fmt: skip
+    [
+        ("etcd:nowhere", "write HOST:PORT"),
+        ("redis:x", "no place"),
+        ("", "no place"),
+        ("file:", "no place"),
+    ],
+)
 def test_a_place_that_is_none(place: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         open_membership(place)
@@ -195,8 +205,9 @@ def test_a_change_whose_answer_was_lost_is_made_once(etcd: Etcd) -> None:
 
 
 def living(name: str, holder: str) -> Living:
-    return Living(name=name, endpoint=f"ipc:///{holder}", incarnation=1, holder=holder,
-                  host="here", pid=77)  # fmt: skip
+    return Living(
+        name=name, endpoint=f"ipc:///{holder}", incarnation=1, holder=holder, host="here", pid=77
+    )
 
 
 def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
@@ -217,9 +228,7 @@ def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
         membership.announce(living("a", "four"), "one")
 
 
-def test_another_cluster_has_the_map_and_it_is_in_doubt(
-    etcd: Etcd, tmp_path: Path
-) -> None:
+def test_another_cluster_has_the_map_and_it_is_in_doubt(etcd: Etcd, tmp_path: Path) -> None:
     """As where a snapshot is restored into a new cluster: whoever reads it sees that, who saw
     nothing before too, until it is accepted."""
     membership = EtcdMembership([etcd.address], TTL_S)

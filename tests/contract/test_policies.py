@@ -45,9 +45,18 @@ class Case:
     @property
     def setting(self) -> Setting:
         layers = np.arange(self.layers)
-        return Setting(self.layers, self.k, 2 * self.k, 1, 1, 64, layers // self.sharing
-                       * self.sharing, 0.8 if self.draft else None, self.foretold,
-                       DRAFT_LAYERS)  # fmt: skip
+        return Setting(
+            self.layers,
+            self.k,
+            2 * self.k,
+            1,
+            1,
+            64,
+            layers // self.sharing * self.sharing,
+            0.8 if self.draft else None,
+            self.foretold,
+            DRAFT_LAYERS,
+        )
 
 
 CASES = [
@@ -151,8 +160,9 @@ def check_sessions(opener: Opener, case: Case) -> None:
     both = opener(case)
     for session in (0, 1):
         both.begin(session, case.blocks, prefill_of(case, session))
-    together = [[both.step(one).tobytes() for one in pair]
-                for pair in zip(first, second, strict=True)]  # fmt: skip
+    together = [
+        [both.step(one).tobytes() for one in pair] for pair in zip(first, second, strict=True)
+    ]
     assert [pair[0] for pair in together] == alone[0][1:]
     assert [pair[1] for pair in together] == alone[1][1:]
 
@@ -174,8 +184,9 @@ CHECKS = (check_range, check_determinism, check_sessions, check_causality)
 
 
 @pytest.fixture(params=SPECS)
-def opener(request: pytest.FixtureRequest, tmp_path: Path,
-           monkeypatch: pytest.MonkeyPatch) -> Opener:  # fmt: skip
+def opener(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Opener:
     """Opens the policy anew; `rising` is the one of the how-to page, read from the page."""
     (tmp_path / "rising.py").write_text(CODE.findall(PAGE.read_text(encoding="utf-8"))[0])
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -280,8 +291,9 @@ class PeeksAtNext(Silent):
 
     def step(self, view: View) -> Any:
         best = view.scores.argmax(axis=1)
-        return np.concatenate([one_guess(int(best[layer + 1]), layer) for layer in
-                               range(len(best) - 1)])  # fmt: skip
+        return np.concatenate(
+            [one_guess(int(best[layer + 1]), layer) for layer in range(len(best) - 1)]
+        )
 
 
 class PeeksAtDraft(Silent):
@@ -339,8 +351,11 @@ def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
     check(lambda case: Opened((Silent,), case.setting), CASES[0])
 
 
-@pytest.mark.parametrize("cheat", [Peeks, PeeksAtNext, PeeksAtDraft, ForetellsEarly, LearnsEarly],
-                         ids=lambda one: one.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "cheat",
+    [Peeks, PeeksAtNext, PeeksAtDraft, ForetellsEarly, LearnsEarly],
+    ids=lambda one: one.__name__,
+)
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
     """Without the suite above: in the steps that a run itself asks about, all of them early?"""
     case = CASES[0]

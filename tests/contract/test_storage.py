@@ -151,9 +151,7 @@ def test_what_was_written_is_read(storage: Storage) -> None:
 def test_a_full_queue_is_busy_and_every_completion_comes_once(storage: Storage) -> None:
     """Is the bound kept, and does each accepted I/O end exactly once with its own number?"""
     buffer = Buffer(4096 * (storage.queue_depth_max + 1))
-    ios = [
-        Io(READ, 100 + i, 0, 4096, buffer, i * 4096) for i in range(storage.queue_depth_max + 1)
-    ]
+    ios = [Io(READ, 100 + i, 0, 4096, buffer, i * 4096) for i in range(storage.queue_depth_max + 1)]
     assert storage.submit(ios) == storage.queue_depth_max == DEPTH
     assert storage.submit(ios[-1:]) == -errno.EAGAIN
     assert storage.stats()["in_flight"] == DEPTH

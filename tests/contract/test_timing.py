@@ -39,9 +39,14 @@ def tiers(costs: Costs) -> Timing:
     memory = TierCosts(64, 5000, latency_ps=each, write_ps=each, concurrency=2)
     drives = TierCosts(1 << 20, latency_ps=each, drive_count=2, drive=costs.nvme or {})
     config = TiersConfig(
-        1 << 10, LAYERS, 4, 1 << 16, hit_ps=1000 * costs.hit_ns, command_ps=1000 * costs.command_ns,
+        1 << 10,
+        LAYERS,
+        4,
+        1 << 16,
+        hit_ps=1000 * costs.hit_ns,
+        command_ps=1000 * costs.command_ns,
         seed=costs.seed,
-    )  # fmt: skip
+    )
     return open_tiers(config, [memory, drives]).timing
 
 
@@ -67,9 +72,13 @@ def drive(timing: Timing) -> list[int]:
         take(now_ps)
         asked.append(now_ps)
         end_ps = timing.ask(
-            KINDS[int(random.integers(0, len(KINDS)))], now_ps, tag=tag,
-            offset_bytes=int(random.integers(0, 1024)) << 16, size_bytes=1 << 16, chunk=tag % 99,
-        )  # fmt: skip
+            KINDS[int(random.integers(0, len(KINDS)))],
+            now_ps,
+            tag=tag,
+            offset_bytes=int(random.integers(0, 1024)) << 16,
+            size_bytes=1 << 16,
+            chunk=tag % 99,
+        )
         if end_ps is not None:
             assert end_ps >= now_ps
             ends[tag] = end_ps
@@ -157,8 +166,12 @@ def test_a_deadlock_of_the_device_is_told_by_name() -> None:
     """Two routes hold what the other wants, without a queue between: the engine cannot go on."""
     there, back = Stage("there"), Stage("back")
     units = (Unit("there", queue_max=0, fixed_ps=10**6), Unit("back", queue_max=0, fixed_ps=10**6))
-    routes = {"read": (there, back), "write": (back, there), "hit": (back, there),
-              "command": (there,)}  # fmt: skip
+    routes = {
+        "read": (there, back),
+        "write": (back, there),
+        "hit": (back, there),
+        "command": (there,),
+    }
     side = Chip(Network(units, routes)).timing()
     for kind in ("read", "hit"):
         side.ask(kind, 0)

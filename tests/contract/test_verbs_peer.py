@@ -24,8 +24,14 @@ LAYER, BLOCKS, SLOTS, PAYLOAD = 1, 24, 16, 4096
 
 @pytest.fixture
 def device(rdma: Adapter) -> Iterator[BareDevice]:
-    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=SLOTS, block_max=BLOCKS,
-                        demand_max=16, backend="emulated", fabric="verbs")  # fmt: skip
+    config = BareConfig(
+        payload_size_bytes=PAYLOAD,
+        slot_count=SLOTS,
+        block_max=BLOCKS,
+        demand_max=16,
+        backend="emulated",
+        fabric="verbs",
+    )
     with BareDevice(config) as device:
         yield device
 

@@ -29,9 +29,11 @@ def attention_is_right(run: Run) -> dict[str, object]:
         many = [[3, 0, 1]]
     else:
         shapes = [
-            Shape(8, 4, 128, 64), Shape(3, 1, 80, 5), Shape(1, 128, 576, 64, value_dim=512),
+            Shape(8, 4, 128, 64),
+            Shape(3, 1, 80, 5),
+            Shape(1, 128, 576, 64, value_dim=512),
             Shape(1, 7, 72, 33, value_dim=64),
-        ]  # fmt: skip
+        ]
         many = [[1], [0, 40, 3, 17], [int(one) for one in random.integers(0, 24, 64)]]
     errors: dict[str, float] = {}
     for value_type, limit in ERROR_MAX.items():
@@ -181,9 +183,13 @@ def _attention_figures(run: Run, value_type: str, latent: bool) -> dict[str, obj
     rates = {name: read_bytes / one / 1e9 for name, one in seconds.items()}
     run.aim("share of the copy bandwidth", rates["as chosen"] * 1e9 / roof, at_least=0.8)
     return {
-        "gb_per_s": rates["as chosen"], "copy_gb_per_s": roof / 1e9, "read_bytes": read_bytes,
-        "fastest": fastest, "gb_per_s_fastest": rates[fastest], "gb_per_s_by_tiling": rates,
-    }  # fmt: skip
+        "gb_per_s": rates["as chosen"],
+        "copy_gb_per_s": roof / 1e9,
+        "read_bytes": read_bytes,
+        "fastest": fastest,
+        "gb_per_s_fastest": rates[fastest],
+        "gb_per_s_by_tiling": rates,
+    }
 
 
 @check(point=1, kind="bench", needs=NEEDS, limit_s=90)
@@ -235,8 +241,11 @@ def attention_beside_others(run: Run) -> dict[str, object]:
     found = attend(queries, keys, values, tables, counts, lengths)
     assert float((found - expected).abs().max() / expected.abs().max()) < 2e-2
     del expected
-    return {**figures, **_flashinfer(keys, values, tables, narrow), **_flash(keys, values, tables,
-            narrow)}  # fmt: skip
+    return {
+        **figures,
+        **_flashinfer(keys, values, tables, narrow),
+        **_flash(keys, values, tables, narrow),
+    }
 
 
 def _flashinfer(keys: Any, values: Any, tables: Any, queries: Any) -> dict[str, object]:
@@ -253,8 +262,17 @@ def _flashinfer(keys: Any, values: Any, tables: Any, queries: Any) -> dict[str, 
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(work, "HND")
         begins = torch.arange(0, tables.numel() + 1, SELECTED, dtype=torch.int32, device="cuda")
         last = torch.full((SESSIONS,), BLOCK_TOKENS, dtype=torch.int32, device="cuda")
-        wrapper.plan(begins, tables.flatten(), last, 32, 8, 128, BLOCK_TOKENS,
-                     q_data_type=queries.dtype, kv_data_type=keys.dtype)  # fmt: skip
+        wrapper.plan(
+            begins,
+            tables.flatten(),
+            last,
+            32,
+            8,
+            128,
+            BLOCK_TOKENS,
+            q_data_type=queries.dtype,
+            kv_data_type=keys.dtype,
+        )
         narrow = queries[:, :, 0].contiguous()
         return {"ms_flashinfer": seconds_of(lambda: wrapper.run(narrow, (keys, values))) * 1e3}
     except Exception as error:

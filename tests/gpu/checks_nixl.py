@@ -26,8 +26,11 @@ def nixl_reads_into_gpu_memory(run: Run) -> dict[str, object]:
     wanted = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
     memory = wanted.clone()
     torch.cuda.synchronize()
-    process = subprocess.Popen([sys.executable, "-c", TARGET.format(64 << 20)],
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", TARGET.format(64 << 20)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdin is not None and process.stdout is not None
     try:
         blob = bytes.fromhex(process.stdout.readline().decode())

@@ -82,9 +82,18 @@ def _step_times(sessions: int, context: int, bits: int) -> dict[str, float]:
 
     model = _rest_of_a_layer(sessions)
     case = StepCase(
-        sessions, context // 64, 4, SELECTED, "cuda", kv_heads=8, group=4, head_dim=128,
-        block_tokens=64, model=model, bounds=torch.int8 if bits == 8 else torch.bfloat16,
-    )  # fmt: skip
+        sessions,
+        context // 64,
+        4,
+        SELECTED,
+        "cuda",
+        kv_heads=8,
+        group=4,
+        head_dim=128,
+        block_tokens=64,
+        model=model,
+        bounds=torch.int8 if bits == 8 else torch.bfloat16,
+    )
     case.run()
     bare = Step([Layer(lambda: None, layer.after) for layer in case.layers], "cuda")
     outputs: list[Any] = case.outputs
@@ -112,8 +121,11 @@ def _rest_of_a_layer(sessions: int) -> Any:
 
     attended = weights(4096, 4096)
     projected, gate, up, down = (
-        weights(4096, 6144), weights(4096, 14336), weights(4096, 14336), weights(14336, 4096),
-    )  # fmt: skip
+        weights(4096, 6144),
+        weights(4096, 14336),
+        weights(4096, 14336),
+        weights(14336, 4096),
+    )
     state = weights(sessions, 4096)
     out = torch.empty_like(state)
 

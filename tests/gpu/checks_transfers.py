@@ -60,8 +60,9 @@ def transfer_bandwidth(run: Run) -> dict[str, object]:
         for one in measure(device, size):
             name = f"{one.name}_{size >> 10}_kib"
             figures[f"{name}_gb_per_s"], figures[f"{name}_share"] = (
-                one.bytes_per_s / 1e9, one.share
-            )  # fmt: skip
+                one.bytes_per_s / 1e9,
+                one.share,
+            )
             if one.reason:
                 figures[f"{one.name}_absent"] = one.reason
     shares = [one.share for one in measure(device, BLOCK_BYTES)]
@@ -99,8 +100,13 @@ def transfers_beside_compute(run: Run) -> dict[str, object]:
     alone, copies, together = (seconds_of(one, cold=False) for one in (compute, move, both))
     hidden = (alone + copies - together) / min(alone, copies)
     run.aim("share of the shorter one that is hidden", hidden, at_least=0.7)
-    return {"kind": kind.name, "compute_ms": alone * 1e3, "copies_ms": copies * 1e3,
-            "together_ms": together * 1e3, "hidden_share": hidden}  # fmt: skip
+    return {
+        "kind": kind.name,
+        "compute_ms": alone * 1e3,
+        "copies_ms": copies * 1e3,
+        "together_ms": together * 1e3,
+        "hidden_share": hidden,
+    }
 
 
 @check(point=4, kind="bench", needs=(*NEEDS, "kvikio", "cupy"), limit_s=60)

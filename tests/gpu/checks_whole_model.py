@@ -27,15 +27,27 @@ class Size:
 
 
 LLAMA_8B = {
-    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-}  # fmt: skip
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
 LARGE = Size(LLAMA_8B, 131_072, 4, "bfloat16")
 SMALL = Size(
-    {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-     "num_key_value_heads": 2, "vocab_size": 300},
-    1_024, 4, "float32",
-)  # fmt: skip
+    {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 300,
+    },
+    1_024,
+    4,
+    "float32",
+)
 WEIGHT_SHARE = 0.9
 """Of the device's memory at most: model, dense KV, pool and the blocks in memory together."""
 
@@ -52,8 +64,16 @@ def cost_of_a_decode_step(run: Run) -> dict[str, object]:
     shape, widths, dtype, batches, tokens = small if run.interpret else large
     cost = calibrate(
         Plan(
-            shape, widths, "triton" if triton else "torch", run.device, dtype, batches, tokens,
-            "CPU", "run_all.py", selectors=("quest", "quest8"),
+            shape,
+            widths,
+            "triton" if triton else "torch",
+            run.device,
+            dtype,
+            batches,
+            tokens,
+            "CPU",
+            "run_all.py",
+            selectors=("quest", "quest8"),
             context_tokens=4_096 if run.interpret else 131_072,
         )
     )
@@ -83,12 +103,15 @@ def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     run.aim("largest difference of a logit", every.logit_error_max, at_most=1e-3)
     run.aim("same most likely token", every.top1_agreement, at_least=1.0)
     return {
-        "context_tokens": context, "perplexity": every.perplexity,
-        "logit_error_max": every.logit_error_max, "share_read": few.share_read,
-        "perplexity_few": few.perplexity, "hit_rate_few": few.hit,
+        "context_tokens": context,
+        "perplexity": every.perplexity,
+        "logit_error_max": every.logit_error_max,
+        "share_read": few.share_read,
+        "perplexity_few": few.perplexity,
+        "hit_rate_few": few.hit,
         "foretold": [layer.foretold for layer in few.foretold],
         "step_before": [layer.step_before for layer in few.foretold],
-    }  # fmt: skip
+    }
 
 
 @check(point=7, needs=("torch", "transformers", "model"), device="either", limit_s=60)
@@ -134,8 +157,9 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
             return super().attend(layer, query, key, value)
 
     memory = open_arrays("torch", run.device)
-    attention = Watched(memory, "torch", shape, lambda layer: kv.blocks(layer, 0, blocks),
-                        context + steps)  # fmt: skip
+    attention = Watched(
+        memory, "torch", shape, lambda layer: kv.blocks(layer, 0, blocks), context + steps
+    )
     with installed(loaded.model, attention):
         for attention.step in range(steps):
             attention.begin_token()
@@ -171,12 +195,18 @@ def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     assert every.bit_equal is True and every.share_read == 1.0
     assert few.blocks_corrupt == every.blocks_corrupt == 0
     return {
-        "context_tokens": context, "dtype": size.dtype, "device": run.device,
-        "logit_error_max": every.logit_error_max, "kl_max": every.kl_max,
-        "top1_agreement": every.top1_agreement, "demands": every.demands,
-        "share_read": few.share_read, "kl_mean_few": few.kl_mean,
-        "token_ms_p50": few.token_ms_p50, "stall_ms_p50": few.stall_ms_p50,
-    }  # fmt: skip
+        "context_tokens": context,
+        "dtype": size.dtype,
+        "device": run.device,
+        "logit_error_max": every.logit_error_max,
+        "kl_max": every.kl_max,
+        "top1_agreement": every.top1_agreement,
+        "demands": every.demands,
+        "share_read": few.share_read,
+        "kl_mean_few": few.kl_mean,
+        "token_ms_p50": few.token_ms_p50,
+        "stall_ms_p50": few.stall_ms_p50,
+    }
 
 
 def random_model(size: Size, run: Run) -> Any:
@@ -197,9 +227,16 @@ def random_model(size: Size, run: Run) -> Any:
     finally:
         torch.set_default_dtype(before)
     shape = Shape(
-        run.folder, "random", "llama", config.num_hidden_layers, config.num_key_value_heads,
-        config.max_position_embeddings, config.vocab_size, "random", None,
-    )  # fmt: skip
+        run.folder,
+        "random",
+        "llama",
+        config.num_hidden_layers,
+        config.num_key_value_heads,
+        config.max_position_embeddings,
+        config.vocab_size,
+        "random",
+        None,
+    )
     return Loaded(shape, model, None, size.dtype, ())
 
 
@@ -223,24 +260,40 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
     blocks = context // BLOCK_TOKENS
     stored = layers * (blocks + 8) * (payload + 4096)
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": f"ipc://{run.folder}/control",
-                   "runtime_dir": str(run.folder / "run"), "metrics_endpoint": ""},
-        "arena": {"size": max(64 << 20, min(4 << 30, stored // 4)), "payload": payload,
-                  "layers": layers, "block_tokens": BLOCK_TOKENS},
-        "storage": {"path": str(run.folder / "store.kv"),
-                    "size": (stored * 5 // 4 >> 22) + 65 << 22},
+        "daemon": {
+            "endpoint": f"ipc://{run.folder}/control",
+            "runtime_dir": str(run.folder / "run"),
+            "metrics_endpoint": "",
+        },
+        "arena": {
+            "size": max(64 << 20, min(4 << 30, stored // 4)),
+            "payload": payload,
+            "layers": layers,
+            "block_tokens": BLOCK_TOKENS,
+        },
+        "storage": {
+            "path": str(run.folder / "store.kv"),
+            "size": (stored * 5 // 4 >> 22) + 65 << 22,
+        },
         "store": {"segment": 4 << 20, "durable": False},
         "limits": {"sessions": 4, "context_tokens": context + 1024},
-    }  # fmt: skip
+    }
     write_config(run.folder / "daemon.toml", sections, "gpu")
     # The daemon is a process of this checkout, with whatever packages this one was given.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, given)])
     options = ModelOptions(
-        model=run.folder, text=run.folder, steps=steps, context_tokens=context,
-        selections=(max(8, blocks // 16), ALL_BLOCKS), device=run.device, kernel="torch",
-        prefill_piece=1024, pool_ratio=1.0, foretell=True,
-    )  # fmt: skip
+        model=run.folder,
+        text=run.folder,
+        steps=steps,
+        context_tokens=context,
+        selections=(max(8, blocks // 16), ALL_BLOCKS),
+        device=run.device,
+        kernel="torch",
+        prefill_piece=1024,
+        pool_ratio=1.0,
+        foretell=True,
+    )
     with serve(run.folder / "daemon.toml", run.folder / "log") as tier:
         link = Link(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
         with attached(link) as (control, fabric):

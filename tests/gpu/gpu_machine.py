@@ -17,9 +17,19 @@ __all__ = ["build_firmware", "describe", "lacking"]
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = (
-    "numpy", "torch", "triton", "cupy-cuda12x", "cupy-cuda13x", "kvikio-cu12", "kvikio-cu13",
-    "transformers", "flashinfer-python", "flash-attn", "cffi", "msgspec",
-)  # fmt: skip
+    "numpy",
+    "torch",
+    "triton",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "kvikio-cu12",
+    "kvikio-cu13",
+    "transformers",
+    "flashinfer-python",
+    "flash-attn",
+    "cffi",
+    "msgspec",
+)
 
 
 def describe() -> dict[str, Any]:

@@ -158,9 +158,16 @@ def unfit(one: Check, plan: Plan, machine: Mapping[str, Any]) -> str:
 def result_of(one: Check, outcome: str, reason: str) -> dict[str, Any]:
     """A row of the results, with nothing measured yet."""
     return {
-        "name": one.name, "point": one.point, "kind": one.kind, "question": one.question,
-        "outcome": outcome, "reason": reason, "wall_s": 0.0, "figures": {}, "aims": [],
-    }  # fmt: skip
+        "name": one.name,
+        "point": one.point,
+        "kind": one.kind,
+        "question": one.question,
+        "outcome": outcome,
+        "reason": reason,
+        "wall_s": 0.0,
+        "figures": {},
+        "aims": [],
+    }
 
 
 def child(
@@ -178,9 +185,13 @@ def child(
     with tempfile.TemporaryFile("w+") as log, os.fdopen(read, "r") as answers:
         process = subprocess.Popen(
             [sys.executable, str(HERE / "run_all.py"), "--child", str(write_to), module],
-            stdin=subprocess.PIPE, stdout=log, stderr=log, pass_fds=[write_to], text=True,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=[write_to],
+            text=True,
             env={**os.environ, **told},
-        )  # fmt: skip
+        )
         os.close(write_to)
         assert process.stdin is not None
         try:
@@ -266,9 +277,12 @@ def one_check(one: Check, folder: Path) -> dict[str, Any]:
         outcome, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
     aims = [{**asdict(aim), "met": aim.met} for aim in run.aims]
     return {
-        "outcome": outcome, "reason": reason, "figures": figures, "aims": aims,
+        "outcome": outcome,
+        "reason": reason,
+        "figures": figures,
+        "aims": aims,
         "wall_s": round(time.monotonic() - begun, 3),
-    }  # fmt: skip
+    }
 
 
 def show(result: Mapping[str, Any]) -> None:

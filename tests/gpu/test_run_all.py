@@ -18,9 +18,11 @@ def run(out: Path, *options: str, folder: Path = FOLDER) -> tuple[int, dict[str,
     bare = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, str(folder / "run_all.py"), "--out", str(out), *options],
-        capture_output=True, text=True, timeout=RUN_SECONDS_MAX,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
         env={**bare, "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    )
     assert out.is_file(), done.stderr
     content: dict[str, Any] = json.loads(out.read_text())
     return done.returncode, content
@@ -157,8 +159,9 @@ def test_a_run_that_is_ended_has_a_file_of_what_it_did(folder: Path) -> None:
     out = folder / "gpu.json"
     process = subprocess.Popen(
         [sys.executable, str(folder / "run_all.py"), "--out", str(out), "--only", "runs,hangs,2"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("failed"):  # `dies`, before the one that hangs
         assert process.poll() is None
@@ -186,6 +189,7 @@ def test_the_interpreter_runs_the_checks_of_kernels(tmp_path: Path) -> None:
     code, content = run(tmp_path / "gpu.json", "--interpret", *wanted)
     assert code == 0, content["checks"]
     assert outcomes(content) == {
-        "selection_is_right": "ran", "attention_bandwidth_float8": "skipped",
-    }  # fmt: skip
+        "selection_is_right": "ran",
+        "attention_bandwidth_float8": "skipped",
+    }
     assert 0 < content["checks"][1]["figures"]["error_scores"] < 1e-4

@@ -85,8 +85,14 @@ def test_every_block_comes_back_through_swift_after_a_kill(
 ) -> None:
     """Two tenants archive, the daemon is killed, the drive is lost: does another daemon with their
     secrets serve every block right, out of the bucket alone, and each tenant its own?"""
-    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix=f"trip-{codec}",
-                    store__codec=codec)  # fmt: skip
+    more = settings(
+        tmp_path,
+        swift.endpoint,
+        ACCESS,
+        SECRET,
+        archive__prefix=f"trip-{codec}",
+        store__codec=codec,
+    )
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
         write(tier, 1, "red")
         write(tier, 2, "red")
@@ -161,8 +167,9 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
 def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swift) -> None:
     """All of Swift is stopped in its tracks: do hosts write, read and leave meanwhile, and does
     what waited go up when it goes on?"""
-    more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="hangs",
-                    archive__wait="200ms")  # fmt: skip
+    more = settings(
+        tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="hangs", archive__wait="200ms"
+    )
     with daemon(tmp_path, **more) as tier:
         swift.freeze(signal.SIGSTOP)
         try:
@@ -176,8 +183,15 @@ def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swi
         assert check_text(tier, 1, whole(1)) == BLOCKS
 
 
-@pytest.mark.parametrize("how", [(507, "InsufficientStorage"), (500, "InternalError"),
-                                 (503, "SlowDown"), (403, "AccessDenied")])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        (507, "InsufficientStorage"),
+        (500, "InternalError"),
+        (503, "SlowDown"),
+        (403, "AccessDenied"),
+    ],
+)
 def test_a_server_that_fails_costs_no_block(
     tmp_path: Path, tiny: TinyS3, how: tuple[int, str]
 ) -> None:
@@ -312,8 +326,12 @@ def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
         settled(tier)
         where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
         kept = f"{(BLOCKS + 1) * RECORD}B"
-        done = subprocess.run([*ENTRY, "dpu", "purge", TENANT, "--keep", kept, *where],
-                              capture_output=True, text=True, timeout=WAIT_S)  # fmt: skip
+        done = subprocess.run(
+            [*ENTRY, "dpu", "purge", TENANT, "--keep", kept, *where],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
         assert done.returncode == 0, done.stderr
         settled(tier)
         there = [stored(tier, 1), stored(tier, 2)]
@@ -335,8 +353,15 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
     keys, shapes = list(made), [len(one) for one in made.values()]
 
     def client(tier: Tier) -> ObjectClient:
-        return ObjectClient(Where(tier.endpoint, TENANT, timeout_s=90.0, patience_s=90.0,
-                                  runtime_dir=str(tier.runtime_dir)))  # fmt: skip
+        return ObjectClient(
+            Where(
+                tier.endpoint,
+                TENANT,
+                timeout_s=90.0,
+                patience_s=90.0,
+                runtime_dir=str(tier.runtime_dir),
+            )
+        )
 
     with daemon(tmp_path, **more) as tier:
         with client(tier) as engine:
@@ -377,13 +402,18 @@ def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: Ti
 
 def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
     """`dpu serve` that is refused at its start."""
-    chosen = {"daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "",
-              "daemon.runtime_dir": str(folder / "run"), "storage.path": str(folder / "s.ofs"),
-              "storage.size": "256MiB"}  # fmt: skip
+    chosen = {
+        "daemon.endpoint": "tcp://127.0.0.1:*",
+        "daemon.metrics_endpoint": "",
+        "daemon.runtime_dir": str(folder / "run"),
+        "storage.path": str(folder / "s.ofs"),
+        "storage.size": "256MiB",
+    }
     chosen |= {name.replace("__", "."): value for name, value in more.items()}
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    return subprocess.run([*ENTRY, "dpu", "serve", *sets], capture_output=True, text=True,
-                          timeout=WAIT_S)  # fmt: skip
+    return subprocess.run(
+        [*ENTRY, "dpu", "serve", *sets], capture_output=True, text=True, timeout=WAIT_S
+    )
 
 
 def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
@@ -404,14 +434,17 @@ def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift:
     refused(serve(tmp_path, **nowhere), "'nowhere'", "no such bucket", "archive.bucket")
 
 
-@pytest.mark.parametrize(("changed", "words"), [
-    ({"archive__bucket": "nowhere"}, ("no such bucket",)),
-    ({"archive__bucket": "a b/c"}, ("bucket of that name", "archive.bucket")),
-    ({"archive__endpoint": "nonsense"}, ("no S3 endpoint", "archive.endpoint")),
-    ({"archive__prefix": "/a/"}, ("archive.prefix",)),
-    ({"archive__key_file": "/nonexistent"}, ("cannot be read", "archive.key_file")),
-    ({"archive__connections": "0"}, ("connections",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"archive__bucket": "nowhere"}, ("no such bucket",)),
+        ({"archive__bucket": "a b/c"}, ("bucket of that name", "archive.bucket")),
+        ({"archive__endpoint": "nonsense"}, ("no S3 endpoint", "archive.endpoint")),
+        ({"archive__prefix": "/a/"}, ("archive.prefix",)),
+        ({"archive__key_file": "/nonexistent"}, ("cannot be read", "archive.key_file")),
+        ({"archive__connections": "0"}, ("connections",)),
+    ],
+)
 def test_a_bad_archive_is_one_line(
     tmp_path: Path, tiny: TinyS3, changed: dict[str, str], words: tuple[str, ...]
 ) -> None:
@@ -420,15 +453,21 @@ def test_a_bad_archive_is_one_line(
     assert not (tmp_path / "s.ofs").exists()
 
 
-@pytest.mark.parametrize("page", [
-    b"<html></html>", b"<!doctype html>\n<html lang=en><p>Log in<br></html>", b"{}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html></html>",
+        b"<!doctype html>\n<html lang=en><p>Log in<br></html>",
+        b"{}",
+    ],
+)
 def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) -> None:
     """A web server, a proxy, a login page that answers 200: is it refused at the start, be its page
     XML, which is no empty bucket, or not, which is no server that mends itself?"""
     tiny.page = page
-    refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")),
-            "no S3", "archive.endpoint")  # fmt: skip
+    refused(
+        serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")), "no S3", "archive.endpoint"
+    )
 
 
 def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:

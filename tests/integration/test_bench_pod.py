@@ -22,8 +22,17 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
 def test_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A killed daemon costs hits and comes back; one that joins serves; the page shows both."""
     page = tmp_path / "page.html"
-    found = told(capsys, "--folder", str(tmp_path / "pod"), "--faults", "death,join",
-                 "--rate", "10", "--page", str(page))  # fmt: skip
+    found = told(
+        capsys,
+        "--folder",
+        str(tmp_path / "pod"),
+        "--faults",
+        "death,join",
+        "--rate",
+        "10",
+        "--page",
+        str(page),
+    )
     phases = found["phases"]
     assert isinstance(phases, dict) and list(phases) == ["no fault", "death dpu1", "join dpu4"]
     assert found["verdicts_met"] is True
@@ -38,13 +47,27 @@ def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its requests, in less than its time, with one fault drawn."""
     trace = tmp_path / "mooncake.jsonl"
     rows = [
-        {"timestamp": 2000 * at, "input_length": 2048, "output_length": 1,
-         "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at], "delay": 7}
+        {
+            "timestamp": 2000 * at,
+            "input_length": 2048,
+            "output_length": 1,
+            "hash_ids": [at % 5, 10 + at % 5, 20 + at % 5, 30 + at],
+            "delay": 7,
+        }
         for at in range(100)
-    ]  # fmt: skip
+    ]
     trace.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
-    found = told(capsys, "--folder", str(tmp_path / "pod"), "--trace", str(trace), "--seconds",
-                 "40", "--page", str(tmp_path / "page.html"))  # fmt: skip
+    found = told(
+        capsys,
+        "--folder",
+        str(tmp_path / "pod"),
+        "--trace",
+        str(trace),
+        "--seconds",
+        "40",
+        "--page",
+        str(tmp_path / "page.html"),
+    )
     assert found["requests"] == 100 and found["asked"] == 400 and found["wrong"] == 0
     assert found["faults"] and found["verdicts_met"] is True
     (note,) = found["notes"]

@@ -16,10 +16,15 @@ KINDS = ["reuse", "least-loaded", "round-robin"]
 def save(path: Path, count: int) -> Path:
     """Eight documents of three blocks in turn, each request with a block of its own behind."""
     rows = [
-        {"timestamp": 100 * at, "input_length": 2048, "output_length": 1,
-         "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at], "delay": 7}
+        {
+            "timestamp": 100 * at,
+            "input_length": 2048,
+            "output_length": 1,
+            "hash_ids": [at % 8, 10 + at % 8, 20 + at % 8, 30 + at],
+            "delay": 7,
+        }
         for at in range(count)
-    ]  # fmt: skip
+    ]
     path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
     return path
 
@@ -35,8 +40,22 @@ def test_hosts_keep_what_the_laboratory_says(
     LocalBed(tmp_path / "pod").take()
     before.parent.mkdir(parents=True)
     before.write_bytes(bytes(1 << 20))
-    assert run(["bench", "schedule", "--trace", str(trace), *words, "--folder",
-                str(tmp_path / "pod"), "--format", "json"]) == 0  # fmt: skip
+    assert (
+        run(
+            [
+                "bench",
+                "schedule",
+                "--trace",
+                str(trace),
+                *words,
+                "--folder",
+                str(tmp_path / "pod"),
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert found["verdicts_met"] is True and [one["schedule"] for one in found["arms"]] == KINDS * 2
     assert "delay (60 times)" in found["notes"][0]["what"]
@@ -61,8 +80,10 @@ def test_what_cannot_be_is_one_line(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = save(tmp_path / "mooncake.jsonl", 4)
-    assert run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace),
-                *words]) == 2  # fmt: skip
+    assert (
+        run(["bench", "schedule", "--folder", str(tmp_path / "pod"), "--trace", str(trace), *words])
+        == 2
+    )
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
 

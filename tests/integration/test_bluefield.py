@@ -76,8 +76,9 @@ def node(base: Path) -> Iterator[list[str]]:
     except BadInput as error:
         pytest.skip(str(error))
     for name in ("key", "host_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(base / name)],
-                       check=True)  # fmt: skip
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(base / name)], check=True
+        )
     shutil.copy(base / "key.pub", base / "authorized")
     (base / "sshd.conf").write_text(
         f"Port 2222\nListenAddress 10.77.0.1\nHostKey {base}/host_key\nPidFile none\n"
@@ -100,8 +101,16 @@ def node(base: Path) -> Iterator[list[str]]:
 
 
 def offstage(within: list[str], base: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [*within, *ENTRY, "testbed", *words, "--out", str(base / "out"), "--inventory",
-               str(base / "inventory.toml")]  # fmt: skip
+    command = [
+        *within,
+        *ENTRY,
+        "testbed",
+        *words,
+        "--out",
+        str(base / "out"),
+        "--inventory",
+        str(base / "inventory.toml"),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
 
 
@@ -109,10 +118,20 @@ def test_every_command_is_printed_and_none_is_run(base: Path) -> None:
     """With --dry-run: wheel, unit, user, huge pages, keys, configuration, doctor on both, start."""
     done = offstage([], base, "up", "bluefield", "--dry-run")
     assert done.returncode == 0, done.stderr
-    for said in ("offstage-0-py3-none-any.whl", "pip install", "offstage-dpu.service",
-                 "systemd-sysusers", "vm.nr_hugepages=3", "keys make server", "keys make client",
-                 "keys add", "dpu.toml", "doctor-dpu.json", "doctor-host.json",
-                 "systemctl restart offstage-dpu"):  # fmt: skip
+    for said in (
+        "offstage-0-py3-none-any.whl",
+        "pip install",
+        "offstage-dpu.service",
+        "systemd-sysusers",
+        "vm.nr_hugepages=3",
+        "keys make server",
+        "keys make client",
+        "keys add",
+        "dpu.toml",
+        "doctor-dpu.json",
+        "doctor-host.json",
+        "systemctl restart offstage-dpu",
+    ):
         assert said in done.stdout, said
     assert not (base / "asked").exists() and not (base / "etc").exists()
 

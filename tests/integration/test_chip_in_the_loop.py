@@ -25,23 +25,38 @@ DILATION = 20
 TIMED = "OFFSTAGE_TEST_TIMING" in os.environ
 """Whether this machine has nothing else to do, so that its times may be judged."""
 AGREED_DILATION, AGREED_STEPS = (4000, 40) if TIMED else (1000, 20)
-WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
-         "--time-per-token", "1ms", "--steps", "20"]  # fmt: skip
+WORDS = [
+    "--tenant",
+    "lab",
+    "--geometry",
+    "tiny",
+    "--sessions",
+    "2",
+    "--context-tokens",
+    "4096",
+    "--time-per-token",
+    "1ms",
+    "--steps",
+    "20",
+]
 AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", str(AGREED_STEPS)]
 
 
 def configured(folder: Path, dilation: int) -> Path:
     """A daemon's configuration in a folder."""
     sections = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": ""},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+        },
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
         # As in the presets: memory has no use for the path.
         "storage": {"backend": "emulated", "path": str(folder / "store.ofs"), "size": "64MiB"},
         "model": {"device": "asic_7nm", "dilation": dilation},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
-    }  # fmt: skip
+    }
     write_config(folder / "daemon.toml", sections, "lab")
     return folder / "daemon.toml"
 
@@ -87,8 +102,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["--endpoint", one.endpoint, "--runtime-dir", str(one.ready["runtime_dir"])]
         kept = run(["host", "run", *words, *AGREED_WORDS, "--out", str(folder / "out")]) == 0
     if not kept:
-        pytest.skip(f"a run at dilation {AGREED_DILATION} is void: more than 1 % overruns; run it "
-                    "on a machine with less else to do")  # fmt: skip
+        pytest.skip(
+            f"a run at dilation {AGREED_DILATION} is void: more than 1 % overruns; run it "
+            "on a machine with less else to do"
+        )
     shutil.copy(folder / "out/summary.json", folder / "record")
     return folder / "record"
 
@@ -131,8 +148,10 @@ def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
     assert run([*words, "--quick", "--out", str(tmp_path / "page")]) == 0
     found = json.loads(next(tmp_path.glob("page/**/compare.json")).read_text())
     assert [one["device"] for one in found["columns"]] == [
-        "asic_7nm in the loop", "asic_7nm", "asic_5nm_hbm4",
-    ]  # fmt: skip
+        "asic_7nm in the loop",
+        "asic_7nm",
+        "asic_5nm_hbm4",
+    ]
     assert found["columns"][0]["provenance"] == "emulated"
     assert "asic_5nm_hbm4 (modelled, uncalibrated) would fetch" in found["sentence"]
     assert "the same model of the asic_7nm in the loop is off by" in found["sentence"]

@@ -112,16 +112,33 @@ def test_no_setting_of_policy_or_storage_changes_a_file(tier: Tier, others: Path
     """Each key that PolicySet and StorageMove take, and each tenant's, with each text."""
     before = held(tier)
     new = str(tier.log.parent / "new.ofs")
-    moves = [{"path": new, key: text} for key in settings.declared(options.Storage)
-             for text in TEXTS if key != "path" and text]  # fmt: skip
+    moves = [
+        {"path": new, key: text}
+        for key in settings.declared(options.Storage)
+        for text in TEXTS
+        if key != "path" and text
+    ]
     moves += [{"path": text} for text in NO_PATHS]
     moves += [{"path": str(one)} for one in others.iterdir()]
-    moves += [{"path": one} for one in ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty",
-                                        "/proc/self/mem", "/proc/self/environ", f"{new}/x",
-                                        str(tier.runtime_dir / "operator.sock"))]  # fmt: skip
+    moves += [
+        {"path": one}
+        for one in (
+            "/dev/null",
+            "/dev/zero",
+            "/dev/full",
+            "/dev/tty",
+            "/proc/self/mem",
+            "/proc/self/environ",
+            f"{new}/x",
+            str(tier.runtime_dir / "operator.sock"),
+        )
+    ]
     policies = [{key: text} for key in settings.declared(options.PolicyOptions) for text in TEXTS]
-    policies += [{f"tenant.{TENANT}.{key}": text} for key in settings.declared(options.Tenant)
-                 for text in TEXTS]  # fmt: skip
+    policies += [
+        {f"tenant.{TENANT}.{key}": text}
+        for key in settings.declared(options.Tenant)
+        for text in TEXTS
+    ]
     with tier.control(p.OPERATOR, heartbeat=False) as operator:
         for changes in moves:
             reply = ask(operator, {"type": "StorageMove", "id": 1, "changes": changes})

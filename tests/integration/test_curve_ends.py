@@ -36,14 +36,23 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tier(base: Path) -> Iterator[Tier]:
-    with daemon(base, daemon__curve_dir=str(base / "server"),
-                daemon__operator_secret_file=str(base / "operator.secret")) as tier:  # fmt: skip
+    with daemon(
+        base,
+        daemon__curve_dir=str(base / "server"),
+        daemon__operator_secret_file=str(base / "operator.secret"),
+    ) as tier:
         yield tier
 
 
 def reach(tier: Tier, base: Path, keys: str) -> None:
-    Control(tier.endpoint, tenant=p.OPERATOR, secret=base / "operator.secret", timeout_s=3.0,
-            curve_dir=base / keys if keys else None, heartbeat=False).close()  # fmt: skip
+    Control(
+        tier.endpoint,
+        tenant=p.OPERATOR,
+        secret=base / "operator.secret",
+        timeout_s=3.0,
+        curve_dir=base / keys if keys else None,
+        heartbeat=False,
+    ).close()
 
 
 def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
@@ -51,16 +60,20 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
 ) -> None:
     """Over the network's port with keys of its own, by a name of the user's file; and as the
     daemon's user on its machine, with nothing."""
-    entry = (f'[lab]\nendpoint = "{tier.endpoint}"\ncurve_dir = "known"\n'
-             'operator_secret = "operator.secret"\n')  # fmt: skip
+    entry = (
+        f'[lab]\nendpoint = "{tier.endpoint}"\ncurve_dir = "known"\n'
+        'operator_secret = "operator.secret"\n'
+    )
     (base / "daemons.toml").write_text(entry)
     monkeypatch.setenv("OFFSTAGE_DAEMONS", str(base / "daemons.toml"))
     for words in (["status"], ["ledger"], ["policy", "show"], ["reset"]):
         assert run(["dpu", *words, "--endpoint", "lab", "--format", "json"]) == 0
     spoken = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert spoken[0]["storage"] == tier.storage and spoken[-1] == {"reset": True}
-    assert run(["dpu", "status", "--endpoint", tier.endpoint,
-                "--runtime-dir", str(tier.runtime_dir)]) == 0  # fmt: skip
+    assert (
+        run(["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)])
+        == 0
+    )
     assert run(["dpu", "status", "--endpoint", "lib"]) == 2
     assert "no daemon in" in capsys.readouterr().err
 
@@ -98,7 +111,9 @@ def test_a_key_counts_once_it_is_added(tier: Tier, base: Path) -> None:
 def test_a_daemon_whose_clients_have_no_key_does_not_start(tmp_path: Path) -> None:
     """An empty clients/: nobody could connect, and ready would be no truth."""
     assert run(["keys", "make", "server", str(tmp_path / "keys")]) == 0
-    config = load(overrides={"daemon.curve_dir": f"{tmp_path}/keys",
-                             "storage.backend": "emulated"}, environ={})  # fmt: skip
+    config = load(
+        overrides={"daemon.curve_dir": f"{tmp_path}/keys", "storage.backend": "emulated"},
+        environ={},
+    )
     with pytest.raises(BadInput, match="nobody could connect"):
         derive(config)

@@ -60,14 +60,24 @@ class Served:
 
 def settings(tmp_path: Path, **changed: str) -> list[str]:
     chosen = {
-        "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.runtime_dir": str(tmp_path / "run"),
-        "daemon.metrics_endpoint": "127.0.0.1:0", "arena.size": "4MiB", "arena.payload": "4KiB",
-        "arena.layers": "2", "storage.path": str(tmp_path / "store.ofs"),
-        "storage.size": "32MiB", "store.segment": "256KiB", "limits.demands": "64",
-        "limits.put_slots": "16", "limits.ports": "4", "limits.context_tokens": "8192",
-        "limits.chunks": "1024", "limits.sessions": "8", "limits.log": "1MiB",
+        "daemon.endpoint": "tcp://127.0.0.1:*",
+        "daemon.runtime_dir": str(tmp_path / "run"),
+        "daemon.metrics_endpoint": "127.0.0.1:0",
+        "arena.size": "4MiB",
+        "arena.payload": "4KiB",
+        "arena.layers": "2",
+        "storage.path": str(tmp_path / "store.ofs"),
+        "storage.size": "32MiB",
+        "store.segment": "256KiB",
+        "limits.demands": "64",
+        "limits.put_slots": "16",
+        "limits.ports": "4",
+        "limits.context_tokens": "8192",
+        "limits.chunks": "1024",
+        "limits.sessions": "8",
+        "limits.log": "1MiB",
         "limits.records": "65536",
-    }  # fmt: skip
+    }
     chosen.update({name.replace("__", "."): value for name, value in changed.items()})
     (tmp_path / "daemon.toml").write_text(TWO_TENANTS)
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
@@ -86,8 +96,9 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
         line = process.stdout.readline()
         assert line, log.read_text()
         ready = json.loads(line)
-        yield Served(process, ready["endpoint"], Path(ready["runtime_dir"]),
-                     ready["metrics_port"], log)  # fmt: skip
+        yield Served(
+            process, ready["endpoint"], Path(ready["runtime_dir"]), ready["metrics_port"], log
+        )
     finally:
         process.kill()
         process.wait()
@@ -97,9 +108,12 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
 def refused(tmp_path: Path, **changed: str) -> str:
     """Start a daemon that must not start; its one line on stderr."""
     done = subprocess.run(
-        [*ENTRY, *settings(tmp_path, **changed)], capture_output=True, text=True, timeout=WAIT_S,
+        [*ENTRY, *settings(tmp_path, **changed)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 2 and done.stdout == "", done
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
@@ -334,8 +348,10 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
         line = refused(tmp_path, daemon__runtime_dir=str(tmp_path / "other"))  # the same store
         assert "store.ofs" in line and str(served.process.pid) in line
         port = served.endpoint.rpartition(":")[2]
-        taken = {"daemon__runtime_dir": str(tmp_path / "other"),
-                 "storage__path": str(tmp_path / "other.ofs")}  # fmt: skip
+        taken = {
+            "daemon__runtime_dir": str(tmp_path / "other"),
+            "storage__path": str(tmp_path / "other.ofs"),
+        }
         assert "in use" in refused(tmp_path, daemon__endpoint=f"tcp://127.0.0.1:{port}", **taken)
         metrics = f"127.0.0.1:{served.metrics_port}"
         assert "metrics" in refused(tmp_path, daemon__metrics_endpoint=metrics, **taken)

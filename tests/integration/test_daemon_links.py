@@ -24,11 +24,19 @@ ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WAIT_S = 120.0
 PAYLOAD, COUNT = 4096, 6
 BASE = {
-    "daemon.metrics_endpoint": "", "arena.size": "2MiB", "arena.payload": "4KiB",
-    "arena.layers": "2", "storage.backend": "emulated", "storage.size": "32MiB",
-    "store.segment": "256KiB", "limits.ports": "2", "limits.sessions": "4",
-    "limits.context_tokens": "4096", "limits.chunks": "256", "limits.put_slots": "8",
-}  # fmt: skip
+    "daemon.metrics_endpoint": "",
+    "arena.size": "2MiB",
+    "arena.payload": "4KiB",
+    "arena.layers": "2",
+    "storage.backend": "emulated",
+    "storage.size": "32MiB",
+    "store.segment": "256KiB",
+    "limits.ports": "2",
+    "limits.sessions": "4",
+    "limits.context_tokens": "4096",
+    "limits.chunks": "256",
+    "limits.put_slots": "8",
+}
 
 
 @contextlib.contextmanager
@@ -39,9 +47,11 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[tuple[dict[str, Any], Any
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     ready_r, ready_w = os.pipe()
     process = subprocess.Popen(
-        [*ENTRY, "dpu", "serve", *sets, "--ready-fd", str(ready_w)], pass_fds=[ready_w],
-        stdout=subprocess.DEVNULL, stderr=(tmp_path / "log").open("wb"),
-    )  # fmt: skip
+        [*ENTRY, "dpu", "serve", *sets, "--ready-fd", str(ready_w)],
+        pass_fds=[ready_w],
+        stdout=subprocess.DEVNULL,
+        stderr=(tmp_path / "log").open("wb"),
+    )
     os.close(ready_w)
     try:
         with os.fdopen(ready_r) as ready:
@@ -80,8 +90,14 @@ class Link:
         if damage >= 0:
             payload[damage] ^= 1
         ordinals = np.arange(len(rows), dtype="<u4").tobytes()
-        request = p.FabricPut(session=session, layer=0, length_bytes=PAYLOAD, ordinals=ordinals,
-                              checksums=sums, timeout_ns=10**10)  # fmt: skip
+        request = p.FabricPut(
+            session=session,
+            layer=0,
+            length_bytes=PAYLOAD,
+            ordinals=ordinals,
+            checksums=sums,
+            timeout_ns=10**10,
+        )
         reply, _ = self.ask(request, bytes(payload))
         return np.frombuffer(reply.rcs, "<i4")
 
@@ -101,10 +117,15 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             keys = control.append(session, [n.to_bytes(16, "little") for n in range(COUNT)]).keys
             assert link.put(session, rows, damage=PAYLOAD + 5).tolist() == [0, -74, 0, 0, 0, 0]
             fetch = p.FabricFetch(
-                id=9, session=session, step=0, layer=0, selected_count=COUNT,
+                id=9,
+                session=session,
+                step=0,
+                layer=0,
+                selected_count=COUNT,
                 ordinals=np.arange(COUNT, dtype="<u4").tobytes(),
-                keys=block_keys(keys, 2)[0].astype("<u8").tobytes(), timeout_ns=2 * 10**9,
-            )  # fmt: skip
+                keys=block_keys(keys, 2)[0].astype("<u8").tobytes(),
+                timeout_ns=2 * 10**9,
+            )
             reply, (payload,) = link.ask(fetch)
             rcs = np.frombuffer(reply.rcs, "<i4")
             got = np.frombuffer(payload, np.uint8).reshape(COUNT, PAYLOAD)
@@ -123,8 +144,14 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             assert code(fetch, ticket=b"\0" * 16) == "unauthenticated"
             fetch.keys = fetch.keys[:-16]
             assert code(fetch) == "invalid"
-            short = p.FabricPut(session=session, layer=0, length_bytes=PAYLOAD, timeout_ns=1,
-                                ordinals=bytes(4), checksums=bytes(8))  # fmt: skip
+            short = p.FabricPut(
+                session=session,
+                layer=0,
+                length_bytes=PAYLOAD,
+                timeout_ns=1,
+                ordinals=bytes(4),
+                checksums=bytes(8),
+            )
             assert code(short, b"short") == "invalid"
             ticket = link.ticket
         assert code(p.FabricRelease(session=session), ticket=ticket) == "unauthenticated"
@@ -165,14 +192,18 @@ def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path)
 
 
 def cli(*words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ENTRY, *words], capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+    return subprocess.run(
+        [*ENTRY, *words], capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
     """Do status, ledger, policy and drain answer in JSON, and errors in one line with code 2?"""
-    options = {"daemon__endpoint": "tcp://127.0.0.1:*", "memory__huge": "off",
-               "arena__payload": "16KiB"}  # fmt: skip
+    options = {
+        "daemon__endpoint": "tcp://127.0.0.1:*",
+        "memory__huge": "off",
+        "arena__payload": "16KiB",
+    }
     with daemon(tmp_path, **options) as (ready, _):
         at = ["--endpoint", ready["endpoint"], "--runtime-dir", ready["runtime_dir"]]
         at += ["--format", "json"]
@@ -195,11 +226,14 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
 def test_commands_on_files_refuse_what_is_no_such_file(tmp_path: Path) -> None:
     """A torn log, an alien store, an unknown command: one line, code 2 or 1, no traceback?"""
     (tmp_path / "torn").write_bytes(b"\x01" * 1000)
-    for words in (["dpu", "replay", str(tmp_path / "torn")],
-                  ["dpu", "replay", str(tmp_path / "none")],
-                  ["dpu", "store", str(tmp_path / "torn")],
-                  ["dpu", "sevre"], ["dpu", "serve", "--set", "arena=1"],
-                  ["config", "show", "--config", str(tmp_path / "torn")]):  # fmt: skip
+    for words in (
+        ["dpu", "replay", str(tmp_path / "torn")],
+        ["dpu", "replay", str(tmp_path / "none")],
+        ["dpu", "store", str(tmp_path / "torn")],
+        ["dpu", "sevre"],
+        ["dpu", "serve", "--set", "arena=1"],
+        ["config", "show", "--config", str(tmp_path / "torn")],
+    ):
         done = cli(*words)
         assert done.returncode in (1, 2), words
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr

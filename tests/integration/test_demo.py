@@ -15,10 +15,25 @@ from offstage.testbeds.cli import run
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
 RUN_KEYS = {
-    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit",
-    "nontrivial_hit", "late", "miss", "coverage", "accuracy", "traffic_ratio",
-    "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
-}  # fmt: skip
+    "name",
+    "storage",
+    "provenance",
+    "prefetchers",
+    "selected",
+    "demands",
+    "hit",
+    "nontrivial_hit",
+    "late",
+    "miss",
+    "coverage",
+    "accuracy",
+    "traffic_ratio",
+    "stall_ms_p50",
+    "stall_ms_p99",
+    "bytes_read",
+    "blocks_verified",
+    "blocks_corrupt",
+}
 ARMS = ["none", "window", "window+ema", "window+ema+shared"]
 PROCESSES = ["flexicache", "gvr-blocks", "flexicache", "flexicache"]
 """Of the demo's four layers: `published-mix` for blocks of 64 tokens."""
@@ -32,9 +47,12 @@ WARM_TOLERANCE = 0.07
 def demo(folder: Path, *words: str) -> dict[str, Any]:
     """The summary of a demo in a process of its own; nothing but figures on stdout."""
     done = subprocess.run(
-        [*ENTRY, "demo", "--out", "out", "--format", "json", *words], cwd=folder,
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+        [*ENTRY, "demo", "--out", "out", "--format", "json", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["report"] == "out/report.html" and "Traceback" not in done.stderr
@@ -86,10 +104,23 @@ def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> No
     """The same demands without a DPU: nothing of g3 is a hit, all blocks are right, and the page,
     the terminal and summary.json show them."""
     summary = demo(
-        tmp_path, "--sessions", "2", "--steps", "10", "--context-tokens", "8192", "--storage",
-        "emulated", "--time-per-token", "2ms", "--baseline", "g3", "--baseline", "g2",
+        tmp_path,
+        "--sessions",
+        "2",
+        "--steps",
+        "10",
+        "--context-tokens",
+        "8192",
+        "--storage",
+        "emulated",
+        "--time-per-token",
+        "2ms",
+        "--baseline",
+        "g3",
+        "--baseline",
+        "g2",
         "--layer-ahead",
-    )  # fmt: skip
+    )
     runs, beside = summary["runs"], summary["baselines"]
     assert [one["name"] for one in beside] == ["g3", "g2"]
     for one in beside:
@@ -112,8 +143,10 @@ def test_demands_depend_on_the_seed_alone(
     """Neither prefetcher nor storage, nor a second time: selection and HBM pool are the host's."""
     _, summary = quick
     again = demo(tmp_path, "--quick", "--seed", "7", "--storage", "emulated")
-    seen = [(one["demands"], one["selected"], one["demands_by_step"])
-            for one in summary["runs"] + again["runs"]]  # fmt: skip
+    seen = [
+        (one["demands"], one["selected"], one["demands_by_step"])
+        for one in summary["runs"] + again["runs"]
+    ]
     assert len(seen) == 12 and all(one == seen[0] for one in seen)
 
 
@@ -155,15 +188,30 @@ def test_a_trace_gives_lengths_arrivals_and_sharing(tmp_path: Path) -> None:
     rows = [
         {"timestamp": 0, "input_length": 9_000, "output_length": 5, "hash_ids": [*common, 90, 91]},
         {"timestamp": 400, "input_length": 8_500, "output_length": 5, "hash_ids": [*common, 80]},
-        {"timestamp": 900, "input_length": 20_000, "output_length": 5,
-         "hash_ids": list(range(100, 140))},
-    ]  # fmt: skip
+        {
+            "timestamp": 900,
+            "input_length": 20_000,
+            "output_length": 5,
+            "hash_ids": list(range(100, 140)),
+        },
+    ]
     trace = tmp_path / "long.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = demo(
-        tmp_path, "--trace", str(trace), "--sessions", "3", "--steps", "12",
-        "--context-tokens", "10240", "--storage", "emulated", "--time-per-token", "2ms",
-    )  # fmt: skip
+        tmp_path,
+        "--trace",
+        str(trace),
+        "--sessions",
+        "3",
+        "--steps",
+        "12",
+        "--context-tokens",
+        "10240",
+        "--storage",
+        "emulated",
+        "--time-per-token",
+        "2ms",
+    )
     for one in summary["runs"]:
         check_run(one)
     workload = summary["workload"]
@@ -221,8 +269,26 @@ def test_a_corrupt_block_fails_the_demo(
     """Of all its runs: are summary and page there, and the exit code 1 with one line?"""
     damage_fetches(monkeypatch)
     out = tmp_path / "out"
-    assert run(["demo", "--out", str(out), "--storage", "emulated", "--sessions", "1", "--steps",
-                "4", "--context-tokens", "4096", "--format", "json"]) == 1  # fmt: skip
+    assert (
+        run(
+            [
+                "demo",
+                "--out",
+                str(out),
+                "--storage",
+                "emulated",
+                "--sessions",
+                "1",
+                "--steps",
+                "4",
+                "--context-tokens",
+                "4096",
+                "--format",
+                "json",
+            ]
+        )
+        == 1
+    )
     said = capsys.readouterr()
     assert "were not what prefill wrote" in said.err and ", and 3 more" in said.err
     summary = json.loads((out / "summary.json").read_text())
@@ -244,8 +310,24 @@ def test_a_demo_whose_recording_lacks_something_fails(
 
     monkeypatch.setattr(local, "write_config", small)
     out = tmp_path / "out"
-    assert run(["demo", "--out", str(out), "--storage", "emulated", "--sessions", "1", "--steps",
-                "4", "--context-tokens", "4096"]) == 1  # fmt: skip
+    assert (
+        run(
+            [
+                "demo",
+                "--out",
+                str(out),
+                "--storage",
+                "emulated",
+                "--sessions",
+                "1",
+                "--steps",
+                "4",
+                "--context-tokens",
+                "4096",
+            ]
+        )
+        == 1
+    )
     assert "ledger records were lost (raise limits.records)" in capsys.readouterr().err
     summary = json.loads((out / "summary.json").read_text())
     assert all(one["records_lost"] > 0 for one in summary["runs"])

@@ -57,9 +57,10 @@ def cut(backing: Path) -> int:
 def check_cut(tier: Tier, backing: Path) -> None:
     """A text on the store and out of the arena; then the file below is cut."""
     with (
-        tier.control(p.OPERATOR) as operator, tier.control() as control,
+        tier.control(p.OPERATOR) as operator,
+        tier.control() as control,
         open_driver(control.attach("shm")) as driver,
-    ):  # fmt: skip
+    ):
         text = open_text(control, 1)
         places = fill(driver, text)
         assert len(places) == CHUNKS * LAYERS
@@ -70,8 +71,9 @@ def check_cut(tier: Tier, backing: Path) -> None:
         assert 0 < gone < len(places)
         failed = [place for place, rc in ends.items() if rc != 0]
         assert len(failed) == gone and {ends[place] for place in failed} <= {
-            -errno.EIO, -errno.ENOENT,
-        }, ends  # fmt: skip
+            -errno.EIO,
+            -errno.ENOENT,
+        }, ends
         device = operator.status()["device"]
         assert device["store"]["io_errors"] + device["check_failures"] > 0
         other = open_text(control, 2)  # what is written now is there again
@@ -92,8 +94,12 @@ def test_a_store_that_is_cut_short_under_the_daemon(tmp_path: Path) -> None:
 def mounted(folder: Path, size: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("loop devices and mounts are root's; run it as root")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         pytest.skip(f"no mounts here ({done.stderr.strip()}); run it where root may mount")
 
@@ -108,8 +114,12 @@ def disk(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     try:
         backing.touch()
         os.truncate(backing, STORE)
-        done = subprocess.run(["losetup", "--find", "--show", str(backing)], capture_output=True,
-                              text=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["losetup", "--find", "--show", str(backing)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode != 0:
             pytest.skip(f"no loop device ({done.stderr.strip()}); modprobe loop")
         device = done.stdout.strip()
@@ -135,9 +145,10 @@ def test_a_block_device_that_fills_up_and_has_room_again(
     device, backing = disk
     with (
         daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier,
-        tier.control(p.OPERATOR) as operator, tier.control() as control,
+        tier.control(p.OPERATOR) as operator,
+        tier.control() as control,
         open_driver(control.attach("shm")) as driver,
-    ):  # fmt: skip
+    ):
         texts: list[tuple[Text, list[Place]]] = []
         while len(texts) < 100:  # 76 blocks of 8 KiB a MiB: the disk holds about twenty texts
             if len(texts) >= 6:  # a host has so many sessions
@@ -177,9 +188,10 @@ def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
     refused taken, and the delete one that outlasts a kill?"""
     with daemon(tmp_path, storage__size=f"{STORE}", storage__io_timeout="1s") as tier:
         with (
-            tier.control(p.OPERATOR) as operator, tier.control() as control,
+            tier.control(p.OPERATOR) as operator,
+            tier.control() as control,
             open_driver(control.attach("shm")) as driver,
-        ):  # fmt: skip
+        ):
             kept, gone = open_text(control, 1), open_text(control, 2)
             places = fill(driver, kept)
             assert len(places) == len(fill(driver, gone)) == CHUNKS * LAYERS
@@ -211,9 +223,10 @@ def test_staged_blocks_outlast_a_drive_whose_writes_fail(tmp_path: Path) -> None
     back = {"store__write": "back", "store__dirty_max": "32"}
     with daemon(tmp_path, storage__size=f"{STORE}", **back) as tier:
         with (
-            tier.control(p.OPERATOR) as operator, tier.control() as control,
+            tier.control(p.OPERATOR) as operator,
+            tier.control() as control,
             open_driver(control.attach("shm")) as driver,
-        ):  # fmt: skip
+        ):
             refuse_writes(tier, True)
             text = open_text(control, 1)
             taken = put(driver, text, 0, list(range(16)))

@@ -21,12 +21,21 @@ from offstage.host.fabrics.shm import open_driver
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 PAYLOAD, COUNT, LAYERS = 4096, 40, 2
 SETTINGS = {
-    "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "", "arena.size": "1MiB",
-    "arena.payload": "4KiB", "arena.layers": "2", "storage.backend": "emulated",
-    "storage.size": "32MiB", "store.segment": "256KiB", "limits.demands": "16",
-    "limits.put_slots": "8", "limits.sessions": "4", "limits.ports": "2",
-    "limits.context_tokens": "4096", "limits.chunks": "256",
-}  # fmt: skip
+    "daemon.endpoint": "tcp://127.0.0.1:*",
+    "daemon.metrics_endpoint": "",
+    "arena.size": "1MiB",
+    "arena.payload": "4KiB",
+    "arena.layers": "2",
+    "storage.backend": "emulated",
+    "storage.size": "32MiB",
+    "store.segment": "256KiB",
+    "limits.demands": "16",
+    "limits.put_slots": "8",
+    "limits.sessions": "4",
+    "limits.ports": "2",
+    "limits.context_tokens": "4096",
+    "limits.chunks": "256",
+}
 
 
 @contextlib.contextmanager
@@ -34,8 +43,9 @@ def daemon(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Control]]:
     chosen = {**SETTINGS, "daemon.runtime_dir": str(folder / "run")}
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*ENTRY, "dpu", "serve", *sets], stdout=subprocess.PIPE,
-                                   stderr=log)  # fmt: skip
+        process = subprocess.Popen(
+            [*ENTRY, "dpu", "serve", *sets], stdout=subprocess.PIPE, stderr=log
+        )
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
@@ -81,8 +91,15 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
         before = control.ledger()["hint_bytes"]
         fabric.limit_scores(*control.hints)
         none = np.empty(0, np.uint32)
-        fabric.fetch(session, 2, 1, none, keys[1, :0], np.zeros((1, PAYLOAD), np.uint8),
-                     scores=np.arange(300, 300 + COUNT, dtype=np.uint16))  # fmt: skip
+        fabric.fetch(
+            session,
+            2,
+            1,
+            none,
+            keys[1, :0],
+            np.zeros((1, PAYLOAD), np.uint8),
+            scores=np.arange(300, 300 + COUNT, dtype=np.uint16),
+        )
         assert control.ledger()["hint_bytes"] - before == 5 * 3
         fabric.release(session)
         control.session_close(session)
@@ -99,9 +116,14 @@ def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
         ordinals = np.zeros(1, np.uint32)
         with pytest.raises(RunFailed, match="start the host again"):
             fabric.fetch(
-                session, 9, 0, ordinals, np.ascontiguousarray(keys[0, :1]),
-                np.zeros((1, PAYLOAD), np.uint8), timeout_ns=3_600_000_000_000,
-            )  # fmt: skip
+                session,
+                9,
+                0,
+                ordinals,
+                np.ascontiguousarray(keys[0, :1]),
+                np.zeros((1, PAYLOAD), np.uint8),
+                timeout_ns=3_600_000_000_000,
+            )
         fabric.close()
 
 

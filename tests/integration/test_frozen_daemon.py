@@ -31,8 +31,13 @@ def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
     what comes when it goes on, and is what is loaded then right again?"""
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
-        where = Where(endpoint=tier.endpoint, tenant=TENANT, runtime_dir=str(tier.runtime_dir),
-                      timeout_s=60.0, patience_s=60.0)  # fmt: skip
+        where = Where(
+            endpoint=tier.endpoint,
+            tenant=TENANT,
+            runtime_dir=str(tier.runtime_dir),
+            timeout_s=60.0,
+            patience_s=60.0,
+        )
         with ObjectClient(where) as client:
             layers: list[Any] = [torch.zeros((4, 4 * PAYLOAD), dtype=torch.uint8) for _ in "ab"]
             worker = Copies(client, 8 * PAYLOAD)
@@ -69,8 +74,13 @@ def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leas
     size = 300 * PAYLOAD  # more than the arena has
     data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     with daemon(tmp_path, limits__sessions="64", limits__context_tokens="32768") as tier:
-        where = Where(endpoint=tier.endpoint, tenant=TENANT, runtime_dir=str(tier.runtime_dir),
-                      timeout_s=60.0, fabric=fabric)  # fmt: skip
+        where = Where(
+            endpoint=tier.endpoint,
+            tenant=TENANT,
+            runtime_dir=str(tier.runtime_dir),
+            timeout_s=60.0,
+            fabric=fabric,
+        )
         with ObjectClient(where) as client, tier.control(OPERATOR, timeout_s=60.0) as operator:
             assert told(client.put, [b"a", b"b"], [data, data]).states == (State.DONE,) * 2
             if leased:
@@ -78,8 +88,14 @@ def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leas
                 assert lease.states == (State.DONE,)
             buffer, lost, put = np.zeros(size, np.uint8), [], list[Completion]()
             with frozen(tier):
-                late = told(client.get, [b"a"], [buffer], within_s=0.3, cuts=[PAYLOAD, size],
-                            landed=lambda part, of: lost.append(of))  # fmt: skip
+                late = told(
+                    client.get,
+                    [b"a"],
+                    [buffer],
+                    within_s=0.3,
+                    cuts=[PAYLOAD, size],
+                    landed=lambda part, of: lost.append(of),
+                )
                 buffer[:] = 0xA5
                 look = told(client.exists, [b"b"], [size], lease_s=3600.0, within_s=0.3)
                 assert late.states == look.states == (State.LATE,)
@@ -107,8 +123,13 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
     counters()
     before = [registry.get_sample_value(name) for name in names]
     with daemon(tmp_path) as tier:
-        where = Where(endpoint=tier.endpoint, tenant=TENANT, runtime_dir=str(tier.runtime_dir),
-                      timeout_s=60.0, patience_s=0.2)  # fmt: skip
+        where = Where(
+            endpoint=tier.endpoint,
+            tenant=TENANT,
+            runtime_dir=str(tier.runtime_dir),
+            timeout_s=60.0,
+            patience_s=0.2,
+        )
         with ObjectClient(where) as client, frozen(tier):
             late = told(client.get, [b"x", b"y"], [bytearray(9), bytearray(9)])
             past = told(client.exists, [b"x", b"y"], within_s=-1.0)  # a bound that is past already
@@ -117,8 +138,12 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
     assert [now - was for now, was in zip(after, before, strict=True)] == [2, 2]
     found = re.search(r"increase\(\{__name__=~\"(.*)\"\}", RULES.read_text())
     assert found is not None
-    of_vllm = [name for name in COUNTERS if name in ("load_late_blocks", "lookup_late")
-               or (name.endswith("_late") and not name.startswith("objects"))]  # fmt: skip
+    of_vllm = [
+        name
+        for name in COUNTERS
+        if name in ("load_late_blocks", "lookup_late")
+        or (name.endswith("_late") and not name.startswith("objects"))
+    ]
     assert len(of_vllm) == 4
     for name in [*names, *(f"vllm:offstage_{name}_total" for name in of_vllm)]:
         assert re.fullmatch(found[1], name), name

@@ -37,16 +37,29 @@ def unshare(*words: str) -> list[str]:
 def start(tmp_path: Path) -> "subprocess.Popen[bytes]":
     disk = tmp_path / "disk"
     disk.mkdir()
-    write_config(tmp_path / "daemon.toml", {
-        "daemon": {"endpoint": f"ipc://{tmp_path}/control", "runtime_dir": str(tmp_path / "run"),
-                   "metrics_endpoint": ""},
-        "arena": {"size": "2MiB", "payload": PAYLOAD, "layers": 1},
-        "storage": {"path": str(disk / "store"), "size": "64MiB", "backend": "posix"},
-        "store": {"segment": "256KiB"},
-        "limits": {"demands": 64, "put_slots": 64, "context_tokens": 1 << 20, "chunks": 1 << 14},
-    }, "red")  # fmt: skip
-    words = unshare("sh", "-c", SCRIPT, "sh", str(disk), sys.executable,
-                    str(tmp_path / "daemon.toml"))  # fmt: skip
+    write_config(
+        tmp_path / "daemon.toml",
+        {
+            "daemon": {
+                "endpoint": f"ipc://{tmp_path}/control",
+                "runtime_dir": str(tmp_path / "run"),
+                "metrics_endpoint": "",
+            },
+            "arena": {"size": "2MiB", "payload": PAYLOAD, "layers": 1},
+            "storage": {"path": str(disk / "store"), "size": "64MiB", "backend": "posix"},
+            "store": {"segment": "256KiB"},
+            "limits": {
+                "demands": 64,
+                "put_slots": 64,
+                "context_tokens": 1 << 20,
+                "chunks": 1 << 14,
+            },
+        },
+        "red",
+    )
+    words = unshare(
+        "sh", "-c", SCRIPT, "sh", str(disk), sys.executable, str(tmp_path / "daemon.toml")
+    )
     with (tmp_path / "log").open("wb") as log:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
 
@@ -98,9 +111,13 @@ def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
         for ordinal, key, data in written:
             target = np.zeros((1, PAYLOAD), np.uint8)
             done = fabric.fetch(
-                session, 0, 0, np.array([ordinal], np.uint32),
-                np.ascontiguousarray(block_keys([key], 1)[0]), target,
-            )  # fmt: skip
+                session,
+                0,
+                0,
+                np.array([ordinal], np.uint32),
+                np.ascontiguousarray(block_keys([key], 1)[0]),
+                target,
+            )
             assert done.rcs[0] == 0 and target.tobytes() == data, ordinal
         with Control(endpoint, tenant=OPERATOR, runtime_dir=runtime_dir) as operator:
             assert operator.status()["device"]["store_full"] > 0

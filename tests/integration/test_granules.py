@@ -12,8 +12,20 @@ from offstage.host.control import Control
 from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
 
-WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
-         "--time-per-token", "1ms", "--steps", "20"]  # fmt: skip
+WORDS = [
+    "--tenant",
+    "lab",
+    "--geometry",
+    "tiny",
+    "--sessions",
+    "2",
+    "--context-tokens",
+    "4096",
+    "--time-per-token",
+    "1ms",
+    "--steps",
+    "20",
+]
 GRANULES = ["--granule-tokens", "4"]
 
 
@@ -22,15 +34,23 @@ def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Tier]:
     """Of the tiny geometry, with little room, so that most of what is demanded is read."""
     folder.mkdir(exist_ok=True)
     sections = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": ""},
-        "arena": {"size": "1MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16,
-                  "granule_tokens": granule_tokens},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+        },
+        "arena": {
+            "size": "1MiB",
+            "payload": "4KiB",
+            "layers": 2,
+            "block_tokens": 16,
+            "granule_tokens": granule_tokens,
+        },
         "storage": {"lba": "512", "size": "64MiB", **storage},
         "store": {"segment": "256KiB"},
         "policy": {"prefetchers": []},
         "limits": {"sessions": 4, "context_tokens": 8192},
-    }  # fmt: skip
+    }
     write_config(folder / "daemon.toml", sections, "lab")
     with serve(folder / "daemon.toml", folder / "log") as tier:
         yield tier
@@ -45,8 +65,12 @@ def drive(tier: Tier, out: Path, *more: str) -> dict[str, Any]:
 
 def ledger(tier: Tier) -> dict[str, Any]:
     secret = Path(tier.ready["runtime_dir"]) / "lab.secret"
-    with Control(tier.endpoint, tenant="lab", runtime_dir=Path(tier.ready["runtime_dir"]),
-                 secret=secret if secret.exists() else None) as control:  # fmt: skip
+    with Control(
+        tier.endpoint,
+        tenant="lab",
+        runtime_dir=Path(tier.ready["runtime_dir"]),
+        secret=secret if secret.exists() else None,
+    ) as control:
         return dict(control.ledger())
 
 
@@ -69,8 +93,11 @@ def test_a_store_is_read_by_either_setting(tmp_path: Path) -> None:
     was written in granules is read by a daemon that has none."""
     storage = {"backend": "posix", "path": str(tmp_path / "s")}
     for folder, granule_tokens, more in (
-        ("plain", 0, []), ("cut", 4, GRANULES), ("again", 0, []), ("whole", 4, []),
-    ):  # fmt: skip
+        ("plain", 0, []),
+        ("cut", 4, GRANULES),
+        ("again", 0, []),
+        ("whole", 4, []),
+    ):
         with daemon(tmp_path / folder, granule_tokens, **storage) as tier:
             one = drive(tier, tmp_path / f"out-{folder}", *more)
         assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0 and one["demands"] > 0

@@ -21,8 +21,18 @@ from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.cli import run
 
 ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
-WORDS = ["--tenant", "lab", "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
-         "--time-per-token", "1ms"]  # fmt: skip
+WORDS = [
+    "--tenant",
+    "lab",
+    "--geometry",
+    "tiny",
+    "--sessions",
+    "2",
+    "--context-tokens",
+    "4096",
+    "--time-per-token",
+    "1ms",
+]
 SERVE = ["dpu", "serve", "--set", "storage.backend=emulated"]
 STEPS = 40
 WAIT_S = 120.0
@@ -31,14 +41,16 @@ WAIT_S = 120.0
 def start(folder: Path, layers: int = 2, storage: dict[str, Any] | None = None) -> Any:
     """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
     sections = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": ""},
-        "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers,
-                  "block_tokens": 16},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+        },
+        "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
         "storage": storage or {"backend": "emulated", "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
-    }  # fmt: skip
+    }
     write_config(folder / "daemon.toml", sections, "lab")
     return serve(folder / "daemon.toml", folder / "log")
 
@@ -93,8 +105,7 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Tier, tmp_path: Path) ->
     assert written == [2 * (2 * 256 - 64), 0], "a quarter of 256 chunks is shared"
     assert first["demands_by_step"] == second["demands_by_step"]
     assert first["selected"] == second["selected"]
-    warm = [any(note["code"] == "warm-start" for note in one["notes"])
-            for one in (first, second)]  # fmt: skip
+    warm = [any(note["code"] == "warm-start" for note in one["notes"]) for one in (first, second)]
     assert warm == [False, True]
 
 
@@ -126,13 +137,30 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
     if not interpreted():
         pytest.skip("a GPU is there: offstage host run --kernel triton --device cuda")
     trace = tmp_path / "unlike.jsonl"
-    trace.write_text("".join(
-        json.dumps({"timestamp": 0, "input_length": tokens, "output_length": 9,
-                    "hash_ids": [number * 100 + one for one in range(-(-tokens // 512))]}) + "\n"
-        for number, tokens in enumerate((790, 330))
-    ))  # fmt: skip
-    words = ["--geometry", "tiny-mla", "--trace", str(trace), "--steps", "9",
-             "--selector", "quest8"]  # fmt: skip
+    trace.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "timestamp": 0,
+                    "input_length": tokens,
+                    "output_length": 9,
+                    "hash_ids": [number * 100 + one for one in range(-(-tokens // 512))],
+                }
+            )
+            + "\n"
+            for number, tokens in enumerate((790, 330))
+        )
+    )
+    words = [
+        "--geometry",
+        "tiny-mla",
+        "--trace",
+        str(trace),
+        "--steps",
+        "9",
+        "--selector",
+        "quest8",
+    ]
     found = []
     with start(tmp_path, layers=3) as tier:
         for kernel in ("numpy", "triton"):
@@ -236,8 +264,11 @@ def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:
     for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
         done = subprocess.run(
             ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *ENTRY, *words],
-            capture_output=True, text=True, timeout=WAIT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
         assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2), done.stderr
         said[name] = done.stderr
     assert "24 descriptors are allowed" in said["serve"]
@@ -258,9 +289,10 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
     """Whichever end notices first: the port, or a message to the control socket."""
     with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
         host = subprocess.Popen(
-            [*ENTRY, *words_of(tier, "--steps", "4000")], stderr=subprocess.PIPE,
+            [*ENTRY, *words_of(tier, "--steps", "4000")],
+            stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             read_until(host, b"decode over shm")
             time.sleep(0.3)

@@ -33,16 +33,27 @@ OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.SessionsOpen(deleting=[session], contents=[KEY], keep=False),
     lambda session: p.Purge(tenant="red", keep_blocks=1),
     lambda session: p.Ledger(tenant="red"),
-    lambda session: p.Segments(served=1, hot_per_s=1.0, news=[News(
-        name=KEY, demands=1, hot_per_s=1.0, made="a", gone="b", contents=KEY)]),
-    lambda session: p.Status(), lambda session: p.PolicyGet(), lambda session: p.Heartbeat(),
+    lambda session: p.Segments(
+        served=1,
+        hot_per_s=1.0,
+        news=[News(name=KEY, demands=1, hot_per_s=1.0, made="a", gone="b", contents=KEY)],
+    ),
+    lambda session: p.Status(),
+    lambda session: p.PolicyGet(),
+    lambda session: p.Heartbeat(),
     lambda session: p.Detach(),
-]  # fmt: skip
+]
 OF_OPERATORS: list[p.Request] = [
-    p.PolicySet(changes={"eviction": "lru"}), p.StorageMove(changes={"size": "1KiB"}), p.Reset(),
-    p.Drain(timeout_ns=1000), p.Undrain(), p.FabricShut(fabric="zmq"),
-    p.FabricOpen(fabric="zmq"), p.Purge(tenant="red"), p.Ledger(),
-]  # fmt: skip
+    p.PolicySet(changes={"eviction": "lru"}),
+    p.StorageMove(changes={"size": "1KiB"}),
+    p.Reset(),
+    p.Drain(timeout_ns=1000),
+    p.Undrain(),
+    p.FabricShut(fabric="zmq"),
+    p.FabricOpen(fabric="zmq"),
+    p.Purge(tenant="red"),
+    p.Ledger(),
+]
 HOSTILE_COMMANDS = int(os.environ.get("OFFSTAGE_HOSTILE_COMMANDS", "20000"))
 
 
@@ -114,14 +125,28 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Tier) -> N
         session = attacker.session()
         one = np.zeros(1, "<u4").tobytes()
         for request in (
-            p.FabricFetch(session=session, step=1, layer=0, selected_count=1, ordinals=one,
-                          keys=KEY, scores=bytes(8), packed=(0, 4, 0), timeout_ns=10**8),
-            p.FabricPut(session=session, layer=0, length_bytes=PAYLOAD, ordinals=one,
-                        checksums=checksum(bytes(PAYLOAD)).to_bytes(8, "little"),
-                        timeout_ns=10**8),
+            p.FabricFetch(
+                session=session,
+                step=1,
+                layer=0,
+                selected_count=1,
+                ordinals=one,
+                keys=KEY,
+                scores=bytes(8),
+                packed=(0, 4, 0),
+                timeout_ns=10**8,
+            ),
+            p.FabricPut(
+                session=session,
+                layer=0,
+                length_bytes=PAYLOAD,
+                ordinals=one,
+                checksums=checksum(bytes(PAYLOAD)).to_bytes(8, "little"),
+                timeout_ns=10**8,
+            ),
             p.FabricHint(session=session, guesses=np.zeros(1, GUESS).tobytes()),
             p.FabricRelease(session=session),
-        ):  # fmt: skip
+        ):
             payload = [bytes(PAYLOAD)] if isinstance(request, p.FabricPut) else []
             for message in twisted(plain(request)):
                 reply = attacker.ask(message, *payload)
@@ -198,13 +223,26 @@ def drawn(rng: np.random.Generator, count: int, sessions: list[int]) -> Any:
     """Commands as `offstage bench soak` has them."""
 
     def below(most: int) -> Any:
-        return np.where(rng.random(count) < 0.9, rng.integers(0, most, count),
-                        rng.integers(0, 2**32, count))  # fmt: skip
+        return np.where(
+            rng.random(count) < 0.9, rng.integers(0, most, count), rng.integers(0, 2**32, count)
+        )
 
     commands = np.zeros(count, SQE)
-    most = {"op": 6, "flags": 32, "layer": LAYERS + 1, "payload_index": 64, "step": 99,
-            "selected_count": 99, "demand_count": 32, "score_count": 64, "ordinal": 20,
-            "put_slot": 8, "length": 2 * PAYLOAD, "checksum": 9, "sent_ns": 2}  # fmt: skip
+    most = {
+        "op": 6,
+        "flags": 32,
+        "layer": LAYERS + 1,
+        "payload_index": 64,
+        "step": 99,
+        "selected_count": 99,
+        "demand_count": 32,
+        "score_count": 64,
+        "ordinal": 20,
+        "put_slot": 8,
+        "length": 2 * PAYLOAD,
+        "checksum": 9,
+        "sent_ns": 2,
+    }
     for name, end in most.items():
         commands[name] = below(end).astype(SQE[name], casting="unsafe")
     own = rng.choice(sessions, count)

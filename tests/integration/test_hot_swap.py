@@ -114,12 +114,16 @@ def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
             assert operator.status()["storage"] == more["backend"]
             assert room(tier) > 1.9 * held
             fetched = [worker.fetched for worker, _ in workers]
-            until(lambda seen=fetched: all(  # type: ignore[misc]
-                worker.fetched > old or worker.error or not thread.is_alive()
-                for (worker, thread), old in zip(workers, seen, strict=True)))  # fmt: skip
+            until(
+                lambda seen=fetched: all(  # type: ignore[misc]
+                    worker.fetched > old or worker.error or not thread.is_alive()
+                    for (worker, thread), old in zip(workers, seen, strict=True)
+                )
+            )
             assert [(worker.error, thread.is_alive()) for worker, thread in workers] == [
-                (None, True), (None, True)
-            ]  # fmt: skip
+                (None, True),
+                (None, True),
+            ]
         end(workers)
         for number in (*range(2), *range(100, 110)):
             check_text(tier, number, acknowledged)
@@ -295,9 +299,12 @@ def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
                 assert status["blocks_lost"] == 0
                 assert operator.status()["storage"] == "spdk"
                 fetched = [worker.fetched for worker, _ in workers]
-                until(lambda seen=fetched: all(  # type: ignore[misc]
-                    worker.fetched > old or worker.error or not thread.is_alive()
-                    for (worker, thread), old in zip(workers, seen, strict=True)))  # fmt: skip
+                until(
+                    lambda seen=fetched: all(  # type: ignore[misc]
+                        worker.fetched > old or worker.error or not thread.is_alive()
+                        for (worker, thread), old in zip(workers, seen, strict=True)
+                    )
+                )
             with pytest.raises(OffstageError, match="is the present storage"):
                 moved(operator, Path(vfio), backend="spdk")
             end(workers)
@@ -336,10 +343,13 @@ def test_a_target_that_is_started_again_is_told(tmp_path: Path) -> None:
     metric, and does the next program run?"""
     acknowledged: Names = set()
     own = SMALL | {
-        "storage__backend": "spdk", "storage__path": "", "storage__target": spdk_drives.program(),
-        "storage__target_file": str(tmp_path / "store.ofs"), "storage__io_timeout": "60s",
+        "storage__backend": "spdk",
+        "storage__path": "",
+        "storage__target": spdk_drives.program(),
+        "storage__target_file": str(tmp_path / "store.ofs"),
+        "storage__io_timeout": "60s",
         "daemon__metrics_endpoint": "127.0.0.1:0",
-    }  # fmt: skip
+    }
     with daemon(tmp_path, **own) as tier:
         fill(tier, range(3), acknowledged)
         (program,) = children(tier)
@@ -366,9 +376,11 @@ def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> 
     begin it again go where they are?"""
     acknowledged: Names = set()
     own = SMALL | {
-        "storage__backend": "spdk", "storage__path": "", "storage__target": spdk_drives.program(),
+        "storage__backend": "spdk",
+        "storage__path": "",
+        "storage__target": spdk_drives.program(),
         "storage__target_file": str(tmp_path / "store.ofs"),
-    }  # fmt: skip
+    }
     with daemon(tmp_path, **own) as tier, tier.control("operator") as operator:
         fill(tier, range(3), acknowledged)
         with pytest.raises(OffstageError, match="is the present storage"):

@@ -28,9 +28,12 @@ LAYERS = 4
 KEYS = 400
 PLACES = 16
 CONFIG = StoreConfig(
-    payload_size_bytes=4 * LBA, layer_count=LAYERS, tenant_max=2, io_max=32,
+    payload_size_bytes=4 * LBA,
+    layer_count=LAYERS,
+    tenant_max=2,
+    io_max=32,
     segment_size_bytes=LBA + PLACES * 5 * LBA,
-)  # fmt: skip
+)
 SIZE_BYTES = 131_072 + 80 * CONFIG.segment_size_bytes  # room for 1,280 of 1,600 blocks
 STARTUP_S_MAX = 20.0
 Names = set[tuple[int, int]]

@@ -93,9 +93,18 @@ def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_folder:
         (("buffer_over_k = [2]", 'buffer_over_k = [2]\nbandwidth = ["1GB/s"]'), 2 * 3 + 2),
         (("steps = 24", "steps = 25"), 10),
     ],
-    ids=["nothing", "label", "reference", "fewer seeds", "a seed", "a policy", "a buffer", "a cap",
-         "the workload"],
-)  # fmt: skip
+    ids=[
+        "nothing",
+        "label",
+        "reference",
+        "fewer seeds",
+        "a seed",
+        "a policy",
+        "a buffer",
+        "a cap",
+        "the workload",
+    ],
+)
 def test_a_changed_spec_computes_what_changed(
     change: tuple[str, str], made: int, lab_whole: Path, lab_folder: Path
 ) -> None:

@@ -50,9 +50,12 @@ class Cluster:
         }
         with (self.folder / f"log.{len(self.begun)}").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dask", *words, "--no-dashboard"], stdout=log, stderr=log,
-                start_new_session=True, env={**os.environ, **changes},
-            )  # fmt: skip
+                [sys.executable, "-m", "dask", *words, "--no-dashboard"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **changes},
+            )
         self.begun.append(process)
         return process
 
@@ -138,9 +141,11 @@ def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_folder: Path) 
 
 
 def test_a_cluster_without_a_worker_any_more_is_one_line(
-    own: Cluster, lab_folder: Path, monkeypatch: pytest.MonkeyPatch,
+    own: Cluster,
+    lab_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("offstage.testbeds.lab.run.execute.CLUSTER_POLL_S", 0.5)
     own.scheduler(failures=9)
     workers = own.workers(1)
@@ -160,9 +165,11 @@ def test_a_cluster_without_a_worker_any_more_is_one_line(
 
 
 def test_no_cluster_and_an_empty_one_are_one_line(
-    own: Cluster, lab_folder: Path, monkeypatch: pytest.MonkeyPatch,
+    own: Cluster,
+    lab_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("offstage.testbeds.lab.run.execute.CONNECT_S", 1)
     words = ["lab", "run", "e.toml", "--out", "out", "--cluster", own.address]
     assert run(words) == 1

@@ -17,8 +17,9 @@ from offstage.testbeds.report.page.files import read_lab_summary
 def test_workers_end_with_the_process_that_began_them(lab_folder: Path) -> None:
     """After kill -9 of the command nobody computes on."""
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
-    begun = subprocess.Popen([*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"],
-                             stderr=subprocess.DEVNULL)  # fmt: skip
+    begun = subprocess.Popen(
+        [*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"], stderr=subprocess.DEVNULL
+    )
     wait_for((lab_folder / "mark.reached").exists)
     wait_for(lambda: (lab_folder / "mark.reached").read_text() != "")
     worker = Path("/proc") / (lab_folder / "mark.reached").read_text()
@@ -124,7 +125,7 @@ def test_a_worker_that_died_once_is_forgiven(lab_folder: Path, lab_whole: Path) 
         ["bounds", "e.toml", "--out", "e.toml"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_and_exit_code_2(
     words: list[str], lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,9 +147,14 @@ def test_a_disk_that_is_full_is_one_line(lab_folder: Path) -> None:
     """Files of this process may not grow beyond 1 KB, less than a part has."""
     limit = 1024
     done = shell(
-        "run", "e.toml", "--out", "out", "--jobs", "1",
+        "run",
+        "e.toml",
+        "--out",
+        "out",
+        "--jobs",
+        "1",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
     assert line.startswith("offstage: out/parts/") and "cannot be written: File too large" in line

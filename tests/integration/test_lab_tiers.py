@@ -87,9 +87,10 @@ def test_every_read_every_hit_and_every_wait_is_some_tiers(runs: dict[str, Path]
         table = pq.read_table(folder / "ledger.parquet").to_pylist()
         for number, point in enumerate(points(folder)):
             rows = [row for row in table if row["point"] == number]
-            total = {name: sum(row[name] for row in rows)
-                     for name in ("selected", "pool_hits", "demand_reads", "prefetch_reads",
-                                  "stall_ns")}  # fmt: skip
+            total = {
+                name: sum(row[name] for row in rows)
+                for name in ("selected", "pool_hits", "demand_reads", "prefetch_reads", "stall_ns")
+            }
             on_time = sum(row[f"end_{end}"] for row in rows for end in ENDS[:HIT_ENDS])
             pool, arena, *below = point["tiers"]
             assert [pool["served"], arena["served"]] == [total["pool_hits"], on_time]

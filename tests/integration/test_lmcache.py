@@ -27,15 +27,25 @@ MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmc
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
-    with daemon(tmp_path_factory.mktemp("lmcache"), limits__sessions="64", arena__size="4MiB",
-                storage__size="64MiB") as running:  # fmt: skip
+    with daemon(
+        tmp_path_factory.mktemp("lmcache"),
+        limits__sessions="64",
+        arena__size="4MiB",
+        storage__size="64MiB",
+    ) as running:
         yield running
 
 
 def params(tier: Tier) -> dict[str, Any]:
-    return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-            "weights_id": "m", "layout": "bf16", "timeout_s": 30.0,
-            "patience_s": 60.0}  # fmt: skip
+    return {
+        "endpoint": tier.endpoint,
+        "tenant": TENANT,
+        "runtime_dir": str(tier.runtime_dir),
+        "weights_id": "m",
+        "layout": "bf16",
+        "timeout_s": 30.0,
+        "patience_s": 60.0,
+    }
 
 
 def ready(fd: int) -> None:
@@ -94,8 +104,11 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
     """Does each task end once, on its own descriptor, with the bits of the objects that are there,
     and is an object of another layout a miss?"""
     adapter, size = Adapter(params(tier)), 6 * PAYLOAD
-    fds = (adapter.get_store_event_fd(), adapter.get_lookup_and_lock_event_fd(),
-           adapter.get_load_event_fd())  # fmt: skip
+    fds = (
+        adapter.get_store_event_fd(),
+        adapter.get_lookup_and_lock_event_fd(),
+        adapter.get_load_event_fd(),
+    )
     assert len(set(fds)) == 3
     keys = [SimpleHash(key(n)) for n in range(4)]
     task = adapter.submit_store_task(keys[:3], [memory(size, n) for n in range(3)])
@@ -161,8 +174,10 @@ def test_a_frozen_daemon_holds_neither_interface_up(tier: Tier) -> None:
 
     def found() -> list[Any]:
         fds = adapter.get_lookup_and_lock_event_fd(), adapter.get_load_event_fd()
-        look, load = adapter.submit_lookup_and_lock_task(keys, {}), native.submit_batch_exists(
-            names)  # fmt: skip
+        look, load = (
+            adapter.submit_lookup_and_lock_task(keys, {}),
+            native.submit_batch_exists(names),
+        )
         ready(fds[0])
         os.eventfd_read(fds[0])
         bits = [adapter.query_lookup_and_lock_result(look)]
@@ -199,8 +214,11 @@ def test_objects_are_kept_until_they_are_moved(tier: Tier) -> None:
             del alive
             gc.collect()
             assert not gone
-        fd = adapter.get_store_event_fd() if "store" in submit.__name__ else (
-            adapter.get_load_event_fd())  # fmt: skip
+        fd = (
+            adapter.get_store_event_fd()
+            if "store" in submit.__name__
+            else (adapter.get_load_event_fd())
+        )
         ready(fd)
         until(lambda: gc.collect() >= 0 and bool(gone))
         gone.clear()
@@ -306,9 +324,11 @@ def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Tier) -> 
         assert number == ticket
         return each
 
-    ends = {"got": lambda: client.submit_batch_get(["n"], [memoryview(target)]),
-            "replaced": lambda: client.submit_batch_set(["n"], [memoryview(bytes(700))]),
-            "deleted": lambda: client.submit_batch_delete(["n"])}  # fmt: skip
+    ends = {
+        "got": lambda: client.submit_batch_get(["n"], [memoryview(target)]),
+        "replaced": lambda: client.submit_batch_set(["n"], [memoryview(bytes(700))]),
+        "deleted": lambda: client.submit_batch_delete(["n"]),
+    }
     for how, ending in ends.items():
         assert end(client.submit_batch_set(["n"], [data])) == [True]
         assert end(client.submit_batch_exists(["n"])) == [True]
@@ -348,18 +368,49 @@ def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> Non
     program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
     if not program.is_file():
         pytest.skip(f"needs {MEND}")
-    with daemon(tmp_path, limits__sessions="128", arena__size="64MiB", arena__payload="32KiB",
-                arena__layers="1", storage__size="1GiB", store__segment="4MiB",
-                ) as tier:  # fmt: skip
+    with daemon(
+        tmp_path,
+        limits__sessions="128",
+        arena__size="64MiB",
+        arena__payload="32KiB",
+        arena__layers="1",
+        storage__size="1GiB",
+        store__segment="4MiB",
+    ) as tier:
         name = "OffstageL2" if plugin == "plugin" else "NativeClient"
-        spec = {"type": plugin, "module_path": "offstage.host.connectors.lmcache",
-                "class_name": name, "adapter_params": params(tier)}  # fmt: skip
-        words = ["bench", "l2", "--l2-adapter", json.dumps(spec), "--num-keys", "4", "--in-flight",
-                 "8", "--data-size-kb", "512", "--rounds", "2", "--no-skip-verify",
-                 "--lookup-max-hit-rate", "0.5", "--format", "json"]  # fmt: skip
+        spec = {
+            "type": plugin,
+            "module_path": "offstage.host.connectors.lmcache",
+            "class_name": name,
+            "adapter_params": params(tier),
+        }
+        words = [
+            "bench",
+            "l2",
+            "--l2-adapter",
+            json.dumps(spec),
+            "--num-keys",
+            "4",
+            "--in-flight",
+            "8",
+            "--data-size-kb",
+            "512",
+            "--rounds",
+            "2",
+            "--no-skip-verify",
+            "--lookup-max-hit-rate",
+            "0.5",
+            "--format",
+            "json",
+        ]
         path = os.pathsep.join(one for one in sys.path if one)
-        done = subprocess.run([program, *words], env=os.environ | {"PYTHONPATH": path},
-                             capture_output=True, text=True, timeout=500)  # fmt: skip
+        done = subprocess.run(
+            [program, *words],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "All 32 keys data verified OK" in done.stdout
     found = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("\n{") + 1 :])[0]
@@ -391,9 +442,11 @@ def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str])
 def told(verified: str, stored: int) -> str:
     """What LMCache's bench prints of 4 objects of 1 MB in two rounds."""
     row = {"keys_per_round": 2, "duration_p50_ms": 4.0}
-    rows = {"op_0": row | {"operation": "Store", "total_success": stored},
-            "op_1": row | {"operation": "Lookup", "total_success": 4},
-            "op_2": row | {"operation": "Load", "total_success": 4}}  # fmt: skip
+    rows = {
+        "op_0": row | {"operation": "Store", "total_success": stored},
+        "op_1": row | {"operation": "Lookup", "total_success": 4},
+        "op_2": row | {"operation": "Load", "total_success": 4},
+    }
     return f"[Verify] {verified}\n" + json.dumps({"metrics": rows}, indent=2) + "\ndone\n"
 
 
@@ -419,14 +472,35 @@ def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
         pytest.skip(f"needs {MEND}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
     files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
     path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
-    with daemon(tmp_path, limits__sessions="128", arena__size="64MiB", arena__payload="4KiB",
-                arena__layers="1", storage__size="256MiB", limits__ports="128",
-                ) as tier:  # fmt: skip
+    with daemon(
+        tmp_path,
+        limits__sessions="128",
+        arena__size="64MiB",
+        arena__payload="4KiB",
+        arena__layers="1",
+        storage__size="256MiB",
+        limits__ports="128",
+    ) as tier:
         more = {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": json.dumps(params(tier))}
         done = subprocess.run(
-            [python, "-m", "pytest", "-q", "-p", "lmcache_ours", "-p", "no:cacheprovider", "-k",
-             "not Bandwidth", *files], cwd=folder, env=os.environ | more, capture_output=True,
-            text=True, timeout=800,
-        )  # fmt: skip
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "lmcache_ours",
+                "-p",
+                "no:cacheprovider",
+                "-k",
+                "not Bandwidth",
+                *files,
+            ],
+            cwd=folder,
+            env=os.environ | more,
+            capture_output=True,
+            text=True,
+            timeout=800,
+        )
     assert done.returncode == 0, done.stdout[-4000:]
     assert "48 passed" in done.stdout, done.stdout[-300:]

@@ -37,13 +37,18 @@ NEVER_NS = 3_600_000_000_000  # would outlast the test
 def start(folder: Path, *, nixl: bool = True) -> Any:
     folder.mkdir(exist_ok=True)
     sections = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": "", "nixl": nixl, "host_timeout": "1s"},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+            "nixl": nixl,
+            "host_timeout": "1s",
+        },
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": LAYERS, "block_tokens": 16},
         "storage": {"path": str(folder / "store"), "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"demands": 16, "put_slots": 8, "sessions": 4, "context_tokens": 8192},
-    }  # fmt: skip
+    }
     write_config(folder / "daemon.toml", sections, "lab")
     return serve(folder / "daemon.toml", folder / "log")
 
@@ -107,8 +112,14 @@ def test_memory_nobody_registered_is_refused_in_one_line(tmp_path: Path) -> None
         session, keys = write_and_read(control, fabric)
         wanted = np.zeros(1, np.uint32)
         with pytest.raises(BadInput, match="not registered") as caught:
-            fabric.fetch(session, 9, 1, wanted, np.ascontiguousarray(keys[1, :1]),
-                         np.zeros((1, PAYLOAD), np.uint8))  # fmt: skip
+            fabric.fetch(
+                session,
+                9,
+                1,
+                wanted,
+                np.ascontiguousarray(keys[1, :1]),
+                np.zeros((1, PAYLOAD), np.uint8),
+            )
         assert caught.value.errno == errno.EFAULT
 
 
@@ -159,10 +170,15 @@ print("left", flush=True)
 def host_process(
     tier: Tier, then: str = "", command: tuple[str, ...] = (sys.executable,), **environ: str
 ) -> "subprocess.Popen[str]":
-    text = HOST.format(tests=str(Path(__file__).parent), endpoint=tier.endpoint,
-                       where=str(tier.ready["runtime_dir"]), then=then)  # fmt: skip
-    return subprocess.Popen([*command, "-c", text], stdout=subprocess.PIPE, text=True,
-                            env={**os.environ, **environ})  # fmt: skip
+    text = HOST.format(
+        tests=str(Path(__file__).parent),
+        endpoint=tier.endpoint,
+        where=str(tier.ready["runtime_dir"]),
+        then=then,
+    )
+    return subprocess.Popen(
+        [*command, "-c", text], stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
+    )
 
 
 def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
@@ -181,8 +197,9 @@ def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
                 until_s = time.monotonic() + 20
                 while len(operator.status()["hosts"]) > 2 and time.monotonic() < until_s:
                     time.sleep(0.1)
-                assert [one["fabric"] for one in operator.status()["hosts"]
-                        if one["tenant"] == "lab"] == ["nixl"]  # fmt: skip
+                assert [
+                    one["fabric"] for one in operator.status()["hosts"] if one["tenant"] == "lab"
+                ] == ["nixl"]
             read(fabric, session, keys)
 
 
@@ -198,11 +215,27 @@ def test_over_tcp_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
     """A host whose UCX may use less than NIXL needs: one line, and no traceback."""
     with start(tmp_path) as tier:
-        words = ["host", "run", "--endpoint", tier.endpoint, "--tenant", "lab", "--runtime-dir",
-                 str(tier.ready["runtime_dir"]), "--fabric", "nixl", "--geometry",
-                 "tiny"]  # fmt: skip
-        done = subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "UCX_TLS": "self"})  # fmt: skip
+        words = [
+            "host",
+            "run",
+            "--endpoint",
+            tier.endpoint,
+            "--tenant",
+            "lab",
+            "--runtime-dir",
+            str(tier.ready["runtime_dir"]),
+            "--fabric",
+            "nixl",
+            "--geometry",
+            "tiny",
+        ]
+        done = subprocess.run(
+            [*ENTRY, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "UCX_TLS": "self"},
+        )
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert "UCX_TLS must hold tcp" in done.stderr.splitlines()[-1]
 
@@ -226,10 +259,30 @@ def test_a_daemon_that_takes_none_says_how(tmp_path: Path) -> None:
 
 def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
     with start(tmp_path) as tier:
-        words = ["host", "run", "--endpoint", tier.endpoint, "--tenant", "lab", "--runtime-dir",
-                 str(tier.ready["runtime_dir"]), "--fabric", "nixl", "--geometry", "tiny",
-                 "--sessions", "2", "--context-tokens", "4096", "--steps", "20", "--time-per-token",
-                 "1ms", "--out", str(tmp_path / "out")]  # fmt: skip
+        words = [
+            "host",
+            "run",
+            "--endpoint",
+            tier.endpoint,
+            "--tenant",
+            "lab",
+            "--runtime-dir",
+            str(tier.ready["runtime_dir"]),
+            "--fabric",
+            "nixl",
+            "--geometry",
+            "tiny",
+            "--sessions",
+            "2",
+            "--context-tokens",
+            "4096",
+            "--steps",
+            "20",
+            "--time-per-token",
+            "1ms",
+            "--out",
+            str(tmp_path / "out"),
+        ]
         done = subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "out/summary.json").read_text())
@@ -251,8 +304,9 @@ for n in {a} {b}; do ip -n $n link set lo up; ip -n $n link set $n up; done
 def namespaces() -> Iterator[tuple[str, str]]:
     """Two network namespaces with one cable between them, and no way to anywhere else."""
     names = (f"ofs{os.getpid()}a", f"ofs{os.getpid()}b")
-    made = subprocess.run(["sh", "-ec", NETWORK.format(a=names[0], b=names[1])],
-                          capture_output=True, text=True)  # fmt: skip
+    made = subprocess.run(
+        ["sh", "-ec", NETWORK.format(a=names[0], b=names[1])], capture_output=True, text=True
+    )
     try:
         if made.returncode != 0:
             pytest.skip(f"no network namespaces ({made.stderr.strip()}); run as root: iproute2")
@@ -277,10 +331,12 @@ def test_between_two_network_namespaces_and_when_the_cable_goes(
         monkeypatch.undo()
         cut = f"import subprocess; subprocess.run(['ip', 'link', 'set', {there!r}, 'down'])"
         process = host_process(
-            tier, then=f"{cut}\ntry:\n    t.read(fabric, *t.session_of(control))\n"
+            tier,
+            then=f"{cut}\ntry:\n    t.read(fabric, *t.session_of(control))\n"
             "except Exception as error:\n    print(error, flush=True)",
-            command=("ip", "netns", "exec", there, sys.executable), UCX_TLS="tcp",
-        )  # fmt: skip
+            command=("ip", "netns", "exec", there, sys.executable),
+            UCX_TLS="tcp",
+        )
         said = process.communicate(timeout=60)[0].splitlines()
         assert process.returncode == 0 and said[0] == "written" and said[-1] == "left"
         assert "start the host again" in said[1]

@@ -69,8 +69,9 @@ def test_the_table_is_the_summary(ran: Path) -> None:
     for row, point in zip(rows, points, strict=True):
         assert point.nontrivial_hit is not None
         assert (row["policy"], row["buffer_over_k"]) == (
-            point.info.policy, point.info.buffer_over_k,
-        )  # fmt: skip
+            point.info.policy,
+            point.info.buffer_over_k,
+        )
         assert row["nontrivial_hit"] == point.nontrivial_hit.value
         assert row["nontrivial_hit_low"] == point.nontrivial_hit.low
 
@@ -120,8 +121,9 @@ def test_the_command_line_says_the_same(
 
     def report(*more: str) -> Any:
         capsys.readouterr()
-        assert run(["report", str(ran / "small"), "--against", "none", "--format", "json",
-                    *more]) == 0  # fmt: skip
+        assert (
+            run(["report", str(ran / "small"), "--against", "none", "--format", "json", *more]) == 0
+        )
         return json.loads(capsys.readouterr().out)
 
     found = report("--out", str(tmp_path / "a"), "--figure", "nontrivial_hit")

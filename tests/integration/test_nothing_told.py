@@ -28,17 +28,23 @@ COMMANDS = (["dpu", "status"], ["dpu", "ledger"], ["dpu", "policy", "show"])
 def written(name: str, secret: bytes) -> dict[str, bytes]:
     """Every form in which bytes are told: as they are and turned round, in digits of 16, of 64 with
     each alphabet, escaped, and as the numbers of 64 bits that a core has of them."""
-    forms = {"raw": secret, "turned": secret[::-1], "hex": secret.hex().encode(),
-             "HEX": secret.hex().upper().encode(), "turned hex": secret[::-1].hex().encode(),
-             "escaped": repr(secret)[2:-1].encode(),
-             "escaped in JSON": json.dumps(repr(secret)[2:-1])[1:-1].encode(),
-             "as text in JSON": json.dumps(secret.decode("latin-1"))[1:-1].encode(),
-             "list": str(list(secret))[1:-1].encode()}  # fmt: skip
+    forms = {
+        "raw": secret,
+        "turned": secret[::-1],
+        "hex": secret.hex().encode(),
+        "HEX": secret.hex().upper().encode(),
+        "turned hex": secret[::-1].hex().encode(),
+        "escaped": repr(secret)[2:-1].encode(),
+        "escaped in JSON": json.dumps(repr(secret)[2:-1])[1:-1].encode(),
+        "as text in JSON": json.dumps(secret.decode("latin-1"))[1:-1].encode(),
+        "list": str(list(secret))[1:-1].encode(),
+    }
     for at in range(3):  # wherever in a longer text it stands
         whole = base64.b64encode(bytes(at) + secret)[4 * (at > 0) : -4]
-        forms[f"base64 {at}"], forms[f"url {at}"] = whole, whole.translate(
-            bytes.maketrans(b"+/", b"-_")
-        )  # fmt: skip
+        forms[f"base64 {at}"], forms[f"url {at}"] = (
+            whole,
+            whole.translate(bytes.maketrans(b"+/", b"-_")),
+        )
     for order in ("little", "big"):
         for at in range(0, len(secret), 8):
             number = int.from_bytes(secret[at : at + 8], order)  # type: ignore[arg-type]
@@ -47,8 +53,12 @@ def written(name: str, secret: bytes) -> dict[str, bytes]:
 
 
 def found(needles: dict[str, bytes], told: dict[str, bytes]) -> list[str]:
-    return [f"{what} in {where}" for what, needle in needles.items()
-            for where, text in told.items() if needle in text]  # fmt: skip
+    return [
+        f"{what} in {where}"
+        for what, needle in needles.items()
+        for where, text in told.items()
+        if needle in text
+    ]
 
 
 @pytest.fixture
@@ -62,8 +72,12 @@ def needles(tmp_path: Path) -> dict[str, bytes]:
         path.touch(0o600)
         path.write_text(secret.hex())
         of_index = index_key(secret)
-        parts = {"secret": secret, "index key": of_index, "archive key": object_key(of_index),
-                 "token": metrics_token(secret).encode()}  # fmt: skip
+        parts = {
+            "secret": secret,
+            "index key": of_index,
+            "archive key": object_key(of_index),
+            "token": metrics_token(secret).encode(),
+        }
         parts |= {f"content {at}": content(secret, at) for at in range(CHUNKS)}
         for part, of_part in parts.items():
             all_of_them |= written(f"{name}'s {part}", of_part)
@@ -84,10 +98,17 @@ def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Tier]:
         lambda pod: added(pod, Member(name="dpu0", endpoint=endpoint))
     )
     tenants = {name: f'secret_file = "{tmp_path}/{name}.secret"' for name in TENANTS}
-    with daemon(tmp_path, tenants, daemon__endpoint=endpoint, daemon__record_dir=f"{tmp_path}/rec",
-                daemon__log_level="debug", daemon__metrics_endpoint="127.0.0.1:0",
-                arena__size="2MiB", pod__map=f"{tmp_path}/pod/pod.toml", pod__name="dpu0",
-                ) as tier:  # fmt: skip
+    with daemon(
+        tmp_path,
+        tenants,
+        daemon__endpoint=endpoint,
+        daemon__record_dir=f"{tmp_path}/rec",
+        daemon__log_level="debug",
+        daemon__metrics_endpoint="127.0.0.1:0",
+        arena__size="2MiB",
+        pod__map=f"{tmp_path}/pod/pod.toml",
+        pod__name="dpu0",
+    ) as tier:
         yield tier
 
 
@@ -117,8 +138,20 @@ def shown(tier: Tier, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
     for words in COMMANDS:
         for form in ("json", "text"):
             capfd.readouterr()
-            assert run([*words, "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir),
-                        "--format", form]) == 0  # fmt: skip
+            assert (
+                run(
+                    [
+                        *words,
+                        "--endpoint",
+                        tier.endpoint,
+                        "--runtime-dir",
+                        str(tier.runtime_dir),
+                        "--format",
+                        form,
+                    ]
+                )
+                == 0
+            )
             told[f"{' '.join(words)} --format {form}"] = capfd.readouterr().out.encode()
     token = (tier.runtime_dir / "metrics.token").read_text().strip()
     told["metrics"] = scrape(tier, token).encode()
@@ -156,8 +189,14 @@ def test_what_is_written_and_shown_tells_no_secret_and_no_hash(
 def test_the_search_finds_what_is_there(needles: dict[str, bytes], tmp_path: Path) -> None:
     secret = bytes.fromhex((tmp_path / "crimson-lab.secret").read_text())
     key = index_key(secret)
-    for text in (secret, b"x" + secret.hex().encode(), base64.b64encode(b"ab" + key + b"c"),
-                 b'{"lo": %d}' % int.from_bytes(key[8:], "little"), repr(key).encode(),
-                 content(secret, 3)[::-1], json.dumps({"key": repr(key)}).encode()):  # fmt: skip
+    for text in (
+        secret,
+        b"x" + secret.hex().encode(),
+        base64.b64encode(b"ab" + key + b"c"),
+        b'{"lo": %d}' % int.from_bytes(key[8:], "little"),
+        repr(key).encode(),
+        content(secret, 3)[::-1],
+        json.dumps({"key": repr(key)}).encode(),
+    ):
         assert found(needles, {"it": b"before " + text + b" after"})
     assert not found(needles, {"it": b"before and after", "env": str(p.VERSIONS).encode()})

@@ -111,8 +111,10 @@ def test_a_stream_is_there_when_it_is_committed(tier: Tier, client: ObjectClient
     for names, ends in ((keys, DONE), (kept, ABSENT), (dropped, ABSENT)):
         one = ObjectClient(where(tier))
         buffers, ended = [np.zeros(size, np.uint8) for size in sizes], []
-        streams = [one.stream([name], [buffer], tell=ended.append)
-                   for name, buffer in zip(names, buffers, strict=True)]  # fmt: skip
+        streams = [
+            one.stream([name], [buffer], tell=ended.append)
+            for name, buffer in zip(names, buffers, strict=True)
+        ]
         for at in range(0, sizes[-1], 3 * PAYLOAD):
             for stream, buffer, source in zip(streams, buffers, data, strict=True):
                 buffer[at : at + 3 * PAYLOAD] = source[at : at + 3 * PAYLOAD]
@@ -158,12 +160,22 @@ def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
                 assert put(writer, b"%d" % number, bytes_of(number, 8 * PAYLOAD)) is DONE
         with ObjectClient(where(cold)) as client:
             sizes = [8 * PAYLOAD] * 4
-            assert client.wait(client.prefetch, [b"%d" % i for i in range(4)], sizes, due_s=0.05,
-                               lease_s=600.0, chance=0.9).states == (DONE,) * 4  # fmt: skip
+            assert (
+                client.wait(
+                    client.prefetch,
+                    [b"%d" % i for i in range(4)],
+                    sizes,
+                    due_s=0.05,
+                    lease_s=600.0,
+                    chance=0.9,
+                ).states
+                == (DONE,) * 4
+            )
 
             def staged() -> bool:
                 return all(get(client, b"%d" % i, sizes[0])[0] is DONE for i in range(4)) and bool(
-                    client.counts().get("objects_on_time", 0) >= 4)  # fmt: skip
+                    client.counts().get("objects_on_time", 0) >= 4
+                )
 
             until(staged)
             before = client.counts().get("objects_missing", 0)
@@ -244,8 +256,11 @@ def test_processes_share_a_daemon(tier: Tier, client: ObjectClient) -> None:
     """Does one process read what another put?"""
     run = subprocess.run(
         [sys.executable, "-c", PUTTER, tier.endpoint, TENANT, str(tier.runtime_dir)],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     assert run.stdout.strip() == "done"
     state, data = get(client, b"theirs", 99_999)
     assert state is DONE and np.array_equal(data, bytes_of(5, 99_999))
@@ -373,8 +388,13 @@ def test_a_daemon_that_is_killed_and_comes_back(
     data = {key: bytes_of(100 + i, size) for i, key in enumerate(keys)}
     with daemon(tmp_path, daemon__endpoint=address) as first:
         client = ObjectClient(where(first, timeout_s=5.0))
-        states = dict(zip(keys[:8], client.wait(client.put, keys[:8], [data[k] for k in keys[:8]])
-                          .states, strict=True))  # fmt: skip
+        states = dict(
+            zip(
+                keys[:8],
+                client.wait(client.put, keys[:8], [data[k] for k in keys[:8]]).states,
+                strict=True,
+            )
+        )
         for key in keys[8:]:
             client.put([key], [data[key]])
         first.process.kill()

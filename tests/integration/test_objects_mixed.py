@@ -17,8 +17,15 @@ DONE = State.DONE
 
 
 def where(tier: Tier) -> Where:
-    return Where.of({"endpoint": tier.endpoint, "tenant": TENANT, "timeout_s": 30.0,
-                     "patience_s": 60.0, "runtime_dir": str(tier.runtime_dir)})  # fmt: skip
+    return Where.of(
+        {
+            "endpoint": tier.endpoint,
+            "tenant": TENANT,
+            "timeout_s": 30.0,
+            "patience_s": 60.0,
+            "runtime_dir": str(tier.runtime_dir),
+        }
+    )
 
 
 def bytes_of(seed: int) -> NDArray[np.uint8]:

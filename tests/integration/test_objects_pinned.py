@@ -53,8 +53,12 @@ def place(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def settings(tier: Tier) -> dict[str, Any]:
-    return {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-            "patience_s": 60.0}  # fmt: skip
+    return {
+        "endpoint": tier.endpoint,
+        "tenant": TENANT,
+        "runtime_dir": str(tier.runtime_dir),
+        "patience_s": 60.0,
+    }
 
 
 def fill(client: ObjectClient) -> tuple[list[bytes], list[NDArray[np.uint8]]]:

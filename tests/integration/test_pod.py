@@ -49,8 +49,13 @@ class Sends(Silent):
 
 
 def options(steps: int = STEPS) -> DriveOptions:
-    return DriveOptions(geometry=geometry("tiny"), sessions=2, context_tokens=4096, steps=steps,
-                        time_per_token_s=0.001)  # fmt: skip
+    return DriveOptions(
+        geometry=geometry("tiny"),
+        sessions=2,
+        context_tokens=4096,
+        steps=steps,
+        time_per_token_s=0.001,
+    )
 
 
 def driven(
@@ -62,10 +67,28 @@ def driven(
 
 
 def words_of(pod: Pod, *more: str) -> list[str]:
-    return ["pod", "run", pod.place, "--runtime-dir", str(pod.folder), "--tenant", TENANT,
-            "--geometry", "tiny", "--sessions", "2", "--context-tokens", "4096",
-            "--steps", str(STEPS), "--time-per-token", "1ms", "--format", "json",
-            *more]  # fmt: skip
+    return [
+        "pod",
+        "run",
+        pod.place,
+        "--runtime-dir",
+        str(pod.folder),
+        "--tenant",
+        TENANT,
+        "--geometry",
+        "tiny",
+        "--sessions",
+        "2",
+        "--context-tokens",
+        "4096",
+        "--steps",
+        str(STEPS),
+        "--time-per-token",
+        "1ms",
+        "--format",
+        "json",
+        *more,
+    ]
 
 
 def check(one: PodResult) -> None:
@@ -76,9 +99,7 @@ def check(one: PodResult) -> None:
     assert one.hit_rate + one.late_rate + one.miss_rate + one.lost_rate == pytest.approx(1.0)
 
 
-def test_one_tier_of_three(
-    pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each serves its part and agrees with the host on what; the second run finds every block, by
     another fabric; the blocks that are demanded are those of any tier."""
     assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 0
@@ -211,8 +232,14 @@ def test_a_member_that_did_not_keep_its_chips_pace_fails_the_run(
     late = iter([1, 2])
 
     def counted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-        return {**after, "reads": 40, "writes": 20, "paced": 41, "emulation_late": 0,
-                "paced_late": next(late)}  # fmt: skip
+        return {
+            **after,
+            "reads": 40,
+            "writes": 20,
+            "paced": 41,
+            "emulation_late": 0,
+            "paced_late": next(late),
+        }
 
     monkeypatch.setattr(pod_run, "counters_since", counted)
     with pod_of(2, tmp_path, device="asic_7nm") as chips:

@@ -35,8 +35,9 @@ def cabled(tmp_path: Path) -> Iterator[tuple[Leased, Cables, Etcd]]:
         try:
             with leased(tmp_path, [etcd.address]) as pod:
                 for name in NAMES:
-                    pod.start(name, endpoint=f"tcp://{net.address[name]}:7411",
-                              within=net.within[name])  # fmt: skip
+                    pod.start(
+                        name, endpoint=f"tcp://{net.address[name]}:7411", within=net.within[name]
+                    )
                 pod.settle()
                 yield pod, net, etcd
         finally:
@@ -44,8 +45,13 @@ def cabled(tmp_path: Path) -> Iterator[tuple[Leased, Cables, Etcd]]:
 
 
 def driven(pod: Leased) -> PodResult:
-    options = DriveOptions(geometry=geometry("tiny"), sessions=SESSIONS, context_tokens=4096,
-                           steps=STEPS, time_per_token_s=0.001)  # fmt: skip
+    options = DriveOptions(
+        geometry=geometry("tiny"),
+        sessions=SESSIONS,
+        context_tokens=4096,
+        steps=STEPS,
+        time_per_token_s=0.001,
+    )
     link = Link("", TENANT, "zmq", "pod", timeout_s=5.0)
     found = drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, Silent())
     assert found.blocks_corrupt == 0 and found.tokens == SESSIONS * STEPS

@@ -65,8 +65,15 @@ def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
     settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.001, **more}
     options = DriveOptions(geometry=geometry("tiny"), **settings)
     membership = open_membership(pod.place)
-    found = drive(options, membership.map(), Link("", TENANT, "shm", "pod", timeout_s=2.0),
-                  pod.folder, UNHURRIED_NS, progress or Silent(), membership)  # fmt: skip
+    found = drive(
+        options,
+        membership.map(),
+        Link("", TENANT, "shm", "pod", timeout_s=2.0),
+        pod.folder,
+        UNHURRIED_NS,
+        progress or Silent(),
+        membership,
+    )
     assert found.blocks_corrupt == found.blocks_recomputed == 0
     assert found.blocks_verified == found.demands > 0 and found.lost_rate == 0
     assert sum(one.demands for one in found.members.values()) == found.demands
@@ -82,8 +89,9 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
     for most, steps in ((0, 20), (3, 80)):
         rule = CopyRule(copies_max=most, hot_blocks_per_s=20)
         change(pod, partial(replace, segment_tokens=4096, first_segment_tokens=0, copies=rule))
-        found = driven(pod, sessions=5, shared_prefix_tokens=4096, steps=steps,
-                       time_per_token_s=0.05)  # fmt: skip
+        found = driven(
+            pod, sessions=5, shared_prefix_tokens=4096, steps=steps, time_per_token_s=0.05
+        )
         assert bool(found.copies_made) == bool(most) and found.copies_held == found.copies_made
         each = LAYERS * 256 * BLOCK_BYTES  # one may be under way when the run ends
         assert 0 <= found.bytes_copied - found.copies_made * each < each
@@ -110,7 +118,8 @@ def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> 
     assert joined.least_share == pytest.approx(0.25)
     assert 0 < joined.filled_share <= joined.least_share + 0.1
     assert sum(one.moved_blocks for one in joined.members.values()) * BLOCK_BYTES == (
-        joined.bytes_filled)  # fmt: skip
+        joined.bytes_filled
+    )
     draining = Does(lambda: change(pod, lambda one: moved(one, "dpu2", "draining")))
     drained = driven(pod, draining, sessions=2, steps=240)
     assert drained.segments_filled > 0 and drained.members["dpu2"].moved_blocks > 0

@@ -46,8 +46,13 @@ def pod(tmp_path: Path, etcd: Etcd) -> Iterator[Leased]:
 
 
 def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
-    options = DriveOptions(geometry=geometry("tiny"), sessions=2, context_tokens=4096, steps=steps,
-                           time_per_token_s=0.001)  # fmt: skip
+    options = DriveOptions(
+        geometry=geometry("tiny"),
+        sessions=2,
+        context_tokens=4096,
+        steps=steps,
+        time_per_token_s=0.001,
+    )
     link = Link("", TENANT, "shm", "pod", timeout_s=5.0)
     return drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, progress or Silent())
 
@@ -56,8 +61,15 @@ def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
 def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
     """A host of that member alone, over the fabric that reads its memory."""
     found = pod.member(name)
-    link = Link(found.endpoint, TENANT, "shm", "alone", runtime_dir=pod.folder / name,
-                timeout_s=2.0, life=(found.incarnation, pod.etcd.map().epoch))  # fmt: skip
+    link = Link(
+        found.endpoint,
+        TENANT,
+        "shm",
+        "alone",
+        runtime_dir=pod.folder / name,
+        timeout_s=2.0,
+        life=(found.incarnation, pod.etcd.map().epoch),
+    )
     with link.control() as control:
         fabric = open_fabric(control, "shm")
         try:
@@ -114,15 +126,17 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
     pod.until(lambda: pod.member("dpu0").incarnation == 2, "it does not come back")
     assert '"pod_fenced"' in pod.log("dpu0")
     with pytest.raises(RunFailed, match="another life"):
-        Link(pod.member("dpu0").endpoint, TENANT, runtime_dir=pod.folder / "dpu0",
-             life=(1, pod.etcd.map().epoch)).control()  # fmt: skip
+        Link(
+            pod.member("dpu0").endpoint,
+            TENANT,
+            runtime_dir=pod.folder / "dpu0",
+            life=(1, pod.etcd.map().epoch),
+        ).control()
     pod.until(lambda: driven(pod).blocks_recomputed == 0, "it serves nobody")
 
 
 @pytest.mark.slow
-def test_a_deletion_reaches_who_was_away(
-    pod: Leased, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deletion_reaches_who_was_away(pod: Leased, capsys: pytest.CaptureFixture[str]) -> None:
     """It is acknowledged without the dead one, which drops everything before it serves anybody."""
     driven(pod)
     pod.send("dpu2", signal.SIGKILL)
@@ -167,8 +181,12 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
     took_s = pod.until(lambda: not serves(pod, "dpu1"), "it serves on")
     assert pod.etcd.map().find("dpu1") == begun, "it served until it was taken out"
     with pytest.raises(RunFailed, match="serves nobody"):
-        Link(begun.endpoint, TENANT, runtime_dir=pod.folder / "dpu1",
-             life=(begun.incarnation, pod.etcd.map().epoch)).control()  # fmt: skip
+        Link(
+            begun.endpoint,
+            TENANT,
+            runtime_dir=pod.folder / "dpu1",
+            life=(begun.incarnation, pod.etcd.map().epoch),
+        ).control()
     pod.until(lambda: pod.member("dpu1").state == "gone", "it stays in the map")
     assert took_s < PATIENCE_S
     without = driven(pod)

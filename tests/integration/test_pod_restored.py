@@ -42,8 +42,12 @@ def test_a_deletion_survives_a_restored_etcd(tmp_path: Path) -> None:
             assert '"pod_in_doubt"' in pod.log("dpu0")
             found = pod.member("dpu0")
             with pytest.raises(RunFailed, match="in doubt"):
-                Link(found.endpoint, TENANT, runtime_dir=pod.folder / "dpu0",
-                     life=(found.incarnation, pod.etcd.map().epoch)).control()  # fmt: skip
+                Link(
+                    found.endpoint,
+                    TENANT,
+                    runtime_dir=pod.folder / "dpu0",
+                    life=(found.incarnation, pod.etcd.map().epoch),
+                ).control()
             assert run(["pod", "accept", pod.place]) == 0
             assert pod.etcd.map().epoch > seen
             pod.start("dpu1")

@@ -54,8 +54,9 @@ def prometheus(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     text = (PRESETS / "prometheus/prometheus.yml").read_text()
     for shipped, own in (
         ("/etc/prometheus/offstage.token", str(tier.runtime_dir / "metrics.token")),
-        ("127.0.0.1:9411", f"127.0.0.1:{tier.metrics_port}"), ("15s", "1s"),
-    ):  # fmt: skip
+        ("127.0.0.1:9411", f"127.0.0.1:{tier.metrics_port}"),
+        ("15s", "1s"),
+    ):
         assert shipped in text
         text = text.replace(shipped, own)
     (folder / "prometheus.yml").write_text(text)
@@ -65,10 +66,15 @@ def prometheus(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         base = f"127.0.0.1:{probe.getsockname()[1]}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            ["prometheus", f"--config.file={folder}/prometheus.yml",
-             f"--storage.tsdb.path={folder}/data", f"--web.listen-address={base}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            [
+                "prometheus",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={base}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
     try:
         until(lambda: process.poll() is not None or answers(f"http://{base}"))
         assert process.poll() is None, (folder / "log").read_text()

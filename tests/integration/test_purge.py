@@ -86,10 +86,17 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
 
 
 def object_client(tier: Tier) -> ObjectClient:
-    return ObjectClient(Where.of({
-        "endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-        "timeout_s": WAIT_S, "patience_s": WAIT_S,
-    }))  # fmt: skip
+    return ObjectClient(
+        Where.of(
+            {
+                "endpoint": tier.endpoint,
+                "tenant": TENANT,
+                "runtime_dir": str(tier.runtime_dir),
+                "timeout_s": WAIT_S,
+                "patience_s": WAIT_S,
+            }
+        )
+    )
 
 
 def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
@@ -108,8 +115,12 @@ def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
         tier.process.send_signal(signal.SIGKILL)
         tier.process.wait(WAIT_S)
     with daemon(tmp_path) as tier:
-        assert [stored(tier, TENANT, number) for number in (1, 2, 3, 4)] == [BLOCKS, 0, BLOCKS,
-                                                                             BLOCKS]  # fmt: skip
+        assert [stored(tier, TENANT, number) for number in (1, 2, 3, 4)] == [
+            BLOCKS,
+            0,
+            BLOCKS,
+            BLOCKS,
+        ]
         with object_client(tier) as client:
             assert client.wait(client.delete, [b"gone"]).states == (State.DONE,)
         tier.process.send_signal(signal.SIGKILL)
@@ -130,8 +141,11 @@ def in_file(store: Path, number: int) -> int:
     """Blocks of a text whose bytes stand in the store's file, in any logical block."""
     raw = store.read_bytes()
     found = {raw[at : at + PAYLOAD] for at in range(0, len(raw), PAYLOAD)}
-    return sum(block(number, ordinal, layer).tobytes() in found
-               for ordinal in range(CHUNKS) for layer in range(LAYERS))  # fmt: skip
+    return sum(
+        block(number, ordinal, layer).tobytes() in found
+        for ordinal in range(CHUNKS)
+        for layer in range(LAYERS)
+    )
 
 
 def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
@@ -170,11 +184,18 @@ def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) 
             assert control.purge("blue")["blocks"] == 0
         with tier.control("blue") as control:
             assert control.purge("blue") == {
-                "chunks": CHUNKS, "blocks": BLOCKS, "bytes": BLOCKS * 8192, "more": 0, "marking": 0
-            }  # fmt: skip
+                "chunks": CHUNKS,
+                "blocks": BLOCKS,
+                "bytes": BLOCKS * 8192,
+                "more": 0,
+                "marking": 0,
+            }
         assert stored(tier, "blue", 3) == 0
-        for words, says in ((("green", "--all"), "no such tenant"), (("red",), "how much"),
-                            (("red", "--all", "--blocks", "3"), "how much")):  # fmt: skip
+        for words, says in (
+            (("green", "--all"), "no such tenant"),
+            (("red",), "how much"),
+            (("red", "--all", "--blocks", "3"), "how much"),
+        ):
             done = purge(tier, *words)
             assert done.returncode == 2 and says in done.stderr, done.stderr
             assert len(done.stderr.splitlines()) == 1

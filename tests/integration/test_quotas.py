@@ -38,8 +38,11 @@ TABLE = 8 * CHUNKS
 RECORD = PAYLOAD + 4096
 TEXT_BLOCKS = CHUNKS * LAYERS
 STORED_MAX = TEXT_BLOCKS * 3 // 2
-BOUNDED = {"red": f"chunks_max = {2 * CHUNKS}", "green": f'store_max = "{STORED_MAX * RECORD}B"',
-           "blue": ""}  # fmt: skip
+BOUNDED = {
+    "red": f"chunks_max = {2 * CHUNKS}",
+    "green": f'store_max = "{STORED_MAX * RECORD}B"',
+    "blue": "",
+}
 
 
 @contextlib.contextmanager
@@ -109,8 +112,9 @@ def check(tier: Tier, tenant: str, number: int) -> int:
         for layer in range(LAYERS):
             for first in range(0, CHUNKS, 16):
                 assert set(fetch(driver, text, layer, list(range(first, first + 16)))) <= {
-                    0, -errno.ENOENT,
-                }  # fmt: skip
+                    0,
+                    -errno.ENOENT,
+                }
         control.session_close(text.session)
     return sum(text.stored)
 
@@ -168,8 +172,13 @@ def test_who_is_near_a_bound_is_told_and_nobody_of_another(tmp_path: Path) -> No
     """Gauges of quotas by token, the tenant's own status, one line in the log for each time that
     80 % are reached; a bound that is raised while the daemon runs; dirty blocks within theirs."""
     tenants = {"red": f"chunks_max = {CHUNKS}\ndirty_max = 2", "blue": ""}
-    with daemon(tmp_path, tenants, daemon__metrics_endpoint="127.0.0.1:0", store__write="back",
-                store__dirty_max="16") as tier:  # fmt: skip
+    with daemon(
+        tmp_path,
+        tenants,
+        daemon__metrics_endpoint="127.0.0.1:0",
+        store__write="back",
+        store__dirty_max="16",
+    ) as tier:
         with host(tier, "red") as (control, driver):
             text = open_text(control, 1)
             dirty = []
@@ -201,5 +210,8 @@ def test_who_is_near_a_bound_is_told_and_nobody_of_another(tmp_path: Path) -> No
 
 
 def told(tier: Tier, quota: str) -> list[str]:
-    return [line for line in tier.log.read_text().splitlines()
-            if "quota_near" in line and re.search(f'"what": ?"{quota}"', line)]  # fmt: skip
+    return [
+        line
+        for line in tier.log.read_text().splitlines()
+        if "quota_near" in line and re.search(f'"what": ?"{quota}"', line)
+    ]

@@ -34,21 +34,33 @@ SMALL_POOL = ["--pool-ratio", "0.3"]
 
 
 def start(
-    folder: Path, layers: int, payload: int, context_tokens: int, slots: int,
+    folder: Path,
+    layers: int,
+    payload: int,
+    context_tokens: int,
+    slots: int,
     **changed: dict[str, Any],
-) -> Any:  # fmt: skip
+) -> Any:
     """A daemon for one model, with an arena that holds a part of its blocks. `changed`: keys of
     sections."""
     sections: dict[str, dict[str, Any]] = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": ""},
-        "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
-                  "block_tokens": BLOCK_TOKENS},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+        },
+        "arena": {
+            "size": slots * (payload + 4096),
+            "payload": payload,
+            "layers": layers,
+            "block_tokens": BLOCK_TOKENS,
+        },
         "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
-        "store": {"segment": "256KiB"}, "model": {},
+        "store": {"segment": "256KiB"},
+        "model": {},
         "policy": {"prefetchers": ["window", "ema"], "eviction": "score"},
         "limits": {"sessions": 4, "context_tokens": context_tokens + 1024},
-    }  # fmt: skip
+    }
     for name, keys in changed.items():
         sections[name] |= keys
     write_config(folder / "daemon.toml", sections, "lab")
@@ -74,8 +86,21 @@ def model_of(folder: Path, architecture: str, **changes: Any) -> Path:
 
 def words_of(tier: Tier, model: Path, text: Path, *more: str) -> list[str]:
     runtime_dir = str(tier.ready["runtime_dir"])
-    return ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, "--tenant",
-            "lab", "--model", str(model), "--text", str(text), *more]  # fmt: skip
+    return [
+        "host",
+        "run",
+        "--endpoint",
+        tier.endpoint,
+        "--runtime-dir",
+        runtime_dir,
+        "--tenant",
+        "lab",
+        "--model",
+        str(model),
+        "--text",
+        str(text),
+        *more,
+    ]
 
 
 def drive(tier: Tier, model: Path, text: Path, out: Path, *more: str) -> dict[str, Any]:
@@ -103,9 +128,18 @@ def test_with_every_block_selected_it_is_the_model_itself(
     blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer
     blocks the same run gives something else, and says how much."""
     model = model_of(tmp_path, architecture)
-    found = drive(tier, model, text, tmp_path / "out", "--select-blocks", "8,all", *SMALL_POOL,
-                  "--kernel", "numpy" if architecture == "qwen3" else "torch",
-                  "--foretell")  # fmt: skip
+    found = drive(
+        tier,
+        model,
+        text,
+        tmp_path / "out",
+        "--select-blocks",
+        "8,all",
+        *SMALL_POOL,
+        "--kernel",
+        "numpy" if architecture == "qwen3" else "torch",
+        "--foretell",
+    )
     few, every = found["passes"]
     assert every["bit_equal"] is True and every["share_read"] == 1.0
     assert every["logit_error_max"] < 1e-3 and every["top1_agreement"] == 1.0
@@ -172,8 +206,9 @@ def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
         os.utime(copy / file.name, (1, 1))
     written = []
     for folder in (first, other, copy):
-        found = drive(tier, folder, text, tmp_path / "out", "--select-blocks", "all", "--kernel",
-                      "torch")  # fmt: skip
+        found = drive(
+            tier, folder, text, tmp_path / "out", "--select-blocks", "all", "--kernel", "torch"
+        )
         written.append(found["workload"]["prefill_blocks_written"])
         [one] = found["passes"]
         assert one["bit_equal"] is True and one["blocks_corrupt"] == 0
@@ -205,20 +240,36 @@ def test_what_had_no_effect_stands_under_the_headline(
     """An arena and a pool that hold the whole text, selections beyond it, an end that is not read,
     and foretelling a tier that has everything; where all of them count, none is told."""
     model = model_of(tmp_path, "llama")
-    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks",
-             "8,400,all", "--foretell", "--ahead", "hint"]  # fmt: skip
+    sizes = [
+        "--context-tokens",
+        str(CONTEXT),
+        "--steps",
+        str(STEPS),
+        "--select-blocks",
+        "8,400,all",
+        "--foretell",
+        "--ahead",
+        "hint",
+    ]
     with start(tmp_path, 2, 4096, 512, 4 * ROOM) as one:
         assert run(words_of(one, model, text, *sizes, "--format", "json")) == 0
         found = json.loads(capsys.readouterr().out)
         assert run(words_of(one, model, text, *sizes)) == 0
     codes = {note["code"] for note in found["notes"]}
-    assert codes >= {"all-staged", "pool-holds-all", "selected-alike", "text-unread",
-                     "hints-unused"}  # fmt: skip
+    assert codes >= {
+        "all-staged",
+        "pool-holds-all",
+        "selected-alike",
+        "text-unread",
+        "hints-unused",
+    }
     lines = capsys.readouterr().out.splitlines()
     notes = [at for at, line in enumerate(lines) if line.startswith("note: ")]
     assert notes == list(range(2, 2 + len(notes))) and len(notes) >= 5
-    assert any(f"all {2 * ROOM} blocks of the text" in line and line.endswith(
-        f"({ROOM} blocks)") for line in lines)  # fmt: skip
+    assert any(
+        f"all {2 * ROOM} blocks of the text" in line and line.endswith(f"({ROOM} blocks)")
+        for line in lines
+    )
 
 
 def test_a_run_in_which_all_counts_has_no_such_note(
@@ -237,12 +288,20 @@ def test_a_run_in_which_all_counts_has_no_such_note(
 
 WINDOW = {"sliding_window": 64, "layer_types": ["sliding_attention"] * 2}
 REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
-    "blocks of another size": ("llama", {"head_dim": 8}, [],
-                               "--set arena.payload=4096 --set arena.block_tokens=32"),
+    "blocks of another size": (
+        "llama",
+        {"head_dim": 8},
+        [],
+        "--set arena.payload=4096 --set arena.block_tokens=32",
+    ),
     "another number of layers": ("llama", {"num_hidden_layers": 3}, [], "--set arena.layers=3"),
     "a sliding window": ("mistral", WINDOW, [], "its sliding window has room for"),
-    "bfloat16 in numpy": ("llama", {"head_dim": 32}, ["--dtype", "bfloat16", "--kernel", "numpy"],
-                          "numpy has no bfloat16: use torch"),
+    "bfloat16 in numpy": (
+        "llama",
+        {"head_dim": 32},
+        ["--dtype", "bfloat16", "--kernel", "numpy"],
+        "numpy has no bfloat16: use torch",
+    ),
     "a text too short": ("llama", {}, ["--steps", "400"], "than the text has room for"),
     "half a block": ("llama", {}, ["--context-tokens", "100"], "give a multiple of 16"),
     "no selection": ("llama", {}, ["--select-blocks", "3"], "select more than 5 blocks"),
@@ -250,7 +309,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "no selector": ("llama", {}, ["--selector", "best"], "of quest, quest8, mean_key, mass"),
     "no GPU": ("llama", {}, ["--kernel", "triton", "--device", "cuda"], "no device 'cuda'"),
     "a trace as well": ("llama", {}, ["--trace", "x"], "--trace has no effect beside --model"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -269,9 +328,12 @@ def test_what_cannot_be_is_one_line(
 
 @pytest.mark.parametrize("words", [["--model"], ["--geometry", "tiny-mla"]], ids=lambda one: one[0])
 def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
-    words: list[str], text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Word for word, after the daemon that refused, with its configuration and its store?"""
     monkeypatch.chdir(tmp_path)
     if words == ["--model"]:
@@ -369,10 +431,21 @@ def test_a_trained_model_decodes_at_8k(
         plan = ("mass", "29"), ("quest", "16,64,all"), ("quest8", "16,64")
         for selector, selections in plan:
             words = words_of(
-                tier, models / "pycode-3m", models / "dev1.txt", "--context-tokens", "8192",
-                "--steps", "32", "--select-blocks", selections, "--selector", selector,
-                "--foretell", "--out", str(tmp_path),
-            )  # fmt: skip
+                tier,
+                models / "pycode-3m",
+                models / "dev1.txt",
+                "--context-tokens",
+                "8192",
+                "--steps",
+                "32",
+                "--select-blocks",
+                selections,
+                "--selector",
+                selector,
+                "--foretell",
+                "--out",
+                str(tmp_path),
+            )
             assert run(words) == 0
             found[selector] = json.loads((tmp_path / "model.json").read_text())
     few, some, every = found["quest"]["passes"]
@@ -393,9 +466,12 @@ def test_a_trained_model_decodes_at_8k(
 
 
 def test_a_corrupt_block_fails_the_run(
-    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    tier: Tier,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Is model.json there, and the exit code 1?"""
     damage_fetches(monkeypatch)
     words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
@@ -429,9 +505,12 @@ def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Pa
 
 
 def test_a_ledger_that_differs_fails_the_run(
-    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    tier: Tier,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """A daemon that counts one demand more than the host was told of: is model.json there, with how
     many, and the exit code 1?"""
     told = Control.ledger

@@ -48,11 +48,25 @@ class Pool:
 
 
 def config(tier: Tier, **more: Any) -> Any:
-    extra = {"backend_name": "offstage", "endpoint": tier.endpoint, "tenant": TENANT,
-             "runtime_dir": str(tier.runtime_dir), "timeout_s": 30.0, "patience_s": 60.0,
-             "weights_id": "w"}  # fmt: skip
-    usual = {"tp_rank": 0, "tp_size": 2, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0,
-             "attn_cp_size": 1, "is_mla_model": False, "model_name": "m"}  # fmt: skip
+    extra = {
+        "backend_name": "offstage",
+        "endpoint": tier.endpoint,
+        "tenant": TENANT,
+        "runtime_dir": str(tier.runtime_dir),
+        "timeout_s": 30.0,
+        "patience_s": 60.0,
+        "weights_id": "w",
+    }
+    usual = {
+        "tp_rank": 0,
+        "tp_size": 2,
+        "pp_rank": 0,
+        "pp_size": 1,
+        "attn_cp_rank": 0,
+        "attn_cp_size": 1,
+        "is_mla_model": False,
+        "model_name": "m",
+    }
     extra |= more.pop("extra", {})
     return SimpleNamespace(extra_config=extra, **(usual | more))
 
@@ -97,8 +111,9 @@ def test_a_frozen_daemon_makes_pages_absent(tier: Tier) -> None:
     until(lambda: storage.batch_exists(keys) == 3)
     until(lambda: all(one is not None for one in storage.batch_get(keys)))
     got = storage.batch_get(keys)
-    assert all(one is None or torch.equal(one, page)
-               for one, page in zip(got, pool.pages, strict=False))  # fmt: skip
+    assert all(
+        one is None or torch.equal(one, page) for one, page in zip(got, pool.pages, strict=False)
+    )
     storage.close()
     with pytest.raises(BadInput, match="write seconds above 0"):
         opened(tier, pool, extra={"patience_s": 0})
@@ -110,8 +125,12 @@ def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:
     pool = Pool()
     first = opened(tier, pool)
     assert first.set("k", pool.pages[0])
-    others = [({"tp_rank": 1}, pool), ({"model_name": "n"}, pool), ({}, Pool(torch.float16)),
-              ({"is_mla_model": True}, pool)]  # fmt: skip
+    others = [
+        ({"tp_rank": 1}, pool),
+        ({"model_name": "n"}, pool),
+        ({}, Pool(torch.float16)),
+        ({"is_mla_model": True}, pool),
+    ]
     for more, memory in others:
         other = opened(tier, memory, **more)
         assert other.get("k") is None and not other.exists("k")
@@ -147,8 +166,13 @@ def test_pages_are_of_the_models_files_and_of_what_computes_them(
 
     lora = {"enable_lora": True, "lora_paths": [f"sql={tmp_path / 'b'}"]}
     assert [found(), found(model_path=str(tmp_path / "b"))] == [False, True]
-    others = [{"model_path": str(tmp_path / "c")}, {"kv_cache_dtype": "fp8"}, lora,
-              {"quantization": "fp8"}, {"attention_backend": "x"}]  # fmt: skip
+    others = [
+        {"model_path": str(tmp_path / "c")},
+        {"kv_cache_dtype": "fp8"},
+        lora,
+        {"quantization": "fp8"},
+        {"attention_backend": "x"},
+    ]
     assert [found(**one) for one in others * 2] == [False] * len(others) + [True] * len(others)
     (tmp_path / "b/model.safetensors").write_bytes(b"other")
     assert not found(**lora)
@@ -180,15 +204,19 @@ def test_sglangs_factory_makes_it(tier: Tier, failures: str) -> None:
         pytest.skip(f"needs {MEND}")
     source = str(Path(offstage.__file__).resolve().parents[1])
     extra = config(tier).extra_config | {
-        "module_path": "offstage.host.connectors.sglang", "class_name": "OffstageStorage",
+        "module_path": "offstage.host.connectors.sglang",
+        "class_name": "OffstageStorage",
         "model": f"tiny {failures}",  # a set that fails leaves what another run stored
-    }  # fmt: skip
+    }
     more = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE": failures} if failures else {}
     extra |= {} if failures else {"interface_v1": 1}
     run = subprocess.run(
-        [program, SCRIPT, json.dumps(extra)], capture_output=True, text=True, timeout=500,
+        [program, SCRIPT, json.dumps(extra)],
+        capture_output=True,
+        text=True,
+        timeout=500,
         env=os.environ | {"PYTHONPATH": source} | more,
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])
     assert found["ours"]["wrong"] == 0

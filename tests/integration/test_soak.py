@@ -13,20 +13,35 @@ from offstage.testbeds.bench.soak import HONEST, bench_soak, judge
 from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED
 
 
-@pytest.mark.parametrize(("seconds", "step", "flat"), [
-    (600.0, 1 << 20, False), (600.0, 1 << 14, True), (2.0, 1 << 20, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "step", "flat"),
+    [
+        (600.0, 1 << 20, False),
+        (600.0, 1 << 14, True),
+        (2.0, 1 << 20, None),
+    ],
+)
 def test_memory_is_judged_when_the_run_is_long_enough(
     seconds: float, step: int, flat: bool | None
 ) -> None:
     """Growth of 1 MiB a sample is a leak; in two seconds nobody can tell."""
     samples = [{"rss_bytes": (100 << 20) + number * step, "hosts": 1} for number in range(40)]
     level = {"threads": 1, "descriptors": 1}
-    judged = judge({
-        "samples": samples, "seconds": seconds, "hosts": [], "attacks": {GRANTED: 0},
-        "complaints": "", "before": level, "after": level, "exits": [], "daemon_exit": 0,
-        "daemon_said": [], "ledgers": {name: {"ends": [0] * len(ENDS)} for name in HONEST},
-    })  # fmt: skip
+    judged = judge(
+        {
+            "samples": samples,
+            "seconds": seconds,
+            "hosts": [],
+            "attacks": {GRANTED: 0},
+            "complaints": "",
+            "before": level,
+            "after": level,
+            "exits": [],
+            "daemon_exit": 0,
+            "daemon_said": [],
+            "ledgers": {name: {"ends": [0] * len(ENDS)} for name in HONEST},
+        }
+    )
     assert judged["verdicts"]["memory flat"] is flat
     assert judged["verdicts_met"] is (flat is not False)
 

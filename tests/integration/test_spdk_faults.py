@@ -141,9 +141,7 @@ def test_a_stopped_target_is_cut_off_and_taken_back(
             (one,) = storage.run([Io(READ, 0, 0, MIB, back)])
             if one.result == MIB:
                 break
-        read = storage.run(
-            Io(READ, at, at, MIB, back, at) for at in range(0, SIZE_BYTES, MIB)
-        )
+        read = storage.run(Io(READ, at, at, MIB, back, at) for at in range(0, SIZE_BYTES, MIB))
         assert {one.result for one in read} == {MIB}
         assert bytes(back.view) == bytes(want.view)
 
@@ -200,8 +198,15 @@ def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
     target.memory_drive("below", SIZE_BYTES)
     target.call("bdev_error_create", base_name="below")
     slow = 200_000
-    target.call("bdev_delay_create", base_bdev_name="EE_below", name="slow", avg_read_latency=slow,
-                p99_read_latency=slow, avg_write_latency=0, p99_write_latency=0)  # fmt: skip
+    target.call(
+        "bdev_delay_create",
+        base_bdev_name="EE_below",
+        name="slow",
+        avg_read_latency=slow,
+        p99_read_latency=slow,
+        avg_write_latency=0,
+        p99_write_latency=0,
+    )
     path = target.serve("slow")
     buffer = Buffer(4 * KIB)
     read = Io(READ, 1, 0, 4 * KIB, buffer)
@@ -255,8 +260,10 @@ def test_a_namespace_has_one_user(target: Target) -> None:
         ("trtype:VFIOUSER traddr:/nowhere subnqn:nqn.2026-01.a:b", "cannot be connected"),
         ("trtype:PCIe traddr:0000:ff:1f.7", "lspci"),
         # without it in the build, or with it and no device to speak through
-        ("trtype:RDMA adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b",
-         "configure|No such device"),
+        (
+            "trtype:RDMA adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b",
+            "configure|No such device",
+        ),
     ],
 )
 def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
@@ -368,10 +375,14 @@ def test_a_file_that_carries_something_is_refused_by_its_own_name(
     monkeypatch.chdir(tmp_path)
     file = Path("blocks")
     file.write_bytes(bytes(512) + b"EFI PART" + bytes(SIZE_BYTES - 520))
-    asked = config.load(overrides={
-        "storage.backend": "spdk", "storage.target": spdk_drives.program(),
-        "storage.target_file": str(file), "storage.size": "32MiB",
-    })  # fmt: skip
+    asked = config.load(
+        overrides={
+            "storage.backend": "spdk",
+            "storage.target": spdk_drives.program(),
+            "storage.target_file": str(file),
+            "storage.size": "32MiB",
+        }
+    )
     own = OwnTarget(asked.storage)
     try:
         storage = msgspec.structs.replace(asked.storage, path=own.path)
@@ -390,15 +401,25 @@ def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> No
     inject = {"name": "EE_below", "io_type": "read", "num": 1}
     shape = StoreConfig(payload_size_bytes=16 * KIB, layer_count=1, segment_size_bytes=MIB)
     block = os.urandom(16 * KIB)
-    where = StorageConfig("spdk", target.serve("EE_below"), queue_depth_max=64,
-                          lba_size_bytes=4 * KIB, timeout_ns=TIMEOUT_NS)  # fmt: skip
+    where = StorageConfig(
+        "spdk",
+        target.serve("EE_below"),
+        queue_depth_max=64,
+        lba_size_bytes=4 * KIB,
+        timeout_ns=TIMEOUT_NS,
+    )
     with Storage(where) as storage, Store(storage, shape) as store:
         for key in (1, 2):
             assert store.put_wait(key, 0, block) == 0
         target.call("bdev_error_inject_error", error_type="nomem", **inject)
         assert store.get_wait(1, 0).payload == block
-        target.call("bdev_error_inject_error", error_type="corrupt_data", corrupt_offset=100,
-                    corrupt_value=block[100] ^ 0xFF, **inject)  # fmt: skip
+        target.call(
+            "bdev_error_inject_error",
+            error_type="corrupt_data",
+            corrupt_offset=100,
+            corrupt_value=block[100] ^ 0xFF,
+            **inject,
+        )
         done = store.get_wait(1, 0)
         assert (done.rc, done.payload) == (-errno.EBADMSG, None)
         assert store.stats()["checks_failed"] == 1
@@ -421,17 +442,22 @@ def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
 def test_a_target_of_our_own_is_started_again_where_it_was(tmp_path: Path) -> None:
     """Killed: does it come back at its address with its bytes, and is it given up after so many
     times; and is what a killed starter left cleaned by the next?"""
-    chosen = config.load(overrides={
-        "storage.backend": "spdk", "storage.target": spdk_drives.program(),
-        "storage.target_file": str(tmp_path / "blocks"), "storage.size": "32MiB",
-    }).storage  # fmt: skip
+    chosen = config.load(
+        overrides={
+            "storage.backend": "spdk",
+            "storage.target": spdk_drives.program(),
+            "storage.target_file": str(tmp_path / "blocks"),
+            "storage.size": "32MiB",
+        }
+    ).storage
     left = Path(tempfile.mkdtemp(prefix="offstage-target-"))
     (left / "lock").touch()
     own = OwnTarget(chosen)
     try:
         assert not left.exists()
-        with Storage(StorageConfig("spdk", own.path, queue_depth_max=64,
-                                   timeout_ns=60 * 10**9)) as storage:  # fmt: skip
+        with Storage(
+            StorageConfig("spdk", own.path, queue_depth_max=64, timeout_ns=60 * 10**9)
+        ) as storage:
             want, back = pattern(storage, 3), Buffer(SIZE_BYTES)
             for kill in range(1, RESTARTS_MAX + 1):
                 os.kill(own.pid, signal.SIGKILL)

@@ -55,8 +55,13 @@ with Storage(StorageConfig("spdk", path, queue_depth_max=4, huge=huge)) as stora
 
 def child(text: str, *arguments: str) -> str:
     """What a new process prints."""
-    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True,
-                          timeout=WAIT_S, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -86,8 +91,13 @@ def placement(address: str) -> dict[int, int]:
     bind(address, "")
     try:
         space = _space(address)
-        said = subprocess.run(["nvme", "fdp", "status", space], capture_output=True, text=True,
-                              timeout=WAIT_S, check=False).stdout  # fmt: skip
+        said = subprocess.run(
+            ["nvme", "fdp", "status", space],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        ).stdout
     finally:
         bind(address, "vfio-pci")
     rows = re.findall(r"Unit Handle Identifier (\d+).*?RUAMW\): (\d+)", said, re.DOTALL)
@@ -106,8 +116,10 @@ def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
         pytest.skip("no drive with four placement handles; QEMU 8 has one: docs/how-to/spdk.md")
     child(WRITER, path, json.dumps(BLOCKS))
     unit_sectors = 16 << 20 >> 9
-    used = {handle: (before[handle] - left) % unit_sectors
-            for handle, left in placement(address).items()}  # fmt: skip
+    used = {
+        handle: (before[handle] - left) % unit_sectors
+        for handle, left in placement(address).items()
+    }
     assert used[0] > 0
     assert (used[1], used[2]) == tuple(count * RECORD_SECTORS for count in BLOCKS)
     assert used[3] == 0

@@ -22,8 +22,12 @@ def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
     found = bench_tenants(seconds=0.1, folder=tmp_path)
     hits = {name: phase["hit_percent"] for name, phase in found["phases"].items()}
     assert len(set(hits.values())) == 1 and set(hits) == {
-        "alone", "compute", "demands", "all ways", "alone again",
-    }  # fmt: skip
+        "alone",
+        "compute",
+        "demands",
+        "all ways",
+        "alone again",
+    }
     assert all(moved > 0 for moved in found["shares"]["bytes"])
     for phase in found["phases"].values():
         assert phase["steps"]["count"] >= phase["fetches"] and phase["taken_in_ns_mean"] > 0

@@ -81,14 +81,17 @@ def test_arms_with_a_corrupt_block_fail_the_run(
     def damaged(up: Up, *more: str) -> list[str]:
         made = words(up, *more)
         at = made.index("-c") + 1
-        made[at] = (f"import sys; sys.path.insert(0, {str(REFERENCE)!r}); import pytest\n"
-                    "from damaged import damage_fetches; damage_fetches(pytest.MonkeyPatch())\n"
-                    + made[at])  # fmt: skip
+        made[at] = (
+            f"import sys; sys.path.insert(0, {str(REFERENCE)!r}); import pytest\n"
+            "from damaged import damage_fetches; damage_fetches(pytest.MonkeyPatch())\n" + made[at]
+        )
         return made
 
     monkeypatch.setattr(Up, "host", damaged)
-    assert run(["testbed", "run", "local", *SIZES, "--out", str(tmp_path), "--context-tokens",
-                "4096"]) == 1  # fmt: skip
+    assert (
+        run(["testbed", "run", "local", *SIZES, "--out", str(tmp_path), "--context-tokens", "4096"])
+        == 1
+    )
     said = capsys.readouterr().err
     assert "were not what prefill wrote" in said and ", and 2 more" in said
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -33,10 +33,22 @@ def interpreter(uid: int) -> tuple[str, str]:
     path = ":".join(one for one in sys.path if one)
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         done = subprocess.run(
-            ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env",
-             f"PYTHONPATH={path}", python, "-c", "import offstage.testbeds.cli"],
-            capture_output=True, check=False, timeout=WAIT_S, cwd="/",
-        )  # fmt: skip
+            [
+                "setpriv",
+                f"--reuid={uid}",
+                f"--regid={uid}",
+                "--clear-groups",
+                "env",
+                f"PYTHONPATH={path}",
+                python,
+                "-c",
+                "import offstage.testbeds.cli",
+            ],
+            capture_output=True,
+            check=False,
+            timeout=WAIT_S,
+            cwd="/",
+        )
         if done.returncode == 0:
             return python, path
     pytest.skip("other users cannot run this checkout; chmod o+x the folders above it and Python")
@@ -56,13 +68,18 @@ class World:
     def begin(self, place: str, script: str, output: Path) -> "subprocess.Popen[bytes]":
         home = self.base / place
         environment = {
-            "HOME": str(home), "PYTHONPATH": self.path, "PATH": f"{self.base}/bin:/usr/bin:/bin",
-            "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1", **self.more,
-        }  # fmt: skip
+            "HOME": str(home),
+            "PYTHONPATH": self.path,
+            "PATH": f"{self.base}/bin:/usr/bin:/bin",
+            "NO_COLOR": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            **self.more,
+        }
         command = [*self.link.words(place, USERS[place]), "sh", "-ec", script]
         with output.open("wb") as out:
-            return subprocess.Popen(command, cwd=home, env=environment, stdout=out,
-                                    stderr=subprocess.STDOUT)  # fmt: skip
+            return subprocess.Popen(
+                command, cwd=home, env=environment, stdout=out, stderr=subprocess.STDOUT
+            )
 
     def run(self, place: str, script: str) -> str:
         output = self.base / "said"
@@ -131,8 +148,10 @@ class Readers:
     def follow(self, page: Path, until: str = "") -> None:
         """Each block of the page that is a file of theirs, or commands on one of the machines; up
         to a command that begins with `until`."""
-        files = {"dpu.toml": ("dpu", "dpu.toml"),
-                 "daemons.toml": ("node", ".config/offstage/daemons.toml")}  # fmt: skip
+        files = {
+            "dpu.toml": ("dpu", "dpu.toml"),
+            "daemons.toml": ("node", ".config/offstage/daemons.toml"),
+        }
         for match in BLOCK.finditer(page.read_text()):
             language, _, name = match["info"].partition(" ")
             if language == "toml" and name in files:

@@ -85,8 +85,10 @@ def world() -> Iterator[World]:
             os.chown(base / name, uid, uid)
         for name, uid in (("red", RED), ("blue", BLUE)):
             text = secrets.token_hex(32)
-            for path, owner in ((base / f"keeper/{name}.secret", KEEPER),
-                                (base / name / "secret", uid)):  # fmt: skip
+            for path, owner in (
+                (base / f"keeper/{name}.secret", KEEPER),
+                (base / name / "secret", uid),
+            ):
                 path.write_text(text)
                 path.chmod(0o600)
                 os.chown(path, owner, owner)

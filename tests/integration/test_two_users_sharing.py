@@ -53,8 +53,10 @@ def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict
     if forged:
         salt = VICTIM.to_bytes(8, "little")
         names = [hashlib.blake2b(one, digest_size=16, salt=salt).digest() for one in names]
-    with Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control, \
-            open_driver(control.attach()) as driver:  # fmt: skip
+    with (
+        Control(endpoint, tenant=tenant, secret=Path(secret), timeout_s=90.0) as control,
+        open_driver(control.attach()) as driver,
+    ):
         session = control.session_open(select_blocks=CHUNKS)
         appended = control.append(session, names)
         found["stored"] = sum(appended.stored_layers)
@@ -127,9 +129,7 @@ def tenants(base: Path) -> dict[str, str]:
     return {TOGETHER: lines, APART: f'{lines}sharing = "user"\n'}
 
 
-def does(
-    user: int, act: Any, tier: Tier, base: Path, tenant: str, *more: Any
-) -> dict[str, Any]:  # fmt: skip
+def does(user: int, act: Any, tier: Tier, base: Path, tenant: str, *more: Any) -> dict[str, Any]:
     child = Child(user, act, tier.endpoint, tenant, str(base / f"{user}.secret"), *more)
     found = child.line()
     assert child.end() == 0, child.complaint()

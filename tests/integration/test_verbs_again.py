@@ -27,8 +27,14 @@ PATIENCE_NS = 60_000_000_000
 
 def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> None:
     """The device lets go of a host's connection: the host is told, and the next one goes on."""
-    config = BareConfig(payload_size_bytes=PAYLOAD, slot_count=32, block_max=BLOCKS,
-                        demand_max=16, backend="emulated", fabric="verbs")  # fmt: skip
+    config = BareConfig(
+        payload_size_bytes=PAYLOAD,
+        slot_count=32,
+        block_max=BLOCKS,
+        demand_max=16,
+        backend="emulated",
+        fabric="verbs",
+    )
     source = np.random.default_rng(2).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
     with BareDevice(config) as device:
         session = device.session(BLOCKS, select_blocks=BLOCKS)
@@ -49,14 +55,21 @@ def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> N
 
 @pytest.fixture
 def link(rdma: Adapter, tmp_path: Path) -> Iterator[tuple[Control, VerbsDriver]]:
-    write_config(tmp_path / "dpu.toml", {
-        "daemon": {"endpoint": f"ipc://{tmp_path}/control", "runtime_dir": str(tmp_path / "run"),
-                   "metrics_endpoint": ""},
-        "rdma": {"enabled": True},
-        "arena": {"size": 4 << 20, "payload": PAYLOAD, "layers": 1, "block_tokens": 16},
-        "storage": {"backend": "emulated", "size": 64 << 20},
-        "limits": {"demands": 16, "put_slots": 8, "context_tokens": 4096},
-    }, "lab")  # fmt: skip
+    write_config(
+        tmp_path / "dpu.toml",
+        {
+            "daemon": {
+                "endpoint": f"ipc://{tmp_path}/control",
+                "runtime_dir": str(tmp_path / "run"),
+                "metrics_endpoint": "",
+            },
+            "rdma": {"enabled": True},
+            "arena": {"size": 4 << 20, "payload": PAYLOAD, "layers": 1, "block_tokens": 16},
+            "storage": {"backend": "emulated", "size": 64 << 20},
+            "limits": {"demands": 16, "put_slots": 8, "context_tokens": 4096},
+        },
+        "lab",
+    )
     with (
         serve(tmp_path / "dpu.toml", tmp_path / "log") as tier,
         Control(tier.endpoint, tenant="lab", runtime_dir=tmp_path / "run") as control,

@@ -30,8 +30,11 @@ def refusal(call: str, *before: str) -> str:
     """The one line that the call is refused with."""
     done = subprocess.run(
         [*before, sys.executable, "-c", ATTEMPT.format(call=call)],
-        capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     return line
@@ -44,9 +47,9 @@ def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
         "device='nowhere'": (f"no RDMA device nowhere; choose one of .*{rdma.device}"),
         "port=99": f"{rdma.device} has no port 99; ",
         "gid_index=9999": r"has no GID 9999; choose gid_index from .*, or -1",
-        f"mtu_bytes={2 * rdma.mtu_bytes}":
-            f"carries packets of {rdma.mtu_bytes} B, not of {2 * rdma.mtu_bytes}; set mtu to 0",
-    }  # fmt: skip
+        f"mtu_bytes={2 * rdma.mtu_bytes}": f"carries packets of {rdma.mtu_bytes} B, not of "
+        f"{2 * rdma.mtu_bytes}; set mtu to 0",
+    }
     for options, words in calls.items():
         line = refusal(f"verbs.prepare(verbs.Rdma({options}))")
         assert re.search(words, line), line

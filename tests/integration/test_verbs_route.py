@@ -41,22 +41,32 @@ def second() -> Iterator[str]:
     try:
         made = subprocess.run(["sh", "-ec", SECOND], capture_output=True, text=True, check=False)
         if made.returncode != 0:
-            pytest.skip(f"no second adapter ({made.stderr.strip()}); run as root, with iproute2 "
-                        "and the kernel's modules veth and rdma_rxe")  # fmt: skip
+            pytest.skip(
+                f"no second adapter ({made.stderr.strip()}); run as root, with iproute2 "
+                "and the kernel's modules veth and rdma_rxe"
+            )
         yield "ofsrxe"
     finally:
-        subprocess.run(["ip", "link", "del", "ofsroute"], capture_output=True, check=False,
-                       timeout=WAIT_S)  # fmt: skip
+        subprocess.run(
+            ["ip", "link", "del", "ofsroute"], capture_output=True, check=False, timeout=WAIT_S
+        )
 
 
 def asked(blob: bytes) -> Rdma:
     """By a process of its own: librdmacm holds every adapter until its process ends, and the kernel
     waits for that before it takes a soft one away."""
-    code = ("import sys; from offstage.bindings.verbs import Rdma, by_route; "
-            "one = by_route(bytes.fromhex(sys.argv[1]), Rdma(mtu_bytes=1024)); "
-            "print(one.device, one.port, one.gid_index, one.mtu_bytes, sep=',')")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code, blob.hex()], capture_output=True, text=True,
-                          timeout=WAIT_S, check=True)  # fmt: skip
+    code = (
+        "import sys; from offstage.bindings.verbs import Rdma, by_route; "
+        "one = by_route(bytes.fromhex(sys.argv[1]), Rdma(mtu_bytes=1024)); "
+        "print(one.device, one.port, one.gid_index, one.mtu_bytes, sep=',')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, blob.hex()],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
     device, *numbers = done.stdout.strip().split(",")
     return Rdma(device, *map(int, numbers))
 

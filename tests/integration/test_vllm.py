@@ -80,8 +80,10 @@ def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path)
     prompts, two = [prompt(n) for n in range(2)], {"tensor_parallel_size": 2}
     with engine(python, model, tmp_path, None, two) as alone:
         expected = alone.ask(*prompts)
-    with (daemon(tmp_path, **SIZES | {"limits__ports": "16"}) as tier,
-          engine(python, model, tmp_path, tier, two) as first):  # fmt: skip
+    with (
+        daemon(tmp_path, **SIZES | {"limits__ports": "16"}) as tier,
+        engine(python, model, tmp_path, tier, two) as first,
+    ):
         assert first.ask(*prompts) == expected
         for one in prompts:
             until(lambda one=one: bool(first.ask(one, read=FULL // BLOCK - 1) == "done"))
@@ -105,9 +107,14 @@ def test_failures_pollute_nothing_and_all_is_told(
     events = zmq.Context.instance().socket(zmq.SUB)
     events.subscribe(b"")
     events.connect(f"ipc://{tmp_path}/events")
-    more = {"enable_prefix_caching": True, "kv_events_config": {
-        "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{tmp_path}/events",
-    }}  # fmt: skip
+    more = {
+        "enable_prefix_caching": True,
+        "kv_events_config": {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": f"ipc://{tmp_path}/events",
+        },
+    }
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, more) as one:
         expected = one.ask(*prompts)["tokens"]
         until(lambda: bool(one.ask([7] * 64, forget=1) and events.poll(200)))  # it is connected
@@ -138,18 +145,30 @@ def test_failures_pollute_nothing_and_all_is_told(
 
 @pytest.mark.engine
 @pytest.mark.timeout(900)
-def test_one_engine_prefills_and_another_decodes(
-    python: Path, model: Path, tmp_path: Path
-) -> None:
+def test_one_engine_prefills_and_another_decodes(python: Path, model: Path, tmp_path: Path) -> None:
     """Are the tokens those of an engine that computes all itself when another one prefills, over
     files and over the tier, asked in turn and at once, and is no full block computed twice?"""
-    rows = [{"timestamp": 200 * n, "input_length": 1024, "output_length": 5,
-             "hash_ids": [2 * n, 2 * n + 1]} for n in range(3)]  # fmt: skip
+    rows = [
+        {
+            "timestamp": 200 * n,
+            "input_length": 1024,
+            "output_length": 5,
+            "hash_ids": [2 * n, 2 * n + 1],
+        }
+        for n in range(3)
+    ]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
     bed = bed_of(python, model, 1024, "io_uring")
-    traffic = arrivals_of(trace, count=3, context_tokens=1024, vocabulary=bed.vocabulary,
-                          seconds=0.4, outputs=8, seed=1)  # fmt: skip
+    traffic = arrivals_of(
+        trace,
+        count=3,
+        context_tokens=1024,
+        vocabulary=bed.vocabulary,
+        seconds=0.4,
+        outputs=8,
+        seed=1,
+    )
     arms = bench_apart(bed, traffic, rounds=2)["arms"]
     full = (len(traffic.requests[0].prompt) - 1) // BLOCK * BLOCK
     assert full > 900

@@ -25,11 +25,19 @@ def save_adapter(folder: Path, seed: int) -> None:
         for name, width in wide.items():
             stem = f"base_model.model.model.layers.{layer}.self_attn.{name}"
             shapes = {"lora_A": (RANK, 192), "lora_B": (width, RANK)}
-            weights |= {f"{stem}.{part}.weight": 0.2 * torch.randn(shape, generator=generator)
-                        for part, shape in shapes.items()}  # fmt: skip
+            weights |= {
+                f"{stem}.{part}.weight": 0.2 * torch.randn(shape, generator=generator)
+                for part, shape in shapes.items()
+            }
     safetensors.save_file(weights, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 16, "bias": "none",
-              "target_modules": sorted(wide), "task_type": "CAUSAL_LM"}  # fmt: skip
+    config = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 16,
+        "bias": "none",
+        "target_modules": sorted(wide),
+        "task_type": "CAUSAL_LM",
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 

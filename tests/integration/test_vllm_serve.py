@@ -17,25 +17,36 @@ from live_daemon import TENANT, Tier, daemon, until
 
 import offstage
 
-MEND = ("the environment of vLLM and its source distribution, unpacked: OFFSTAGE_VLLM=, "
-        "OFFSTAGE_VLLM_SOURCE= (docs/how-to/vllm.md)")  # fmt: skip
+MEND = (
+    "the environment of vLLM and its source distribution, unpacked: OFFSTAGE_VLLM=, "
+    "OFFSTAGE_VLLM_SOURCE= (docs/how-to/vllm.md)"
+)
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/how-to/vllm.md"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 CONTEXT = 2048
 TALKS = {
-    "filetype": "generate_conversations", "num_conversations": 4, "text_files": ["text.txt"],
+    "filetype": "generate_conversations",
+    "num_conversations": 4,
+    "text_files": ["text.txt"],
     "print_stats": False,
     "prompt_input": {
         "num_turns": {"distribution": "constant", "value": 6},
         "common_prefix_num_tokens": {"distribution": "constant", "value": 300},
         "prefix_num_tokens": {"distribution": "constant", "value": 800},
-        "num_tokens": {"distribution": "constant", "value": 100}},
+        "num_tokens": {"distribution": "constant", "value": 100},
+    },
     "prompt_output": {"num_tokens": {"distribution": "constant", "value": 16}},
-}  # fmt: skip
-SIZES = {"limits__sessions": "256", "arena__size": "64MiB", "arena__payload": "128KiB",
-         "arena__layers": "1", "storage__size": "1GiB", "store__segment": "4MiB",
-         "limits__context_tokens": "65536"}  # fmt: skip
+}
+SIZES = {
+    "limits__sessions": "256",
+    "arena__size": "64MiB",
+    "arena__payload": "128KiB",
+    "arena__layers": "1",
+    "storage__size": "1GiB",
+    "store__segment": "4MiB",
+    "limits__context_tokens": "65536",
+}
 
 
 @pytest.fixture
@@ -85,9 +96,11 @@ def served(bin_folder: Path, model: Path, folder: Path, tier: Tier) -> Iterator[
     command, text = of_the_page()
     config = json.loads(text)
     config["kv_connector_extra_config"] |= {
-        "endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
+        "endpoint": tier.endpoint,
+        "tenant": TENANT,
+        "runtime_dir": str(tier.runtime_dir),
         "choose": False,
-    }  # fmt: skip
+    }
     (folder / "offstage.json").write_text(json.dumps(config))
     (folder / "chat.jinja").write_text(TEMPLATE)
     with socket.socket() as free:
@@ -95,16 +108,27 @@ def served(bin_folder: Path, model: Path, folder: Path, tier: Tier) -> Iterator[
         port = free.getsockname()[1]
     assert "/path/to/model" in command
     command = command.replace("/path/to/model", str(model))
-    command += (f" --host 127.0.0.1 --port {port} --max-model-len {CONTEXT} --enforce-eager"
-                f" --num-gpu-blocks-override {CONTEXT // 32 + 8} --chat-template chat.jinja")
+    command += (
+        f" --host 127.0.0.1 --port {port} --max-model-len {CONTEXT} --enforce-eager"
+        f" --num-gpu-blocks-override {CONTEXT // 32 + 8} --chat-template chat.jinja"
+    )
     source = Path(offstage.__file__).resolve().parents[1]
-    more = {"PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(source),
-            "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1"}  # fmt: skip
+    more = {
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(source),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
     url, log = f"http://127.0.0.1:{port}", folder / "serve.log"
     with log.open("wb") as said:
-        process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=folder, stdout=said,
-                                   stderr=said, env=os.environ | more)  # fmt: skip
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            env=os.environ | more,
+        )
 
     def answers() -> bool:
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
@@ -133,12 +157,28 @@ def test_conversations_of_vllms_own_client(
     (tmp_path / "talks.json").write_text(json.dumps(TALKS))
     with daemon(tmp_path, **SIZES) as tier, served(bin_folder, model, tmp_path, tier) as url:
         run = subprocess.run(
-            [bin_folder / "python", client, "--model", model, "--url", url, "--input-file",
-             "talks.json", "--num-clients", "2", "--max-active-conversations", "4",
-             "--stats-json-output", "stats.json"],
-            cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True,
+            [
+                bin_folder / "python",
+                client,
+                "--model",
+                model,
+                "--url",
+                url,
+                "--input-file",
+                "talks.json",
+                "--num-clients",
+                "2",
+                "--max-active-conversations",
+                "4",
+                "--stats-json-output",
+                "stats.json",
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
             timeout=600,
-        )  # fmt: skip
+        )
         assert run.returncode == 0, run.stderr[-3000:]
         counts = words_of(url)
     sys.stdout.write(run.stdout[-2500:])

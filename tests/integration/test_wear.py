@@ -32,8 +32,9 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
     """One text is written, and read twice: are the bytes those of its records, each hit counted,
     and do ledger and metrics say the same?"""
     whole = {(1, ordinal, layer) for ordinal in range(48) for layer in range(2)}
-    with daemon(tmp_path, daemon__metrics_endpoint="127.0.0.1:0",
-                storage__endurance="100TiB") as tier:  # fmt: skip
+    with daemon(
+        tmp_path, daemon__metrics_endpoint="127.0.0.1:0", storage__endurance="100TiB"
+    ) as tier:
         until(lambda: status(tier)["device"]["wear"]["drive_bytes"] == 0)
         write(tier, 1)
         seen = status(tier)["device"]["wear"]
@@ -42,8 +43,17 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
         assert seen["amplification"] == seen["drive_bytes"] / seen["host_bytes"] < 3
         check_text(tier, 1, whole)
         check_text(tier, 1, whole)
-        command = [*ENTRY, "dpu", "ledger", "--endpoint", tier.endpoint, "--runtime-dir",
-                   str(tier.runtime_dir), "--format", "json"]  # fmt: skip
+        command = [
+            *ENTRY,
+            "dpu",
+            "ledger",
+            "--endpoint",
+            tier.endpoint,
+            "--runtime-dir",
+            str(tier.runtime_dir),
+            "--format",
+            "json",
+        ]
         told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
         wear = json.loads(told.stdout)["wear"]
         assert wear["hits"] > 0
@@ -78,8 +88,12 @@ def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
 
 def replayed(record: Path) -> None:
     """The recorded log replays to the same decisions."""
-    done = subprocess.run([*ENTRY, "dpu", "replay", str(record / "decisions.log")],
-                          capture_output=True, text=True, timeout=WAIT_S)  # fmt: skip
+    done = subprocess.run(
+        [*ENTRY, "dpu", "replay", str(record / "decisions.log")],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -106,9 +120,14 @@ def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
     """Prices at the start, and another by `policy set`: are the integers that follow in status,
     metrics and log, is a unitless price one line, and does the decision log replay equally?"""
     record = tmp_path / "record"
-    with daemon(tmp_path, daemon__record_dir=str(record), daemon__metrics_endpoint="127.0.0.1:0",
-                storage__endurance="1TiB", policy__drive_price="1USD",
-                policy__prefill_price="0.001USD") as tier:  # fmt: skip
+    with daemon(
+        tmp_path,
+        daemon__record_dir=str(record),
+        daemon__metrics_endpoint="127.0.0.1:0",
+        storage__endurance="1TiB",
+        policy__drive_price="1USD",
+        policy__prefill_price="0.001USD",
+    ) as tier:
         first = status(tier)["device"]["thresholds"]
         assert first["keep_ns"] > 0 and first["written_per_hit_max"] > 0
         write(tier, 1)

@@ -94,8 +94,10 @@ def mutate(text: str, mutant: Mutant) -> str:
         begin = plain.index(mutant.after) + 1
     found = [number for number in range(begin, len(lines)) if plain[number] == mutant.old]
     if not found or (len(found) > 1 and not mutant.after):
-        raise BadTable(f"{mutant.id}: {len(found)} lines of {mutant.file} are {mutant.old!r}; "
-                       "was the code changed? Give `old` as it stands now, or `after`")  # fmt: skip
+        raise BadTable(
+            f"{mutant.id}: {len(found)} lines of {mutant.file} are {mutant.old!r}; "
+            "was the code changed? Give `old` as it stands now, or `after`"
+        )
     line = lines[found[0]]
     indent = line[: len(line) - len(line.lstrip())]
     lines[found[0]] = f"{indent}{mutant.new}\n"
@@ -158,11 +160,16 @@ def run(rows: list[Mutant], tree: Tree) -> list[str]:
     for number, row in enumerate(rows, 1):
         begun = time.monotonic()
         verdict = _one(row, tree, limits_s[row.test])
-        print(f"{number:3}/{len(rows)} {verdict:9} {row.id:34} {row.test}  "
-              f"{time.monotonic() - begun:.1f} s", flush=True)  # fmt: skip
+        print(
+            f"{number:3}/{len(rows)} {verdict:9} {row.id:34} {row.test}  "
+            f"{time.monotonic() - begun:.1f} s",
+            flush=True,
+        )
         if verdict != "killed":
-            wrong.append(f"{row.id}: {verdict}: {row.file}: {row.new!r} instead of {row.old!r}, "
-                         f"and {row.test} does not fail: {row.why}")  # fmt: skip
+            wrong.append(
+                f"{row.id}: {verdict}: {row.file}: {row.new!r} instead of {row.old!r}, "
+                f"and {row.test} does not fail: {row.why}"
+            )
     print(f"{len(rows) - len(wrong)} of {len(rows)} mutants killed")
     return wrong
 

@@ -35,12 +35,17 @@ class Tree:
         checkout."""
         names = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=origin, check=True, capture_output=True,
-        ).stdout  # fmt: skip
+            cwd=origin,
+            check=True,
+            capture_output=True,
+        ).stdout
         packed = subprocess.run(
             ["tar", "--null", "--files-from=-", "--ignore-failed-read", "-cf", "-"],
-            cwd=origin, check=True, capture_output=True, input=names,
-        ).stdout  # fmt: skip
+            cwd=origin,
+            check=True,
+            capture_output=True,
+            input=names,
+        ).stdout
         subprocess.run(["tar", "-C", str(target), "-xf", "-"], check=True, input=packed)
         for built in (origin / "bindings").glob("*.so"):
             shutil.copy2(built, target / "bindings")
@@ -51,13 +56,28 @@ class Tree:
         self._make(LIBRARY, check=True)
         self._python.parent.mkdir(exist_ok=True)
         source = self._python.with_suffix(".c")
-        emit = ("import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
-                f"build_extensions.firmware.emit_c_code({str(source)!r})")  # fmt: skip
+        emit = (
+            "import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
+            f"build_extensions.firmware.emit_c_code({str(source)!r})"
+        )
         self._run([sys.executable, "-c", emit], check=True)
         include = [f"-I{FIRMWARE}/include", f"-I{FIRMWARE}/src"]
         python = f"-I{sysconfig.get_path('include')}"
-        self._run(["gcc", "-fPIC", "-O1", "-D_GNU_SOURCE", python, *include, "-c", str(source),
-                   "-o", str(self._python)], check=True)  # fmt: skip
+        self._run(
+            [
+                "gcc",
+                "-fPIC",
+                "-O1",
+                "-D_GNU_SOURCE",
+                python,
+                *include,
+                "-c",
+                str(source),
+                "-o",
+                str(self._python),
+            ],
+            check=True,
+        )
         self._link(check=True)
 
     def rebuild(self, test: str, file: str) -> bool:
@@ -71,8 +91,21 @@ class Tree:
     def test(self, test: str, limit_s: float) -> tuple[int, str]:
         """0 where it passes, 1 where it fails or has no end in `limit_s`; what it said at last."""
         if test.startswith("tests/"):
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=line",
-                       "-p", "no:cacheprovider", "--hypothesis-seed=1", "-m", "", test]  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-x",
+                "--no-header",
+                "--tb=line",
+                "-p",
+                "no:cacheprovider",
+                "--hypothesis-seed=1",
+                "-m",
+                "",
+                test,
+            ]
         else:
             if self._make(f"build/plain/{test}") != 0:
                 return 2, f"{test} does not build"
@@ -89,9 +122,11 @@ class Tree:
     def _engine(self) -> int:
         """The chip's extension, from its sources."""
         source = self.root / "build/chip.c"
-        emit = ("import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
-                f"build_extensions.chip.emit_c_code({str(source)!r}); "
-                "print(*build_extensions.chip_sources)")  # fmt: skip
+        emit = (
+            "import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
+            f"build_extensions.chip.emit_c_code({str(source)!r}); "
+            "print(*build_extensions.chip_sources)"
+        )
         sources = self._run([sys.executable, "-c", emit], check=True).stdout.split("\n")[-2].split()
         include = [f"-I{sysconfig.get_path('include')}", f"-I{ENGINE}", f"-I{FIRMWARE}/include"]
         command = ["gcc", "-shared", *C_FLAGS.split(), "-D_GNU_SOURCE", *include, str(source)]
@@ -99,8 +134,11 @@ class Tree:
 
     def _make(self, target: str, check: bool = False) -> int:
         jobs = f"-j{os.cpu_count() or 1}"
-        return self._run(["make", "-s", jobs, "-C", FIRMWARE, f"CFLAGS={C_FLAGS}", target],
-                         check=check, limit_s=600).returncode  # fmt: skip
+        return self._run(
+            ["make", "-s", jobs, "-C", FIRMWARE, f"CFLAGS={C_FLAGS}", target],
+            check=check,
+            limit_s=600,
+        ).returncode
 
     def _link(self, check: bool = False) -> int:
         shown = self._run(["make", "-s", "-C", FIRMWARE, "show-libs"], check=True)
@@ -111,7 +149,16 @@ class Tree:
         self, command: list[str], check: bool = False, limit_s: float = COMMAND_SECONDS
     ) -> "subprocess.CompletedProcess[str]":
         environment = os.environ | {
-            "PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
-        return subprocess.run(command, cwd=self.root, check=check, env=environment, text=True,
-                              errors="replace", capture_output=True, timeout=limit_s)  # fmt: skip
+            "PYTHONPATH": str(self.root / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            check=check,
+            env=environment,
+            text=True,
+            errors="replace",
+            capture_output=True,
+            timeout=limit_s,
+        )

@@ -18,9 +18,13 @@ def settings(folder: Path, endpoint: str, access: str, secret: str, **more: str)
     keys.write_text(f"{access}\n{secret}\n")
     keys.chmod(0o600)
     return {
-        "archive__bucket": "kv-archive", "archive__endpoint": endpoint,
-        "archive__key_file": str(keys), "archive__wait": "60s", "archive__timeout": "2s", **more,
-    }  # fmt: skip
+        "archive__bucket": "kv-archive",
+        "archive__endpoint": endpoint,
+        "archive__key_file": str(keys),
+        "archive__wait": "60s",
+        "archive__timeout": "2s",
+        **more,
+    }
 
 
 def status(tier: Tier) -> dict[str, Any]:
@@ -34,13 +38,17 @@ def archived(tier: Tier, tenant: str = TENANT) -> dict[str, int]:
     """The archive's figures of a tenant, by name."""
     for one in status(tier)["tenants"]:
         if one["name"] == tenant:
-            return {name.removeprefix("archive_"): count for name, count in one.items()
-                    if name.startswith("archive_")}  # fmt: skip
+            return {
+                name.removeprefix("archive_"): count
+                for name, count in one.items()
+                if name.startswith("archive_")
+            }
     raise AssertionError(tenant)
 
 
 def settled(tier: Tier) -> None:
     """Wait until nothing waits to go up or to be deleted."""
+
     def quiet() -> bool:
         found = status(tier)["device"]["archive"]
         return not (found["uploads_waiting"] or found["deletes_waiting"] or found["away"])
@@ -50,8 +58,10 @@ def settled(tier: Tier) -> None:
 
 def write(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True) -> None:
     """All of a text, acknowledged, and kept or deleted again."""
-    with tier.control(tenant, timeout_s=90.0) as control, \
-            open_driver(control.attach("shm")) as driver:  # fmt: skip
+    with (
+        tier.control(tenant, timeout_s=90.0) as control,
+        open_driver(control.attach("shm")) as driver,
+    ):
         text = open_text(control, number)
         for layer in range(LAYERS):
             for first in range(0, CHUNKS, 16):

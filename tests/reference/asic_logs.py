@@ -19,10 +19,17 @@ STEPS, LAYERS, BLOCKS, WIDTH = 24, 2, 64, 8
 def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
     """The log of sessions that decode over a modelled drive."""
     config = CoreConfig(
-        slot_count=48 * sessions, chunk_max=256, session_chunk_max=BLOCKS + 8, layer_count=LAYERS,
-        session_max=sessions, block_size_bytes=65536, io_max=32, queue_max=256, demand_max=WIDTH,
+        slot_count=48 * sessions,
+        chunk_max=256,
+        session_chunk_max=BLOCKS + 8,
+        layer_count=LAYERS,
+        session_max=sessions,
+        block_size_bytes=65536,
+        io_max=32,
+        queue_max=256,
+        demand_max=WIDTH,
         log_size_bytes=1 << 22,
-    )  # fmt: skip
+    )
     core = Core(config, Policy(prefetchers, "score", window_blocks=4, degree_max=4))
     tenant = core.tenant_add(0, b"k" * 16, 48 * sessions)
     opened = []
@@ -35,11 +42,19 @@ def recorded(prefetchers: str = "window+ema", sessions: int = 2) -> bytes:
     turn = phase + np.arange(STEPS).reshape(1, STEPS, 1, 1) / STEPS
     scores = (30_000 * (1 + np.sin(2 * np.pi * turn))).astype(np.int64)
     chosen = np.argsort(-scores.reshape(rows, BLOCKS), axis=1)[:, :WIDTH]
-    decode(core, DecodePlan(
-        tuple(opened), STEPS, np.arange(rows + 1, dtype=np.uint64) * WIDTH,
-        np.sort(chosen, axis=1).astype(np.uint32).ravel(), scores=scores.astype(np.uint16),
-        selected_count=WIDTH, compute_ns=30_000, nvme=preset("gen5-tlc").params,
-    ))  # fmt: skip
+    decode(
+        core,
+        DecodePlan(
+            tuple(opened),
+            STEPS,
+            np.arange(rows + 1, dtype=np.uint64) * WIDTH,
+            np.sort(chosen, axis=1).astype(np.uint32).ravel(),
+            scores=scores.astype(np.uint16),
+            selected_count=WIDTH,
+            compute_ns=30_000,
+            nvme=preset("gen5-tlc").params,
+        ),
+    )
     return core.log()
 
 

@@ -9,18 +9,65 @@ import msgspec
 from offstage.dpu import protocol as p
 
 NO_UTF8 = msgspec.Raw(b"\xa3\xff\xfe\xfd")
-TEXTS = ("", "a\0b", "a\nb\x1b[31m", "x" * 10_000, "../../etc/passwd", "nan", "-1", "1e999",
-         "ä" * 300)  # fmt: skip
+TEXTS = (
+    "",
+    "a\0b",
+    "a\nb\x1b[31m",
+    "x" * 10_000,
+    "../../etc/passwd",
+    "nan",
+    "-1",
+    "1e999",
+    "ä" * 300,
+)
 NO_PATHS = [one for one in TEXTS if one not in ("nan", "-1", "1e999")]  # which would be made
-WRONG = (*TEXTS, NO_UTF8, None, True, 0, 7, -1, -(2**63), 2**31, 2**63, 2**64 - 1, 1.5,
-         float("nan"), b"", b"\0", bytes(16), bytes(32), b"x" * 10_000, [], [[]],
-         ["a\0b"], [-1], [2**64 - 1], {}, {"a\0b": "c"}, {"x" * 10_000: "c"}, {"path": 1},
-         {1: "c"})  # fmt: skip
+WRONG = (
+    *TEXTS,
+    NO_UTF8,
+    None,
+    True,
+    0,
+    7,
+    -1,
+    -(2**63),
+    2**31,
+    2**63,
+    2**64 - 1,
+    1.5,
+    float("nan"),
+    b"",
+    b"\0",
+    bytes(16),
+    bytes(32),
+    b"x" * 10_000,
+    [],
+    [[]],
+    ["a\0b"],
+    [-1],
+    [2**64 - 1],
+    {},
+    {"a\0b": "c"},
+    {"x" * 10_000: "c"},
+    {"path": 1},
+    {1: "c"},
+)
 GOOD: dict[str, Any] = {
-    "versions": [1], "name": "host", "tenant": "absent", "nonce": bytes(16), "proof": bytes(32),
-    "blob": b"", "select_blocks": 8, "session": 0, "contents": [], "generating": True,
-    "incarnation": 1, "to": "dpu1", "life": 1, "fabric": "shm", "changes": {},
-}  # fmt: skip
+    "versions": [1],
+    "name": "host",
+    "tenant": "absent",
+    "nonce": bytes(16),
+    "proof": bytes(32),
+    "blob": b"",
+    "select_blocks": 8,
+    "session": 0,
+    "contents": [],
+    "generating": True,
+    "incarnation": 1,
+    "to": "dpu1",
+    "life": 1,
+    "fabric": "shm",
+    "changes": {},
+}
 """What a message needs, that is not its default."""
 
 

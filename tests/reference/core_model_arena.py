@@ -93,8 +93,16 @@ class Arena(Guesses):
         self.tenants[tenant].free.append(number)
         self.pump()
 
-    def _act(self, kind: int, slot: Slot, io: int = 0, deadline: int = 0, waiter: int = 0,
-             index: int = 0, session: int = NONE) -> None:  # fmt: skip
+    def _act(
+        self,
+        kind: int,
+        slot: Slot,
+        io: int = 0,
+        deadline: int = 0,
+        waiter: int = 0,
+        index: int = 0,
+        session: int = NONE,
+    ) -> None:
         chunk = slot.chunk
         assert chunk
         self.done.append(

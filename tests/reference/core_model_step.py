@@ -25,9 +25,19 @@ from core_model_parts import (
 class Steps(Arena):
     """Demands are classified, what is there is pinned, then misses are read."""
 
-    def step(self, now: int, number: int, step: int, layer: int, demands: Sequence[int], *,
-             seen: Sequence[int] | None = None, scores: Sequence[int] | None = None,
-             waiter: int = 0, retry: bool = False) -> list[int]:  # fmt: skip
+    def step(
+        self,
+        now: int,
+        number: int,
+        step: int,
+        layer: int,
+        demands: Sequence[int],
+        *,
+        seen: Sequence[int] | None = None,
+        scores: Sequence[int] | None = None,
+        waiter: int = 0,
+        retry: bool = False,
+    ) -> list[int]:
         self._enter(now)
         session = self.sessions[number]
         ledger = self.tenants[session.config.tenant].ledger
@@ -84,8 +94,9 @@ class Steps(Arena):
             session.layer_ns = session.step_ns // self.config.layer_count
         session.step, session.step_begin_ns = step, self.now
 
-    def _demand(self, number: int, layer: int, ordinal: int, seen: int, waiter: int, index: int,
-                retry: bool) -> tuple[int, bool]:  # fmt: skip
+    def _demand(
+        self, number: int, layer: int, ordinal: int, seen: int, waiter: int, index: int, retry: bool
+    ) -> tuple[int, bool]:
         """(end, whether a read must be started)."""
         session = self.sessions[number]
         tenant = self.tenants[session.config.tenant]
@@ -114,8 +125,9 @@ class Steps(Arena):
             ledger["shadow_nontrivial_misses"] += shadow_miss and nontrivial
         return end, miss
 
-    def _end(self, number: int, block: tuple[int, int], seen: int, waiter: int, index: int,
-             retry: bool) -> tuple[int, bool]:  # fmt: skip
+    def _end(
+        self, number: int, block: tuple[int, int], seen: int, waiter: int, index: int, retry: bool
+    ) -> tuple[int, bool]:
         slot = self.slot_of.get(block)
         session = self.sessions[number]
         ledger = self.tenants[session.config.tenant].ledger
@@ -180,8 +192,9 @@ class Steps(Arena):
         self.tenants[tenant].ledger["busy"] += 1
         self._complete(None, waiter, index, -EAGAIN, tenant)
 
-    def _miss(self, number: int, layer: int, ordinal: int, waiter: int, index: int,
-              retry: bool) -> None:  # fmt: skip
+    def _miss(
+        self, number: int, layer: int, ordinal: int, waiter: int, index: int, retry: bool
+    ) -> None:
         session = self.sessions[number]
         chunk = session.chunks[ordinal]
         tenant = session.config.tenant

@@ -11,16 +11,47 @@ __all__ = ["build"]
 
 NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 CALLS = (
-    "cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuDeviceGet",
-    "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDeviceGetName", "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent",
-    "cuCtxGetDevice", "cuCtxCreate", "cuCtxDestroy", "cuCtxSynchronize", "cuMemHostAlloc",
-    "cuMemFreeHost", "cuMemHostRegister", "cuMemHostUnregister", "cuMemcpyHtoD", "cuMemcpyDtoH",
-    "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyBatchAsync", "cuMemGetAddressRange",
-    "cuStreamSynchronize", "cuStreamCreate", "cuStreamDestroy", "cuEventCreate", "cuEventDestroy",
-    "cuEventRecord", "cuEventSynchronize", "cuEventQuery", "cuEventElapsedTime",
-    "cuMemcpyAsync", "cuLaunchHostFunc", "cuStreamWaitEvent", "cuGetProcAddress",
-)  # fmt: skip
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+    "cuCtxGetDevice",
+    "cuCtxCreate",
+    "cuCtxDestroy",
+    "cuCtxSynchronize",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyBatchAsync",
+    "cuMemGetAddressRange",
+    "cuStreamSynchronize",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuEventQuery",
+    "cuEventElapsedTime",
+    "cuMemcpyAsync",
+    "cuLaunchHostFunc",
+    "cuStreamWaitEvent",
+    "cuGetProcAddress",
+)
 VERSIONS = ("", "_v2", "_v3")
 
 
@@ -28,8 +59,10 @@ def build(folder: Path) -> Path:
     """Compile it into `folder`, which is then to stand in LD_LIBRARY_PATH; CalledProcessError where
     there is no C compiler that can."""
     lines = [f"int {name}{version}(void) {{ return 0; }}" for name in CALLS for version in VERSIONS]
-    lines += [f"int {name}(void) {{ return {NOT_INITIALIZED}; }}"
-              for name in ("cuPointerGetAttribute", "cuPointerGetAttributes")]  # fmt: skip
+    lines += [
+        f"int {name}(void) {{ return {NOT_INITIALIZED}; }}"
+        for name in ("cuPointerGetAttribute", "cuPointerGetAttributes")
+    ]
     source, library = folder / "stub.c", folder / "libcuda.so.1"
     source.write_text("\n".join(lines) + "\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, source], check=True, timeout=100)

@@ -28,8 +28,12 @@ def damage_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
 def damage_store(store: Path, every: int) -> int:
     """Flip a bit in the middle of the payload of every so manieth block; returns of how many."""
     with StoreFile(store) as file:
-        blocks = [block for segment in file.segments() if segment.state == "used"
-                  for block in file.blocks(segment)][::every]  # fmt: skip
+        blocks = [
+            block
+            for segment in file.segments()
+            if segment.state == "used"
+            for block in file.blocks(segment)
+        ][::every]
         places = [file.offset(block) + block.length // 2 for block in blocks]
     with store.open("r+b") as raw:
         for at in places:

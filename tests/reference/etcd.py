@@ -31,13 +31,19 @@ class Etcd:
         peer = f"http://{self._peer}"
         with (self._folder / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self._command, "--name=one", f"--data-dir={self._folder / 'etcd'}",
-                 f"--listen-client-urls=http://{self.address}",
-                 f"--advertise-client-urls=http://{self.address}",
-                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
-                 f"--initial-cluster=one={peer}"],
-                stdout=log, stderr=log, 
-            )  # fmt: skip
+                [
+                    self._command,
+                    "--name=one",
+                    f"--data-dir={self._folder / 'etcd'}",
+                    f"--listen-client-urls=http://{self.address}",
+                    f"--advertise-client-urls=http://{self.address}",
+                    f"--listen-peer-urls={peer}",
+                    f"--initial-advertise-peer-urls={peer}",
+                    f"--initial-cluster=one={peer}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
         until = time.monotonic() + START_S
         while not self._answers():
             assert time.monotonic() < until and self.process.poll() is None, "etcd did not start"

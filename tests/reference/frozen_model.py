@@ -169,8 +169,9 @@ def _time(s: State) -> Iterator[tuple[str, State]]:
         return aged
 
     def after(*, daemon: bool, host: bool) -> State:
-        aged = s._replace(lease=_older(s.lease, CAP), p=other(s.p, mine=daemon),
-                          n=other(s.n, mine=daemon))  # fmt: skip
+        aged = s._replace(
+            lease=_older(s.lease, CAP), p=other(s.p, mine=daemon), n=other(s.n, mine=daemon)
+        )
         if daemon:
             aged = aged._replace(own=_older(s.own))
         return aged._replace(answered=_older(s.answered)) if host else aged

@@ -23,8 +23,11 @@ __all__ = [
 ]
 
 ERROR_MAX = {
-    "float32": 1e-5, "float16": 1e-2, "bfloat16": 1e-2, "float8_e4m3fn": 3e-2,
-}  # fmt: skip
+    "float32": 1e-5,
+    "float16": 1e-2,
+    "bfloat16": 1e-2,
+    "float8_e4m3fn": 3e-2,
+}
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,14 @@ def attention_case(
     q_heads = shape.kv_heads * shape.group
     queries = 2 * random.standard_normal((len(widths), q_heads, shape.head_dim), np.float32)
     return AttentionCase(
-        torch.from_numpy(queries), keys, values, torch.from_numpy(tables),
-        torch.from_numpy(counts), torch.tensor(widths, dtype=torch.int32),
+        torch.from_numpy(queries),
+        keys,
+        values,
+        torch.from_numpy(tables),
+        torch.from_numpy(counts),
+        torch.tensor(widths, dtype=torch.int32),
         (0.75, 1.5) if dtype.itemsize == 1 else (1.0, 1.0),
-    )  # fmt: skip
+    )
 
 
 def relative_error(found: Any, expected: Any) -> float:

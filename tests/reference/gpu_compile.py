@@ -22,9 +22,15 @@ from offstage.host.selection import SelectionRule  # noqa: E402
 
 CAPABILITY = 90
 TYPES = {
-    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "i32",
-    torch.float8_e4m3fn: "fp8e4nv", torch.uint16: "u16", torch.int64: "i64", torch.int8: "i8",
-}  # fmt: skip
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.uint16: "u16",
+    torch.int64: "i64",
+    torch.int8: "i8",
+}
 DIVISIBLE = [["tt.divisibility", 16]]
 
 
@@ -60,8 +66,9 @@ class Compiler:
                 signature[name] = "fp32"
         made = triton.compile(
             ASTSource(kernel, signature, constants, attributes),
-            target=GPUTarget("cuda", CAPABILITY, 32), options=options,
-        )  # fmt: skip
+            target=GPUTarget("cuda", CAPABILITY, 32),
+            options=options,
+        )
         said = {"kernel": self.function.__name__, "shared_bytes": made.metadata.shared}
         print(json.dumps({**said, **options, "cubin_bytes": len(made.asm["cubin"])}), flush=True)
 
@@ -85,8 +92,9 @@ def attention_shapes() -> None:
 def selection_shapes() -> None:
     """128K tokens of Llama's blocks, and 8,192 blocks of a latent: bounds, scores, the best."""
     for dtype, heads, group, dim, blocks in (
-        (torch.bfloat16, 8, 4, 128, 2048), (torch.float8_e4m3fn, 1, 128, 576, 8192),
-    ):  # fmt: skip
+        (torch.bfloat16, 8, 4, 128, 2048),
+        (torch.float8_e4m3fn, 1, 128, 576, 8192),
+    ):
         keys = torch.empty((8, heads, 64, dim), dtype=dtype)
         which = torch.zeros(4, dtype=torch.int32)
         rows = torch.zeros((2, blocks), dtype=torch.int32)

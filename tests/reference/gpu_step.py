@@ -25,10 +25,20 @@ class StepCase:
     done after its attention; `bounds`: the type that they are stored in."""
 
     def __init__(
-        self, sessions: int, blocks: int, layers: int, select_blocks: int, device: str, *,
-        kv_heads: int = 2, group: int = 2, head_dim: int = 16, block_tokens: int = 16,
-        model: Callable[[], None] = lambda: None, bounds: Any = torch.bfloat16,
-    ) -> None:  # fmt: skip
+        self,
+        sessions: int,
+        blocks: int,
+        layers: int,
+        select_blocks: int,
+        device: str,
+        *,
+        kv_heads: int = 2,
+        group: int = 2,
+        head_dim: int = 16,
+        block_tokens: int = 16,
+        model: Callable[[], None] = lambda: None,
+        bounds: Any = torch.bfloat16,
+    ) -> None:
         self.block_tokens = block_tokens
         self.rule = SelectionRule(select_blocks=select_blocks, sink_blocks=1, window_blocks=1)
         self._drawn = torch.Generator(device).manual_seed(3)
@@ -70,9 +80,13 @@ class StepCase:
         def work() -> None:
             one = self.selected[layer]
             self.outputs[layer] = attend(
-                self.queries[layer], self.keys[layer], self.values[layer], one.tables, one.counts,
+                self.queries[layer],
+                self.keys[layer],
+                self.values[layer],
+                one.tables,
+                one.counts,
                 one.lengths,
-            )  # fmt: skip
+            )
             model()
 
         return work
@@ -121,8 +135,12 @@ class StepCase:
             left = tokens[session] - own * self.block_tokens
             counts[session, : own.size] = np.minimum(left, self.block_tokens)
         case = AttentionCase(
-            self.queries[layer].cpu(), self.keys[layer].cpu(), self.values[layer].cpu(),
-            torch.from_numpy(tables), torch.from_numpy(counts),
-            torch.full((sessions,), self.rule.select_blocks, dtype=torch.int32), (1.0, 1.0),
-        )  # fmt: skip
+            self.queries[layer].cpu(),
+            self.keys[layer].cpu(),
+            self.values[layer].cpu(),
+            torch.from_numpy(tables),
+            torch.from_numpy(counts),
+            torch.full((sessions,), self.rule.select_blocks, dtype=torch.int32),
+            (1.0, 1.0),
+        )
         return relative_error(self.outputs[layer].cpu(), case.expected())

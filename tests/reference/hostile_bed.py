@@ -54,8 +54,15 @@ def absurd(value: Any) -> Iterator[Any]:
     elif isinstance(value, int | float):
         yield from (*INTEGERS, *FLOATS)
     elif isinstance(value, bytes):
-        yield from (b"\xff" * len(value), bytes(len(value)), b"", value[:-1], value + b"x",
-                    bytes(LONG), b"\xff" * LONG)  # fmt: skip
+        yield from (
+            b"\xff" * len(value),
+            bytes(len(value)),
+            b"",
+            value[:-1],
+            value + b"x",
+            bytes(LONG),
+            b"\xff" * LONG,
+        )
     elif isinstance(value, str):
         yield from (*TEXTS, 2**64 - 1)
     elif isinstance(value, list):
@@ -162,8 +169,15 @@ class Honest:
                 text.step += 1
                 target = np.zeros((8, PAYLOAD), np.uint8)
                 keys = np.ascontiguousarray(text.keys[layer][ordinals])
-                got = driver.fetch(text.session, text.step, layer, np.array(ordinals, np.uint32),
-                                   keys, target, timeout_ns=int(WAIT_S * 1e9))  # fmt: skip
+                got = driver.fetch(
+                    text.session,
+                    text.step,
+                    layer,
+                    np.array(ordinals, np.uint32),
+                    keys,
+                    target,
+                    timeout_ns=int(WAIT_S * 1e9),
+                )
                 assert not got.rcs.any(), got.rcs
                 for row, ordinal in zip(target, ordinals, strict=True):
                     assert np.array_equal(row, block(self._number, ordinal, layer))
@@ -227,5 +241,14 @@ def refused_by(reply: Any) -> str:
     return reply.code if isinstance(reply, p.Error) else ""
 
 
-__all__ = ["GUESS", "INTEGERS", "SQE", "Attacker", "Honest", "RawPort", "plain", "refused_by",
-           "twisted"]  # fmt: skip
+__all__ = [
+    "GUESS",
+    "INTEGERS",
+    "SQE",
+    "Attacker",
+    "Honest",
+    "RawPort",
+    "plain",
+    "refused_by",
+    "twisted",
+]

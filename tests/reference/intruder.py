@@ -30,7 +30,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def tried(act: Callable[[], object]) -> str:
-    """"got" where it worked, else the error's name."""
+    """ "got" where it worked, else the error's name."""
     try:
         act()
     except OSError as error:
@@ -154,9 +154,23 @@ def listen(secret_file: str) -> dict[str, Any]:
                 reply: p.Reply = p.Ok(id=said.id)
                 if isinstance(said, p.Hello):
                     user = os.getuid()
-                    proof = p.prove_daemon(secret, said.nonce, bytes(16), said.tenant, said.name,
-                                           p.VERSIONS[0], user, b"")  # fmt: skip
-                    reply = p.Challenge(id=said.id, version=p.VERSIONS[0], nonce=bytes(16),
-                                        user=user, fabric_key=b"", proof=proof)  # fmt: skip
+                    proof = p.prove_daemon(
+                        secret,
+                        said.nonce,
+                        bytes(16),
+                        said.tenant,
+                        said.name,
+                        p.VERSIONS[0],
+                        user,
+                        b"",
+                    )
+                    reply = p.Challenge(
+                        id=said.id,
+                        version=p.VERSIONS[0],
+                        nonce=bytes(16),
+                        user=user,
+                        fabric_key=b"",
+                        proof=proof,
+                    )
                 router.send_multipart([route, p.encode(reply)])
     return {"heard": heard}

@@ -34,13 +34,21 @@ LAYERS = 2
 CHUNKS = 48  # of one text
 WAIT_S = 120.0
 CONFIG = {
-    "daemon.endpoint": "tcp://127.0.0.1:*", "daemon.metrics_endpoint": "", "arena.size": "1MiB",
-    "arena.payload": "4KiB", "arena.layers": str(LAYERS), "arena.block_tokens": "64",
-    "storage.size": "512MiB", "store.segment": "256KiB", "limits.chunks": "32768",
-    "limits.context_tokens": "8192", "limits.demands": "32", "limits.sessions": "8",
+    "daemon.endpoint": "tcp://127.0.0.1:*",
+    "daemon.metrics_endpoint": "",
+    "arena.size": "1MiB",
+    "arena.payload": "4KiB",
+    "arena.layers": str(LAYERS),
+    "arena.block_tokens": "64",
+    "storage.size": "512MiB",
+    "store.segment": "256KiB",
+    "limits.chunks": "32768",
+    "limits.context_tokens": "8192",
+    "limits.demands": "32",
+    "limits.sessions": "8",
     "limits.ports": "4",
     "daemon.host_timeout": "1h",  # workers send no heartbeats, and a machine may be slow
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -67,9 +75,12 @@ def daemon(
     chosen = CONFIG | {"daemon.runtime_dir": str(folder / "run")}
     chosen |= {"storage.path": str(folder / "store.ofs")}
     chosen |= {name.replace("__", "."): value for name, value in changed.items()}
-    text = "".join(f'[[tenant]]\nname = "{name}"\n{tenants[name]}\n'
-                   if isinstance(tenants, Mapping) else f'[[tenant]]\nname = "{name}"\n'
-                   for name in tenants)  # fmt: skip
+    text = "".join(
+        f'[[tenant]]\nname = "{name}"\n{tenants[name]}\n'
+        if isinstance(tenants, Mapping)
+        else f'[[tenant]]\nname = "{name}"\n'
+        for name in tenants
+    )
     (folder / "daemon.toml").write_text(text)
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     command = [*ENTRY, "dpu", "serve", "--config", str(folder / "daemon.toml"), *sets]
@@ -81,8 +92,14 @@ def daemon(
         line = process.stdout.readline()
         assert line, log.read_text()
         ready = json.loads(line)
-        yield Tier(process, ready["endpoint"], Path(ready["runtime_dir"]), ready["storage"],
-                   ready["metrics_port"], log)  # fmt: skip
+        yield Tier(
+            process,
+            ready["endpoint"],
+            Path(ready["runtime_dir"]),
+            ready["storage"],
+            ready["metrics_port"],
+            log,
+        )
     finally:
         process.kill()
         process.wait()
@@ -95,8 +112,12 @@ def frozen(tier: Tier) -> Iterator[None]:
     tasks = Path(f"/proc/{tier.process.pid}/task")
     tier.process.send_signal(signal.SIGSTOP)
     try:
-        until(lambda: all(one.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T"
-                          for one in tasks.iterdir()))  # fmt: skip
+        until(
+            lambda: all(
+                one.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T"
+                for one in tasks.iterdir()
+            )
+        )
         yield
     finally:
         tier.process.send_signal(signal.SIGCONT)
@@ -134,8 +155,13 @@ def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[i
     target = np.zeros((len(ordinals), PAYLOAD), np.uint8)
     keys = np.ascontiguousarray(text.keys[layer][ordinals])
     got = driver.fetch(
-        text.session, text.step, layer, np.array(ordinals, np.uint32), keys, target,
-    )  # fmt: skip
+        text.session,
+        text.step,
+        layer,
+        np.array(ordinals, np.uint32),
+        keys,
+        target,
+    )
     for row, (ordinal, rc) in enumerate(zip(ordinals, got.rcs, strict=True)):
         if rc == 0:
             expected = block(text.number, ordinal, layer)
@@ -224,8 +250,10 @@ def check_text(tier: Tier, number: int, acknowledged: set[tuple[int, int, int]])
 
 def scrape(tier: Tier, token: str) -> str:
     """What a scrape with this token is shown: that of the operator, or a tenant's."""
-    request = urllib.request.Request(f"http://127.0.0.1:{tier.metrics_port}/metrics",
-                                     headers={"Authorization": f"Bearer {token}"})  # fmt: skip
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{tier.metrics_port}/metrics",
+        headers={"Authorization": f"Bearer {token}"},
+    )
     with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
         return str(reply.read().decode())
 

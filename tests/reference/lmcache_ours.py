@@ -20,8 +20,10 @@ NUMBERS = itertools.count()
 
 def ours(config: Any) -> Any:
     params = json.loads(os.environ["OFFSTAGE_L2"])
-    params |= {"weights_id": f"{os.getpid()}-{next(NUMBERS)}",
-               "max_capacity_gb": config.max_size_gb}  # fmt: skip
+    params |= {
+        "weights_id": f"{os.getpid()}-{next(NUMBERS)}",
+        "max_capacity_gb": config.max_size_gb,
+    }
     return lmcache.OffstageL2(params)
 
 

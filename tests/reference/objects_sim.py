@@ -157,10 +157,15 @@ class World:
 
     def faults(self) -> list[tuple[str, int]]:
         """What may go wrong now."""
-        kinds = {"lose": range(len(self.store)), "damage": range(len(self.store)),
-                 "kill": sorted(self.movers), "fill": range(not self.full),
-                 "refuse": range(self.lasting), "freeze": range(1),
-                 "restart": range(min(TAIL_MAX, len(self.store)) + 1)}  # fmt: skip
+        kinds = {
+            "lose": range(len(self.store)),
+            "damage": range(len(self.store)),
+            "kill": sorted(self.movers),
+            "fill": range(not self.full),
+            "refuse": range(self.lasting),
+            "freeze": range(1),
+            "restart": range(min(TAIL_MAX, len(self.store)) + 1),
+        }
         return [(kind, number) for kind in kinds if self.left[kind] for number in kinds[kind]]
 
     def kill(self, number: int) -> None:
@@ -211,15 +216,32 @@ class World:
             of_client[one.client] += 1
             names[number] = (one.client, of_client[one.client])
         sessions = [(names[number], one.chunks, one.head) for number, one in self.sessions.items()]
-        flights = [(type(one.call), names.get(one.session), one.layer, *one.ordinals, *one.left,
-                    one.call.rcs.tobytes(), one.call.checksums.tobytes(),
-                    b"" if isinstance(one.call, Put) else one.memory.tobytes())
-                   for one in self.flights]  # fmt: skip
+        flights = [
+            (
+                type(one.call),
+                names.get(one.session),
+                one.layer,
+                *one.ordinals,
+                *one.left,
+                one.call.rcs.tobytes(),
+                one.call.checksums.tobytes(),
+                b"" if isinstance(one.call, Put) else one.memory.tobytes(),
+            )
+            for one in self.flights
+        ]
         asking = tuple(names.get(one, one) if isinstance(one, int) else one for one in self.asking)
-        return (tuple(self.store.items()), frozenset(self.damaged), self.full, self.lasting, asking,
-                tuple(self.deleted.items()), *self.left.values(),
-                tuple(sessions), tuple(flights), tuple((number, *self._mover(one, names))
-                                      for number, one in self.movers.items()))  # fmt: skip
+        return (
+            tuple(self.store.items()),
+            frozenset(self.damaged),
+            self.full,
+            self.lasting,
+            asking,
+            tuple(self.deleted.items()),
+            *self.left.values(),
+            tuple(sessions),
+            tuple(flights),
+            tuple((number, *self._mover(one, names)) for number, one in self.movers.items()),
+        )
 
     def _mover(self, mover: Mover, names: dict[int, tuple[int, int]]) -> Iterator[Hashable]:
         link = mover._link
@@ -230,10 +252,22 @@ class World:
         for until_s, _, bounded in mover._deadlines._heap:
             yield self._left(until_s), getattr(bounded(), "kind", None)
         for move in [*mover._live.values(), *mover._asked]:
-            yield (move.kind, move.sent, move.headed, move.rival, move.clearing, move.chunks,
-                   move.clears, move.calls, move.failure, tuple(move.pieces), move.sums.tobytes(),
-                   self._left(move.clear_until_s), self._left(move.until_s),
-                   None if move.head is None else move.head.tobytes())  # fmt: skip
+            yield (
+                move.kind,
+                move.sent,
+                move.headed,
+                move.rival,
+                move.clearing,
+                move.chunks,
+                move.clears,
+                move.calls,
+                move.failure,
+                tuple(move.pieces),
+                move.sums.tobytes(),
+                self._left(move.clear_until_s),
+                self._left(move.until_s),
+                None if move.head is None else move.head.tobytes(),
+            )
             if move.kind is Kind.GET and move.buffer is not None:
                 yield move.buffer.tobytes()
             yield self._chain(move.chain, names)
@@ -250,15 +284,18 @@ class World:
         return names.get(chain.session), tuple(chain.stored), self._left(chain.until_s), chain.busy
 
     def stored(self, session: Session) -> bytes:
-        counts = [sum((session.name, chunk, layer) in self.store for layer in range(LAYERS))
-                  for chunk in range(session.chunks)]  # fmt: skip
+        counts = [
+            sum((session.name, chunk, layer) in self.store for layer in range(LAYERS))
+            for chunk in range(session.chunks)
+        ]
         return np.array(counts, "<u4").tobytes()
 
     def close(self, session: int, *, delete: bool) -> None:
         """Chunks that another session names stay."""
         gone = self.sessions.pop(session)
-        kept = max((one.chunks for one in self.sessions.values() if one.name == gone.name),
-                   default=0)  # fmt: skip
+        kept = max(
+            (one.chunks for one in self.sessions.values() if one.name == gone.name), default=0
+        )
         for place in list(self.store) if delete else []:
             if place[0] == gone.name and kept <= place[1] < gone.chunks:
                 if not self.lasting:
@@ -294,12 +331,20 @@ class Control:
     geometry: Any = field(
         default_factory=lambda: SimpleNamespace(payload_size_bytes=PAYLOAD, layer_count=LAYERS)
     )
-    limits: Any = field(default_factory=lambda: SimpleNamespace(
-        session_chunk_max=64, session_max=2 * SESSIONS,
-        message_size_bytes_max=1 << 20))  # fmt: skip
+    limits: Any = field(
+        default_factory=lambda: SimpleNamespace(
+            session_chunk_max=64, session_max=2 * SESSIONS, message_size_bytes_max=1 << 20
+        )
+    )
 
-    def sessions_open(self, contents: list[bytes], closing: list[int], deleting: list[int],
-                      meanwhile: Callable[[], bool], **_: Any) -> Any:  # fmt: skip
+    def sessions_open(
+        self,
+        contents: list[bytes],
+        closing: list[int],
+        deleting: list[int],
+        meanwhile: Callable[[], bool],
+        **_: Any,
+    ) -> Any:
         self.world.asking = (self.client, *contents, *closing, -1, *deleting)
         if self.world.left["freeze"] and self.world.choose(2):
             self.world.left["freeze"] -= 1
@@ -315,13 +360,18 @@ class Control:
         for text in contents:
             self.world.number += 1
             made.append(self.world.number)
-            one = Session(self.client, text[:16], len(text) // 16,
-                          self.world.store.get((text[:16], 0, 0)))  # fmt: skip
+            one = Session(
+                self.client, text[:16], len(text) // 16, self.world.store.get((text[:16], 0, 0))
+            )
             self.world.sessions[self.world.number] = one
         keys = [bytes(text) for text in contents]
         stored = [self.world.stored(self.world.sessions[number]) for number in made]
-        return SimpleNamespace(sessions=made, keys=keys, stored_layers=stored,
-                               deleted=self.world.lasting or not deleting)  # fmt: skip
+        return SimpleNamespace(
+            sessions=made,
+            keys=keys,
+            stored_layers=stored,
+            deleted=self.world.lasting or not deleting,
+        )
 
 
 @dataclass
@@ -345,24 +395,38 @@ class Wire:
         self._begin(put, session, layer, ordinals, source, range(len(source)))
         return put
 
-    def fetch_begin(self, session: int, step: int, layer: int, ordinals: Any, keys: Any,
-                    target: U8, *, target_index: Any) -> Fetch:  # fmt: skip
+    def fetch_begin(
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: Any,
+        keys: Any,
+        target: U8,
+        *,
+        target_index: Any,
+    ) -> Fetch:
         fetch = Fetch(len(ordinals), None, (target,))
         fetch.ends[:] = 0
         self._begin(fetch, session, layer, ordinals, target, target_index.tolist())
         return fetch
 
-    def _begin(self, call: Any, session: int, layer: int, ordinals: Any, memory: U8,
-               rows: Any) -> None:  # fmt: skip
+    def _begin(
+        self, call: Any, session: int, layer: int, ordinals: Any, memory: U8, rows: Any
+    ) -> None:
         self.world.answer(self.start)
         order = list(range(len(ordinals)))
-        self.world.flights.append(Flight(self.client, call, session, layer, ordinals.tolist(),
-                                         memory, list(rows), order))  # fmt: skip
+        self.world.flights.append(
+            Flight(self.client, call, session, layer, ordinals.tolist(), memory, list(rows), order)
+        )
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
         self.world.answer(self.start)
-        ended = [one for one in self.world.flights
-                 if one.client == self.client and not one.left and not one.told]  # fmt: skip
+        ended = [
+            one
+            for one in self.world.flights
+            if one.client == self.client and not one.left and not one.told
+        ]
         for one in ended:
             one.told = True
         return [one.call for one in ended]
@@ -374,8 +438,9 @@ class Wire:
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         self._forget(fetch)
         failed = int((fetch.rcs != 0).sum())
-        return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, failed, 0, 0,
-                           0, 0)  # fmt: skip
+        return FetchResult(
+            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, failed, 0, 0, 0, 0
+        )
 
     def fetch_cancel(self, fetch: Fetch) -> None:
         self._forget(fetch)
@@ -431,6 +496,7 @@ class Asked:
             world.heads[self.client] = head + self.data[:inline].tobytes()
         buffer = self.data if self.kind in (Kind.PUT, Kind.GET) else None
         size = 0 if self.kind is Kind.DELETE else len(self.data)
-        move = Move(self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s,
-                    within_s=self.within_s)  # fmt: skip
+        move = Move(
+            self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s, within_s=self.within_s
+        )
         world.movers[self.client].submit([move])

@@ -35,14 +35,17 @@ def pod_of(count: int, folder: Path, layers: int = 2, device: str = "") -> Itera
             home = folder / name
             home.mkdir()
             sections = {
-                "daemon": {"endpoint": f"ipc://{home}/control", "runtime_dir": str(home),
-                           "metrics_endpoint": ""},
+                "daemon": {
+                    "endpoint": f"ipc://{home}/control",
+                    "runtime_dir": str(home),
+                    "metrics_endpoint": "",
+                },
                 "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
                 "storage": {"backend": "emulated", "size": "64MiB"},
                 "store": {"segment": "256KiB"},
                 "model": {"device": device, "dilation": 20} if device else {},
                 "limits": {"sessions": 64, "context_tokens": 8192},
-            }  # fmt: skip
+            }
             write_config(home / "daemon.toml", sections, TENANT)
             tiers.append(stack.enter_context(serve(home / "daemon.toml", home / "log")))
             members.append(Member(name=name, endpoint=tiers[-1].endpoint))

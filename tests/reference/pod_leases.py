@@ -34,25 +34,36 @@ class Leased:
         self.etcd.change(lambda pod: replace(pod, segment_tokens=SEGMENT_TOKENS))
 
     def start(
-        self, name: str, place: str = "", layers: int = 2, endpoint: str = "",
+        self,
+        name: str,
+        place: str = "",
+        layers: int = 2,
+        endpoint: str = "",
         within: Sequence[str] = (),
-    ) -> Tier:  # fmt: skip
+    ) -> Tier:
         """Start it, with what its store has, by a command that is preceded by `within`; it is a
         member when this returns."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         sections = {
-            "daemon": {"endpoint": endpoint or f"ipc://{home}/control", "runtime_dir": str(home),
-                       "metrics_endpoint": ""},
+            "daemon": {
+                "endpoint": endpoint or f"ipc://{home}/control",
+                "runtime_dir": str(home),
+                "metrics_endpoint": "",
+            },
             "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
             "storage": {"backend": "posix", "size": "64MiB", "path": str(home / "store.kv")},
             "store": {"segment": "256KiB"},
             "limits": {"sessions": 64, "context_tokens": 8192},
             "pod": {"map": place or self.place, "name": name, "lease": f"{self.lease_s}s"},
-        }  # fmt: skip
+        }
         write_config(home / "daemon.toml", sections, TENANT)
-        self.tiers[name] = begin(home / "daemon.toml", home / "log",
-                                 {"daemon.insecure": "true"} if endpoint else {}, within)
+        self.tiers[name] = begin(
+            home / "daemon.toml",
+            home / "log",
+            {"daemon.insecure": "true"} if endpoint else {},
+            within,
+        )
         return self.tiers[name]
 
     def send(self, name: str, what: int) -> None:
@@ -73,11 +84,25 @@ class Leased:
     def asked(self, name: str, within: Sequence[str]) -> dict[str, Any]:
         """The status that the daemon gives to a program beside it. RunFailed: none."""
         done = subprocess.run(
-            [*within, sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "dpu",
-             "status", "--endpoint", self.member(name).endpoint, "--runtime-dir",
-             str(self.folder / name), "--format", "json"],
-            capture_output=True, text=True, check=False, timeout=PATIENCE_S,
-        )  # fmt: skip
+            [
+                *within,
+                sys.executable,
+                "-c",
+                "from offstage.testbeds.cli import main; main()",
+                "dpu",
+                "status",
+                "--endpoint",
+                self.member(name).endpoint,
+                "--runtime-dir",
+                str(self.folder / name),
+                "--format",
+                "json",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
         if done.returncode:
             raise RunFailed(done.stderr.strip(), name, "see its log")
         found: dict[str, Any] = json.loads(done.stdout)
@@ -95,6 +120,7 @@ class Leased:
 
     def settle(self) -> None:
         """Wait until all members know of each other."""
+
         def known() -> bool:
             epoch = self.etcd.map().epoch
             return all(one.carried_out >= epoch for one in self.etcd.alive())

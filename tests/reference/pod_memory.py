@@ -105,14 +105,22 @@ class Daemon:
         self.told += 1
         now_ns = self._clock.now_ns()
         load = self.kept.served(request.served, request.tally, now_ns)
-        return p.SegmentsReply(load=load, answers=[
-            self.kept.told(one, now_ns) for one in request.news
-        ])  # fmt: skip
+        return p.SegmentsReply(
+            load=load, answers=[self.kept.told(one, now_ns) for one in request.news]
+        )
 
     def fetch_begin(
-        self, session: int, step: int, layer: int, ordinals: Any, keys: Any, target: Any, *,
-        target_index: Any, **more: Any,
-    ) -> Fetch:  # fmt: skip
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: Any,
+        keys: Any,
+        target: Any,
+        *,
+        target_index: Any,
+        **more: Any,
+    ) -> Fetch:
         if self.broken:
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
         fetch = Fetch(len(ordinals), None, ())
@@ -129,9 +137,7 @@ class Daemon:
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, 0, 0)
 
-    def put_begin(
-        self, session: int, layer: int, ordinals: Any, source: Any, **more: Any
-    ) -> Put:
+    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any, **more: Any) -> Put:
         for ordinal, row in zip(ordinals, source, strict=True):
             self.stored[self.sessions[session][ordinal], layer] = np.array(row)
         put = Put(len(ordinals), None, ())
@@ -165,8 +171,9 @@ class World:
         rule = CopyRule(copies_max=copies_max, hot_blocks_per_s=10, cool_s=5)
         self.map = PodMap(epoch=1, copies=rule, member=tuple(map(member, range(count))))
         self.daemons: dict[str, Daemon] = {}
-        self.sessions = PodSessions([self._joined(n) for n in range(count)],
-                                    SegmentGrid(CHUNKS), self.clock)  # fmt: skip
+        self.sessions = PodSessions(
+            [self._joined(n) for n in range(count)], SegmentGrid(CHUNKS), self.clock
+        )
         self.sessions.map, self.sessions.wall_s = self.map, lambda: 1000.0
         self.fabric = PodFabric(self.sessions)
         self.upkeep = Upkeep(self.sessions, self.fabric, LAYERS, lambda: None)
@@ -178,8 +185,9 @@ class World:
 
     def join(self, number: int) -> None:
         self.map = noted(self.map, added(self.map, member(number)), 1000)
-        self.sessions.map = PodMap(**{name: getattr(self.map, name) for name in
-                                      self.map.__struct_fields__} | {"epoch": 2})  # fmt: skip
+        self.sessions.map = PodMap(
+            **{name: getattr(self.map, name) for name in self.map.__struct_fields__} | {"epoch": 2}
+        )
         self.fabric.admit(self._joined(number))
 
     def opened(self, *numbers: int) -> tuple[int, p.Appended]:

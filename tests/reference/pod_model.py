@@ -186,8 +186,9 @@ def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
     stage, age, epoch = s.beat
     yield "keepalive lost", s._replace(beat=None)
     if stage == "sent" and s.lease <= TTL and s.pod.up and s.pod.life == s.life:
-        yield "etcd takes it", s._replace(
-            lease=0, reported=max(s.reported, epoch), beat=("back", age, s.pod.epoch)
+        yield (
+            "etcd takes it",
+            s._replace(lease=0, reported=max(s.reported, epoch), beat=("back", age, s.pod.epoch)),
         )
     if stage == "back":
         before = _standing(s)
@@ -202,8 +203,9 @@ def _carried_out(s: State, rules: type[Rules]) -> State:
     purges = ("deletion",) if floor else ()
     written: dict[str, tuple[str, ...]] = {"A1": (), "A2": ("deletion",)}
     gone = [one for one, seen in written.items() if not rules.adopts(seen, purges)]
-    return s._replace(slot="" if s.slot in gone else s.slot,
-                      store="" if s.store in gone else s.store)  # fmt: skip
+    return s._replace(
+        slot="" if s.slot in gone else s.slot, store="" if s.store in gone else s.store
+    )
 
 
 def _map(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
@@ -247,9 +249,7 @@ def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
         yield "put", s._replace(store=content, slot=content, asked=None)
     else:
         content = s.slot if s.slot in ("A1", "A2") else s.store
-        yield "answered", s._replace(
-            slot=content, asked=_served(s, a, content)
-        )
+        yield "answered", s._replace(slot=content, asked=_served(s, a, content))
 
 
 def _served(s: State, a: Asked, content: str) -> Asked:

@@ -33,8 +33,11 @@ class Cables:
         tag = f"{os.getpid()}"[-7:]
         self._bridges = {which: f"ofs{which[0]}b{tag}" for which in NETWORKS}
         self._spaces = {name: f"ofs-{name}-{os.getpid()}" for name in names}
-        self._ends = {(name, which): f"o{number}{which[0]}{tag}"
-                      for number, name in enumerate(names) for which in NETWORKS}  # fmt: skip
+        self._ends = {
+            (name, which): f"o{number}{which[0]}{tag}"
+            for number, name in enumerate(names)
+            for which in NETWORKS
+        }
         self.within = {name: ["ip", "netns", "exec", one] for name, one in self._spaces.items()}
         self.address = {name: f"{NETWORKS['pod']}.{1 + at}" for at, name in enumerate(names)}
         try:
@@ -60,8 +63,9 @@ class Cables:
     def close(self) -> None:
         """Nothing of it stays, processes in it included."""
         for space in self._spaces.values():
-            done = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True,
-                                  check=False)  # fmt: skip
+            done = subprocess.run(
+                ["ip", "netns", "pids", space], capture_output=True, text=True, check=False
+            )
             for pid in done.stdout.split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

@@ -92,8 +92,14 @@ class SimHost:
         self.world.spawn(self.machine, self._run)
 
     def _login(self, member: Member, epoch: int = 0) -> Joined:
-        wire: Any = Wire(self.world, self.machine, self.pod.daemons[member.name], self.pod.cut,
-                         lambda: self.pod.loss, self.tenant)  # fmt: skip
+        wire: Any = Wire(
+            self.world,
+            self.machine,
+            self.pod.daemons[member.name],
+            self.pod.cut,
+            lambda: self.pod.loss,
+            self.tenant,
+        )
         return Joined(member, wire, wire, clock=self.clock)
 
     def _look(self) -> None:
@@ -115,8 +121,11 @@ class SimHost:
         self.sessions.wall_s = lambda: self.world.now / S
         self.follower = Follower(
             self.client,  # type: ignore[arg-type]
-            self._login, self.fabric, self.sessions, look_s=0,
-        )  # fmt: skip
+            self._login,
+            self.fabric,
+            self.sessions,
+            look_s=0,
+        )
         self.world.spawn(self.machine, self._look)
         for _ in range(REQUESTS):
             self.world.sleep(self.pod.rng.randrange(10, 700) * MS)
@@ -141,8 +150,7 @@ class SimHost:
         self.follower.take()
         begun = self.world.now
         known = {key for key in self.pod.at if key[0] == self.tenant}
-        chunks = [1 + (document * 7919 + at) * 104729
-                  for at in range(LONGEST - document)]  # fmt: skip
+        chunks = [1 + (document * 7919 + at) * 104729 for at in range(LONGEST - document)]
         missed = 0
         try:
             session = self.sessions.session_open(select_blocks=8)
@@ -171,8 +179,9 @@ class SimHost:
         for layer in range(LAYERS):
             ordinals = np.flatnonzero(found.stored_layers == LAYERS).astype(np.uint32)
             self.rows[:] = 0
-            got = self.fabric.fetch(session, 1, layer, ordinals, found.keys[layer, ordinals],
-                                    self.rows)  # fmt: skip
+            got = self.fabric.fetch(
+                session, 1, layer, ordinals, found.keys[layer, ordinals], self.rows
+            )
             for row, ordinal in enumerate(ordinals.tolist()):
                 if got.rcs[row] == 0:
                     self._used(row, self._key(session, ordinal, layer))

@@ -45,8 +45,13 @@ class Process:
     def append(self, host: Connection, session: int, names: list[bytes]) -> list[int]:
         """How many layers of each chunk are stored."""
         host.sessions[session] += names
-        return [sum((host.tenant, name, layer) in self.daemon.stored
-                    for layer in range(self.daemon.layers)) for name in names]  # fmt: skip
+        return [
+            sum(
+                (host.tenant, name, layer) in self.daemon.stored
+                for layer in range(self.daemon.layers)
+            )
+            for name in names
+        ]
 
     def put(self, key: Key) -> int:
         """0 or -errno."""

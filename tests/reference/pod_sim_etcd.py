@@ -64,8 +64,9 @@ class LeaseEtcd(Etcd):
         self.leases = {number: [one, self.world.now + LEASE_NS] for number, one in copy[1].items()}
 
     def _end(self) -> None:
-        self.leases = {number: one for number, one in self.leases.items()
-                       if one[1] > self.world.now}  # fmt: skip
+        self.leases = {
+            number: one for number, one in self.leases.items() if one[1] > self.world.now
+        }
 
 
 class SimLease:

@@ -55,9 +55,14 @@ class Wire:
     payload_size_bytes, demand_max, calls_max, dilation = BLOCK, 64, 4, 1
 
     def __init__(
-        self, world: World, host: Machine, daemon: Daemon, cut: set[frozenset[str]],
-        loss: Callable[[], float], tenant: str,
-    ) -> None:  # fmt: skip
+        self,
+        world: World,
+        host: Machine,
+        daemon: Daemon,
+        cut: set[frozenset[str]],
+        loss: Callable[[], float],
+        tenant: str,
+    ) -> None:
         """Log in."""
         self._world, self._host, self._daemon = world, host, daemon
         self._cut, self._loss, self.process = cut, loss, daemon.process
@@ -158,9 +163,18 @@ class Wire:
     # ---- as Fabric ----
 
     def fetch_begin(
-        self, session: int, step: int, layer: int, ordinals: NDArray[np.uint32], keys: Any,
-        target: NDArray[np.uint8], *, target_index: Any = None, timeout_ns: int = 0, **more: Any,
-    ) -> Fetch:  # fmt: skip
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: Any,
+        target: NDArray[np.uint8],
+        *,
+        target_index: Any = None,
+        timeout_ns: int = 0,
+        **more: Any,
+    ) -> Fetch:
         """See `Fabric`."""
         self._check()
         conn, own = self._conn, [int(one) for one in ordinals]
@@ -183,8 +197,9 @@ class Wire:
 
         for at, key in enumerate(keys_of()):
             if key is not None:
-                self._world.deliver(self._host, self._daemon.delay(),
-                                    lambda at=at, key=key: copy(at, key))  # type: ignore[misc]
+                self._world.deliver(
+                    self._host, self._daemon.delay(), lambda at=at, key=key: copy(at, key)
+                )  # type: ignore[misc]
 
         def asked() -> None:
             keys = keys_of()
@@ -207,9 +222,15 @@ class Wire:
         return fetch
 
     def put_begin(
-        self, session: int, layer: int, ordinals: NDArray[np.uint32], source: NDArray[np.uint8],
-        *, length_bytes: int | None = None, timeout_ns: int = 0,
-    ) -> Put:  # fmt: skip
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        *,
+        length_bytes: int | None = None,
+        timeout_ns: int = 0,
+    ) -> Put:
         """See `Fabric`. What is put has to be what its name says."""
         self._check()
         put = Put(len(ordinals), None, ())
@@ -261,8 +282,9 @@ class Wire:
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         """See `Fabric`."""
-        zero = dict.fromkeys(("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns",
-                              "copy_ns"), 0)  # fmt: skip
+        zero = dict.fromkeys(
+            ("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns", "copy_ns"), 0
+        )
         return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, **zero)
 
     def put_end(self, put: Put) -> NDArray[np.int32]:

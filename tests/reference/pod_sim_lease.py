@@ -62,22 +62,34 @@ class SimDaemon:
         self.machine = Machine(self.name, self.rate)
         self.until_ns = 0
         self.logged_in: list[Any] = []
-        self.tenants = {name: SimpleNamespace(name=name, index=at)
-                        for at, name in enumerate(TENANTS)}  # fmt: skip
+        self.tenants = {
+            name: SimpleNamespace(name=name, index=at) for at, name in enumerate(TENANTS)
+        }
         config: Any = SimpleNamespace(
-            file="", daemon=SimpleNamespace(curve_dir=""),
-            pod=SimpleNamespace(map="", lease_ns=LEASE_NS, name=self.name, endpoint=self.name,
-                                weight=1, zone=""),
+            file="",
+            daemon=SimpleNamespace(curve_dir=""),
+            pod=SimpleNamespace(
+                map="", lease_ns=LEASE_NS, name=self.name, endpoint=self.name, weight=1, zone=""
+            ),
             storage=SimpleNamespace(backend="posix", path=str(self.folder / "store")),
-        )  # fmt: skip
+        )
         hosts: Any = SimpleNamespace(tenants=self.tenants, all=lambda: list(self.logged_in))
         device: Any = SimpleNamespace(serve_until=self._serve_until, tenant_purge=self._purge)
         peers: Any = SimpleNamespace(ask=self._ask, close=lambda: None)
         membership: Any = LeaseClient(self.pod.etcd, self.machine)
         self.member = PodMember(
-            config, self.name, self.folder, device, hosts, self._leave, lambda: None,
-            Log("error"), membership, peers, self.clock,
-        )  # fmt: skip
+            config,
+            self.name,
+            self.folder,
+            device,
+            hosts,
+            self._leave,
+            lambda: None,
+            Log("error"),
+            membership,
+            peers,
+            self.clock,
+        )
         keeper: Any = self.member.keeper
         keeper.look = lambda epoch: keeper.newest.epoch >= epoch  # its thread is a process here
         self.pod.world.spawn(self.machine, self._beats)
@@ -131,13 +143,20 @@ class SimDaemon:
         for one in others:
             other = self.pod.daemons[one.name]
             proof = prove_member(SECRET, bytes(16), "hold", *own, one.name, one.incarnation)
-            asked = p.Hold(name=own[0], incarnation=own[1], to=one.name, life=one.incarnation,
-                           nonce=bytes(16), proof=proof)  # fmt: skip
+            asked = p.Hold(
+                name=own[0],
+                incarnation=own[1],
+                to=one.name,
+                life=one.incarnation,
+                nonce=bytes(16),
+                proof=proof,
+            )
 
             def hold(other: SimDaemon = other, asked: p.Hold = asked) -> None:
                 other.member.hold(asked)
-                self.pod.message(other.name, self.machine, partial(
-                    promised.append, (asked.to, asked.life)))  # fmt: skip
+                self.pod.message(
+                    other.name, self.machine, partial(promised.append, (asked.to, asked.life))
+                )
 
             self.pod.message(self.name, other.machine, hold)
         self.pod.world.sleep(ANSWER_NS)
@@ -174,7 +193,8 @@ class SimHost:
             try:
                 connection = self._connected(member)
                 rng.choice((self._make, self._read, self._read, self._carry, self._copy))(
-                    connection, rng.randrange(BLOCKS))  # fmt: skip
+                    connection, rng.randrange(BLOCKS)
+                )
             except OffstageError:
                 self.connections.pop(member.name, None)
 
@@ -196,8 +216,12 @@ class SimHost:
             return known
         daemon, epoch = self.pod.daemons[member.name], self.map.epoch
         connection = SimpleNamespace(
-            tenant=None, daemon=daemon, machine=daemon.machine, life=member.incarnation, asked=0,
-        )  # fmt: skip
+            tenant=None,
+            daemon=daemon,
+            machine=daemon.machine,
+            life=member.incarnation,
+            asked=0,
+        )
 
         def login() -> None:
             connection.tenant = daemon.tenants[self.tenant]
@@ -318,6 +342,7 @@ class Pod:
 
     def message(self, sender: str, to: Machine, call: Callable[[], None]) -> None:
         """It comes, late, or is lost. What it raises, somebody else's is."""
+
         def arrive() -> None:
             try:
                 call()
@@ -333,8 +358,11 @@ class Pod:
         found = self.etcd.pod.find(name)
         if self.put_back:
             return
-        if found is None or (found.state, found.incarnation) == ("gone", life) \
-                or found.incarnation > life:  # fmt: skip
+        if (
+            found is None
+            or (found.state, found.incarnation) == ("gone", life)
+            or found.incarnation > life
+        ):
             raise Broken(f"{what} of {name} in life {life}, and the map has {found}")
 
     def check_deleted(self, tenant: str, made: int) -> None:
@@ -395,8 +423,11 @@ def _chaos(pod: Pod, count: int, restores: bool) -> None:
     while pod.put_back:
         world.sleep(S)
     world.sleep(CALM_NS)
-    silent = [name for name, one in pod.daemons.items()
-              if not one.member.keeper.serves() or one.clock() > one.until_ns]  # fmt: skip
+    silent = [
+        name
+        for name, one in pod.daemons.items()
+        if not one.member.keeper.serves() or one.clock() > one.until_ns
+    ]
     if silent:
         raise Broken(f"{', '.join(silent)} serves nobody where nothing fails")
     pod.over = True

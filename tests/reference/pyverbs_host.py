@@ -67,12 +67,30 @@ class PyverbsHost:
         self.port_at, self.port_key, _ = MEMORY.unpack_from(rest, 16)
         self.generation, self.submitted, self.taken, _ = STATE.unpack_from(rest, 32)
         region = REGION.unpack_from(rest, 48)
-        (self.slot_count, self.stride, self.payload_bytes, self.trailer_at, self.buckets,
-         self.bucket_entries, self.directory_at, self.slots_at) = region[5:13]  # fmt: skip
+        (
+            self.slot_count,
+            self.stride,
+            self.payload_bytes,
+            self.trailer_at,
+            self.buckets,
+            self.bucket_entries,
+            self.directory_at,
+            self.slots_at,
+        ) = region[5:13]
         ports = PORT.unpack_from(rest, 48 + REGION.size)
-        (size, self.entries, self.area_bytes, _, self.put_stride, self.submissions_at,
-         self.completions_at, self.payloads_at, self.puts_at, self.demand_max,
-         self.score_max) = (ports[3], *ports[5:15])  # fmt: skip
+        (
+            size,
+            self.entries,
+            self.area_bytes,
+            _,
+            self.put_stride,
+            self.submissions_at,
+            self.completions_at,
+            self.payloads_at,
+            self.puts_at,
+            self.demand_max,
+            self.score_max,
+        ) = (ports[3], *ports[5:15])
         self.context = Context(name=device)
         self.pd = PD(self.context)
         self.cq = CQ(self.context, 4 * self.entries + 64)
@@ -80,8 +98,9 @@ class PyverbsHost:
         self.copy = MR(self.pd, size, access)  # of the port, as it is laid out there
         self.room = MR(self.pd, READ_BYTES + self.stride, enums.IBV_ACCESS_LOCAL_WRITE)
         cap = QPCap(max_send_wr=64, max_recv_wr=2 * self.entries + 4)
-        self.qp = QP(self.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=self.cq, rcq=self.cq,
-                                         cap=cap))  # fmt: skip
+        self.qp = QP(
+            self.pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap)
+        )
         self.gid = bytes.fromhex(str(self.context.query_gid(port, gid_index)).replace(":", ""))
         self.mtu, self.arrived, self.sent = mtu, self.taken, 0
         self._connect(gid, gid_index, port, reads_max, access)
@@ -128,16 +147,20 @@ class PyverbsHost:
     def put(self, session: int, layer: int, ordinal: int, block: bytes) -> int:
         """Write a block, by the put window and a command; its return code."""
         self._write(self.puts_at, block)
-        return self._command(SQE.pack(8, PUT, 0, layer, 0, session, 0, 0, 0, 0, ordinal, 0,
-                                      len(block), xxh3(block), 0))  # fmt: skip
+        return self._command(
+            SQE.pack(
+                8, PUT, 0, layer, 0, session, 0, 0, 0, 0, ordinal, 0, len(block), xxh3(block), 0
+            )
+        )
 
     def step(self, session: int, step: int, layer: int, ordinals: list[int]) -> list[Result]:
         """Ask for blocks, having seen none; where each is."""
         count = len(ordinals)
         area = struct.pack(f"<{count}I", *ordinals) + bytes(count)
         self._write(self.payloads_at, area)
-        rc = self._command(SQE.pack(9, STEP, 0, layer, 0, session, step, count, count, 0, 0, 0, 0,
-                                    0, 0))  # fmt: skip
+        rc = self._command(
+            SQE.pack(9, STEP, 0, layer, 0, session, step, count, count, 0, 0, 0, 0, 0, 0)
+        )
         assert rc == 0, rc
         at = self.payloads_at + self._results_at()
         found = list(RESULT.iter_unpack(bytes(self.copy.read(count * RESULT.size, at))))
@@ -162,17 +185,18 @@ class PyverbsHost:
         found = ADDRESS.unpack_from(blob, HEADER.size)
         return found, blob[HEADER.size + ADDRESS.size :]
 
-    def _connect(
-        self, gid: bytes, gid_index: int, port: int, reads_max: int, access: int
-    ) -> None:  # fmt: skip
+    def _connect(self, gid: bytes, gid_index: int, port: int, reads_max: int, access: int) -> None:
         attr = QPAttr(port_num=port)
         attr.qp_access_flags, attr.pkey_index = access, 0
         self.qp.to_init(attr)
         for _ in range(2 * self.entries + 4):
             self.qp.post_recv(self._receive())
         text = gid.hex()
-        route = GlobalRoute(dgid=GID(":".join(text[i : i + 4] for i in range(0, 32, 4))),
-                            sgid_index=gid_index, hop_limit=64)  # fmt: skip
+        route = GlobalRoute(
+            dgid=GID(":".join(text[i : i + 4] for i in range(0, 32, 4))),
+            sgid_index=gid_index,
+            hop_limit=64,
+        )
         attr.ah_attr = AHAttr(port_num=port, is_global=1, gr=route)
         attr.path_mtu = self.mtu.bit_length() - 8  # 256 is 1
         attr.dest_qp_num, attr.rq_psn, attr.sq_psn = self.qpn, self.psn, 0
@@ -196,8 +220,9 @@ class PyverbsHost:
         self.submitted += 1
         self.copy.write(sqe, len(sqe), at)
         sge = SGE(self.copy.buf + at, len(sqe), self.copy.lkey)
-        self._post(enums.IBV_WR_RDMA_WRITE_WITH_IMM, self.port_at + at, sge,
-                   self.submitted & 0xFFFF)  # fmt: skip
+        self._post(
+            enums.IBV_WR_RDMA_WRITE_WITH_IMM, self.port_at + at, sge, self.submitted & 0xFFFF
+        )
         while True:
             self._until(lambda: self.arrived != self.taken)
             where = self.completions_at + self.taken % (2 * self.entries) * CQE.size
@@ -216,8 +241,9 @@ class PyverbsHost:
 
     def _read(self, offset: int, size: int) -> bytes:
         sge = SGE(self.room.buf + READ_AT, size, self.room.lkey)
-        request = SendWR(opcode=enums.IBV_WR_RDMA_READ, num_sge=1, sg=[sge],
-                         send_flags=enums.IBV_SEND_SIGNALED)  # fmt: skip
+        request = SendWR(
+            opcode=enums.IBV_WR_RDMA_READ, num_sge=1, sg=[sge], send_flags=enums.IBV_SEND_SIGNALED
+        )
         request.set_wr_rdma(self.region_key, self.region_at + offset)
         self.qp.post_send(request)
         self.sent += 1

@@ -42,10 +42,18 @@ class Pool:
 
 def made(name: str, extra: dict[str, Any], pool: Pool) -> Any:
     config = HiCacheStorageConfig(
-        tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
-        is_mla_model=False, enable_storage_metrics=False, is_page_first_layout=False,
-        model_name="tiny", extra_config=extra,
-    )  # fmt: skip
+        tp_rank=0,
+        tp_size=1,
+        pp_rank=0,
+        pp_size=1,
+        attn_cp_rank=0,
+        attn_cp_size=1,
+        is_mla_model=False,
+        enable_storage_metrics=False,
+        is_page_first_layout=False,
+        model_name="tiny",
+        extra_config=extra,
+    )
     backend = StorageBackendFactory.create_backend(name, config, pool)
     assert isinstance(backend, HiCacheStorage)
     backend.register_mem_pool_host(pool)
@@ -59,10 +67,13 @@ def seen(backend: Any, pool: Pool) -> dict[str, Any]:
     found: dict[str, Any] = {"set": backend.batch_set(keys[:4], pages[:4])}
     found["exists"] = backend.batch_exists(keys)
     got = backend.batch_get(keys[:5], [pool.get_dummy_flat_data_page() for _ in range(5)])
-    found["got"] = [one is not None and torch.equal(one, page)
-                    for one, page in zip(got, pages, strict=False)]  # fmt: skip
-    found["wrong"] = sum(one is not None and not torch.equal(one, page)
-                         for one, page in zip(got, pages, strict=False))  # fmt: skip
+    found["got"] = [
+        one is not None and torch.equal(one, page) for one, page in zip(got, pages, strict=False)
+    ]
+    found["wrong"] = sum(
+        one is not None and not torch.equal(one, page)
+        for one, page in zip(got, pages, strict=False)
+    )
     return found
 
 

@@ -68,15 +68,19 @@ def drive(transport: str, size_bytes: int) -> str:
     if transport == "PCIe":
         address = os.environ.get("OFFSTAGE_SPDK_PCIE", "")
         if not address:
-            pytest.skip("no drive of this machine; bind one that may be lost to vfio-pci, and "
-                        "give its PCI address in OFFSTAGE_SPDK_PCIE")  # fmt: skip
+            pytest.skip(
+                "no drive of this machine; bind one that may be lost to vfio-pci, and "
+                "give its PCI address in OFFSTAGE_SPDK_PCIE"
+            )
         return f"trtype:PCIe traddr:{address}"
     host = "127.0.0.1"
     if transport == "RDMA":
         host = os.environ.get("OFFSTAGE_SPDK_RDMA", "")
         if not host:
-            pytest.skip("no RDMA device; build SPDK --with-rdma, name one in OFFSTAGE_SPDK_RDMA "
-                        "(rdma link add rxe0 type rxe netdev eth0)")  # fmt: skip
+            pytest.skip(
+                "no RDMA device; build SPDK --with-rdma, name one in OFFSTAGE_SPDK_RDMA "
+                "(rdma link add rxe0 type rxe netdev eth0)"
+            )
         if host.startswith("trtype:"):
             return host
     name = f"OFFSTAGE_TEST_DRIVE_{transport}_{size_bytes}"

@@ -37,9 +37,13 @@ class LayerBytes:
 
 
 def layer_bytes(
-    geometry: KvGeometry, widths: tuple[int, int], sessions: int, context_tokens: int,
-    select_blocks: int, bound_bytes: int,
-) -> LayerBytes:  # fmt: skip
+    geometry: KvGeometry,
+    widths: tuple[int, int],
+    sessions: int,
+    context_tokens: int,
+    select_blocks: int,
+    bound_bytes: int,
+) -> LayerBytes:
     """Of layer 0 in 16-bit weights. `widths`: hidden and MLP; `bound_bytes`: of one number, 1 for
     bounds in 8 bits, which have a power of two besides."""
     _, kv_heads, _, head_dim = geometry.block_shape(0)

@@ -20,10 +20,11 @@ __all__ = ["ACCESS", "BUCKET", "MISSING", "SECRET", "Swift"]
 ACCESS, SECRET, BUCKET = "tier:writer", "not-a-secret", "kv-archive"
 KINDS = ("account", "container", "object")
 MISSING = (
-    "" if all(shutil.which(f"swift-{one}-server") for one in (*KINDS, "proxy"))
+    ""
+    if all(shutil.which(f"swift-{one}-server") for one in (*KINDS, "proxy"))
     and Path("/etc/swift/swift.conf").exists()
     else "no Swift here: apt-get install swift-proxy swift-account swift-container swift-object"
-)  # fmt: skip
+)
 PYTHON = "/usr/bin/python3"
 STARTUP_S = 60.0
 SERVER = """[DEFAULT]
@@ -88,9 +89,11 @@ class Swift:
         user = subprocess.check_output(["id", "-un"], text=True).strip()
         for kind in (*KINDS, "proxy"):
             text = PROXY if kind == "proxy" else SERVER
-            (folder / f"{kind}.conf").write_text(text.format(
-                kind=kind, port=self.ports[kind], folder=folder, user=user, secret=SECRET
-            ))  # fmt: skip
+            (folder / f"{kind}.conf").write_text(
+                text.format(
+                    kind=kind, port=self.ports[kind], folder=folder, user=user, secret=SECRET
+                )
+            )
         for kind in KINDS:
             self._ring(kind)
 
@@ -98,18 +101,30 @@ class Swift:
         builder = str(self._folder / f"{kind}.builder")
         where = f"r1z1-127.0.0.1:{self.ports[kind]}/d1"
         for command in (["create", "4", "1", "1"], ["add", where, "1"], ["rebalance"]):
-            subprocess.run(["swift-ring-builder", builder, *command], check=True,
-                           capture_output=True, env=_environment())  # fmt: skip
+            subprocess.run(
+                ["swift-ring-builder", builder, *command],
+                check=True,
+                capture_output=True,
+                env=_environment(),
+            )
 
     def start(self) -> None:
         """Begin to serve; returns when the proxy answers."""
         for kind in (*KINDS, "proxy"):
             log = (self._folder / f"{kind}.log").open("ab")
-            self._processes.append(subprocess.Popen(
-                [PYTHON, f"/usr/bin/swift-{kind}-server", str(self._folder / f"{kind}.conf"),
-                 "--verbose"],
-                stdout=log, stderr=log, env=_environment(),
-            ))  # fmt: skip
+            self._processes.append(
+                subprocess.Popen(
+                    [
+                        PYTHON,
+                        f"/usr/bin/swift-{kind}-server",
+                        str(self._folder / f"{kind}.conf"),
+                        "--verbose",
+                    ],
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(),
+                )
+            )
             log.close()
         until = time.monotonic() + STARTUP_S
         while not self._answers():

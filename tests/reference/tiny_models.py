@@ -8,11 +8,19 @@ __all__ = ["CONFIGS", "TEXT_BYTES", "save_model", "save_text"]
 TEXT_BYTES = 500
 
 SMALL = {
-    "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": 512, "initializer_range": 0.6, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.6,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),

@@ -47,9 +47,11 @@ class TinyS3:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -57,8 +59,9 @@ class TinyS3:
 
 def _listing(objects: Iterable[str], query: dict[str, str]) -> bytes:
     after = query.get("continuation-token", "")
-    names = sorted(one for one in objects if one > after
-                   and one.startswith(query.get("prefix", "")))  # fmt: skip
+    names = sorted(
+        one for one in objects if one > after and one.startswith(query.get("prefix", ""))
+    )
     page, more = names[:PAGE], len(names) > PAGE
     text = "".join(f"<Contents><Key>{escape(one)}</Key></Contents>" for one in page)
     text += f"<IsTruncated>{str(more).lower()}</IsTruncated>"

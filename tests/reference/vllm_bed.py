@@ -16,8 +16,14 @@ MEND = "the environment of vLLM: OFFSTAGE_VLLM=its folder (docs/how-to/vllm.md)"
 ENGINE = Path(__file__).resolve().parent / "vllm_engine.py"
 MARK = "ENGINE "
 BLOCK = 32
-SIZES = {"limits__sessions": "128", "arena__size": "64MiB", "arena__payload": "16KiB",
-         "arena__layers": "1", "storage__size": "1GiB", "store__segment": "4MiB"}  # fmt: skip
+SIZES = {
+    "limits__sessions": "128",
+    "arena__size": "64MiB",
+    "arena__payload": "16KiB",
+    "arena__layers": "1",
+    "storage__size": "1GiB",
+    "store__segment": "4MiB",
+}
 PROMPT = 300  # tokens: 9 blocks are full
 FULL = PROMPT // BLOCK * BLOCK
 
@@ -53,27 +59,50 @@ class Engine:
 
 @contextlib.contextmanager
 def engine(
-    python: Path, model: Path, folder: Path, tier: Tier | None,
-    more: dict[str, Any] | None = None, **extra: object,
-) -> Iterator[Engine]:  # fmt: skip
+    python: Path,
+    model: Path,
+    folder: Path,
+    tier: Tier | None,
+    more: dict[str, Any] | None = None,
+    **extra: object,
+) -> Iterator[Engine]:
     words, config = [str(python), str(ENGINE), str(model)], None
     if tier is not None:
-        where = {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir),
-                 "choose": False, **extra}  # fmt: skip
+        where = {
+            "endpoint": tier.endpoint,
+            "tenant": TENANT,
+            "runtime_dir": str(tier.runtime_dir),
+            "choose": False,
+            **extra,
+        }
         config = {
-            "kv_connector": "OffstageConnector", "kv_role": "kv_both",
+            "kv_connector": "OffstageConnector",
+            "kv_role": "kv_both",
             "kv_connector_module_path": "offstage.host.connectors.vllm",
-            "kv_load_failure_policy": "recompute", "kv_connector_extra_config": where,
-        }  # fmt: skip
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": where,
+        }
     words += [json.dumps(config), json.dumps(more or {})]
     source = Path(offstage.__file__).resolve().parents[1]
-    more = {"PYTHONPATH": str(source), "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}  # fmt: skip
+    more = {
+        "PYTHONPATH": str(source),
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+    }
     log = folder / "engine.log"
     with log.open("ab") as stderr:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                   stderr=stderr, env=os.environ | more)  # fmt: skip
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            stderr=stderr,
+            env=os.environ | more,
+        )
     running = Engine(process, log)
     try:
         assert running.answer() == {}

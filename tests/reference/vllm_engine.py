@@ -100,8 +100,14 @@ def main() -> None:
     from vllm import LLM, SamplingParams, TokensPrompt
     from vllm.lora.request import LoRARequest
 
-    usual = {"enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 4, "block_size": 32,
-             "enable_prefix_caching": False, "disable_log_stats": False}  # fmt: skip
+    usual = {
+        "enforce_eager": True,
+        "max_model_len": 2048,
+        "max_num_seqs": 4,
+        "block_size": 32,
+        "enable_prefix_caching": False,
+        "disable_log_stats": False,
+    }
     more = usual | json.loads(sys.argv[3])
     if "kv_events_config" in more:
         from vllm.config import KVEventsConfig
@@ -130,13 +136,18 @@ def main() -> None:
             print(MARK + json.dumps(made), flush=True)
             continue
         prompts = [TokensPrompt(prompt_token_ids=one) for one in asked["prompts"]]
-        sampling = SamplingParams(temperature=0, max_tokens=asked["tokens"], extra_args={
-            "kv_transfer_params": asked["params"]} if "params" in asked else None)  # fmt: skip
+        sampling = SamplingParams(
+            temperature=0,
+            max_tokens=asked["tokens"],
+            extra_args={"kv_transfer_params": asked["params"]} if "params" in asked else None,
+        )
         adapter = LoRARequest(*asked["adapter"]) if "adapter" in asked else None
         ended = llm.generate(prompts, sampling, use_tqdm=False, lora_request=adapter)
-        answer = {"tokens": [list(one.outputs[0].token_ids) for one in ended],
-                  "reused": [one.num_cached_tokens for one in ended],
-                  "first_s": [one.metrics.first_token_latency for one in ended]}  # fmt: skip
+        answer = {
+            "tokens": [list(one.outputs[0].token_ids) for one in ended],
+            "reused": [one.num_cached_tokens for one in ended],
+            "first_s": [one.metrics.first_token_latency for one in ended],
+        }
         if "stop" in asked:
             at = [one.metrics.last_token_ts for one in ended]
             answer["order"] = sorted(range(len(at)), key=at.__getitem__)

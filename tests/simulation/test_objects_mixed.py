@@ -42,8 +42,11 @@ def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> N
         waiting = {one.client for one in asked if one.state is None and one.client in world.movers}
         if not waiting:
             return
-        leaving = {client for client, one in world.movers.items()
-                   if one._closing or one._deleting or one._expired()}  # fmt: skip
+        leaving = {
+            client
+            for client, one in world.movers.items()
+            if one._closing or one._deleting or one._expired()
+        }
         actors = [("one_block", at) for at in range(sum(bool(one.left) for one in world.flights))]
         actors += [("turn", client) for client in sorted(waiting | leaving)] + world.faults()
         what, number = actors[world.choose(len(actors))]
@@ -106,18 +109,39 @@ def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
             for turn, client in enumerate(c for c in clients if c in world.movers):
                 kind = rng.choice((Kind.PUT, Kind.PUT, Kind.GET, Kind.GET, Kind.LOOK, Kind.DELETE))
                 size = rng.choice(sizes)
-                data = (bytes_of(1000 * seed + 10 * batch + turn + 1, size) if kind is Kind.PUT
-                        else np.zeros(size, np.uint8))  # fmt: skip
+                data = (
+                    bytes_of(1000 * seed + 10 * batch + turn + 1, size)
+                    if kind is Kind.PUT
+                    else np.zeros(size, np.uint8)
+                )
                 bounded = rng.random() < 0.3 and kind in (Kind.GET, Kind.LOOK)
-                asked.append(Asked(client, kind, data, 1.0 if kind is Kind.LOOK else 0.0,
-                                   rng.choice((0.05, 0.2, FROZEN_S)) if bounded else 0.0))
-            go_on(world, asked, puts, kill=rng.choice((0, 0, 1, 2)), lose=rng.choice((0, 1, 2)),
-                  damage=rng.choice((0, 1)), fill=rng.choice((0, 0, 1)),
-                  refuse=rng.choice((0, 0, 1)), freeze=rng.choice((0, 0, 1)),
-                  restart=rng.choice((0, 0, 1)))  # fmt: skip
+                asked.append(
+                    Asked(
+                        client,
+                        kind,
+                        data,
+                        1.0 if kind is Kind.LOOK else 0.0,
+                        rng.choice((0.05, 0.2, FROZEN_S)) if bounded else 0.0,
+                    )
+                )
+            go_on(
+                world,
+                asked,
+                puts,
+                kill=rng.choice((0, 0, 1, 2)),
+                lose=rng.choice((0, 1, 2)),
+                damage=rng.choice((0, 1)),
+                fill=rng.choice((0, 0, 1)),
+                refuse=rng.choice((0, 0, 1)),
+                freeze=rng.choice((0, 0, 1)),
+                restart=rng.choice((0, 0, 1)),
+            )
             check(asked, puts, found)
-            reads = [Asked(client, Kind.GET, np.zeros(size, np.uint8))
-                     for client in list(world.movers)[:1] for size in sizes]  # fmt: skip
+            reads = [
+                Asked(client, Kind.GET, np.zeros(size, np.uint8))
+                for client in list(world.movers)[:1]
+                for size in sizes
+            ]
             go_on(world, reads, puts)
             check(reads, puts, found)
         settle(world, puts)
@@ -133,8 +157,10 @@ def test_a_delete_that_may_not_last_is_no_success(
     """The drive takes no delete: is an object's delete refused, and a put that replaces one?"""
     world = World(lambda _: 0)
     stepped(monkeypatch, [world])
-    asked = [Asked(world.client(), one, bytes_of(at, 2 * PAYLOAD))
-             for at, one in enumerate((Kind.PUT, kind))]  # fmt: skip
+    asked = [
+        Asked(world.client(), one, bytes_of(at, 2 * PAYLOAD))
+        for at, one in enumerate((Kind.PUT, kind))
+    ]
     go_on(world, asked[:1], [])
     world.lasting = False
     go_on(world, asked[1:], [])
@@ -178,16 +204,24 @@ def orders(deviations: int, begin: Callable[[], World]) -> Iterator[World]:
         one.world.choose = one.choose
         yield one.world
         for at in range(len(prefix), len(one.counts)) if one.left else []:
-            todo += [prefix + [0] * (at - len(prefix)) + [other]
-                     for other in range(1, one.counts[at])]  # fmt: skip
+            todo += [
+                prefix + [0] * (at - len(prefix)) + [other] for other in range(1, one.counts[at])
+            ]
 
 
 def small_cases() -> list[Any]:
-    cases = [(case, leased) for case in CASES for leased in (False, True)
-             if case != "nothing there" or not leased]  # fmt: skip
+    cases = [
+        (case, leased)
+        for case in CASES
+        for leased in (False, True)
+        if case != "nothing there" or not leased
+    ]
     slow = [one for one in cases if one not in SOON]
-    return [*(pytest.param(*one, ORDERS) for one in SOON), *(pytest.param(*one, 1) for one in slow),
-            *(pytest.param(*one, ORDERS, marks=pytest.mark.slow) for one in slow)]  # fmt: skip
+    return [
+        *(pytest.param(*one, ORDERS) for one in SOON),
+        *(pytest.param(*one, 1) for one in slow),
+        *(pytest.param(*one, ORDERS, marks=pytest.mark.slow) for one in slow),
+    ]
 
 
 @pytest.mark.parametrize(("case", "leased", "deviations"), small_cases())
@@ -260,9 +294,11 @@ def test_what_is_given_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, leased
         return world
 
     for world in orders(ORDERS, begin):
-        asked = [Asked(1, Kind.GET, np.zeros(size, "u1"), within_s=FROZEN_S),
-                 Asked(1, Kind.LOOK, np.zeros(size, "u1"), LEASED_S, within_s=FROZEN_S),
-                 Asked(0, Kind.PUT, bytes_of(1, size))]  # fmt: skip
+        asked = [
+            Asked(1, Kind.GET, np.zeros(size, "u1"), within_s=FROZEN_S),
+            Asked(1, Kind.LOOK, np.zeros(size, "u1"), LEASED_S, within_s=FROZEN_S),
+            Asked(0, Kind.PUT, bytes_of(1, size)),
+        ]
         try:
             go_on(world, asked, puts, freeze=1)
         except Known:

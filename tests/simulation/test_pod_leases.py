@@ -89,9 +89,11 @@ def _old_epochs_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_each_rule_is_missed(
-    wrong: Callable[[pytest.MonkeyPatch], None], said: str, tmp_path: Path,
+    wrong: Callable[[pytest.MonkeyPatch], None],
+    said: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     wrong(monkeypatch)
     with pytest.raises(Broken, match=said):
         run_seeds(range(NOTICED), tmp_path)

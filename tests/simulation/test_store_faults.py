@@ -14,9 +14,12 @@ from offstage.bindings.storage import Clock, Faults, Storage, StorageConfig, pre
 from offstage.bindings.store import Store, StoreConfig, StoreDone
 
 CONFIG = StoreConfig(
-    payload_size_bytes=2048, layer_count=3, tenant_max=2, io_max=16,
+    payload_size_bytes=2048,
+    layer_count=3,
+    tenant_max=2,
+    io_max=16,
     segment_size_bytes=512 + 5 * 2560,
-)  # fmt: skip
+)
 KEYS = 120
 STEPS = 1_500
 

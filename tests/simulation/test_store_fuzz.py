@@ -78,9 +78,7 @@ def damaged(image: bytes, edits: Edits, copies: list[tuple[int, int, int]], cut:
     return bytes(data[:SIZE_BYTES])[: SIZE_BYTES - cut]
 
 
-@given(
-    edits=EDITS, copies=COPIES, cut=st.one_of(st.just(0), st.integers(0, SIZE_BYTES))
-)
+@given(edits=EDITS, copies=COPIES, cut=st.one_of(st.just(0), st.integers(0, SIZE_BYTES)))
 def test_damage_is_a_miss_and_never_data(
     tmp_path_factory: pytest.TempPathFactory,
     image: bytes,

@@ -20,9 +20,13 @@ SEGMENTS = 12
 PLACES = 3
 TTL_S = 50
 CONFIG = StoreConfig(
-    payload_size_bytes=1024, layer_count=LAYERS, tenant_max=2, io_max=8, ttl_s=TTL_S,
+    payload_size_bytes=1024,
+    layer_count=LAYERS,
+    tenant_max=2,
+    io_max=8,
+    ttl_s=TTL_S,
     segment_size_bytes=512 + PLACES * 1536,
-)  # fmt: skip
+)
 KEYS = st.integers(1, 30)
 LAYER = st.integers(0, LAYERS - 1)
 

@@ -27,8 +27,10 @@ BASE = {
     "pod run": (["file:pod.toml"],) * 3,
     "pod drain": (["file:pod.toml", "dpu0", "--undo"], ["file:pod.toml", "dpu0", "--no-push"]),
     "trace generate": (["--explain"],),
-    "trace capture": (["--model", "m", "--text", "t", "--mode", "teacher"],
-                      ["--model", "m", "--text", "t"]),
+    "trace capture": (
+        ["--model", "m", "--text", "t", "--mode", "teacher"],
+        ["--model", "m", "--text", "t"],
+    ),
     "bench storage": (["--backend", "spdk"], []),
     "bench pod": (["--folder", "f", "--trace", "t"], ["--folder", "f"]),
     "host calibrate": (["--out", "o", "--model", "m"], ["--out", "o"]),
@@ -38,17 +40,46 @@ BASE = {
     "report": (["r", "--figures", "f"],),
 }
 """Words that make the rows of a command true, one after the other."""
-FLAGS = {"paper": "--figures", "generate": "--generate", "foretell": "--foretell",
-         "dry_run": "--dry-run", "push": "--push", "quick": "--quick", "inputs": "--inputs",
-         "strict": "--strict"}  # fmt: skip
+FLAGS = {
+    "paper": "--figures",
+    "generate": "--generate",
+    "foretell": "--foretell",
+    "dry_run": "--dry-run",
+    "push": "--push",
+    "quick": "--quick",
+    "inputs": "--inputs",
+    "strict": "--strict",
+}
 VALUES = {
-    "time_unit": "s", "select_blocks": "8", "dtype": "float32", "ahead": "hint", "rdma": "mlx5_0",
-    "schedule": "reuse", "fabric": "zmq", "delay": "50us", "temperature": "1", "seed": "7",
-    "pool_ratio": "2", "decode_cost": "c.json", "trace": "t", "text": "t", "geometry": "tiny",
-    "begin": "1s", "span": "1h", "target": "t", "file": "f", "rate": "2", "inventory": "i",
-    "tenant": "lab", "samples": "32", "tokens": "128", "runtime_dir": "r", "context_tokens": "8192",
-    "faults": "death", "out": "o",
-}  # fmt: skip
+    "time_unit": "s",
+    "select_blocks": "8",
+    "dtype": "float32",
+    "ahead": "hint",
+    "rdma": "mlx5_0",
+    "schedule": "reuse",
+    "fabric": "zmq",
+    "delay": "50us",
+    "temperature": "1",
+    "seed": "7",
+    "pool_ratio": "2",
+    "decode_cost": "c.json",
+    "trace": "t",
+    "text": "t",
+    "geometry": "tiny",
+    "begin": "1s",
+    "span": "1h",
+    "target": "t",
+    "file": "f",
+    "rate": "2",
+    "inventory": "i",
+    "tenant": "lab",
+    "samples": "32",
+    "tokens": "128",
+    "runtime_dir": "r",
+    "context_tokens": "8192",
+    "faults": "death",
+    "out": "o",
+}
 
 
 def _cases() -> list[tuple[int, str]]:
@@ -62,9 +93,12 @@ def test_every_row_is_there_and_tried() -> None:
 
 @pytest.mark.parametrize(("at", "name"), _cases(), ids=lambda one: str(one))
 def test_what_has_no_effect_is_refused_by_name(
-    at: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Of each row of the table and each of its options: one line that names it, exit code 2, and
     nothing is made."""
     monkeypatch.chdir(tmp_path)
@@ -87,28 +121,38 @@ def test_an_option_that_has_an_effect_or_was_not_given_is_not_refused(
 ) -> None:
     """Defaults are not what somebody asked for; and beside what they need, options count."""
     nobody = ["host", "run", "--endpoint", "tcp://127.0.0.1:9", "--timeout", "10ms"]
-    for words in ([], ["--seed", "3", "--sessions", "2"], ["--model", "m", "--text", "t"],
-                  ["--model", "m", "--text", "t", "--dtype", "float32"]):  # fmt: skip
+    for words in (
+        [],
+        ["--seed", "3", "--sessions", "2"],
+        ["--model", "m", "--text", "t"],
+        ["--model", "m", "--text", "t", "--dtype", "float32"],
+    ):
         assert run([*nobody, *words]) != 0
         assert "no effect" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [
-    ["trace", "capture", "--model", "m", "--text", "t", "--temperature", "1", "--seed", "2"],
-    ["compare", "nothing", "--quick", "--samples", "3"],
-    ["pod", "run", "file:nothing.toml", "--active", "3", "--schedule", "reuse"],
-    ["pod", "drain", "file:nothing.toml", "dpu0", "--runtime-dir", "r", "--tenant", "lab"],
-    ["demo", "--quick", "--steps", "4", "--trace", "nothing"],
-    ["trace", "info", "nothing", "--seed", "3"],
-    ["trace", "info", TRACE, "--trace-format", "servegen", "--seed", "3"],
-    ["trace", "import", TRACE, "--out", "/dev/null/no", "--limit", "2"],
-    ["lab", "pod", "nothing.toml", "--jobs", "2"],
-    ["testbed", "up", "local", "--steps", "4", "--out", "/dev/null/no"],
-], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trace", "capture", "--model", "m", "--text", "t", "--temperature", "1", "--seed", "2"],
+        ["compare", "nothing", "--quick", "--samples", "3"],
+        ["pod", "run", "file:nothing.toml", "--active", "3", "--schedule", "reuse"],
+        ["pod", "drain", "file:nothing.toml", "dpu0", "--runtime-dir", "r", "--tenant", "lab"],
+        ["demo", "--quick", "--steps", "4", "--trace", "nothing"],
+        ["trace", "info", "nothing", "--seed", "3"],
+        ["trace", "info", TRACE, "--trace-format", "servegen", "--seed", "3"],
+        ["trace", "import", TRACE, "--out", "/dev/null/no", "--limit", "2"],
+        ["lab", "pod", "nothing.toml", "--jobs", "2"],
+        ["testbed", "up", "local", "--steps", "4", "--out", "/dev/null/no"],
+    ],
+    ids=" ".join,
+)
 def test_nothing_is_refused_that_counts(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Each fails for another reason than its options."""
     monkeypatch.chdir(tmp_path)
     assert run(words) != 0

@@ -26,8 +26,10 @@ CLOSED = "[/][/red]:smile:[red]"  # what is no name of a file
 
 
 def mooncake(folder: Path) -> Path:
-    rows = [{"timestamp": 1000 * at, "input_length": 1024, "output_length": 4,
-             "hash_ids": [0, at % 3]} for at in range(12)]  # fmt: skip
+    rows = [
+        {"timestamp": 1000 * at, "input_length": 1024, "output_length": 4, "hash_ids": [0, at % 3]}
+        for at in range(12)
+    ]
     return saved(folder / f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
 
 
@@ -37,10 +39,17 @@ def saved(path: Path, text: str) -> Path:
 
 
 def sessions(folder: Path) -> Path:
-    rows = [{"t": at, "in": 1024, "out": 4, "runs": [[at % 3, 2]], "s": f"{NAME}{CLOSED}{at % 2}"}
-            for at in range(6)]  # fmt: skip
-    head = {"offstage_trace": 1, "name": NAME + CLOSED, "format": "x",
-            "requests": len(rows), "block_tokens": 512}  # fmt: skip
+    rows = [
+        {"t": at, "in": 1024, "out": 4, "runs": [[at % 3, 2]], "s": f"{NAME}{CLOSED}{at % 2}"}
+        for at in range(6)
+    ]
+    head = {
+        "offstage_trace": 1,
+        "name": NAME + CLOSED,
+        "format": "x",
+        "requests": len(rows),
+        "block_tokens": 512,
+    }
     return saved(folder / f"{NAME}.jsonl", "".join(json.dumps(one) + "\n" for one in (head, *rows)))
 
 
@@ -80,9 +89,12 @@ COMMANDS: dict[str, Callable[[Path], list[str]]] = {
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_a_name_as_it_was_written(
-    command: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    command: str,
+    form: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     words = COMMANDS[command](tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "4000")
@@ -101,10 +113,17 @@ def plain(text: str) -> str:
     return Text.from_ansi(text).plain
 
 
-@pytest.mark.parametrize("shown", [
-    CLOSED + NAME, Text(CLOSED + NAME), table({CLOSED + NAME: CLOSED + NAME}, title=CLOSED + NAME),
-    Table(CLOSED + NAME, title=Text(CLOSED + NAME)), Group("", Group(Text(CLOSED + NAME))),
-], ids=["line", "text", "table", "heading", "group"])  # fmt: skip
+@pytest.mark.parametrize(
+    "shown",
+    [
+        CLOSED + NAME,
+        Text(CLOSED + NAME),
+        table({CLOSED + NAME: CLOSED + NAME}, title=CLOSED + NAME),
+        Table(CLOSED + NAME, title=Text(CLOSED + NAME)),
+        Group("", Group(Text(CLOSED + NAME))),
+    ],
+    ids=["line", "text", "table", "heading", "group"],
+)
 def test_whatever_is_printed_has_no_markup(
     shown: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,16 @@ from offstage.bindings.layouts import ENDS
 from offstage.testbeds.cli.watch import COLUMNS, _between, _shown
 
 DEVICE = {
-    "ports": 1, "sessions": 2, "busy_ns": 10, "idle_ns": 10, "sleep_ns": 20, "check_failures": 0,
-    "reads_timed_out": 0, "dirty_blocks": 0,
+    "ports": 1,
+    "sessions": 2,
+    "busy_ns": 10,
+    "idle_ns": 10,
+    "sleep_ns": 20,
+    "check_failures": 0,
+    "reads_timed_out": 0,
+    "dirty_blocks": 0,
     "storage": {"errors": 0, "bytes_read": 1000, "bytes_written": 0},
-}  # fmt: skip
+}
 
 
 def look(read: int, wanted: int) -> dict[str, Any]:

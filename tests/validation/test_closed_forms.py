@@ -220,8 +220,12 @@ def test_roofline() -> None:
     """Whatever is offered, nothing passes faster than the unit that binds, and under overload that
     one is all that counts."""
     trace = make_requests(20_000, size_bytes=MIB // 4, count=1, key=np.arange(20_000) % 997)
-    services = {"front": 2007, "banks": (30_000 + 6_250_000) / 8, "codec": 1_250_000 / 2,
-                "link": 5_000_000}  # fmt: skip
+    services = {
+        "front": 2007,
+        "banks": (30_000 + 6_250_000) / 8,
+        "codec": 1_250_000 / 2,
+        "link": 5_000_000,
+    }
     binding = max(services, key=lambda name: services[name])
     one = chip(list(LINE), *ROUTE)
     done = one.run(trace)

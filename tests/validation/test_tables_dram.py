@@ -75,9 +75,12 @@ def test_held_out_latency_and_bandwidth_below_80_percent_load(curve: Curve, row:
     latency = (ends - pieces.at_ps)[pieces.write == 0]
     found = [latency.mean(), *np.quantile(latency, (0.5, 0.9, 0.99))]
     errors = dict(
-        zip(LATENCY, (ours / theirs - 1 for ours, theirs in zip(found, row[2:], strict=True)),
-            strict=True)
-    )  # fmt: skip
+        zip(
+            LATENCY,
+            (ours / theirs - 1 for ours, theirs in zip(found, row[2:], strict=True)),
+            strict=True,
+        )
+    )
     assert reached(point, ends) == pytest.approx(row[1], rel=BANDWIDTH)
     assert not {
         name: f"{error:+.1%}" for name, error in errors.items() if abs(error) > LATENCY[name]

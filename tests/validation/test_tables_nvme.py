@@ -18,13 +18,22 @@ from offstage.bindings.storage import NvmeModel
 
 FIGURES = Path(__file__).parent / "figures/mqsim.csv"
 PARAMS = {
-    "channel_count": 8, "dies_per_channel": 8, "planes_per_die": 1, "page_size_bytes": 16384,
-    "queue_depth_max": 1024, "read_ps": 50_000_000, "program_ps": 600_000_000,
+    "channel_count": 8,
+    "dies_per_channel": 8,
+    "planes_per_die": 1,
+    "page_size_bytes": 16384,
+    "queue_depth_max": 1024,
+    "read_ps": 50_000_000,
+    "program_ps": 600_000_000,
     "firmware_ps": 320_000,  # MQSim's command cycles on the channel: 290 ns, and 30 ns of set-up
-    "write_firmware_ps": 320_000, "command_interval_ps": 1, "channel_bytes_per_s": 10**9,
+    "write_firmware_ps": 320_000,
+    "command_interval_ps": 1,
+    "channel_bytes_per_s": 10**9,
     "link_bytes_per_s": 8 * 10**9 * 128 // 156,  # packets of 128 B with 28 B of header
-    "write_buffer_bytes": 64 << 20, "retry_per_million": 0, "retry_factor": 1,
-}  # fmt: skip
+    "write_buffer_bytes": 64 << 20,
+    "retry_per_million": 0,
+    "retry_factor": 1,
+}
 FASTER = {1: (0.99, 1.01), 4: (1.0, 1.16), 16: (1.02, 1.38), 64: (1.12, 1.40), 128: (1.12, 1.40)}
 """Ours over MQSim's, least and most, by queue depth."""
 ROUNDS = 4000

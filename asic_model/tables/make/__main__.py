@@ -100,8 +100,16 @@ def device_lines(folder: Path, device: Device) -> Iterator[str]:
     yield "[[device]]"
     for key in ("name", "organisation", "timing", "controller"):
         yield f'{key} = "{getattr(device, key)}"'
-    for key in ("clock_ps", "precharge_clocks", "activate_clocks", "read_clocks", "burst_clocks",
-                "refresh_clocks", "refresh_cost_clocks", "burst_bytes"):  # fmt: skip
+    for key in (
+        "clock_ps",
+        "precharge_clocks",
+        "activate_clocks",
+        "read_clocks",
+        "burst_clocks",
+        "refresh_clocks",
+        "refresh_cost_clocks",
+        "burst_bytes",
+    ):
         yield f"{key} = {getattr(device, key)}"
     yield f"peak_bytes_per_s = {round(device.burst_bytes * 1e12 / device.burst_ps)}"
     yield f"alone_ps = {alone_ps(folder, device)} # p50 of one burst at a random row, no refresh"

@@ -13,8 +13,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALONE_LOAD", "DEVICES", "HELD_OUT", "SATURATED", "TABLE", "Arrivals", "Device", "Point",
-           "arrivals"]  # fmt: skip
+__all__ = [
+    "ALONE_LOAD",
+    "DEVICES",
+    "HELD_OUT",
+    "SATURATED",
+    "TABLE",
+    "Arrivals",
+    "Device",
+    "Point",
+    "arrivals",
+]
 
 SEED = 20260
 KIB = 1024

@@ -58,17 +58,24 @@ class EtcdLease:
         own = {"target": "LEASE", "lease": str(self._number)}
         if not self.put(member, own):
             self.lost = True
-            raise RunFailed(f"{member.name} is another process's by now", "etcd",
-                            "see offstage pod status")  # fmt: skip
+            raise RunFailed(
+                f"{member.name} is another process's by now", "etcd", "see offstage pod status"
+            )
 
     def put(self, member: Living, where: Mapping[str, str], *, patient: bool = False) -> bool:
         """Its key, if that is so `where`."""
         key = _text(f"{MEMBERS}{member.name}")
         value = _text(msgspec.json.encode(member))
-        done = self._etcd.call("kv/txn", {
-            "compare": [{"key": key, "result": "EQUAL", **where}],
-            "success": [{"requestPut": {"key": key, "value": value, "lease": str(self._number)}}],
-        }, patient=patient)  # fmt: skip
+        done = self._etcd.call(
+            "kv/txn",
+            {
+                "compare": [{"key": key, "result": "EQUAL", **where}],
+                "success": [
+                    {"requestPut": {"key": key, "value": value, "lease": str(self._number)}}
+                ],
+            },
+            patient=patient,
+        )
         return bool(done.get("succeeded"))
 
     def end(self) -> None:
@@ -116,11 +123,21 @@ class EtcdMembership:
             before = self._read(patient=True)
             after = noted(before, transition(before), int(time.time()))
             value = msgspec.json.encode(after)
-            done = self.call("kv/txn", {
-                "compare": [{"key": _text(MAP_KEY), "target": "MOD", "result": "EQUAL",
-                             "mod_revision": str(before.epoch - before.epoch_base)}],
-                "success": [{"requestPut": {"key": _text(MAP_KEY), "value": _text(value)}}],
-            }, patient=True)  # fmt: skip
+            done = self.call(
+                "kv/txn",
+                {
+                    "compare": [
+                        {
+                            "key": _text(MAP_KEY),
+                            "target": "MOD",
+                            "result": "EQUAL",
+                            "mod_revision": str(before.epoch - before.epoch_base),
+                        }
+                    ],
+                    "success": [{"requestPut": {"key": _text(MAP_KEY), "value": _text(value)}}],
+                },
+                patient=True,
+            )
             # Not succeeded, and yet there: an earlier try of this call was answered by nobody.
             if done.get("succeeded") or self._raw(MAP_KEY) == value:
                 return self.map()
@@ -142,26 +159,39 @@ class EtcdMembership:
                 lease.end()
                 raise BadInput(
                     f"{other.name!r} is another daemon's, process {other.pid} on {other.host!r} "
-                    f"at {other.endpoint!r}, whose lease holds", "pod",
+                    f"at {other.endpoint!r}, whose lease holds",
+                    "pod",
                     f"end that one and wait {self._ttl_s} s, or give another --pod-name",
-                )  # fmt: skip
+                )
             where = {"target": "MOD", "mod_revision": f"{found[0][1] if found else 0}"}
         lease.end()
         raise RunFailed(f"{member.name} changed hands {TRIES_MAX} times", "etcd", "try again")
 
     def alive(self) -> list[Living]:
         """See `Membership`."""
-        return [convert(_decoded(value), Living, MEMBERS)
-                for value, _ in self._range(MEMBERS, all_of=True)]  # fmt: skip
+        return [
+            convert(_decoded(value), Living, MEMBERS)
+            for value, _ in self._range(MEMBERS, all_of=True)
+        ]
 
     def secret(self) -> bytes:
         """See `Membership`: whoever is first makes it."""
         made = secrets.token_bytes(32)
-        self.call("kv/txn", {
-            "compare": [{"key": _text(SECRET_KEY), "target": "VERSION", "result": "EQUAL",
-                         "version": "0"}],
-            "success": [{"requestPut": {"key": _text(SECRET_KEY), "value": _text(made)}}],
-        }, patient=True)  # fmt: skip
+        self.call(
+            "kv/txn",
+            {
+                "compare": [
+                    {
+                        "key": _text(SECRET_KEY),
+                        "target": "VERSION",
+                        "result": "EQUAL",
+                        "version": "0",
+                    }
+                ],
+                "success": [{"requestPut": {"key": _text(SECRET_KEY), "value": _text(made)}}],
+            },
+            patient=True,
+        )
         return self._raw(SECRET_KEY)
 
     def close(self) -> None:
@@ -175,9 +205,11 @@ class EtcdMembership:
         value, revision = found[0]
         pod = from_tables(_decoded(value), MAP_KEY)
         return msgspec.structs.replace(
-            pod, epoch=revision + pod.epoch_base, kept_by=self._cluster,
+            pod,
+            epoch=revision + pod.epoch_base,
+            kept_by=self._cluster,
             cluster=pod.cluster or self._cluster,
-        )  # fmt: skip
+        )
 
     def _raw(self, key: str) -> bytes:
         found = self._range(key, patient=True)
@@ -190,12 +222,12 @@ class EtcdMembership:
         end = {"range_end": _text(f"{key[:-1]}{chr(ord(key[-1]) + 1)}")} if all_of else {}
         found = self.call("kv/range", {"key": _text(key), **end}, patient=patient)
         self._cluster = str(found.get("header", {}).get("cluster_id", ""))
-        return [(base64.b64decode(one.get("value", "")), int(one["mod_revision"]))
-                for one in found.get("kvs", [])]  # fmt: skip
+        return [
+            (base64.b64decode(one.get("value", "")), int(one["mod_revision"]))
+            for one in found.get("kvs", [])
+        ]
 
-    def call(
-        self, path: str, body: Mapping[str, Any], *, patient: bool = False
-    ) -> dict[str, Any]:
+    def call(self, path: str, body: Mapping[str, Any], *, patient: bool = False) -> dict[str, Any]:
         """One call of the gateway, at the first address that answers it. RunFailed: none did;
         `patient`: nor while a new leader may have been elected."""
         until_s = time.monotonic() + (ELECTION_S if patient else 0.0)
@@ -211,8 +243,9 @@ class EtcdMembership:
         why: object = ""
         for address in list(self._addresses):
             try:
-                answer = self._http.request("POST", f"http://{address}/v3/{path}",
-                                            body=msgspec.json.encode(body))  # fmt: skip
+                answer = self._http.request(
+                    "POST", f"http://{address}/v3/{path}", body=msgspec.json.encode(body)
+                )
                 if answer.status == 200:
                     self._addresses.remove(address)
                     self._addresses.insert(0, address)
@@ -220,14 +253,20 @@ class EtcdMembership:
                 why = f"status {answer.status}"
             except (self._failed, OSError, BadInput) as error:
                 why = error
-        raise NoAnswer(f"etcd does not answer ({why})", ",".join(self._addresses),
-                        "see `etcdctl endpoint status`; the map stays as it is")  # fmt: skip
+        raise NoAnswer(
+            f"etcd does not answer ({why})",
+            ",".join(self._addresses),
+            "see `etcdctl endpoint status`; the map stays as it is",
+        )
 
 
 def _decoded(value: bytes) -> dict[str, Any]:
-    return decode_json(value, f"etcd: {PREFIX}",
-                       f"etcdctl get --prefix {PREFIX} shows it; delete what is not ours",
-                       dict[str, Any])  # fmt: skip
+    return decode_json(
+        value,
+        f"etcd: {PREFIX}",
+        f"etcdctl get --prefix {PREFIX} shows it; delete what is not ours",
+        dict[str, Any],
+    )
 
 
 def _text(value: str | bytes) -> str:

@@ -64,13 +64,17 @@ class StaticMembership:
                 before = self._read() if self._path.exists() else PodMap()
                 after = noted(before, transition(before), int(time.time()))
                 pod = msgspec.structs.replace(
-                    after, epoch=before.epoch + 1 + after.epoch_base - before.epoch_base,
+                    after,
+                    epoch=before.epoch + 1 + after.epoch_base - before.epoch_base,
                     identity=before.identity or secrets.token_hex(16),
-                )  # fmt: skip
+                )
                 write_map(self._path, pod)
         except OSError as error:
-            raise RunFailed(f"the map cannot be changed ({error.strerror})", str(self._path),
-                            "see who may write there") from None  # fmt: skip
+            raise RunFailed(
+                f"the map cannot be changed ({error.strerror})",
+                str(self._path),
+                "see who may write there",
+            ) from None
         self._last, self.fresh = pod, True
         return pod
 
@@ -111,12 +115,21 @@ def _alone(folder: Path) -> Iterator[None]:
 def write_map(path: Path, pod: PodMap) -> None:
     """The map as a file, whole or not at all, and on the drive when this returns: a deletion in it
     is acknowledged. Raises OSError."""
-    numbers = ("epoch", "epoch_base", "lease_ns", "segment_tokens", "first_segment_tokens",
-               "fill_s")  # fmt: skip
+    numbers = (
+        "epoch",
+        "epoch_base",
+        "lease_ns",
+        "segment_tokens",
+        "first_segment_tokens",
+        "fill_s",
+    )
     lines = [f"{key} = {getattr(pod, key)}" for key in numbers]
     lines += [f"identity = {json.dumps(pod.identity)}"] if pod.identity else []
-    lines += [f"{key} = {json.dumps(ids)}" for key, ids in
-              (("history", pod.history), ("accepted", pod.accepted)) if ids]  # fmt: skip
+    lines += [
+        f"{key} = {json.dumps(ids)}"
+        for key, ids in (("history", pod.history), ("accepted", pod.accepted))
+        if ids
+    ]
     lines += ["", "[copies]"]
     lines += [f"{key} = {count}" for key, count in msgspec.to_builtins(pod.copies).items()]
     lines.append("")

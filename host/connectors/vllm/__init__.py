@@ -67,14 +67,21 @@ class Connector:
         what = f"{len(self._names)} layers of {spec}" + (f" in {ranks} parts" if ranks > 1 else "")
         self._client = _client_of(vllm_config, what)
         events = getattr(vllm_config, "kv_events_config", None)
-        self._plans = Plans(self._client, spec.block_size, size, ahead=on["prefetch"],
-                            choose=on["choose"],
-                            events=bool(events and events.enable_kv_cache_events),
-                            ranks=ranks, adapters=Adapters(process_began_ns()),
-                            **bounds)  # fmt: skip
+        self._plans = Plans(
+            self._client,
+            spec.block_size,
+            size,
+            ahead=on["prefetch"],
+            choose=on["choose"],
+            events=bool(events and events.enable_kv_cache_events),
+            ranks=ranks,
+            adapters=Adapters(process_began_ns()),
+            **bounds,
+        )
         rank, agree = _group_of(role) if ranks > 1 else (0, None)
-        self._copies = Copies(self._client, size, by_layer=on["layer_wise"], rank=rank,
-                              ranks=ranks, agree=agree)  # fmt: skip
+        self._copies = Copies(
+            self._client, size, by_layer=on["layer_wise"], rank=rank, ranks=ranks, agree=agree
+        )
         self._counted: dict[str, float] = {}
 
     # ---- the scheduler's side ----
@@ -126,10 +133,14 @@ class Connector:
             if isinstance(one, Saved):
                 parent = None if one.parent_hash is None else outside(one.parent_hash)
                 yield BlockStored(
-                    [outside(one.block_hash)], parent, one.tokens, len(one.tokens),
-                    one.lora.adapter_id if one.lora else None, MEDIUM_STORAGE,
+                    [outside(one.block_hash)],
+                    parent,
+                    one.tokens,
+                    len(one.tokens),
+                    one.lora.adapter_id if one.lora else None,
+                    MEDIUM_STORAGE,
                     one.lora.name if one.lora else None,
-                )  # fmt: skip
+                )
             else:
                 yield BlockRemoved([outside(one.block_hash)], MEDIUM_STORAGE)
 
@@ -191,8 +202,9 @@ class Connector:
         return stats_class()(dict(data or {}))
 
     @classmethod
-    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: Any,
-                           per_engine_labelvalues: Any) -> Any:  # fmt: skip
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> Any:
         """They as Prometheus counters, `vllm:offstage_...`."""
         return prom_class()(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
@@ -213,16 +225,27 @@ def _spec_of(config: Any, kv_cache_config: Any) -> Any:
 
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
-        raise BadInput("this model keeps more than the KV of full attention", "OffstageConnector",
-                       "leave this connector out")  # fmt: skip
+        raise BadInput(
+            "this model keeps more than the KV of full attention",
+            "OffstageConnector",
+            "leave this connector out",
+        )
     parallel = config.parallel_config
-    if (parallel.world_size != parallel.tensor_parallel_size
-            or parallel.decode_context_parallel_size != 1):  # fmt: skip
-        raise BadInput("its workers share a model by tensors only", "OffstageConnector",
-                       "set pipeline and context parallel sizes to 1")  # fmt: skip
+    if (
+        parallel.world_size != parallel.tensor_parallel_size
+        or parallel.decode_context_parallel_size != 1
+    ):
+        raise BadInput(
+            "its workers share a model by tensors only",
+            "OffstageConnector",
+            "set pipeline and context parallel sizes to 1",
+        )
     if config.kv_transfer_config.kv_load_failure_policy != "recompute":
-        raise BadInput("a block that does not load would fail its request", "OffstageConnector",
-                       'set "kv_load_failure_policy": "recompute"')  # fmt: skip
+        raise BadInput(
+            "a block that does not load would fail its request",
+            "OffstageConnector",
+            'set "kv_load_failure_policy": "recompute"',
+        )
     return specs[0]
 
 
@@ -247,8 +270,7 @@ def _switches_of(extra: dict[str, Any]) -> dict[str, bool]:
     """What can be switched off. BadInput: by something else than false."""
     for name in SWITCHES:
         if not isinstance(extra.get(name, True), bool):
-            raise BadInput(f"{name} is {extra[name]!r}", "OffstageConnector",
-                           "write true or false")  # fmt: skip
+            raise BadInput(f"{name} is {extra[name]!r}", "OffstageConnector", "write true or false")
     return {name: bool(extra.get(name, True)) for name in SWITCHES}
 
 
@@ -283,31 +305,47 @@ def _identity(config: Any, engine: str, weights_id: str) -> str:
     """What vLLM's KV is of: weights, and whatever it says that chooses kernels. BadInput: the
     weights are not on this machine, or changed since it began."""
     model, load = config.model_config, config.load_config
-    text = {name: one for name, one in json.loads(model.hf_config.to_json_string()).items()
-            if name not in NAMES}  # fmt: skip
+    text = {
+        name: one
+        for name, one in json.loads(model.hf_config.to_json_string()).items()
+        if name not in NAMES
+    }
     computed = {
-        "engine": f"vLLM {engine}", "torch": _torch(), "device": _device(model.dtype, config),
-        "dtype": model.dtype, "KV": config.cache_config.cache_dtype,
-        "quantization": model.quantization, "config": _digest(text),
-        "batch invariant": _is_invariant(), "load": load.load_format,
-    }  # fmt: skip
+        "engine": f"vLLM {engine}",
+        "torch": _torch(),
+        "device": _device(model.dtype, config),
+        "dtype": model.dtype,
+        "KV": config.cache_config.cache_dtype,
+        "quantization": model.quantization,
+        "config": _digest(text),
+        "batch invariant": _is_invariant(),
+        "load": load.load_format,
+    }
     for name in CONFIGS:
         one = getattr(config, f"{name}_config", None)
         computed[name] = "none" if one is None else one.compute_hash()[:16]
     if load.load_format == "dummy":
         weights_id = weights_id or "dummy"
     return identity_of(
-        model.model_weights or model.model, computed, revision=model.revision,
-        cache=load.download_dir, weights_id=weights_id, since_ns=process_began_ns(),
+        model.model_weights or model.model,
+        computed,
+        revision=model.revision,
+        cache=load.download_dir,
+        weights_id=weights_id,
+        since_ns=process_began_ns(),
         where="OffstageConnector",
-    )  # fmt: skip
+    )
 
 
-INVARIANT = ("vLLM is batch invariant (VLLM_BATCH_INVARIANT): what is loaded is what it would "
-             "compute, to the bit, and a hit changes no token")  # fmt: skip
-VARIANT = ("what is loaded was computed from the same weights by the same kernels, but in another "
-           "batch and other pieces: where those change bits, as they may in 16 bits, a hit can "
-           "change tokens as another batch can (docs/how-to/vllm.md, Equal tokens)")  # fmt: skip
+INVARIANT = (
+    "vLLM is batch invariant (VLLM_BATCH_INVARIANT): what is loaded is what it would "
+    "compute, to the bit, and a hit changes no token"
+)
+VARIANT = (
+    "what is loaded was computed from the same weights by the same kernels, but in another "
+    "batch and other pieces: where those change bits, as they may in 16 bits, a hit can "
+    "change tokens as another batch can (docs/how-to/vllm.md, Equal tokens)"
+)
 
 
 def _is_invariant() -> bool:
@@ -344,8 +382,9 @@ def _threads() -> str:
         return f"nobind {os.environ.get('OMP_NUM_THREADS')}"
     try:
         ranges = [[one.partition("-") for one in mask.split(",")] for mask in bound.split("|")]
-        counts = [sum(int(last or first) - int(first) + 1 for first, _, last in mask)
-                  for mask in ranges]  # fmt: skip
+        counts = [
+            sum(int(last or first) - int(first) + 1 for first, _, last in mask) for mask in ranges
+        ]
     except ValueError:  # a word: vLLM's own choice among the cores
         return f"{bound} of {os.cpu_count()}"
     return str(counts)

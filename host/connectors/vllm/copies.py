@@ -43,9 +43,15 @@ class Copies:
     """The worker's side: `client` is None where there is no daemon."""
 
     def __init__(
-        self, client: ObjectClient | None, size: int, *, by_layer: bool = True, rank: int = 0,
-        ranks: int = 1, agree: "Callable[[set[int]], set[int]] | None" = None,
-    ) -> None:  # fmt: skip
+        self,
+        client: ObjectClient | None,
+        size: int,
+        *,
+        by_layer: bool = True,
+        rank: int = 0,
+        ranks: int = 1,
+        agree: "Callable[[set[int]], set[int]] | None" = None,
+    ) -> None:
         """`size`: bytes of one block of all layers, of this worker, which is `rank` of `ranks`. Not
         `by_layer`: all before and after a step. `agree`: all workers call it with blocks, and it
         gives what any of them did."""
@@ -110,8 +116,9 @@ class Copies:
             self._end_load()
             loads = step.loads[at : at + count]
             keys = self._names([key for key, _ in loads])
-            self._load = Load(self._client, keys, [block for _, block in loads], self._cuts,
-                               until_s)  # fmt: skip
+            self._load = Load(
+                self._client, keys, [block for _, block in loads], self._cuts, until_s
+            )
             self._loaded = 0
         self._loaded_bytes += len(step.loads) * self._size
         if not self._by_layer:
@@ -228,8 +235,9 @@ class Copies:
         save = _Save([key for key, _ in todo], [block for _, block in todo], parents, memory, None)
         self._saving.update(save.keys)
         if streamed:
-            save.stream = self._client.stream(self._names(save.keys), memory.numpy(),
-                                              tell=self._ended(save.keys))  # fmt: skip
+            save.stream = self._client.stream(
+                self._names(save.keys), memory.numpy(), tell=self._ended(save.keys)
+            )
         self._saves.append(save)
 
     def _copy_out(self) -> None:
@@ -257,8 +265,9 @@ class Copies:
         elif save.stream is not None:
             save.stream.commit()
         else:
-            self._client.put(self._names(save.keys), save.memory.numpy(),
-                             tell=self._ended(save.keys))  # fmt: skip
+            self._client.put(
+                self._names(save.keys), save.memory.numpy(), tell=self._ended(save.keys)
+            )
 
     def _names(self, keys: Sequence[bytes]) -> list[bytes]:
         """Of this worker's part of these blocks."""
@@ -291,8 +300,15 @@ class Copies:
     def report(self, step: Step) -> Report:
         """Of the step that has ended."""
         stored = [self._stored.popleft() for _ in range(len(self._stored))]
-        report = Report(step.number, step.tokens, self._loaded_bytes, self._waited_s, self._took_s,
-                        stored, self._landed)  # fmt: skip
+        report = Report(
+            step.number,
+            step.tokens,
+            self._loaded_bytes,
+            self._waited_s,
+            self._took_s,
+            stored,
+            self._landed,
+        )
         self.counts["load_wait_seconds"] += self._waited_s  # type: ignore[assignment]
         self._loaded_bytes, self._waited_s, self._landed = 0, 0.0, []
         return report

@@ -86,10 +86,13 @@ def prom_class() -> type:
             super().__init__(config, kinds, labels, engines)
             self._made = {
                 name: create_metric_per_engine(
-                    kinds[Counter](name=f"vllm:offstage_{name}", documentation=text,
-                                   labelnames=labels), engines)
+                    kinds[Counter](
+                        name=f"vllm:offstage_{name}", documentation=text, labelnames=labels
+                    ),
+                    engines,
+                )
                 for name, text in COUNTERS.items()
-            }  # fmt: skip
+            }
 
         def observe(self, transfer_stats_data: dict[str, float], engine_idx: int = 0) -> None:
             for name, value in transfer_stats_data.items():

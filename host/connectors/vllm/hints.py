@@ -23,9 +23,12 @@ __all__ = ["Hints", "hints_of"]
 
 log = logging.getLogger("offstage.connectors")
 ACTIONS = {
-    "priority": ("chance",), "retain": ("seconds",), "prefetch": ("in_seconds", "chance"),
-    "share": ("tokens",), "expect": ("tokens", "seconds"),
-}  # fmt: skip
+    "priority": ("chance",),
+    "retain": ("seconds",),
+    "prefetch": ("in_seconds", "chance"),
+    "share": ("tokens",),
+    "expect": ("tokens", "seconds"),
+}
 SECONDS_MAX = 86_400.0
 _said: set[str] = set()
 

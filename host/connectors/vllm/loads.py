@@ -21,16 +21,26 @@ class Load:
     """
 
     def __init__(
-        self, client: ObjectClient, keys: list[bytes], blocks: list[int], cuts: list[int],
+        self,
+        client: ObjectClient,
+        keys: list[bytes],
+        blocks: list[int],
+        cuts: list[int],
         until_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.blocks, self._until_s, self.late = blocks, until_s, False
         self.memory = np.empty((len(keys), cuts[-1]), np.uint8)
         self._there = Condition()
         self._lost: list[frozenset[int]] = []
         self._done: list[bool] | None = None
-        client.get(keys, list(self.memory), cuts=cuts, landed=self._landed, tell=self._ended,
-                   within_s=until_s - time.monotonic())  # fmt: skip
+        client.get(
+            keys,
+            list(self.memory),
+            cuts=cuts,
+            landed=self._landed,
+            tell=self._ended,
+            within_s=until_s - time.monotonic(),
+        )
 
     def _landed(self, part: int, lost: frozenset[int]) -> None:
         with self._there:
@@ -91,8 +101,10 @@ class Apart:
         self._begun_s[request] = time.monotonic()
         until_s = self._begun_s[request] + patience_s
         count = max(1, LOAD_BYTES // self._size)
-        pieces = [(request, keys[at : at + count], blocks[at : at + count], until_s)
-                  for at in range(0, len(keys), count)]  # fmt: skip
+        pieces = [
+            (request, keys[at : at + count], blocks[at : at + count], until_s)
+            for at in range(0, len(keys), count)
+        ]
         self._pieces[request] = len(pieces)
         self._waiting.extend(pieces)
         self._go_on()

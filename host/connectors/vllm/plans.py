@@ -102,9 +102,15 @@ class Report:
 
     def aggregate(self, other: "Report") -> "Report":
         """Of two workers, which wait for each other in every layer."""
-        return Report(self.number, self.tokens, self.loaded_bytes + other.loaded_bytes,
-                      max(self.waited_s, other.waited_s), max(self.took_s, other.took_s),
-                      self.stored + other.stored, self.landed + other.landed)  # fmt: skip
+        return Report(
+            self.number,
+            self.tokens,
+            self.loaded_bytes + other.loaded_bytes,
+            max(self.waited_s, other.waited_s),
+            max(self.took_s, other.took_s),
+            self.stored + other.stored,
+            self.landed + other.landed,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,11 +167,19 @@ class Plans:
     """The scheduler's side. `client` is None where there is no daemon."""
 
     def __init__(
-        self, client: ObjectClient | None, block_tokens: int, size: int, *, ahead: bool = True,
-        choose: bool = True, events: bool = False, ranks: int = 1,
-        adapters: Adapters | None = None, patience_s: float = PATIENCE_S,
+        self,
+        client: ObjectClient | None,
+        block_tokens: int,
+        size: int,
+        *,
+        ahead: bool = True,
+        choose: bool = True,
+        events: bool = False,
+        ranks: int = 1,
+        adapters: Adapters | None = None,
+        patience_s: float = PATIENCE_S,
         patience_min_s: float = PATIENCE_MIN_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
         computed; `events`: vLLM's subscribers are told what the tier has; `adapters`: which ones
@@ -241,12 +255,21 @@ class Plans:
         keys = shards(keys, self._ranks)
         sizes = [self._size] * len(keys)
         if self._ahead:
-            before = sum(other.request.num_tokens for other in self._requests.values()
-                         if not other.begun and other is not one)  # fmt: skip
+            before = sum(
+                other.request.num_tokens
+                for other in self._requests.values()
+                if not other.begun and other is not one
+            )
             due_s = before * self.choice.compute.fit[1] if self.choice.compute.known else 0.0
-            self._client.prefetch(keys, sizes, lease_s=LEASE_S, due_s=due_s,
-                                  chance=one.hints.chance, tell=ended,
-                                  within_s=one.within_s)  # fmt: skip
+            self._client.prefetch(
+                keys,
+                sizes,
+                lease_s=LEASE_S,
+                due_s=due_s,
+                chance=one.hints.chance,
+                tell=ended,
+                within_s=one.within_s,
+            )
         else:
             self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended, within_s=one.within_s)
 
@@ -326,8 +349,9 @@ class Plans:
         if one.adapter is not None and one.adapter not in self._step.adapters:
             self._step.adapters.append(one.adapter)
 
-    def plan(self, computed: dict[str, int], blocks_of: Callable[[str], list[int]],
-             tokens: int = 0) -> Step:  # fmt: skip
+    def plan(
+        self, computed: dict[str, int], blocks_of: Callable[[str], list[int]], tokens: int = 0
+    ) -> Step:
         """The step to come, which computes `tokens`, and after which so many of each request are
         `computed`."""
         for request_id, count in computed.items():
@@ -382,8 +406,11 @@ class Plans:
         ended = self._deciding.pop(report.number, [])
         fetched = sum(one.tokens for one in ended if one.fetched)
         for one in ended:
-            whole, seconds = ((fetched, report.waited_s) if one.fetched else
-                              (max(report.tokens, one.tokens), computed_s))  # fmt: skip
+            whole, seconds = (
+                (fetched, report.waited_s)
+                if one.fetched
+                else (max(report.tokens, one.tokens), computed_s)
+            )
             self.choice.ended(one, seconds * one.tokens / max(1, whole))
             self.counts["regret_seconds"] += one.regret_s  # type: ignore[assignment]
         for key in report.stored:
@@ -431,8 +458,14 @@ class Plans:
         sizes, lease_s = [self._size] * len(keys), max(hints.retain_s, hints.resume_s + LEASE_S)
         if hints.resume_s >= 0:
             self.counts["paused"] += 1
-            self._client.prefetch(keys, sizes, lease_s=lease_s, due_s=hints.resume_s,
-                                  chance=hints.resume_chance, tell=_nothing)  # fmt: skip
+            self._client.prefetch(
+                keys,
+                sizes,
+                lease_s=lease_s,
+                due_s=hints.resume_s,
+                chance=hints.resume_chance,
+                tell=_nothing,
+            )
         else:
             self._client.exists(keys, sizes, lease_s=hints.retain_s, tell=_nothing)
 

@@ -68,10 +68,16 @@ class Agent:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
         """Start a command; returns its process id in the guest."""
-        done = self._call("guest-exec", {
-            "path": command[0], "arg": list(command[1:]), "capture-output": True,
-            "env": [f"{key}={value}" for key, value in (environment or {}).items()],
-        }, "pid")  # fmt: skip
+        done = self._call(
+            "guest-exec",
+            {
+                "path": command[0],
+                "arg": list(command[1:]),
+                "capture-output": True,
+                "env": [f"{key}={value}" for key, value in (environment or {}).items()],
+            },
+            "pid",
+        )
         return int(done["pid"])
 
     def poll(self, pid: int) -> Done | None:

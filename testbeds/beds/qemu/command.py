@@ -40,18 +40,27 @@ def uninterrupted() -> Iterator[None]:
 
 
 def finished(
-    command: Sequence[str], timeout_s: float, *, cwd: Path | None = None,
+    command: Sequence[str],
+    timeout_s: float,
+    *,
+    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-) -> "subprocess.CompletedProcess[str]":  # fmt: skip
+) -> "subprocess.CompletedProcess[str]":
     """What the command said and its code. subprocess.TimeoutExpired, or an interrupt: it has been
     killed, and whatever it had started."""
     process: subprocess.Popen[str] | None = None
     try:
         with uninterrupted():
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                errors="replace", start_new_session=True, cwd=cwd, env=env,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                errors="replace",
+                start_new_session=True,
+                cwd=cwd,
+                env=env,
+            )
         out, err = process.communicate(timeout=timeout_s)
     except BaseException:
         if process is not None:

@@ -118,9 +118,12 @@ def start(spec: GuestSpec, folder: Path, *, stays: bool) -> Guest:
     guest.agent.path.unlink(missing_ok=True)
     with guest.console.open("ab") as console:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
             start_new_session=True,
-        )  # fmt: skip
+        )
     guest.process = Process.of(process.pid)
     return guest
 
@@ -128,8 +131,11 @@ def start(spec: GuestSpec, folder: Path, *, stays: bool) -> Guest:
 def _command(spec: GuestSpec, folder: Path) -> list[str]:
     image = spec.image
     if "," in str(spec.share) or not spec.share.is_dir():
-        raise BadInput("is no folder that a guest can share", str(spec.share),
-                       "give another one; QEMU takes no comma")  # fmt: skip
+        raise BadInput(
+            "is no folder that a guest can share",
+            str(spec.share),
+            "give another one; QEMU takes no comma",
+        )
     if image.arch is AARCH64:
         board = ["-M", "virt,gic-version=3", "-cpu", "cortex-a76"]
         console = "ttyAMA0"
@@ -144,19 +150,43 @@ def _command(spec: GuestSpec, folder: Path) -> list[str]:
         spec.kernel_arguments,
     ]
     return [
-        image.arch.emulator, *board, "-accel", "tcg,thread=multi", "-smp", str(spec.cpus),
-        "-m", str(spec.memory_mib), "-nographic", "-nodefaults", "-no-reboot",
-        "-serial", f"file:{folder / spec.name}.console",
-        "-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", " ".join(words),
-        "-drive", f"file={image.rootfs},if=none,id=root,format=raw,readonly=on",
-        "-device", "virtio-blk-pci,drive=root", "-device", "virtio-rng-pci",
-        "-fsdev", f"local,id=share,path={spec.share},security_model=none",
-        "-device", "virtio-9p-pci,fsdev=share,mount_tag=share",
-        "-device", "virtio-serial-pci",
-        "-chardev", f"socket,id=agent,path={folder / spec.name}.agent,server=on,wait=off",
-        "-device", "virtserialport,chardev=agent,name=agent",
+        image.arch.emulator,
+        *board,
+        "-accel",
+        "tcg,thread=multi",
+        "-smp",
+        str(spec.cpus),
+        "-m",
+        str(spec.memory_mib),
+        "-nographic",
+        "-nodefaults",
+        "-no-reboot",
+        "-serial",
+        f"file:{folder / spec.name}.console",
+        "-kernel",
+        str(image.kernel),
+        "-initrd",
+        str(image.initrd),
+        "-append",
+        " ".join(words),
+        "-drive",
+        f"file={image.rootfs},if=none,id=root,format=raw,readonly=on",
+        "-device",
+        "virtio-blk-pci,drive=root",
+        "-device",
+        "virtio-rng-pci",
+        "-fsdev",
+        f"local,id=share,path={spec.share},security_model=none",
+        "-device",
+        "virtio-9p-pci,fsdev=share,mount_tag=share",
+        "-device",
+        "virtio-serial-pci",
+        "-chardev",
+        f"socket,id=agent,path={folder / spec.name}.agent,server=on,wait=off",
+        "-device",
+        "virtserialport,chardev=agent,name=agent",
         *spec.devices,
-    ]  # fmt: skip
+    ]
 
 
 def _start_time(pid: int) -> int | None:

@@ -43,23 +43,67 @@ HERE = Path(__file__).resolve().parent
 
 PACKAGES = (
     # a system
-    "base-files", "bash", "dash", "busybox-static", "coreutils", "grep", "sed", "mawk", "libc-bin",
-    "mount", "util-linux", "procps", "kmod", "iproute2", "iputils-ping", "qemu-guest-agent",
+    "base-files",
+    "bash",
+    "dash",
+    "busybox-static",
+    "coreutils",
+    "grep",
+    "sed",
+    "mawk",
+    "libc-bin",
+    "mount",
+    "util-linux",
+    "procps",
+    "kmod",
+    "iproute2",
+    "iputils-ping",
+    "qemu-guest-agent",
     # what Offstage runs on
-    "python3", "liburing2", "libxxhash0",
+    "python3",
+    "liburing2",
+    "libxxhash0",
     # RDMA and NVMe, and their tools
-    "libibverbs1", "ibverbs-providers", "librdmacm1", "python3-pyverbs", "rdma-core",
-    "ibverbs-utils", "rdmacm-utils", "perftest", "nvme-cli", "pciutils", "fio",
+    "libibverbs1",
+    "ibverbs-providers",
+    "librdmacm1",
+    "python3-pyverbs",
+    "rdma-core",
+    "ibverbs-utils",
+    "rdmacm-utils",
+    "perftest",
+    "nvme-cli",
+    "pciutils",
+    "fio",
     # what Offstage is compiled with; not in the file system
-    "libc6-dev", "libpython3.11-dev", "liburing-dev", "libxxhash-dev", "libibverbs-dev",
+    "libc6-dev",
+    "libpython3.11-dev",
+    "liburing-dev",
+    "libxxhash-dev",
+    "libibverbs-dev",
     "librdmacm-dev",
-)  # fmt: skip
+)
 NOT_IN_A_GUEST = ("matplotlib", "pyarrow")
 """Dependencies of Offstage that only reports and capture files need; both are drawn outside."""
-DROPPED = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/perl",
-           "usr/lib/*/perl", "usr/lib/*/perl-base", "var/cache/apt", "var/lib/apt")  # fmt: skip
-NOT_IN_ROOTFS = ("usr/include", "boot", "usr/lib/*/*.a", "usr/lib/python3.11/config-*",
-                 "usr/lib/gcc", "usr/lib/python3.11/test")  # fmt: skip
+DROPPED = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "usr/share/perl",
+    "usr/lib/*/perl",
+    "usr/lib/*/perl-base",
+    "var/cache/apt",
+    "var/lib/apt",
+)
+NOT_IN_ROOTFS = (
+    "usr/include",
+    "boot",
+    "usr/lib/*/*.a",
+    "usr/lib/python3.11/config-*",
+    "usr/lib/gcc",
+    "usr/lib/python3.11/test",
+)
 
 
 @dataclass(frozen=True)
@@ -139,8 +183,11 @@ def get(arch: Arch, progress: Progress) -> Image:
         return image
     needs(("mmdebstrap", "mmdebstrap"), ("mksquashfs", "squashfs-tools"), ("depmod", "kmod"))
     if os.geteuid() != 0:
-        raise BadInput("an image holds files of root", "testbed qemu",
-                       "build it once with sudo and the same OFFSTAGE_CACHE")  # fmt: skip
+        raise BadInput(
+            "an image holds files of root",
+            "testbed qemu",
+            "build it once with sudo and the same OFFSTAGE_CACHE",
+        )
     with _locked(image.folder):
         if not image.folder.is_dir():
             _build(image, pins, progress)
@@ -164,8 +211,11 @@ def _locked(folder: Path) -> Iterator[None]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_suffix(".lock").open("w")
     except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(folder.parent),
-                       "set OFFSTAGE_CACHE to another folder") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})",
+            str(folder.parent),
+            "set OFFSTAGE_CACHE to another folder",
+        ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -198,11 +248,20 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
 
 def _extract(arch: Arch, tree: Path) -> None:
     """The packages, and by hand the little that their scripts would have done."""
-    _run("mmdebstrap", "--quiet", "--mode=root", "--variant=extract", f"--arch={arch.debian}",
-         "--aptopt=APT::Install-Recommends \"false\"", "--components=main",
-         f"--include={','.join((*PACKAGES, f'linux-image-{arch.debian}'))}",
-         SUITE, str(tree), os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR),
-         mend="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another")  # fmt: skip
+    _run(
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=extract",
+        f"--arch={arch.debian}",
+        '--aptopt=APT::Install-Recommends "false"',
+        "--components=main",
+        f"--include={','.join((*PACKAGES, f'linux-image-{arch.debian}'))}",
+        SUITE,
+        str(tree),
+        os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR),
+        mend="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another",
+    )
     for pattern in DROPPED:
         for path in tree.glob(pattern):
             shutil.rmtree(path)
@@ -220,8 +279,9 @@ def _extract(arch: Arch, tree: Path) -> None:
     offstage.parent.mkdir(parents=True, exist_ok=True)
     offstage.write_text(
         "#!/bin/sh\nPYTHONPATH=/opt/offstage exec /usr/bin/python3 -c "
-        "'from offstage.testbeds.cli import main; main()' \"$@\"\n", encoding="utf-8",
-    )  # fmt: skip
+        "'from offstage.testbeds.cli import main; main()' \"$@\"\n",
+        encoding="utf-8",
+    )
     offstage.chmod(0o755)
 
 
@@ -231,10 +291,22 @@ def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:
     platforms = [f"manylinux2014_{arch.name}"]
     platforms += [f"manylinux_2_{minor}_{arch.name}" for minor in range(17, GLIBC_MINOR + 1)]
     dotted = ".".join(map(str, GUEST_PYTHON))
-    _run(sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check",
-         "--only-binary=:all:", "--implementation=cp", f"--python-version={dotted}",
-         *(f"--platform={platform}" for platform in platforms), "-d", str(wheels), *pins,
-         mend="is the Python package index reachable?")  # fmt: skip
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        "--implementation=cp",
+        f"--python-version={dotted}",
+        *(f"--platform={platform}" for platform in platforms),
+        "-d",
+        str(wheels),
+        *pins,
+        mend="is the Python package index reachable?",
+    )
     packages = made.tree / f"usr/local/lib/python{dotted}/dist-packages"
     packages.mkdir(parents=True, exist_ok=True)
     for wheel in sorted(wheels.glob("*.whl")):
@@ -246,9 +318,21 @@ def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:
         library = made.tree / "usr/lib"
         for folder in (packages, library / "python3", library / f"python{dotted}"):
             finished(
-                [sys.executable, "-m", "compileall", "-q", "-s", str(made.tree), "-p", "/",
-                 "--invalidation-mode", "unchecked-hash", str(folder)], BUILD_TIMEOUT_S,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "compileall",
+                    "-q",
+                    "-s",
+                    str(made.tree),
+                    "-p",
+                    "/",
+                    "--invalidation-mode",
+                    "unchecked-hash",
+                    str(folder),
+                ],
+                BUILD_TIMEOUT_S,
+            )
 
 
 def _write_kernel(packed: Path, out: Path) -> None:
@@ -268,8 +352,20 @@ def _write_kernel(packed: Path, out: Path) -> None:
 
 
 def _squash(made: Image) -> None:
-    _run("mksquashfs", str(made.tree), str(made.rootfs), "-comp", "lz4", "-noappend", "-quiet",
-         "-no-progress", "-all-root", "-wildcards", "-e", *NOT_IN_ROOTFS)  # fmt: skip
+    _run(
+        "mksquashfs",
+        str(made.tree),
+        str(made.rootfs),
+        "-comp",
+        "lz4",
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-all-root",
+        "-wildcards",
+        "-e",
+        *NOT_IN_ROOTFS,
+    )
 
 
 def _run(*command: str, mend: str = "") -> None:

@@ -15,13 +15,40 @@ from offstage.bindings.errors import RunFailed
 
 __all__ = ["keep_modules", "write_initrd"]
 
-BOOT = ("virtio_pci", "virtio_blk", "squashfs", "overlay", "virtio_net", "virtio_console",
-        "virtio_rng", "9pnet_virtio", "9p")  # fmt: skip
-KEPT = ("nvme", "nvme-tcp", "nvme-rdma", "nvmet-tcp", "nvmet-rdma", "vfio-pci", "vfio_iommu_type1",
-        "uio_pci_generic", "sch_netem", "ext4", "loop", "veth", "tun")  # fmt: skip
-KEPT_FOLDERS = ("kernel/drivers/infiniband/core/", "kernel/drivers/infiniband/sw/",
-                "kernel/drivers/infiniband/ulp/rtrs/", "kernel/crypto/", "kernel/lib/",
-                "kernel/arch/")  # fmt: skip
+BOOT = (
+    "virtio_pci",
+    "virtio_blk",
+    "squashfs",
+    "overlay",
+    "virtio_net",
+    "virtio_console",
+    "virtio_rng",
+    "9pnet_virtio",
+    "9p",
+)
+KEPT = (
+    "nvme",
+    "nvme-tcp",
+    "nvme-rdma",
+    "nvmet-tcp",
+    "nvmet-rdma",
+    "vfio-pci",
+    "vfio_iommu_type1",
+    "uio_pci_generic",
+    "sch_netem",
+    "ext4",
+    "loop",
+    "veth",
+    "tun",
+)
+KEPT_FOLDERS = (
+    "kernel/drivers/infiniband/core/",
+    "kernel/drivers/infiniband/sw/",
+    "kernel/drivers/infiniband/ulp/rtrs/",
+    "kernel/crypto/",
+    "kernel/lib/",
+    "kernel/arch/",
+)
 HEADER = "070701{ino:08X}{mode:08X}{zero:08X}{zero:08X}{links:08X}{zero:08X}{size:08X}"
 HEADER += "{zero:08X}{zero:08X}{zero:08X}{zero:08X}{name_size:08X}{zero:08X}"
 
@@ -59,11 +86,13 @@ def write_initrd(tree: Path, version: str, init: Path, out: Path) -> None:
     for path in order:
         data = (folder / path).read_bytes()
         files[f"modules/{_name(path)}.ko"] = (
-            0o100644, lzma.decompress(data) if path.endswith(".xz") else data,
-        )  # fmt: skip
+            0o100644,
+            lzma.decompress(data) if path.endswith(".xz") else data,
+        )
     files["modules/order"] = (
-        0o100644, "".join(f"{_name(path)}.ko\n" for path in order).encode(),
-    )  # fmt: skip
+        0o100644,
+        "".join(f"{_name(path)}.ko\n" for path in order).encode(),
+    )
     out.write_bytes(gzip.compress(_archive(files), compresslevel=1, mtime=0))
 
 
@@ -71,8 +100,11 @@ def _depmod(tree: Path, version: str) -> None:
     program = shutil.which("depmod", path="/usr/sbin:/sbin:/usr/bin:/bin") or "depmod"
     done = subprocess.run(
         [program, "-b", str(tree), version],
-        check=False, capture_output=True, errors="replace", timeout=120,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        errors="replace",
+        timeout=120,
+    )
     if done.returncode != 0:
         raise RunFailed(f"failed: {done.stderr.strip()}", "depmod")
 
@@ -105,8 +137,9 @@ def _archive(files: Mapping[str, tuple[int, bytes]]) -> bytes:
     out = bytearray()
     entries = [*files.items(), ("TRAILER!!!", (0, b""))]
     for number, (name, (mode, data)) in enumerate(entries, 1):
-        out += HEADER.format(ino=number, mode=mode, links=1, size=len(data), zero=0,
-                             name_size=len(name) + 1).encode()  # fmt: skip
+        out += HEADER.format(
+            ino=number, mode=mode, links=1, size=len(data), zero=0, name_size=len(name) + 1
+        ).encode()
         out += name.encode() + b"\0"
         out += bytes(-len(out) % 4) + data
         out += bytes(-len(out) % 4)

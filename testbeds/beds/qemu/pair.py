@@ -90,9 +90,13 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
             ("dpu", AARCH64, DPU_ADDRESS, _drive(out, fdp)),
         ):
             spec = GuestSpec(
-                name=name, image=images[arch], address=f"{address}/24",
-                devices=[*_link(folder, name), *drive], share=share, modules=MODULES,
-            )  # fmt: skip
+                name=name,
+                image=images[arch],
+                address=f"{address}/24",
+                devices=[*_link(folder, name), *drive],
+                share=share,
+                modules=MODULES,
+            )
             with uninterrupted():
                 started.append(start(spec, folder, stays=stays))
         pair = Pair(started[0], started[1], share, fdp)
@@ -155,8 +159,11 @@ def alone() -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
     except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", str(path),
-                       "set OFFSTAGE_CACHE to another folder") from None  # fmt: skip
+        raise BadInput(
+            f"cannot be written ({error.strerror})",
+            str(path),
+            "set OFFSTAGE_CACHE to another folder",
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,20 +209,31 @@ def _drive(out: Path, fdp: bool) -> list[str]:
     image = out / "nvme.img"
     with image.open("wb") as file:
         file.truncate(NVME_BYTES)
-    back = ["-drive", f"file={image.resolve()},if=none,id=flash,format=raw,cache=none,aio=threads,"
-            "discard=unmap"]  # fmt: skip
+    back = [
+        "-drive",
+        f"file={image.resolve()},if=none,id=flash,format=raw,cache=none,aio=threads,discard=unmap",
+    ]
     if not fdp:
         return [*back, "-device", "nvme,id=nvme0,serial=offstage,drive=flash"]
     return [
-        *back, "-device", "nvme-subsys,id=subsystem,fdp=on,fdp.runs=16M,fdp.nrg=1,fdp.nruh=8",
-        "-device", "nvme,id=nvme0,serial=offstage,subsys=subsystem",
-        "-device", "nvme-ns,drive=flash,bus=nvme0,nsid=1,fdp.ruhs=0-3",
-    ]  # fmt: skip
+        *back,
+        "-device",
+        "nvme-subsys,id=subsystem,fdp=on,fdp.runs=16M,fdp.nrg=1,fdp.nruh=8",
+        "-device",
+        "nvme,id=nvme0,serial=offstage,subsys=subsystem",
+        "-device",
+        "nvme-ns,drive=flash,bus=nvme0,nsid=1,fdp.ruhs=0-3",
+    ]
 
 
 def _has_fdp() -> bool:
-    done = subprocess.run([AARCH64.emulator, "-device", "nvme-subsys,help"], check=False,
-                          capture_output=True, errors="replace", timeout=30)  # fmt: skip
+    done = subprocess.run(
+        [AARCH64.emulator, "-device", "nvme-subsys,help"],
+        check=False,
+        capture_output=True,
+        errors="replace",
+        timeout=30,
+    )
     return "fdp=" in done.stdout
 
 

@@ -92,20 +92,42 @@ def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
 def _across(pair: Pair, sizes: Sizes, work: Path) -> dict[str, Any]:
     config = _config(work / "dpu.toml", sizes, f"tcp://{DPU_ADDRESS}:7411", NVME, NVME_BYTES)
     with _serving(pair.dpu, config, work / "across") as ready:
-        return ready | _decoded(pair.node, sizes, work / "across", [
-            "--endpoint", ready["endpoint"], "--fabric", sizes.fabric, "--curve-dir", "/share/keys",
-            "--secret", f"/share/run/across/{TENANT}.secret",
-        ])  # fmt: skip
+        return ready | _decoded(
+            pair.node,
+            sizes,
+            work / "across",
+            [
+                "--endpoint",
+                ready["endpoint"],
+                "--fabric",
+                sizes.fabric,
+                "--curve-dir",
+                "/share/keys",
+                "--secret",
+                f"/share/run/across/{TENANT}.secret",
+            ],
+        )
 
 
 def _alone(pair: Pair, work: Path) -> dict[str, Any]:
     sizes = Sizes(sessions=1, steps=4, fabric="shm")
-    config = _config(work / "node.toml", sizes, "ipc:///run/offstage/control", "/tmp/store",
-                     256 << 20)  # fmt: skip
+    config = _config(
+        work / "node.toml", sizes, "ipc:///run/offstage/control", "/tmp/store", 256 << 20
+    )
     with _serving(pair.node, config, work / "alone") as ready:
-        return ready | _decoded(pair.node, sizes, work / "alone", [
-            "--endpoint", ready["endpoint"], "--fabric", "shm", "--runtime-dir", "/run/offstage",
-        ])  # fmt: skip
+        return ready | _decoded(
+            pair.node,
+            sizes,
+            work / "alone",
+            [
+                "--endpoint",
+                ready["endpoint"],
+                "--fabric",
+                "shm",
+                "--runtime-dir",
+                "/run/offstage",
+            ],
+        )
 
 
 @contextmanager
@@ -129,8 +151,11 @@ def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any
     guest.agent.start(["/bin/kill", "-TERM", str(pid)])
     done = guest.agent.wait(pid, STOP_TIMEOUT_S)
     if done.code != 0:
-        raise RunFailed(f"the daemon ended with {done.code}: {_last(folder.with_suffix('.log'))}",
-                        str(folder.with_suffix(".log")), "read that log")  # fmt: skip
+        raise RunFailed(
+            f"the daemon ended with {done.code}: {_last(folder.with_suffix('.log'))}",
+            str(folder.with_suffix(".log")),
+            "read that log",
+        )
 
 
 def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
@@ -142,8 +167,13 @@ def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
             raise RunFailed(f"the daemon did not start: {_last(log)}", str(log), "read that log")
         time.sleep(0.3)
     with line.open("rb") as file:
-        return said_json(file.read(BYTES_MAX + 1), _last(log), str(line), "read that log",
-                         needs=("endpoint", "storage"))  # fmt: skip
+        return said_json(
+            file.read(BYTES_MAX + 1),
+            _last(log),
+            str(line),
+            "read that log",
+            needs=("endpoint", "storage"),
+        )
 
 
 class _Figures(msgspec.Struct):
@@ -163,10 +193,27 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     """Drive the workload from a guest; returns its headline figures."""
     inside = f"/share/run/{folder.name}.host"
     words = [
-        OFFSTAGE, "host", "run", "--tenant", TENANT, *link, "--sessions", str(sizes.sessions),
-        "--context-tokens", str(sizes.context_tokens), "--steps", str(sizes.steps),
-        "--time-per-token", "0ms", "--timeout", ANSWER_TIMEOUT, "--out", inside, "--format", "json",
-    ]  # fmt: skip
+        OFFSTAGE,
+        "host",
+        "run",
+        "--tenant",
+        TENANT,
+        *link,
+        "--sessions",
+        str(sizes.sessions),
+        "--context-tokens",
+        str(sizes.context_tokens),
+        "--steps",
+        str(sizes.steps),
+        "--time-per-token",
+        "0ms",
+        "--timeout",
+        ANSWER_TIMEOUT,
+        "--out",
+        inside,
+        "--format",
+        "json",
+    ]
     log = folder.with_suffix(".host.log")
     command = f"exec {' '.join(words)} 2> /share/run/{log.name}"
     done = guest.agent.run(["/bin/sh", "-c", command], RUN_TIMEOUT_S)
@@ -183,11 +230,13 @@ def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[
     inside = f"/share/{log.relative_to(pair.share)}"
     agreed = {}
     for name, guest in _machines(pair):
-        done = guest.agent.run([OFFSTAGE, "dpu", "replay", inside, "--format", "json"],
-                               REPLAY_TIMEOUT_S)  # fmt: skip
+        done = guest.agent.run(
+            [OFFSTAGE, "dpu", "replay", inside, "--format", "json"], REPLAY_TIMEOUT_S
+        )
         checked(done, guest, f"the replay of {recorded}'s log")
-        agreed[name] = int(said_json(done.out, done.err, guest.name, "read its log",
-                                     needs=("agreed",))["agreed"])  # fmt: skip
+        agreed[name] = int(
+            said_json(done.out, done.err, guest.name, "read its log", needs=("agreed",))["agreed"]
+        )
         progress.advance(1)
     if len(set(agreed.values())) != 1:
         raise RunFailed(f"the machines count decisions differently: {agreed}", str(log))
@@ -198,8 +247,12 @@ def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[
 def _virtual(pair: Pair, work: Path, progress: Progress) -> dict[str, Any]:
     hashes = {}
     for name, guest in _machines(pair):
-        command = ["/usr/bin/python3", "-m", "offstage.testbeds.beds.qemu.virtual",
-                   f"/share/run/virtual-{name}.log"]  # fmt: skip
+        command = [
+            "/usr/bin/python3",
+            "-m",
+            "offstage.testbeds.beds.qemu.virtual",
+            f"/share/run/virtual-{name}.log",
+        ]
         done = guest.agent.run(command, REPLAY_TIMEOUT_S, {"PYTHONPATH": "/opt/offstage"})
         checked(done, guest, "the run in virtual time")
         hashes[name] = _sha256(work / f"virtual-{name}.log")
@@ -217,22 +270,46 @@ def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: in
     payload, layers = shape.block_bytes(0), shape.layer_count
     slots = sizes.sessions * layers * SELECTED * SLOTS_PER_SELECTED
     remote = endpoint.startswith("tcp:")
-    write_config(path, {
-        "daemon": {
-            "endpoint": endpoint, "runtime_dir": "/run/offstage", "metrics_endpoint": "",
-            "curve_dir": "/share/keys" if remote else "", "host_timeout": "300s",
+    write_config(
+        path,
+        {
+            "daemon": {
+                "endpoint": endpoint,
+                "runtime_dir": "/run/offstage",
+                "metrics_endpoint": "",
+                "curve_dir": "/share/keys" if remote else "",
+                "host_timeout": "300s",
+            },
+            "arena": {
+                "size": slots * (payload + 4096),
+                "payload": payload,
+                "layers": layers,
+                "block_tokens": shape.block_tokens,
+            },
+            "storage": {
+                "backend": "io_uring",
+                "path": store,
+                "size": store_bytes,
+                "direct": store == NVME,
+                "io_timeout": "120s",
+            },
+            "store": {"write": "through"},
+            "policy": {
+                "prefetchers": ["window", "ema", "shared"],
+                "eviction": "score",
+                "window_tokens": 1024,
+                "lease": "10s",
+            },
+            "rdma": {"enabled": sizes.fabric == "verbs"},
+            "limits": {
+                "sessions": 16,
+                "context_tokens": sizes.context_tokens + 1024,
+                "log": 64 << 20,
+                "records": 1 << 16,
+            },
         },
-        "arena": {"size": slots * (payload + 4096), "payload": payload, "layers": layers,
-                  "block_tokens": shape.block_tokens},
-        "storage": {"backend": "io_uring", "path": store, "size": store_bytes,
-                    "direct": store == NVME, "io_timeout": "120s"},
-        "store": {"write": "through"},
-        "policy": {"prefetchers": ["window", "ema", "shared"], "eviction": "score",
-                   "window_tokens": 1024, "lease": "10s"},
-        "rdma": {"enabled": sizes.fabric == "verbs"},
-        "limits": {"sessions": 16, "context_tokens": sizes.context_tokens + 1024,
-                   "log": 64 << 20, "records": 1 << 16},
-    }, TENANT)  # fmt: skip
+        TENANT,
+    )
     return path
 
 
@@ -262,8 +339,13 @@ def _sha256(path: Path) -> str:
 
 
 def _qemu_version() -> str:
-    done = subprocess.run([AARCH64.emulator, "--version"], check=False, capture_output=True,
-                          errors="replace", timeout=30)  # fmt: skip
+    done = subprocess.run(
+        [AARCH64.emulator, "--version"],
+        check=False,
+        capture_output=True,
+        errors="replace",
+        timeout=30,
+    )
     return (done.stdout.splitlines() or ["unknown"])[0]
 
 

@@ -17,18 +17,26 @@ __all__ = ["log"]
 SESSIONS, LAYERS, BLOCKS, STEPS, SELECTED = 3, 4, 64, 48, 12
 STEP_NS = 2_000_000
 POLICY = Policy(
-    prefetchers="window+ema+shared", eviction="score", window_blocks=8, accuracy_permille_min=100,
-    lateness_permille_max=200, lease_ns=100 * STEP_NS,
-)  # fmt: skip
+    prefetchers="window+ema+shared",
+    eviction="score",
+    window_blocks=8,
+    accuracy_permille_min=100,
+    lateness_permille_max=200,
+    lease_ns=100 * STEP_NS,
+)
 
 
 def log(seed: int) -> bytes:
     """The decision log of the run with this seed."""
     config = CoreConfig(
-        slot_count=SESSIONS * LAYERS * 20, chunk_max=2 * SESSIONS * BLOCKS,
-        session_chunk_max=BLOCKS, layer_count=LAYERS, session_max=SESSIONS, log_size_bytes=16 << 20,
+        slot_count=SESSIONS * LAYERS * 20,
+        chunk_max=2 * SESSIONS * BLOCKS,
+        session_chunk_max=BLOCKS,
+        layer_count=LAYERS,
+        session_max=SESSIONS,
+        log_size_bytes=16 << 20,
         seed=seed,
-    )  # fmt: skip
+    )
     core = Core(config, POLICY)
     tenant = core.tenant_add(0, b"virtual time key"[:16], config.slot_count)
     opened = []
@@ -41,11 +49,20 @@ def log(seed: int) -> bytes:
     best = np.argsort(~scores, axis=-1, kind="stable")[..., :SELECTED]
     demands = np.sort(best, axis=-1).astype(np.uint32).ravel()
     offsets = np.arange(SESSIONS * STEPS * LAYERS + 1, dtype=np.uint64) * SELECTED
-    decode(core, DecodePlan(
-        tuple(opened), STEPS, offsets, demands,
-        scores=scores, selected_count=SELECTED, compute_ns=STEP_NS // LAYERS, seed=seed,
-        stagger_ns=STEP_NS // 7,
-    ))  # fmt: skip
+    decode(
+        core,
+        DecodePlan(
+            tuple(opened),
+            STEPS,
+            offsets,
+            demands,
+            scores=scores,
+            selected_count=SELECTED,
+            compute_ns=STEP_NS // LAYERS,
+            seed=seed,
+            stagger_ns=STEP_NS // 7,
+        ),
+    )
     return core.log()
 
 

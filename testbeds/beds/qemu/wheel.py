@@ -32,8 +32,11 @@ def build(image: Image) -> Path:
     """The wheel for guests of `image`. One program at a time for each cache: see `pair.alone`."""
     checkout = Path(offstage.__file__ or "").resolve().parents[2]
     if not (checkout / "setup.py").is_file():
-        raise BadInput("holds no sources to compile for a guest", str(checkout),
-                       "run it from a checkout of Offstage")  # fmt: skip
+        raise BadInput(
+            "holds no sources to compile for a guest",
+            str(checkout),
+            "run it from a checkout of Offstage",
+        )
     arch = image.arch
     native = platform.machine() == arch.name
     compiler = "gcc" if native else f"{arch.triplet}-gcc"
@@ -68,8 +71,12 @@ def _update(checkout: Path, tree: Path) -> bool:
     changed = not names.exists() or names.read_text(encoding="utf-8") != listed
     if changed:  # a file that is gone may be part of what was compiled
         shutil.rmtree(tree, ignore_errors=True)
-        shutil.copytree(checkout / "src", tree / "src", symlinks=True,
-                        ignore=shutil.ignore_patterns("*.egg-info", *SKIPPED))  # fmt: skip
+        shutil.copytree(
+            checkout / "src",
+            tree / "src",
+            symlinks=True,
+            ignore=shutil.ignore_patterns("*.egg-info", *SKIPPED),
+        )
     for relative, path in wanted.items():
         to = tree / relative
         if not to.exists() or not filecmp.cmp(path, to, shallow=False):
@@ -94,10 +101,20 @@ def _compile(tree: Path, made: Path, image: Image, compiler: str) -> None:
     }
     environment.pop("PYTHONPATH", None)
     done = finished(
-        [sys.executable, "setup.py", "-q", "bdist_wheel", "--dist-dir", str(made),
-         "--plat-name", f"linux_{image.arch.name}"],
-        BUILD_TIMEOUT_S, cwd=tree, env=environment,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "setup.py",
+            "-q",
+            "bdist_wheel",
+            "--dist-dir",
+            str(made),
+            "--plat-name",
+            f"linux_{image.arch.name}",
+        ],
+        BUILD_TIMEOUT_S,
+        cwd=tree,
+        env=environment,
+    )
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if "rror" in line] or ["it said nothing"]
         raise RunFailed(f"failed: {said[0]}", f"the build for {image.arch.name}")

@@ -81,8 +81,14 @@ def bench_apart(
                 for name in ARMS:
                     shutil.rmtree(folder / "files", ignore_errors=True)
                     (folder / "files").mkdir()
-                    _turn(name, f"{name} {number}", pairs[name], traffic, found["arms"][name],
-                          expected)  # fmt: skip
+                    _turn(
+                        name,
+                        f"{name} {number}",
+                        pairs[name],
+                        traffic,
+                        found["arms"][name],
+                        expected,
+                    )
                     times = found["arms"][name]["first_s"][-len(traffic.requests) :]
                     middle = statistics.median(times)
                     say(f"round {number + 1}, {name}: {middle * 1e3:.0f} ms to the first token")
@@ -93,15 +99,25 @@ def _pairs(
     stack: contextlib.ExitStack, bed: Bed, ours: dict[str, Any], folder: Path
 ) -> dict[str, _Pair]:
     where = {"shared_storage_path": str(folder / "files")}
-    files = {"kv_connector": "ExampleConnector", "kv_role": "kv_both",
-             "kv_connector_extra_config": where}  # fmt: skip
+    files = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": where,
+    }
     halves = _halves()
 
     def begin(name: str, config: dict[str, Any] | None, half: int) -> Engine:
         arguments = bed.arguments | ({"max_num_seqs": 1} if "prefill" in name else {})
-        made = stack.enter_context(engine(bed.python, bed.model, config, arguments,
-                                          folder / f"{name}.log",
-                                          VLLM_CPU_OMP_THREADS_BIND=halves[half]))  # fmt: skip
+        made = stack.enter_context(
+            engine(
+                bed.python,
+                bed.model,
+                config,
+                arguments,
+                folder / f"{name}.log",
+                VLLM_CPU_OMP_THREADS_BIND=halves[half],
+            )
+        )
         warm(made)
         return made
 
@@ -122,9 +138,13 @@ def _halves() -> tuple[str, str]:
 
 
 def _turn(
-    name: str, salt: str, pair: _Pair, traffic: Arrivals, into: dict[str, Any],
+    name: str,
+    salt: str,
+    pair: _Pair,
+    traffic: Arrivals,
+    into: dict[str, Any],
     expected: dict[int, list[int]],
-) -> None:  # fmt: skip
+) -> None:
     """One arm in one round."""
     for one in (pair.prefill, pair.decode):
         if one is not None:
@@ -168,5 +188,6 @@ def _send(pair: _Pair, number: int, traffic: Arrivals, salt: str | None) -> None
 def _decode(pair: _Pair, number: int, traffic: Arrivals, salt: str | None) -> None:
     one = traffic.requests[number]
     hint = {"offstage": {"expect": {"tokens": len(one.prompt), "seconds": WAIT_S}}}
-    pair.decode.send(id=number, prompt=one.prompt, salt=salt, outputs=one.outputs,
-                     params=hint if salt else None)  # fmt: skip
+    pair.decode.send(
+        id=number, prompt=one.prompt, salt=salt, outputs=one.outputs, params=hint if salt else None
+    )

@@ -68,9 +68,16 @@ def _prefixes(prompt: list[int]) -> Iterator[int]:
 
 
 def arrivals_of(
-    path: Path, *, count: int, context_tokens: int, vocabulary: int, seconds: float, outputs: int,
-    seed: int, time_unit: str | None = None,
-) -> Arrivals:  # fmt: skip
+    path: Path,
+    *,
+    count: int,
+    context_tokens: int,
+    vocabulary: int,
+    seconds: float,
+    outputs: int,
+    seed: int,
+    time_unit: str | None = None,
+) -> Arrivals:
     """The first `count` requests of a trace, in `seconds`. BadInput: it names no prefixes, or has
     none of them."""
     trace = open_trace(path, limit=count, time_unit=time_unit)
@@ -92,8 +99,10 @@ def arrivals_of(
         return made
 
     requests = [
-        Arrival((one.timestamp_ms / 1e3 - first_s) * seconds / span_s, prompt(one.block_ids),
-                outputs)
-        for one in rows if one.block_ids
-    ]  # fmt: skip
+        Arrival(
+            (one.timestamp_ms / 1e3 - first_s) * seconds / span_s, prompt(one.block_ids), outputs
+        )
+        for one in rows
+        if one.block_ids
+    ]
     return Arrivals(requests, path.name, tokens / block, span_s / seconds, trace.notes)

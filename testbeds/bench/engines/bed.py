@@ -12,8 +12,22 @@ from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.link import Engine
 
-__all__ = ["WAIT_S", "Bed", "Ends", "Say", "add", "arm", "bed_of", "check", "connector", "daemon",
-           "forget", "told", "traffic_of", "warm"]  # fmt: skip
+__all__ = [
+    "WAIT_S",
+    "Bed",
+    "Ends",
+    "Say",
+    "add",
+    "arm",
+    "bed_of",
+    "check",
+    "connector",
+    "daemon",
+    "forget",
+    "told",
+    "traffic_of",
+    "warm",
+]
 
 BLOCK = 32  # tokens: vLLM's blocks on a CPU
 WAIT_S = 600.0
@@ -44,18 +58,24 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
         heads, size = config["num_key_value_heads"], config["head_dim"]
         layers, vocabulary = config["num_hidden_layers"], config["vocab_size"]
     except (KeyError, TypeError):
-        raise BadInput("no model with a config.json of attention", str(model),
-                       "give a model's folder") from None  # fmt: skip
+        raise BadInput(
+            "no model with a config.json of attention", str(model), "give a model's folder"
+        ) from None
     layer_bytes = 2 * heads * size * 4 * BLOCK  # of one layer of a block, in float32
     blocks = -(-context_tokens // BLOCK)
     payload = max(4096, min(1 << 18, 1 << (layer_bytes - 1).bit_length()))
     each = (payload + 4096) * -(-layer_bytes * layers // payload)
     arguments = {
-        "enforce_eager": True, "max_model_len": context_tokens, "max_num_seqs": 4,
-        "block_size": BLOCK, "enable_prefix_caching": True, "disable_log_stats": False,
-        "num_gpu_blocks_override": 2 * blocks + 8, "max_num_batched_tokens": 2048,
+        "enforce_eager": True,
+        "max_model_len": context_tokens,
+        "max_num_seqs": 4,
+        "block_size": BLOCK,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "num_gpu_blocks_override": 2 * blocks + 8,
+        "max_num_batched_tokens": 2048,
         "dtype": "float32",
-    }  # fmt: skip
+    }
     return Bed(python, model, arguments, vocabulary, blocks * each, payload, backend)
 
 
@@ -63,14 +83,22 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
 def daemon(bed: Bed, folder: Path) -> Iterator[Tier]:
     """One for all arms."""
     config = folder / "daemon.toml"
-    write_config(config, {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": "", "host_timeout": "1h"},
-        "arena": {"size": bed.arena_bytes, "payload": bed.payload_bytes, "layers": 1},
-        "storage": {"path": str(folder / "store"), "size": 4 << 30, "backend": bed.backend},
-        "store": {"durable": False, "segment": 8 << 20},
-        "limits": {"sessions": 1024, "context_tokens": 65536, "ports": 16, "chunks": 1 << 18},
-    }, "default")  # fmt: skip
+    write_config(
+        config,
+        {
+            "daemon": {
+                "endpoint": f"ipc://{folder}/control",
+                "runtime_dir": str(folder / "run"),
+                "metrics_endpoint": "",
+                "host_timeout": "1h",
+            },
+            "arena": {"size": bed.arena_bytes, "payload": bed.payload_bytes, "layers": 1},
+            "storage": {"path": str(folder / "store"), "size": 4 << 30, "backend": bed.backend},
+            "store": {"durable": False, "segment": 8 << 20},
+            "limits": {"sessions": 1024, "context_tokens": 65536, "ports": 16, "chunks": 1 << 18},
+        },
+        "default",
+    )
     with serve(config, folder / "daemon.log") as tier:
         yield tier
 
@@ -79,21 +107,27 @@ def connector(tier: Tier, switches: dict[str, Any]) -> dict[str, Any]:
     """vLLM's KV transfer configuration for ours."""
     where = {"endpoint": tier.endpoint, "runtime_dir": str(tier.ready["runtime_dir"])}
     return {
-        "kv_connector": "OffstageConnector", "kv_role": "kv_both",
+        "kv_connector": "OffstageConnector",
+        "kv_role": "kv_both",
         "kv_connector_module_path": "offstage.host.connectors.vllm",
-        "kv_load_failure_policy": "recompute", "kv_connector_extra_config": where | switches,
-    }  # fmt: skip
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": where | switches,
+    }
 
 
 def traffic_of(bed: Bed, traffic: Arrivals, rounds: int) -> dict[str, Any]:
     """What was asked, for table and page."""
     return {
         "notes": list(traffic.notes),
-        "trace": traffic.trace, "scale": traffic.scale, "hurry": traffic.hurry,
-        "requests": len(traffic.requests), "reuse": traffic.reuse, "rounds": rounds,
+        "trace": traffic.trace,
+        "scale": traffic.scale,
+        "hurry": traffic.hurry,
+        "requests": len(traffic.requests),
+        "reuse": traffic.reuse,
+        "rounds": rounds,
         "tokens": [len(one.prompt) for one in traffic.requests],
         "provenance": "measured" if bed.backend in ("io_uring", "posix") else "emulated",
-    }  # fmt: skip
+    }
 
 
 def arm() -> dict[str, Any]:
@@ -135,5 +169,6 @@ def check(name: str, ends: Ends, expected: dict[int, list[int]]) -> None:
     """Every arm answers alike. RunFailed: this one does not."""
     for number, line in ends.items():
         if line["tokens"] != expected.setdefault(number, line["tokens"]):
-            raise RunFailed(f"request {number} has other tokens", name,
-                            "this must not be: report it")  # fmt: skip
+            raise RunFailed(
+                f"request {number} has other tokens", name, "this must not be: report it"
+            )

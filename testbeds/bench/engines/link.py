@@ -22,9 +22,11 @@ ANSWER_S = 300.0
 END_S = 60.0
 PROCESS = "offstage.testbeds.bench.engines.process"
 ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-}  # fmt: skip
+}
 
 
 class Engine:
@@ -66,8 +68,9 @@ class Engine:
         """Lines that are there, after a wait for the first."""
         found = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._lines.get(timeout=timeout_s) if timeout_s > 0
-                         else self._lines.get_nowait())  # fmt: skip
+            found.append(
+                self._lines.get(timeout=timeout_s) if timeout_s > 0 else self._lines.get_nowait()
+            )
             while True:
                 found.append(self._lines.get_nowait())
         if None in found:
@@ -75,8 +78,9 @@ class Engine:
         return [self._decoded(one) for one in found]
 
     def _decoded(self, line: str) -> dict[str, Any]:
-        return said_json(line, self._log.read_text(errors="replace"), "the engine",
-                         f"read {self._log}")  # fmt: skip
+        return said_json(
+            line, self._log.read_text(errors="replace"), "the engine", f"read {self._log}"
+        )
 
     def _failed(self, what: str) -> RunFailed:
         said = last_line(self._log.read_text(errors="replace"))
@@ -85,9 +89,13 @@ class Engine:
 
 @contextlib.contextmanager
 def engine(
-    python: Path, model: Path, connector: dict[str, Any] | None, arguments: dict[str, Any],
-    log: Path, **environment: str,
-) -> Iterator[Engine]:  # fmt: skip
+    python: Path,
+    model: Path,
+    connector: dict[str, Any] | None,
+    arguments: dict[str, Any],
+    log: Path,
+    **environment: str,
+) -> Iterator[Engine]:
     """Start one, with `connector` as its KV transfer configuration; ended on the way out."""
     if not python.is_file():
         raise BadInput("no such program", str(python), "give the Python that has vLLM: --python")
@@ -95,9 +103,13 @@ def engine(
     words = [str(python), "-m", PROCESS, str(model), json.dumps(connector), json.dumps(arguments)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, errors="replace",
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            errors="replace",
             env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(source)} | environment,
-        )  # fmt: skip
+        )
     running = Engine(process, log)
     try:
         running.answer(START_S)

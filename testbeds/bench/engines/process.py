@@ -34,17 +34,23 @@ def counted(llm: Any) -> dict[str, Any]:
     connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
     plans = getattr(connector, "_plans", None)
     decisions = [vars(one) for one in plans.choice.decisions] if plans is not None else []
-    return {"counters": {name.removeprefix("vllm:offstage_"): value
-                         for name, value in metrics.items() if "offstage" in name},
-            "decisions": decisions}  # fmt: skip
+    return {
+        "counters": {
+            name.removeprefix("vllm:offstage_"): value
+            for name, value in metrics.items()
+            if "offstage" in name
+        },
+        "decisions": decisions,
+    }
 
 
 def begin(llm: Any, asked: dict[str, Any]) -> None:
     from vllm import SamplingParams, TokensPrompt
 
     params = {"kv_transfer_params": asked["params"]} if asked.get("params") else None
-    sampling = SamplingParams(temperature=0, max_tokens=asked["outputs"], ignore_eos=True,
-                              extra_args=params)  # fmt: skip
+    sampling = SamplingParams(
+        temperature=0, max_tokens=asked["outputs"], ignore_eos=True, extra_args=params
+    )
     prompt = TokensPrompt(prompt_token_ids=asked["prompt"])
     if asked.get("salt"):
         prompt["cache_salt"] = asked["salt"]
@@ -54,8 +60,9 @@ def begin(llm: Any, asked: dict[str, Any]) -> None:
 def main() -> None:
     from vllm import LLM
 
-    llm = LLM(model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]),
-              **json.loads(sys.argv[3]))  # fmt: skip
+    llm = LLM(
+        model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]), **json.loads(sys.argv[3])
+    )
     lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
     threading.Thread(target=read, args=(lines,), daemon=True).start()
     first: dict[str, float] = {}
@@ -81,9 +88,14 @@ def main() -> None:
             if one.outputs and one.outputs[0].token_ids:
                 first.setdefault(one.request_id, time.monotonic())
             if one.finished:
-                say({"id": int(one.request_id.split("-")[0]), "first_s": first.pop(one.request_id),
-                     "reused": one.num_cached_tokens,
-                     "tokens": list(one.outputs[0].token_ids)})  # fmt: skip
+                say(
+                    {
+                        "id": int(one.request_id.split("-")[0]),
+                        "first_s": first.pop(one.request_id),
+                        "reused": one.num_cached_tokens,
+                        "tokens": list(one.outputs[0].token_ids),
+                    }
+                )
         if not ended:
             time.sleep(IDLE_S)
 

@@ -53,11 +53,14 @@ class Documents:
         chosen = rng.choice(DOCUMENTS, count, p=self._popularity)
         once = rng.random(count) < ONCE_SHARE
         return [
-            Ask(number / rate_hz,
-                self._made(f"once {phase} {number}", CHUNKS_MEAN) if once[number]
-                else self.all[chosen[number]])
+            Ask(
+                number / rate_hz,
+                self._made(f"once {phase} {number}", CHUNKS_MEAN)
+                if once[number]
+                else self.all[chosen[number]],
+            )
             for number in range(count)
-        ]  # fmt: skip
+        ]
 
     def _made(self, name: str, count: int) -> tuple[int, ...]:
         return tuple(generated_chunks(self._root, name, count * CHUNK_TOKENS, CHUNK_TOKENS))
@@ -92,8 +95,11 @@ def of_trace(
     begin, end = np.searchsorted(arrivals, [first_s, first_s + span_s])
     if begin == end:
         last_s = float(arrivals[-1] - arrivals[0])
-        raise BadInput(f"no request from {begin_s:g} s on", str(path),
-                       f"it ends after {last_s:g} s: choose another --begin")  # fmt: skip
+        raise BadInput(
+            f"no request from {begin_s:g} s on",
+            str(path),
+            f"it ends after {last_s:g} s: choose another --begin",
+        )
     lasted_s = max(min(span_s, float(arrivals[-1]) - first_s), 1e-9)  # all may come at once
     parent, asks = root(0, "pod trace"), []
     for request in islice(requests_in_blocks(trace), int(begin), int(end)):

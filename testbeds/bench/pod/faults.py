@@ -120,8 +120,13 @@ class LivePod:
     def _begin_etcd(self, member: str) -> None:
         folder = self.bed.runtime_dir.parent / "etcd"
         with (folder / f"{member}.log").open("ab") as log:
-            process = subprocess.Popen(self._commands[member], stdin=subprocess.DEVNULL, stdout=log,
-                                       stderr=log, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                self._commands[member],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.bed.processes[member] = process.pid
 
 

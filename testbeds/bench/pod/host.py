@@ -170,9 +170,13 @@ class Host:
         self._step = 0
 
     def _login(self, member: Member, epoch: int) -> Joined:
-        link = replace(self._link, endpoint=member.endpoint, timeout_s=LOGIN_S,
-                       runtime_dir=self._runtime_dir / member.name,
-                       life=(member.incarnation, epoch))  # fmt: skip
+        link = replace(
+            self._link,
+            endpoint=member.endpoint,
+            timeout_s=LOGIN_S,
+            runtime_dir=self._runtime_dir / member.name,
+            life=(member.incarnation, epoch),
+        )
         control = link.control()
         try:
             fabric = open_fabric(control, link.fabric)
@@ -180,8 +184,9 @@ class Host:
             control.close()
             raise
         control.timeout_s = self._deadline_s
-        return Joined(member, control, fabric, lease_ns=control.lease_ns,
-                      tenant=link.tenant, epoch=epoch)  # fmt: skip
+        return Joined(
+            member, control, fabric, lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch
+        )
 
     def run(self, phase: str, asks: Callable[[], tuple[int, Ask] | None], begin_s: float) -> None:
         """Ask until there is nothing left; each when it is due, or as soon as can be after."""
@@ -232,8 +237,10 @@ class Host:
             if not said and standing == "back" and one.suspected > suspicions:
                 said = ["suspect", "back"]  # both since this host looked last
             self._known_as[name] = standing
-            self._board.seen += [Seen(now_s, self.name, name, what, one.why, waited_s,
-                                      self._looked_s) for what in said]  # fmt: skip
+            self._board.seen += [
+                Seen(now_s, self.name, name, what, one.why, waited_s, self._looked_s)
+                for what in said
+            ]
         self._looked_s = now_s
 
     def _ask(self, phase: str, number: int, due_s: float, chunks: tuple[int, ...]) -> Sample:
@@ -254,9 +261,13 @@ class Host:
         return sample
 
     def _served(
-        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[Acked],
+        self,
+        sample: Sample,
+        session: int,
+        chunks: tuple[int, ...],
+        where: list[Acked],
         marked: NDArray[np.bool_],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Fetch what is there, put the rest."""
         found = append_chunks(self._sessions, session, chunks, 1)
         there = np.flatnonzero(found.stored_layers)
@@ -267,8 +278,9 @@ class Host:
         good = rcs == 0
         sample.hits, sample.marked_hits = int(good.sum()), int((good & marked).sum())
         at = self._members_of(session, len(chunks))
-        sample.by_member.update(f"{one.name}/{one.incarnation}"
-                                for one, came in zip(at, good, strict=True) if came)  # fmt: skip
+        sample.by_member.update(
+            f"{one.name}/{one.incarnation}" for one, came in zip(at, good, strict=True) if came
+        )
         for ordinal in np.flatnonzero(~good):
             was, acked_s = where[ordinal]
             if was:
@@ -277,24 +289,36 @@ class Host:
         self._put(sample, session, chunks, np.flatnonzero(~good), where)
 
     def _fetched(
-        self, sample: Sample, session: int, chunks: tuple[int, ...], some: NDArray[np.intp],
+        self,
+        sample: Sample,
+        session: int,
+        chunks: tuple[int, ...],
+        some: NDArray[np.intp],
         keys: NDArray[np.uint64],
-    ) -> NDArray[np.int32]:  # fmt: skip
+    ) -> NDArray[np.int32]:
         self._step += 1
         self._rows[: len(some)] = 0xFF
         got = self._fabric.fetch(
-            session, self._step, 0, some.astype(np.uint32), np.ascontiguousarray(keys[some]),
+            session,
+            self._step,
+            0,
+            some.astype(np.uint32),
+            np.ascontiguousarray(keys[some]),
             self._rows,
-        )  # fmt: skip
+        )
         came = np.flatnonzero(got.rcs == 0)
         rows = self._rows.view(np.uint64)[came]
         sample.wrong += int((rows != content([chunks[some[one]] for one in came])).any(1).sum())
         return got.rcs
 
     def _put(
-        self, sample: Sample, session: int, chunks: tuple[int, ...], missing: NDArray[np.intp],
+        self,
+        sample: Sample,
+        session: int,
+        chunks: tuple[int, ...],
+        missing: NDArray[np.intp],
         where: list[Acked],
-    ) -> None:  # fmt: skip
+    ) -> None:
         for first in range(0, len(missing), self._fabric.demand_max):
             some = missing[first : first + self._fabric.demand_max]
             blocks = content([chunks[one] for one in some]).view(np.uint8)
@@ -313,5 +337,7 @@ class Host:
         numbers = self._sessions.grid.numbers(np.arange(count))
         segments = self._sessions.segments(session)
         nobody = Member(name="nobody", endpoint="")
-        return [nobody if (at := segments[number].at) is None else at.member
-                for number in numbers.tolist()]  # fmt: skip
+        return [
+            nobody if (at := segments[number].at) is None else at.member
+            for number in numbers.tolist()
+        ]

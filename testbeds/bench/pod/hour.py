@@ -65,25 +65,38 @@ def bench_hour(
     board = Board()
     distinct = len({chunk for ask in traced.asks for chunk in ask.chunks})
     room = max(64 << 20, STORE_SHARE * distinct * PAYLOAD_BYTES // DAEMONS)
-    with live_pod(folder, board, room) as (live, watch), \
-            hosts_of(live, deadline_s, board, HOSTS) as hosts:  # fmt: skip
+    with (
+        live_pod(folder, board, room) as (live, watch),
+        hosts_of(live, deadline_s, board, HOSTS) as hosts,
+    ):
         faults = drawn(seed, traced.seconds, with_etcd="etcd0" in live.bed.processes)
         during = []
         for one in faults:
-            during += [(one.at_s - PREPARED_S, partial(live.prepare, one.fault, one.member)),
-                       (one.at_s, partial(live.strike, one.fault, one.member)),
-                       (one.until_s, partial(live.heal, one.fault, one.member))]  # fmt: skip
+            during += [
+                (one.at_s - PREPARED_S, partial(live.prepare, one.fault, one.member)),
+                (one.at_s, partial(live.strike, one.fault, one.member)),
+                (one.until_s, partial(live.heal, one.fault, one.member)),
+            ]
         progress.start(f"{traced.trace}, {len(faults)} faults", len(traced.asks))
         begun_s = board.now_s()
         under_load(hosts, "trace", traced.asks, board, progress, during)
         took_s = board.now_s() - begun_s
     return {
-        "provenance": "measured", "trace": traced.trace, "begin_s": traced.begin_s,
-        "span_s": traced.span_s, "seconds": took_s, "compression": traced.span_s / took_s,
-        "compression_asked": traced.compression, "deadline_s": deadline_s, "seed": seed,
+        "provenance": "measured",
+        "trace": traced.trace,
+        "begin_s": traced.begin_s,
+        "span_s": traced.span_s,
+        "seconds": took_s,
+        "compression": traced.span_s / took_s,
+        "compression_asked": traced.compression,
+        "deadline_s": deadline_s,
+        "seed": seed,
         "notes": list(traced.notes),
-        "hosts": HOSTS, "block_bytes": PAYLOAD_BYTES, "blocks_distinct": distinct,
-        "blocks_filled": board.moved_blocks()[0], "blocks_copied": board.moved_blocks()[1],
+        "hosts": HOSTS,
+        "block_bytes": PAYLOAD_BYTES,
+        "blocks_distinct": distinct,
+        "blocks_filled": board.moved_blocks()[0],
+        "blocks_copied": board.moved_blocks()[1],
         "with_etcd": "etcd0" in live.bed.processes,
         **of_run(board, live.done, watch.looks, deadline_s),
-    }  # fmt: skip
+    }

@@ -45,10 +45,16 @@ def judged(
         found[name] = _phase(samples, reference, struck, board.seen, looks, board)
         aims |= _aims(name, struck.fault, found[name], deadline_s)
     verdicts = held(board, done, looks, deadline_s)
-    return {"phases": found, "aims": aims, "aims_met": all(aims.values()), "verdicts": verdicts,
-            "verdicts_met": is_met(verdicts), "broken": list(board.broken),
-            "seen": [asdict(one) for one in board.seen],
-            "done": [asdict(one) for one in done]}  # fmt: skip
+    return {
+        "phases": found,
+        "aims": aims,
+        "aims_met": all(aims.values()),
+        "verdicts": verdicts,
+        "verdicts_met": is_met(verdicts),
+        "broken": list(board.broken),
+        "seen": [asdict(one) for one in board.seen],
+        "done": [asdict(one) for one in done],
+    }
 
 
 def of_run(
@@ -59,19 +65,23 @@ def of_run(
     late = sorted(one.begin_s - one.due_s for one in board.samples) or [0.0]
     left = unexplained(board.samples, Reasons(done, board.seen, looks, deadline_s))
     return {
-        **_all(board.samples), "wrong": sum(one.wrong for one in board.samples),
+        **_all(board.samples),
+        "wrong": sum(one.wrong for one in board.samples),
         "refused": sum(one.refused for one in board.samples),
         "put": sum(one.put for one in board.samples),
         "put_again": sum(len(one.again) for one in board.samples),
-        "late_s_p50": late[len(late) // 2], "late_s_p99": late[int(len(late) * 0.99)],
+        "late_s_p50": late[len(late) // 2],
+        "late_s_p99": late[int(len(late) * 0.99)],
         "waited_s_max": max(board.waited_s.values(), default=0.0),
         "faults": dict(Counter(one.fault for one in done if not one.healed)),
         "unexplained": [(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
-        "series": _series(board.samples), "verdicts": verdicts,
-        "verdicts_met": is_met(verdicts), "broken": list(board.broken),
+        "series": _series(board.samples),
+        "verdicts": verdicts,
+        "verdicts_met": is_met(verdicts),
+        "broken": list(board.broken),
         "seen": [asdict(one) for one in board.seen],
         "done": [asdict(one) for one in done],
-    }  # fmt: skip
+    }
 
 
 def held(
@@ -103,17 +113,19 @@ def is_met(verdicts: Mapping[str, bool | None]) -> bool:
 
 def unexplained(samples: Iterable[Sample], reasons: Reasons) -> list[tuple[int, Miss]]:
     """Misses without a reason, and of which request."""
-    return [(one.number, miss) for one in samples for miss in one.misses
-            if not reasons.has(one, miss)]  # fmt: skip
+    return [
+        (one.number, miss) for one in samples for miss in one.misses if not reasons.has(one, miss)
+    ]
 
 
 def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> list[int]:
     """Requests that began after the map had no more the life of who served them."""
     ended = _ended_lives(looks)
     return [
-        one.number for one in samples
+        one.number
+        for one in samples
         if any(ended.get(who, one.begin_s + 1) < one.begin_s for who in one.by_member)
-    ]  # fmt: skip
+    ]
 
 
 def _ended_lives(looks: Sequence[Look]) -> dict[str, float]:
@@ -137,15 +149,18 @@ def _all(samples: Iterable[Sample]) -> dict[str, Any]:
     took = sorted(one.end_s - one.begin_s for one in some)
     known, hits = sum(one.known for one in some), sum(one.hits for one in some)
     return {
-        "requests": len(some), "asked": sum(one.asked for one in some), "known": known,
-        "hits": hits, "hit_rate": hits / max(known, 1),
+        "requests": len(some),
+        "asked": sum(one.asked for one in some),
+        "known": known,
+        "hits": hits,
+        "hit_rate": hits / max(known, 1),
         "request_s_p50": took[len(took) // 2] if took else 0.0,
         "request_s_p99": took[int(len(took) * 0.99)] if took else 0.0,
         "request_s_max": took[-1] if took else 0.0,
         "without_tier": sum(bool(one.error) for one in some),
         "late_s_max": max((one.begin_s - one.due_s for one in some), default=0.0),
         "misses": _named(some),
-    }  # fmt: skip
+    }
 
 
 def _named(samples: Iterable[Sample]) -> dict[str, int]:
@@ -159,56 +174,83 @@ def _named(samples: Iterable[Sample]) -> dict[str, int]:
 
 
 def _phase(
-    samples: Sequence[Sample], reference: Mapping[int, Sample], struck: Done, seen: Sequence[Seen],
-    looks: Sequence[Look], board: Board,
-) -> dict[str, Any]:  # fmt: skip
+    samples: Sequence[Sample],
+    reference: Mapping[int, Sample],
+    struck: Done,
+    seen: Sequence[Seen],
+    looks: Sequence[Look],
+    board: Board,
+) -> dict[str, Any]:
     end_s = max(one.end_s for one in samples)
     after = [one for one in samples if one.begin_s >= struck.at_s]
-    noted = [one for one in seen if struck.at_s <= one.at_s <= end_s
-             and one.member == struck.member]  # fmt: skip
+    noted = [
+        one for one in seen if struck.at_s <= one.at_s <= end_s and one.member == struck.member
+    ]
     joins = struck.fault == "join"
     first: dict[str, float] = {}
     for one in noted:
         if joins is (one.what == "back"):
             first.setdefault(one.host, one.at_s - struck.at_s)
     told = list(first.values())
-    lost = sum(max(0, reference[one.number].hits - one.hits) for one in samples
-               if one.number in reference)  # fmt: skip
+    lost = sum(
+        max(0, reference[one.number].hits - one.hits) for one in samples if one.number in reference
+    )
     marked = sum(one.marked for one in after) / max(1, sum(one.known for one in after))
-    answer = min((one.end_s for one in after if one.marked and not one.error and not one.refused),
-                 default=None)  # fmt: skip
-    served = [one for one in after if one.marked_hits
-              or (joins and any(who.startswith(f"{struck.member}/") for who in one.by_member))]
+    answer = min(
+        (one.end_s for one in after if one.marked and not one.error and not one.refused),
+        default=None,
+    )
+    served = [
+        one
+        for one in after
+        if one.marked_hits
+        or (joins and any(who.startswith(f"{struck.member}/") for who in one.by_member))
+    ]
     hit = min((one.end_s for one in served), default=None)
     moved = [chunk for one in after for chunk in one.again]
-    others = [one for one in seen if struck.at_s <= one.at_s <= end_s
-              and one.member != struck.member and one.what != "back"]  # fmt: skip
+    others = [
+        one
+        for one in seen
+        if struck.at_s <= one.at_s <= end_s and one.member != struck.member and one.what != "back"
+    ]
     return {
-        **_all(samples), "fault": struck.fault, "member": struck.member, "struck_s": struck.at_s,
-        "detected_first_s": min(told, default=None), "detected_last_s": max(told, default=None),
+        **_all(samples),
+        "fault": struck.fault,
+        "member": struck.member,
+        "struck_s": struck.at_s,
+        "detected_first_s": min(told, default=None),
+        "detected_last_s": max(told, default=None),
         "in_map_s": _in_map(struck, looks, end_s),
         "answer_s": None if answer is None else answer - struck.at_s,
         "hit_s": None if hit is None else hit - struck.at_s,
-        "hits_lost": lost, "hits_lost_share": lost / max(1, sum(
-            reference[one.number].hits for one in samples if one.number in reference)),
+        "hits_lost": lost,
+        "hits_lost_share": lost
+        / max(1, sum(reference[one.number].hits for one in samples if one.number in reference)),
         "share_of_member": marked,
         "back_s": _back(after, reference, marked, struck.at_s),
-        "blocks_put_again": len(moved), "blocks_put_again_least": len(set(moved)),
+        "blocks_put_again": len(moved),
+        "blocks_put_again_least": len(set(moved)),
         "blocks_filled": board.phases.get(samples[0].phase, (0, 0))[0],
         "blocks_copied": board.phases.get(samples[0].phase, (0, 0))[1],
         "blocks_asked": len({chunk for one in after for chunk in one.chunks}),
         "waited_s": _waited(board, struck.member),
-        "others_suspected": len(others), "series": _series(samples),
-    }  # fmt: skip
+        "others_suspected": len(others),
+        "series": _series(samples),
+    }
 
 
 def _in_map(struck: Done, looks: Sequence[Look], end_s: float) -> float | None:
     """When the map had another state of the member than before; None: it did not come to that."""
     before = next((one for one in reversed(looks) if one.at_s <= struck.at_s), None)
     state = before.members.get(struck.member) if before is not None else None
-    return next((one.at_s - struck.at_s for one in looks
-                 if struck.at_s < one.at_s <= end_s and one.members.get(struck.member) != state),
-                None)  # fmt: skip
+    return next(
+        (
+            one.at_s - struck.at_s
+            for one in looks
+            if struck.at_s < one.at_s <= end_s and one.members.get(struck.member) != state
+        ),
+        None,
+    )
 
 
 def _back(
@@ -233,23 +275,26 @@ def _windows(samples: Iterable[Sample], begin_s: float) -> dict[int, list[Sample
 
 def _series(samples: Sequence[Sample]) -> list[tuple[float, int, int]]:
     """By second since the bench began: when, known blocks that were asked for, hits."""
-    return [(number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
-            for number, some in sorted(_windows(samples, 0.0).items())]  # fmt: skip
+    return [
+        (number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
+        for number, some in sorted(_windows(samples, 0.0).items())
+    ]
 
 
 def _waited(board: Board, member: str) -> float:
     """The most that one connection to it cost one host."""
-    return max((cost for (_, name, _), cost in board.waited_s.items() if name == member),
-               default=0.0)  # fmt: skip
+    return max(
+        (cost for (_, name, _), cost in board.waited_s.items() if name == member), default=0.0
+    )
 
 
 def _aims(name: str, fault: str, found: Mapping[str, Any], deadline_s: float) -> dict[str, bool]:
     aims = {
-        f"{name}: costs a connection its deadline at most":
-            found["waited_s"] <= DEADLINE_SLACK * deadline_s,
-        f"{name}: hits back within {BACK_S:g} s":
-            found["back_s"] is not None and found["back_s"] <= BACK_S,
-    }  # fmt: skip
+        f"{name}: costs a connection its deadline at most": found["waited_s"]
+        <= DEADLINE_SLACK * deadline_s,
+        f"{name}: hits back within {BACK_S:g} s": found["back_s"] is not None
+        and found["back_s"] <= BACK_S,
+    }
     if fault == "join":
         aims[f"{name}: what joined serves"] = found["hit_s"] is not None
         share = 1 / (MEMBERS + 1)

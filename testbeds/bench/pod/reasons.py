@@ -58,8 +58,10 @@ class Reasons:
             return True
         if error:
             return False
-        if any(acked_s <= at_s + self.grace_s and at_s - WATCH_S <= sample.end_s
-               for at_s in self._left[was]):  # fmt: skip
+        if any(
+            acked_s <= at_s + self.grace_s and at_s - WATCH_S <= sample.end_s
+            for at_s in self._left[was]
+        ):
             return True
         changes = sum(acked_s <= at_s <= sample.end_s for at_s in self._changes)
         return was != now and (self._is_away(now, acked_s, acked_s) or changes >= FORMER_MAX)

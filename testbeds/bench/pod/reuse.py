@@ -84,9 +84,15 @@ class _KeepingHost(Host):
     """Does one request after another, in the order in which they were given to it."""
 
     def __init__(
-        self, name: str, place: str, runtime_dir: Path, board: Board, told: SimpleQueue[Any],
-        room: int, compute_s: float,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        place: str,
+        runtime_dir: Path,
+        board: Board,
+        told: SimpleQueue[Any],
+        room: int,
+        compute_s: float,
+    ) -> None:
         """`room`: blocks that it keeps; `compute_s`: of one token."""
         super().__init__(name, place, runtime_dir, Link("", TENANT, "shm"), DEADLINE_S, board)
         self._told, self._room, self._compute_s = told, room, compute_s
@@ -107,23 +113,29 @@ class _KeepingHost(Host):
                 sample = self._ask("schedule", number, self._board.now_s(), one.chunks)
                 self._board.samples.append(sample)
                 if sample.error:
-                    raise RunFailed(f"request {number}: {sample.error}", self.name,
-                                    "see the daemons' logs")  # fmt: skip
+                    raise RunFailed(
+                        f"request {number}: {sample.error}", self.name, "see the daemons' logs"
+                    )
                 self._follow()
         except Exception as error:
             self._board.broken.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def _served(
-        self, sample: Sample, session: int, chunks: tuple[int, ...], where: list[Acked],
+        self,
+        sample: Sample,
+        session: int,
+        chunks: tuple[int, ...],
+        where: list[Acked],
         marked: NDArray[np.bool_],
-    ) -> None:  # fmt: skip
+    ) -> None:
         given, first = self._given, self._given.taken.kept
         asked_s = time.monotonic()
         found = append_chunks(self._sessions, session, chunks, 1)
         self.looked.append((time.monotonic() - asked_s, len(chunks)))
         stored = np.asarray(found.stored_layers) > 0
-        self.unfound += sum(bool(at) and not there
-                            for (at, _), there in zip(where, stored, strict=True))  # fmt: skip
+        self.unfound += sum(
+            bool(at) and not there for (at, _), there in zip(where, stored, strict=True)
+        )
         came: dict[int, NDArray[np.uint8]] = {}
         begun_s = time.monotonic()
         for one in self._batches(np.flatnonzero(_front(stored, first))):
@@ -167,23 +179,39 @@ def _front(stored: NDArray[np.bool_], first: int) -> NDArray[np.bool_]:
 
 
 def bench_schedule(
-    *, trace: Path, requests: int, seconds: float, saturated: float, kept_blocks: int,
-    folder: Path, seed: int, progress: Progress, time_unit: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    trace: Path,
+    requests: int,
+    seconds: float,
+    saturated: float,
+    kept_blocks: int,
+    folder: Path,
+    seed: int,
+    progress: Progress,
+    time_unit: str | None = None,
+) -> dict[str, Any]:
     """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
     schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: where stores and logs
     lie, and what lay there from a run before goes. BadInput: no trace of prefixes; RunFailed: a
     host ended by what nobody expected."""
-    spec = PodSpec(trace=str(trace), requests=requests, hosts=HOSTS, daemons=(DAEMONS,),
-                   seeds=(seed,), drives=1024, time_unit=time_unit or "")  # fmt: skip
+    spec = PodSpec(
+        trace=str(trace),
+        requests=requests,
+        hosts=HOSTS,
+        daemons=(DAEMONS,),
+        seeds=(seed,),
+        drives=1024,
+        time_unit=time_unit or "",
+    )
     asked = requests_of(spec, 1, seed)
     if len(asked) < 2 or not asked.arrival_ns[-1]:
         raise BadInput("fewer than two requests, or all at once", str(trace), "give a longer trace")
     rate = int(asked.arrival_ns[-1]) / 1e9 / seconds
     spec = msgspec.structs.replace(
-        spec, pool_bytes=kept_blocks * spec.block_bytes,
+        spec,
+        pool_bytes=kept_blocks * spec.block_bytes,
         prefill_tokens_per_s=round(rate * spec.prefill_tokens_per_s),
-    )  # fmt: skip
+    )
     loads = {"as it came": 1.0, "saturated": saturated}
     room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
     board, told = Board(), SimpleQueue[Any]()
@@ -192,8 +220,17 @@ def bench_schedule(
     with live_pod(folder, board, max(STORE_LEAST, room)) as (live, _), ExitStack() as stack:
         hosts = []
         for number in range(HOSTS):
-            hosts.append(_KeepingHost(f"host{number}", live.bed.place, live.bed.runtime_dir, board,
-                                      told, kept_blocks, 1 / spec.prefill_tokens_per_s))
+            hosts.append(
+                _KeepingHost(
+                    f"host{number}",
+                    live.bed.place,
+                    live.bed.runtime_dir,
+                    board,
+                    told,
+                    kept_blocks,
+                    1 / spec.prefill_tokens_per_s,
+                )
+            )
             stack.callback(hosts[-1].close)
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_S)
@@ -204,28 +241,49 @@ def bench_schedule(
                 arm = _Arm(spec, kind, these, hosts, len(arms), board, told)
                 arm.run(progress)
                 if not arms:
-                    look_s, block_s = (_each(times) for times in zip(
-                        *((one.looked, one.fetched) for one in hosts), strict=True))  # fmt: skip
+                    look_s, block_s = (
+                        _each(times)
+                        for times in zip(*((one.looked, one.fetched) for one in hosts), strict=True)
+                    )
                     spec = msgspec.structs.replace(
-                        spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s)))
+                        spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s))
+                    )
                 modelled = simulate(spec, Point(DAEMONS, kind, "none", seed), these, HOSTS)
-                arms.append({"schedule": kind, "load": load,
-                             "live": served(arm.router.rows), "lab": served(modelled.rows)})
+                arms.append(
+                    {
+                        "schedule": kind,
+                        "load": load,
+                        "live": served(arm.router.rows),
+                        "lab": served(modelled.rows),
+                    }
+                )
     verdicts = {
         "every block right": not sum(one.wrong for one in board.samples),
-        "every request ended": len(board.samples) == sum(
-            one["live"]["requests"] - one["live"]["refused"] for one in arms),
+        "every request ended": len(board.samples)
+        == sum(one["live"]["requests"] - one["live"]["refused"] for one in arms),
         "every acknowledged block found": not sum(one.unfound for one in hosts),
-    }  # fmt: skip
+    }
     return {
-        "provenance": "measured", "trace": trace.name, "requests": len(asked), "seconds": seconds,
-        "compression": rate, "saturated": saturated, "kept_blocks": kept_blocks, "hosts": HOSTS,
-        "daemons": DAEMONS, "seed": seed, "block_bytes": PAYLOAD_BYTES,
-        "blocks_distinct": asked.block_count, "block_ms": block_s * 1e3,
-        "look_ms": look_s * 1e3, "notes": trace_notes(spec),
-        "prefill_tokens_per_s": spec.prefill_tokens_per_s, "arms": arms, "verdicts": verdicts,
+        "provenance": "measured",
+        "trace": trace.name,
+        "requests": len(asked),
+        "seconds": seconds,
+        "compression": rate,
+        "saturated": saturated,
+        "kept_blocks": kept_blocks,
+        "hosts": HOSTS,
+        "daemons": DAEMONS,
+        "seed": seed,
+        "block_bytes": PAYLOAD_BYTES,
+        "blocks_distinct": asked.block_count,
+        "block_ms": block_s * 1e3,
+        "look_ms": look_s * 1e3,
+        "notes": trace_notes(spec),
+        "prefill_tokens_per_s": spec.prefill_tokens_per_s,
+        "arms": arms,
+        "verdicts": verdicts,
         "verdicts_met": all(verdicts.values()),
-    }  # fmt: skip
+    }
 
 
 def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
@@ -236,17 +294,26 @@ def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
 
 def _faster(asked: Requests, rate: float) -> Requests:
     """So many of the trace's seconds in one; an answer takes no time, since nobody decodes."""
-    return replace(asked, arrival_ns=np.round(asked.arrival_ns / rate).astype(np.int64),
-                   output_tokens=np.zeros_like(asked.output_tokens))  # fmt: skip
+    return replace(
+        asked,
+        arrival_ns=np.round(asked.arrival_ns / rate).astype(np.int64),
+        output_tokens=np.zeros_like(asked.output_tokens),
+    )
 
 
 class _Arm:
     """One schedule under one load. Its thread is the router's."""
 
     def __init__(
-        self, spec: PodSpec, kind: Schedule, requests: Requests, hosts: Sequence[_KeepingHost],
-        number: int, board: Board, told: SimpleQueue[Any],
-    ) -> None:  # fmt: skip
+        self,
+        spec: PodSpec,
+        kind: Schedule,
+        requests: Requests,
+        hosts: Sequence[_KeepingHost],
+        number: int,
+        board: Board,
+        told: SimpleQueue[Any],
+    ) -> None:
         rule = Rule(kind=kind, weight=spec.weight, patience=spec.patience)
         kept = np.full(len(hosts), spec.blocks(spec.pool_bytes), np.int64)
         self.router = Router(rule, requests, kept, spec.active, spec.waiting)
@@ -260,8 +327,10 @@ class _Arm:
 
     def run(self, progress: Progress) -> None:
         """From the first arrival to the last first token. RunFailed: a host ended."""
-        threads = [threading.Thread(target=host.serve, args=(given,), daemon=True)
-                   for host, given in zip(self._hosts, self._given, strict=True)]  # fmt: skip
+        threads = [
+            threading.Thread(target=host.serve, args=(given,), daemon=True)
+            for host, given in zip(self._hosts, self._given, strict=True)
+        ]
         for thread in threads:
             thread.start()
         begun_ns, arrivals = time.monotonic_ns(), self._requests.arrival_ns.tolist()
@@ -291,7 +360,8 @@ class _Arm:
         blocks = self._requests.of(taken.request).tolist()
         self._computes(taken.request, taken.host, taken.kept)
         self._given[taken.host].put(
-            _Given(taken, tokens, tuple(self._names + one + 1 for one in blocks)))
+            _Given(taken, tokens, tuple(self._names + one + 1 for one in blocks))
+        )
 
     def _computes(self, request: int, host: int, run: int) -> None:
         """So many of its blocks are there: the host's work is what that leaves."""

@@ -29,9 +29,16 @@ __all__ = ["HOSTS", "OF_ETCD", "PHASES", "bench_pod", "hosts_of", "live_pod", "u
 
 HOSTS = 2
 PHASES = (
-    ("none", ""), ("death", "dpu1"), ("stop", "dpu2"), ("join", "dpu4"), ("drain", "dpu0"),
-    ("etcd", "etcd0"), ("etcd", "etcd1"), ("etcd", "etcd2"), ("quorum", "etcd0,etcd1"),
-)  # fmt: skip
+    ("none", ""),
+    ("death", "dpu1"),
+    ("stop", "dpu2"),
+    ("join", "dpu4"),
+    ("drain", "dpu0"),
+    ("etcd", "etcd0"),
+    ("etcd", "etcd1"),
+    ("etcd", "etcd2"),
+    ("quorum", "etcd0,etcd1"),
+)
 OF_ETCD = ("etcd", "quorum")
 STRUCK = 0.25
 """The share of a phase after which it is struck."""
@@ -46,15 +53,24 @@ SESSIONS = 512
 
 
 def bench_pod(
-    *, folder: Path, seconds: float, rate_hz: float, deadline_s: float, seed: int,
-    phases: Sequence[str], progress: Progress,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    folder: Path,
+    seconds: float,
+    rate_hz: float,
+    deadline_s: float,
+    seed: int,
+    phases: Sequence[str],
+    progress: Progress,
+) -> dict[str, Any]:
     """Each phase takes `seconds`, with `rate_hz` requests a second over all hosts. `folder` holds
     stores and logs. BadInput: a phase that there is not, or no etcd for its phases."""
     known = {fault for fault, _ in PHASES} - {"none"}
     if unknown := set(phases) - known:
-        raise BadInput(f"no fault is called {', '.join(sorted(unknown))}", "bench pod",
-                       f"choose of {', '.join(sorted(known))}")  # fmt: skip
+        raise BadInput(
+            f"no fault is called {', '.join(sorted(unknown))}",
+            "bench pod",
+            f"choose of {', '.join(sorted(known))}",
+        )
     documents, board = Documents(seed), Board()
     with live_pod(folder, board) as (live, watch), hosts_of(live, deadline_s, board) as hosts:
         progress.start("fill", len(documents.all))
@@ -73,10 +89,16 @@ def bench_pod(
             _made_whole(live, hosts, documents, progress)
         with_etcd = "etcd0" in live.bed.processes
     return {
-        "provenance": "measured", "seconds": seconds, "rate_hz": rate_hz, "hosts": HOSTS,
-        "deadline_s": deadline_s, "seed": seed, "with_etcd": with_etcd,
-        "block_bytes": PAYLOAD_BYTES, **judged(board, live.done, watch.looks, deadline_s),
-    }  # fmt: skip
+        "provenance": "measured",
+        "seconds": seconds,
+        "rate_hz": rate_hz,
+        "hosts": HOSTS,
+        "deadline_s": deadline_s,
+        "seed": seed,
+        "with_etcd": with_etcd,
+        "block_bytes": PAYLOAD_BYTES,
+        **judged(board, live.done, watch.looks, deadline_s),
+    }
 
 
 @contextmanager
@@ -86,10 +108,15 @@ def live_pod(
     """Four daemons, each with room for so much, and where it is installed three of etcd, that end
     with the block."""
     sizes = DaemonSizes(
-        payload_bytes=PAYLOAD_BYTES, layers=1, block_tokens=CHUNK_TOKENS, slots=SLOTS,
-        window_tokens=CHUNK_TOKENS, context_tokens=SEGMENT_CHUNKS * CHUNK_TOKENS * 8,
-        stored_bytes=stored_bytes, sessions=SESSIONS,
-    )  # fmt: skip
+        payload_bytes=PAYLOAD_BYTES,
+        layers=1,
+        block_tokens=CHUNK_TOKENS,
+        slots=SLOTS,
+        window_tokens=CHUNK_TOKENS,
+        context_tokens=SEGMENT_CHUNKS * CHUNK_TOKENS * 8,
+        stored_bytes=stored_bytes,
+        sessions=SESSIONS,
+    )
     bed = beds.up(folder, sizes)
     try:
         watch = Watch(bed.place, board)
@@ -113,8 +140,9 @@ def hosts_of(
     with ExitStack() as stack:
         hosts = []
         for number in range(count):
-            hosts.append(Host(f"host{number}", live.bed.place, live.bed.runtime_dir, link,
-                              deadline_s, board))  # fmt: skip
+            hosts.append(
+                Host(f"host{number}", live.bed.place, live.bed.runtime_dir, link, deadline_s, board)
+            )
             stack.callback(hosts[-1].close)
         yield hosts
 
@@ -135,8 +163,9 @@ def under_load(
         with lock:
             return next(left, None)
 
-    threads = [threading.Thread(target=one.run, args=(phase, given, begin_s), daemon=True)
-               for one in hosts]  # fmt: skip
+    threads = [
+        threading.Thread(target=one.run, args=(phase, given, begin_s), daemon=True) for one in hosts
+    ]
     for thread in threads:
         thread.start()
     to_do, told = list(during), len(board.samples)
@@ -161,9 +190,13 @@ def _fill(
 
 
 def _phase(
-    live: LivePod, hosts: Sequence[Host], name: str, asks: Sequence[Ask], seconds: float,
+    live: LivePod,
+    hosts: Sequence[Host],
+    name: str,
+    asks: Sequence[Ask],
+    seconds: float,
     progress: Progress,
-) -> None:  # fmt: skip
+) -> None:
     """Under load the pod is struck, and all that is only undone later is undone at the end."""
     fault, _, member = name.partition(" ")
     during: list[tuple[float, Callable[[], None]]] = []
@@ -195,6 +228,7 @@ def _made_whole(
             return
         if live.board.now_s() > until_s:
             seen = {one.name: sorted(one.members()) for one in hosts}
-            live.board.broken.append(f"the pod does not become whole again: {missed} blocks "
-                                     f"missing, {seen}")  # fmt: skip
+            live.board.broken.append(
+                f"the pod does not become whole again: {missed} blocks missing, {seen}"
+            )
         time.sleep(LOOK_S)

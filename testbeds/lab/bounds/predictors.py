@@ -20,9 +20,15 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
 
 __all__ = [
-    "PREDICTORS", "Asked", "Foreseen", "LastStep", "Predictor", "TwoAverages", "asked",
+    "PREDICTORS",
+    "Asked",
+    "Foreseen",
+    "LastStep",
+    "Predictor",
+    "TwoAverages",
+    "asked",
     "written_count",
-]  # fmt: skip
+]
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.uint16]
@@ -92,9 +98,13 @@ class Predictor(ABC):
         for step, seen in enumerate(foreseen):
             if seen is not None:
                 hits[:, step] = ranks.hits(
-                    *seen, slab.selected[step], asks.demanded[step], asks.nontrivial[step],
-                    asks.written[step], self._known(slab, asks, step),
-                )  # fmt: skip
+                    *seen,
+                    slab.selected[step],
+                    asks.demanded[step],
+                    asks.nontrivial[step],
+                    asks.written[step],
+                    self._known(slab, asks, step),
+                )
         return hits[0], hits[1]
 
     def _begins(self, session: int) -> Scores | None:

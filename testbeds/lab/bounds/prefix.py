@@ -134,8 +134,11 @@ class PrefixTrace:
         self.warm_up = int(warm_up_share * len(trace))
         self.counted = int(trace.block_counts[self.warm_up :].sum())
         if not self.counted:
-            raise BadInput(f"a warm-up of {self.warm_up} requests leaves none with a block",
-                           trace.origin.name, "give a smaller share")  # fmt: skip
+            raise BadInput(
+                f"a warm-up of {self.warm_up} requests leaves none with a block",
+                trace.origin.name,
+                "give a smaller share",
+            )
         self.arrival_ns = np.rint(trace.arrival_s * 1e9).astype(np.uint64)
 
     @cached_property
@@ -257,8 +260,9 @@ class RequestsOptions:
             if not getattr(self, name):
                 raise BadInput(f"{name} is empty", "requests", "give one or more")
         if not 0 <= self.warm_up_share < 1:
-            raise BadInput(f"a warm-up of {self.warm_up_share:g}", "requests",
-                           "give a share of 0 to below 1")  # fmt: skip
+            raise BadInput(
+                f"a warm-up of {self.warm_up_share:g}", "requests", "give a share of 0 to below 1"
+            )
         for share, eviction, admission, ttl_s in self.caches():
             if not 0 < share <= 1:
                 raise BadInput(f"capacity share {share}", "requests", "give above 0, up to 1")
@@ -332,8 +336,13 @@ def run_requests(options: RequestsOptions, progress: Progress | None = None) -> 
     prepared = []
     meter.start("read traces", len(options.traces))
     for path in options.traces:
-        trace = open_trace(path, options.trace_format, limit=options.limit, seed=options.seed,
-                           time_unit=options.time_unit)  # fmt: skip
+        trace = open_trace(
+            path,
+            options.trace_format,
+            limit=options.limit,
+            seed=options.seed,
+            time_unit=options.time_unit,
+        )
         prepared.append(PrefixTrace(trace, options.warm_up_share))
         if "turns" in options.admissions:
             trace.need_sessions("admission 'turns'")

@@ -71,9 +71,14 @@ class Copies:
             self._hot_per_s = hot_rate([rate(one, now_ns) for one in self._loads], self.rule)
 
     def warm(
-        self, segment: int, demands: int, home: int, ranking: list[int], usable: list[bool],
+        self,
+        segment: int,
+        demands: int,
+        home: int,
+        ranking: list[int],
+        usable: list[bool],
         now_ns: int,
-    ) -> int | None:  # fmt: skip
+    ) -> int | None:
         """A segment was demanded; who gets a copy of it now, if anybody does. One that was too many
         for long goes."""
         kept = self._kept.setdefault(segment, _Kept())

@@ -32,16 +32,29 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
     """The figures of every point, in the spec's order. BadInput: a trace that is none; RunFailed:
     a process died, or there is no cluster."""
     wanted = points(spec)
-    units = sorted({tuple(other for other in wanted if replace(other, fault="none")
-                          == replace(one, fault="none")) for one in wanted},
-                   key=lambda unit: (-unit[0].daemons, unit))  # fmt: skip
+    units = sorted(
+        {
+            tuple(
+                other
+                for other in wanted
+                if replace(other, fault="none") == replace(one, fault="none")
+            )
+            for one in wanted
+        },
+        key=lambda unit: (-unit[0].daemons, unit),
+    )
     progress.start("pods", len(wanted))
     found: dict[Point, PodPoint] = {}
     there = partial(_unit, spec, code=code_version() if cluster else "")
     for unit, figures in spread(
-        units, partial(_unit, spec), there=there, jobs=jobs, cluster=cluster,
-        command="lab pod", mend="start the same command again",
-    ):  # fmt: skip
+        units,
+        partial(_unit, spec),
+        there=there,
+        jobs=jobs,
+        cluster=cluster,
+        command="lab pod",
+        mend="start the same command again",
+    ):
         found |= dict(zip(unit, figures, strict=True))
         progress.advance(len(unit))
         progress.note(f"{unit[0].daemons} daemons, {unit[0].schedule}")
@@ -64,8 +77,9 @@ def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
 def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:
     """The figures of a unit, which begins with the run without a fault where there are faults."""
     if code and code != code_version():
-        raise RunFailed("the worker runs other code", "--cluster",
-                        "install the same Offstage everywhere")  # fmt: skip
+        raise RunFailed(
+            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+        )
     ran = {one: run_point(spec, one) for one in unit}
     without = {one: ran.get(replace(one, fault="none")) for one in unit}
     return [

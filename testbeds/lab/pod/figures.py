@@ -85,10 +85,13 @@ def served(rows: NDArray[np.void]) -> dict[str, Any]:
     pooled, tiered = int(there["pool_tokens"].sum()), int(there["tier_tokens"].sum())
     first_ms = (there["first_ns"] - there["arrival_ns"]) / 1e6
     return {
-        "requests": len(rows), "refused": len(rows) - len(there),
-        "hit": (pooled + tiered) / tokens, "pool_hit": pooled / tokens,
-        "first_ms_p50": _quantile(first_ms, 0.5), "first_ms_p99": _quantile(first_ms, 0.99),
-    }  # fmt: skip
+        "requests": len(rows),
+        "refused": len(rows) - len(there),
+        "hit": (pooled + tiered) / tokens,
+        "pool_hit": pooled / tokens,
+        "first_ms_p50": _quantile(first_ms, 0.5),
+        "first_ms_p99": _quantile(first_ms, 0.99),
+    }
 
 
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
@@ -99,17 +102,26 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
     later = rows["arrival_ns"] >= ran.fault_ns
     asked = int(rows["tier_tokens"][later].sum()) // TRACE_BLOCK_TOKENS * spec.block_bytes
     return PodPoint(
-        daemons=point.daemons, schedule=point.schedule, fault=point.fault, seed=point.seed,
+        daemons=point.daemons,
+        schedule=point.schedule,
+        fault=point.fault,
+        seed=point.seed,
         **served(ran.rows),
-        load_cv=_cv(ran.read), load_max=float(ran.read.max() / max(1.0, ran.read.mean())),
-        segments=int(homed.sum()), segments_cv=_cv(homed),
+        load_cv=_cv(ran.read),
+        load_max=float(ran.read.max() / max(1.0, ran.read.mean())),
+        segments=int(homed.sum()),
+        segments_cv=_cv(homed),
         segments_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),
-        read_bytes=int(ran.read.sum()), put_bytes=int(ran.put.sum()),
-        filled_bytes=int(ran.filled.sum()), filled_share=int(ran.filled.sum()) / max(1, asked),
-        copies=ran.copies, copied_bytes=int(ran.copied.sum()), deadlines=ran.deadlines,
+        read_bytes=int(ran.read.sum()),
+        put_bytes=int(ran.put.sum()),
+        filled_bytes=int(ran.filled.sum()),
+        filled_share=int(ran.filled.sum()) / max(1, asked),
+        copies=ran.copies,
+        copied_bytes=int(ran.copied.sum()),
+        deadlines=ran.deadlines,
         passed_max=int(ran.rows["passed"].max(initial=0)),
         loss=None if without is None else _loss(spec, point, ran, without),
-    )  # fmt: skip
+    )
 
 
 def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
@@ -123,11 +135,12 @@ def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
     ratio = np.divide(now, then, out=np.ones(count), where=then > 0)
     lost = int(before[later].sum() - hits[later].sum())
     return Loss(
-        tokens=lost, share=lost / max(1, int(before[later].sum())),
+        tokens=lost,
+        share=lost / max(1, int(before[later].sum())),
         lowest=float(ratio.min(initial=1.0)),
         back_s=_back_s(ratio, BACK_SHARE, spec.window_ns),
         back_less_s=_back_s(ratio, BACK_SHARE * (1 - 1 / point.daemons), spec.window_ns),
-    )  # fmt: skip
+    )
 
 
 def _back_s(ratio: NDArray[np.float64], wanted: float, window_ns: int) -> float | None:

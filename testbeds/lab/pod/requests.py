@@ -78,10 +78,13 @@ def _traced(path: str, count: int, time_unit: str) -> Requests:
         sizes.append(len(request.block_ids))
     return Requests(
         arrival_ns=np.round((trace.arrival_s - trace.arrival_s[:1].sum()) * 1e9).astype(np.int64),
-        input_tokens=trace.input_tokens, output_tokens=trace.output_tokens,
-        session=trace.session, offsets=np.r_[0, np.cumsum(sizes)].astype(np.int64),
-        blocks=np.array(blocks, np.uint32), block_count=len(numbers),
-    )  # fmt: skip
+        input_tokens=trace.input_tokens,
+        output_tokens=trace.output_tokens,
+        session=trace.session,
+        offsets=np.r_[0, np.cumsum(sizes)].astype(np.int64),
+        blocks=np.array(blocks, np.uint32),
+        block_count=len(numbers),
+    )
 
 
 def _generated(spec: PodSpec, seed: int) -> Requests:
@@ -99,26 +102,38 @@ def _generated(spec: PodSpec, seed: int) -> Requests:
     shared = spec.prompt_tokens // TRACE_BLOCK_TOKENS
     own = -(-int(tokens[-1]) // TRACE_BLOCK_TOKENS) - shared
     # Numbered: the blocks of all prompts, then those of each session.
-    chains = np.concatenate([
-        prompt[:, None] * shared + np.arange(shared),
-        spec.prompts * shared + np.arange(spec.sessions)[:, None] * own + np.arange(own),
-    ], axis=1).astype(np.uint32)  # fmt: skip
+    chains = np.concatenate(
+        [
+            prompt[:, None] * shared + np.arange(shared),
+            spec.prompts * shared + np.arange(spec.sessions)[:, None] * own + np.arange(own),
+        ],
+        axis=1,
+    ).astype(np.uint32)
     order = np.argsort(arrival_s, kind="stable")
     session, turn = order // spec.turns, order % spec.turns
     counts = -(-tokens[turn] // TRACE_BLOCK_TOKENS)
     return Requests(
         arrival_ns=np.round(arrival_s[order] * 1e9).astype(np.int64),
-        input_tokens=tokens[turn].astype(np.int64), output_tokens=np.full(len(order), 250),
-        session=session, offsets=np.r_[0, np.cumsum(counts)],
+        input_tokens=tokens[turn].astype(np.int64),
+        output_tokens=np.full(len(order), 250),
+        session=session,
+        offsets=np.r_[0, np.cumsum(counts)],
         blocks=np.concatenate([chains[s, :c] for s, c in zip(session, counts, strict=True)]),
         block_count=spec.prompts * shared + spec.sessions * own,
-    )  # fmt: skip
+    )
 
 
 def _scaled(one: Requests, rate: float) -> Requests:
     arrival_ns = np.round(one.arrival_ns / rate).astype(np.int64)
-    return Requests(arrival_ns, one.input_tokens, one.output_tokens, one.session, one.offsets,
-                    one.blocks, one.block_count)  # fmt: skip
+    return Requests(
+        arrival_ns,
+        one.input_tokens,
+        one.output_tokens,
+        one.session,
+        one.offsets,
+        one.blocks,
+        one.block_count,
+    )
 
 
 def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
@@ -134,12 +149,18 @@ def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
     tenant, request = tenant[order], request[order]
     session = one.session[request]
     counts = np.diff(one.offsets)[request]
-    blocks = np.concatenate([
-        one.of(r) + np.uint32(t * one.block_count)
-        for r, t in zip(request.tolist(), tenant.tolist(), strict=True)
-    ])  # fmt: skip
+    blocks = np.concatenate(
+        [
+            one.of(r) + np.uint32(t * one.block_count)
+            for r, t in zip(request.tolist(), tenant.tolist(), strict=True)
+        ]
+    )
     return Requests(
-        arrival_ns[order], one.input_tokens[request], one.output_tokens[request],
+        arrival_ns[order],
+        one.input_tokens[request],
+        one.output_tokens[request],
         np.where(session >= 0, session + tenant * sessions, -1),
-        np.r_[0, np.cumsum(counts)].astype(np.int64), blocks, one.block_count * tenants,
-    )  # fmt: skip
+        np.r_[0, np.cumsum(counts)].astype(np.int64),
+        blocks,
+        one.block_count * tenants,
+    )

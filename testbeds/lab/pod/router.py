@@ -19,11 +19,19 @@ from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["ROW", "Router", "Taken"]
 
-ROW = np.dtype([
-    ("arrival_ns", np.int64), ("begun_ns", np.int64), ("first_ns", np.int64), ("host", np.int32),
-    ("input_tokens", np.int64), ("pool_tokens", np.int64), ("tier_tokens", np.int64),
-    ("passed", np.int64), ("refused", np.bool_),
-])  # fmt: skip
+ROW = np.dtype(
+    [
+        ("arrival_ns", np.int64),
+        ("begun_ns", np.int64),
+        ("first_ns", np.int64),
+        ("host", np.int32),
+        ("input_tokens", np.int64),
+        ("pool_tokens", np.int64),
+        ("tier_tokens", np.int64),
+        ("passed", np.int64),
+        ("refused", np.bool_),
+    ]
+)
 """A request: `first_ns` is when its first token is there; tokens of its prefix were in the host's
 `pool` and, beyond that, in the `tier`."""
 CONSIDERED = 64
@@ -43,9 +51,13 @@ class Router:
     """`rows`: what became of each request, `ROW` `[requests]`; `active`: how many each host has."""
 
     def __init__(
-        self, rule: Rule, requests: Requests, kept_blocks: NDArray[np.int64], active_max: int,
+        self,
+        rule: Rule,
+        requests: Requests,
+        kept_blocks: NDArray[np.int64],
+        active_max: int,
         waiting_max: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`kept_blocks` `[hosts]`: how many blocks each host has room for."""
         self._rule, self._requests = rule, requests
         self._active_max, self._waiting_max = active_max, waiting_max
@@ -86,10 +98,14 @@ class Router:
             return None
         asked = self._waiting[:CONSIDERED]
         next_one = begin_next(
-            self._rule, self._matched(asked), self._requests.input_tokens[asked],
-            self.rows["passed"][asked], ahead + self.active, self.active < self._active_max,
+            self._rule,
+            self._matched(asked),
+            self._requests.input_tokens[asked],
+            self.rows["passed"][asked],
+            ahead + self.active,
+            self.active < self._active_max,
             self._begun,
-        )  # fmt: skip
+        )
         if next_one is None:
             return None
         self.rows["passed"][asked[: next_one.waiting]] += 1

@@ -97,17 +97,31 @@ class _Run:
             if kind != COMPUTED:
                 self._begin(now_ns)
         tier = self.tier
-        return Ran(self.rows, self.fault_ns, tier.read, tier.put, tier.filled, segments,
-                   tier.copied, tier.held(), tier.deadlines, now_ns, tier.copies.held)  # fmt: skip
+        return Ran(
+            self.rows,
+            self.fault_ns,
+            tier.read,
+            tier.put,
+            tier.filled,
+            segments,
+            tier.copied,
+            tier.held(),
+            tier.deadlines,
+            now_ns,
+            tier.copies.held,
+        )
 
     def _fault_times(self) -> list[int]:
         """Of each step of the fault, in order."""
         at, spec = self.fault_ns, self.spec
         return {
-            "none": [], "slow": [at], "drain": [at], "join": [at],
+            "none": [],
+            "slow": [at],
+            "drain": [at],
+            "join": [at],
             "death": [at, at + spec.lease_ns],
             "return": [at, at + min(spec.lease_ns, spec.gone_ns), at + spec.gone_ns],
-        }[self.point.fault]  # fmt: skip
+        }[self.point.fault]
 
     def _fault(self, step: int) -> None:
         kind, tier = self.point.fault, self.tier
@@ -149,8 +163,9 @@ class _Run:
         self.free_ns[host] = row["first_ns"] = first_ns
         steps = int(self.requests.output_tokens[request])
         heapq.heappush(self.events, (first_ns, COMPUTED, request))
-        heapq.heappush(self.events, (first_ns + steps * self.spec.time_per_token_ns, ENDED,
-                                     request))  # fmt: skip
+        heapq.heappush(
+            self.events, (first_ns + steps * self.spec.time_per_token_ns, ENDED, request)
+        )
 
     def _computed(self, request: int, now_ns: int) -> None:
         row = self.rows[request]

@@ -42,8 +42,14 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # The pods, and what is done to them.
     daemons: Annotated[tuple[int, ...], about("how many daemons each pod has")] = (
-        4, 8, 16, 32, 64, 128, 256,
-    )  # fmt: skip
+        4,
+        8,
+        16,
+        32,
+        64,
+        128,
+        256,
+    )
     faults: Annotated[tuple[Fault, ...], about("what happens to one daemon")] = ("none", "death")
     fault_at: Annotated[float, within(0, 1, "when, as a share of the arrivals' time")] = 0.5
     gone_ns: Annotated[Time, about("until a dead daemon returns")] = 30_000_000_000
@@ -100,9 +106,7 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     patience: Annotated[int, within(0, 1 << 20, "how often a request may be passed over")] = 16
 
     seeds: Annotated[tuple[int, ...], about("of names, arrivals and who fails")] = (1,)
-    window_ns: Annotated[Time, about("over which hits are compared after a fault")] = (
-        10_000_000_000
-    )
+    window_ns: Annotated[Time, about("over which hits are compared after a fault")] = 10_000_000_000
 
     @property
     def block_bytes(self) -> int:
@@ -141,18 +145,25 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         least = 2 if set(self.faults) - {"none", "slow"} else 1
         if not least <= min(self.daemons) <= max(self.daemons) <= MEMBERS_MAX:
             raise BadInput(
-                f"daemons = {list(self.daemons)}", where,
+                f"daemons = {list(self.daemons)}",
+                where,
                 f"give {least} to {MEMBERS_MAX}; 2 at least where one goes or comes",
-            )  # fmt: skip
+            )
         if min(self.seeds) < 0 or max(self.seeds) >= 1 << 62:
             raise BadInput(f"seeds = {list(self.seeds)}", where, "give 0 to 2^62")
         for name in ("segment_tokens", "first_segment_tokens"):
             if getattr(self, name) % TRACE_BLOCK_TOKENS:
-                raise BadInput(f"{name} = {getattr(self, name)}", where,
-                               f"give a multiple of {TRACE_BLOCK_TOKENS}")  # fmt: skip
+                raise BadInput(
+                    f"{name} = {getattr(self, name)}",
+                    where,
+                    f"give a multiple of {TRACE_BLOCK_TOKENS}",
+                )
         if self.first_segment_tokens > self.segment_tokens:
-            raise BadInput("the first segment is longer than segments are", where,
-                           "lower first_segment_tokens, or give 0")  # fmt: skip
+            raise BadInput(
+                "the first segment is longer than segments are",
+                where,
+                "lower first_segment_tokens, or give 0",
+            )
         for name in ("rate", "arrivals_per_s"):
             if not 0 < getattr(self, name):
                 raise BadInput(f"{name} = {getattr(self, name):g}", where, "give more than 0")
@@ -161,8 +172,9 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if getattr(self, field) < 1:
                 raise BadInput(f"{name} = 0", where, "give more than 0")
         if self.faults[0] != "none" and "none" not in self.faults:
-            raise BadInput("a fault is compared with a run without", where,
-                           'put "none" among the faults')  # fmt: skip
+            raise BadInput(
+                "a fault is compared with a run without", where, 'put "none" among the faults'
+            )
         if len(points(self)) > POINTS_MAX:
             raise BadInput(f"{len(points(self))} points", where, f"ask for {POINTS_MAX} at most")
 
@@ -201,8 +213,15 @@ def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
 
 def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
     """Keys that do nothing where it is so, and why."""
-    generated = ("sessions", "turns", "turn_tokens", "prompts", "prompt_tokens", "arrivals_per_s",
-                 "gap")  # fmt: skip
+    generated = (
+        "sessions",
+        "turns",
+        "turn_tokens",
+        "prompts",
+        "prompt_tokens",
+        "arrivals_per_s",
+        "gap",
+    )
     return [
         (generated, bool(spec.trace), "beside a trace: requests are its own"),
         (("requests",), not spec.trace, "without a trace: sessions and turns decide"),
@@ -231,6 +250,8 @@ def points(spec: PodSpec) -> list[Point]:
     """All that are run, in the order of the results."""
     return [
         Point(daemons, schedule, fault, seed)
-        for daemons in spec.daemons for schedule in spec.schedules
-        for fault in spec.faults for seed in spec.seeds
-    ]  # fmt: skip
+        for daemons in spec.daemons
+        for schedule in spec.schedules
+        for fault in spec.faults
+        for seed in spec.seeds
+    ]

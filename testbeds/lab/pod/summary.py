@@ -22,9 +22,16 @@ POD_JSON = "pod.json"
 LIVE_BYTES_MAX = 64 << 20
 MEND = "name the folder that `offstage pod run --out` wrote"
 AVERAGED = (
-    "hit", "pool_hit", "first_ms_p50", "first_ms_p99", "load_cv", "load_max", "filled_share",
-    "segments_cv", "segments_cv_expected",
-)  # fmt: skip
+    "hit",
+    "pool_hit",
+    "first_ms_p50",
+    "first_ms_p99",
+    "load_cv",
+    "load_max",
+    "filled_share",
+    "segments_cv",
+    "segments_cv_expected",
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,15 +85,24 @@ def rows_of(points: Sequence[PodPoint]) -> list[Row]:
         losses = [one.loss for one in own if one.loss is not None]
         back = [one.back_s for one in losses if one.back_s is not None]
         less = [one.back_less_s for one in losses if one.back_less_s is not None]
-        values |= {"lost": [one.share for one in losses], "lowest": [one.lowest for one in losses],
-                   "back_s": back, "back_less_s": less}  # fmt: skip
-        rows.append(Row(
-            daemons=daemons, schedule=schedule, fault=fault, seeds=len(own),
-            refused=sum(one.refused for one in own),
-            means={name: statistics.fmean(given) for name, given in values.items() if given},
-            ranges={name: (min(given), max(given)) for name, given in values.items() if given},
-            not_back=len(losses) - len(back),
-        ))  # fmt: skip
+        values |= {
+            "lost": [one.share for one in losses],
+            "lowest": [one.lowest for one in losses],
+            "back_s": back,
+            "back_less_s": less,
+        }
+        rows.append(
+            Row(
+                daemons=daemons,
+                schedule=schedule,
+                fault=fault,
+                seeds=len(own),
+                refused=sum(one.refused for one in own),
+                means={name: statistics.fmean(given) for name, given in values.items() if given},
+                ranges={name: (min(given), max(given)) for name, given in values.items() if given},
+                not_back=len(losses) - len(back),
+            )
+        )
     return rows
 
 
@@ -124,23 +140,40 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
     own = [one for one in rows if one.daemons == count and one.fault == "none"]
     if not own:
         known = ", ".join(str(one) for one in sorted({row.daemons for row in rows}))
-        raise BadInput(f"a live pod of {count} daemons, and the run has pods of {known}",
-                       str(folder), f"add {count} to daemons")  # fmt: skip
+        raise BadInput(
+            f"a live pod of {count} daemons, and the run has pods of {known}",
+            str(folder),
+            f"add {count} to daemons",
+        )
     loads = [one.demands / one.weight for one in live.members.values()]
     mean = statistics.fmean(loads)
     lost = [one for one in live.members.values() if one.state != "served"]
     found = [
-        ("load_cv", live.load_cv, own[0].means["load_cv"],
-         "both: of what each daemon served; live has tens of segments, the laboratory thousands"),
+        (
+            "load_cv",
+            live.load_cv,
+            own[0].means["load_cv"],
+            "both: of what each daemon served; live has tens of segments, the laboratory thousands",
+        ),
         ("load_max", max(loads) / mean if mean else 0.0, own[0].means["load_max"], "as above"),
-        ("hit", live.hit_rate, None, "live: demands of decode steps that were staged in time; the "
-         "laboratory's: prefix tokens that need no prefill. Not the same question"),
-        ("fetch_s_max", max(one.fetch_ms_max for one in live.members.values()) / 1e3,
-         deadline_s if lost else None,
-         "the laboratory charges the deadline, which bounds what a dead daemon costs live"),
-    ]  # fmt: skip
-    return [Beside(run=folder.name, daemons=count, figure=figure, live=value, lab=lab, note=note)
-            for figure, value, lab, note in found]  # fmt: skip
+        (
+            "hit",
+            live.hit_rate,
+            None,
+            "live: demands of decode steps that were staged in time; the "
+            "laboratory's: prefix tokens that need no prefill. Not the same question",
+        ),
+        (
+            "fetch_s_max",
+            max(one.fetch_ms_max for one in live.members.values()) / 1e3,
+            deadline_s if lost else None,
+            "the laboratory charges the deadline, which bounds what a dead daemon costs live",
+        ),
+    ]
+    return [
+        Beside(run=folder.name, daemons=count, figure=figure, live=value, lab=lab, note=note)
+        for figure, value, lab, note in found
+    ]
 
 
 def _live(folder: Path) -> _Live:

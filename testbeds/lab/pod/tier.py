@@ -51,10 +51,15 @@ class Tier:
     def __init__(self, spec: PodSpec, point: Point, requests: Requests, hosts: int) -> None:
         self.spec = spec
         self._count = point.daemons
-        members = tuple(Member(name=f"dpu{one:03}", endpoint=f"tcp://{one}")
-                        for one in range(self._count))  # fmt: skip
-        self.pod = PodMap(epoch=1, segment_tokens=spec.segment_tokens,
-                          first_segment_tokens=spec.first_segment_tokens, member=members)
+        members = tuple(
+            Member(name=f"dpu{one:03}", endpoint=f"tcp://{one}") for one in range(self._count)
+        )
+        self.pod = PodMap(
+            epoch=1,
+            segment_tokens=spec.segment_tokens,
+            first_segment_tokens=spec.first_segment_tokens,
+            member=members,
+        )
         self.faulty = point.seed % self._count
         longest = int(np.diff(requests.offsets).max(initial=1))
         grid = self.pod.grid(TRACE_BLOCK_TOKENS)
@@ -152,8 +157,9 @@ class Tier:
         read = np.bincount(source[~staged], minlength=self._count) * size
         ends_ns = [self._reserve_host(host, int(sent.sum()), looked.ready_ns)]
         for member in np.flatnonzero(sent).tolist():
-            ends_ns.append(self._reserve(member, int(sent[member]), int(read[member]),
-                                         looked.ready_ns))  # fmt: skip
+            ends_ns.append(
+                self._reserve(member, int(sent[member]), int(read[member]), looked.ready_ns)
+            )
         self.read += sent
         self._caches.use(source, wanted)
         self._caches.use(source + np.uint32(self._count), wanted)
@@ -190,28 +196,38 @@ class Tier:
         usable = (self._home & (self._suspect_ns[host] <= now_ns) & self.alive).tolist()
         segments = self._segment[blocks[self._begins(len(blocks))]].tolist()
         busy_ns = [max(0, ns - now_ns) for ns in self._link_ns]
-        return np.array([self.copies.place(segment, at, usable, busy_ns)
-                         for segment, at in zip(segments, home.tolist(), strict=True)],
-                        np.uint32)  # fmt: skip
+        return np.array(
+            [
+                self.copies.place(segment, at, usable, busy_ns)
+                for segment, at in zip(segments, home.tolist(), strict=True)
+            ],
+            np.uint32,
+        )
 
     def _warm(self, host: int, looked: Looked, blocks: U32, first: int) -> None:
         """Count the demands of what was read, and make the copies that they call for."""
         now_ns = looked.ready_ns
-        for member, count in zip(*np.unique(looked.source[first : looked.run], return_counts=True),
-                                 strict=True):  # fmt: skip
+        for member, count in zip(
+            *np.unique(looked.source[first : looked.run], return_counts=True), strict=True
+        ):
             self.copies.demanded(int(member), int(count) * self._chunk_demands, now_ns)
         usable = (self._home & self.alive).tolist()
         begins = self._begins(looked.run)
         ends = begins + self._widths[: len(begins)]
-        for begin, end in zip(begins[ends > first].tolist(), ends[ends > first].tolist(),
-                              strict=True):  # fmt: skip
+        for begin, end in zip(
+            begins[ends > first].tolist(), ends[ends > first].tolist(), strict=True
+        ):
             inside = slice(begin, min(end, looked.run))
             segment = int(self._segment[blocks[begin]])
             read = inside.stop - max(begin, first)
             to = self.copies.warm(
-                segment, read * self._chunk_demands, int(looked.home[begin]),
-                self._ranks[segment].tolist(), usable, now_ns,
-            )  # fmt: skip
+                segment,
+                read * self._chunk_demands,
+                int(looked.home[begin]),
+                self._ranks[segment].tolist(),
+                usable,
+                now_ns,
+            )
             if to is not None:
                 at = np.full(inside.stop - begin, to, np.uint32)
                 self._caches.use(at, blocks[inside])
@@ -278,8 +294,9 @@ def _segments(
     requests: Requests, starts: NDArray[np.int64], seed: int
 ) -> tuple[NDArray[np.int32], list[bytes]]:
     """The number of the segment that each first block names, -1 for others; and their names."""
-    inside = np.arange(len(requests.blocks)) - np.repeat(requests.offsets[:-1],
-                                                         np.diff(requests.offsets))  # fmt: skip
+    inside = np.arange(len(requests.blocks)) - np.repeat(
+        requests.offsets[:-1], np.diff(requests.offsets)
+    )
     firsts = np.unique(requests.blocks[np.isin(inside, starts)])
     number = np.full(requests.block_count, -1, np.int32)
     number[firsts] = np.arange(len(firsts))

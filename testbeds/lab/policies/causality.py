@@ -55,8 +55,9 @@ def hidden(view: View, layer: int) -> View:
     return replace(view, selected=selected, scores=scores, draft=draft, foretold=foretold)
 
 
-def refuse_future(before: PolicyComponent, view: View, answer: npt.NDArray[np.void],
-                  layer: int) -> None:  # fmt: skip
+def refuse_future(
+    before: PolicyComponent, view: View, answer: npt.NDArray[np.void], layer: int
+) -> None:
     """`before`: a copy of the policy as it was before it gave `answer` to the view."""
     blind = before.step(hidden(view, layer))
     shown, seen = (np.sort(one[one["after_layer"] <= layer]) for one in (answer, blind))
@@ -76,9 +77,10 @@ def copied(policy: PolicyComponent) -> PolicyComponent:
         return copy.deepcopy(policy)
     except Exception as error:
         raise BadInput(
-            f"policy {policy.name!r} cannot be copied: {type(error).__name__}: {error}", "",
+            f"policy {policy.name!r} cannot be copied: {type(error).__name__}: {error}",
+            "",
             "keep its state in numbers, arrays and containers",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _moved(scores: npt.NDArray[np.uint16], places: npt.NDArray[Any], rows: slice) -> Any:

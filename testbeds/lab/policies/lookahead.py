@@ -25,8 +25,14 @@ from offstage.testbeds.lab.policies.base import (
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
 from offstage.testbeds.workloads.selections.slab import ABSENT, FORETOLD_LEAD_LAYERS
 
-__all__ = ["Lookahead", "LookaheadDraft", "LookaheadIndex", "LookaheadQuery",
-           "LookaheadUndrafted", "OasisDraft"]  # fmt: skip
+__all__ = [
+    "Lookahead",
+    "LookaheadDraft",
+    "LookaheadIndex",
+    "LookaheadQuery",
+    "LookaheadUndrafted",
+    "OasisDraft",
+]
 
 
 def _followers(setting: Setting) -> npt.NDArray[np.int64]:
@@ -56,8 +62,13 @@ class LookaheadIndex(Component):
         """Certain, and for this step: probability 1."""
         selected = view.selected[self.sources]
         rows, columns = marked_cells(selected != ABSENT)
-        return guesses(self.layers[rows], selected[rows, columns], steps=0,
-                       after_layer=self.sources[rows], cause=LOOKAHEAD)  # fmt: skip
+        return guesses(
+            self.layers[rows],
+            selected[rows, columns],
+            steps=0,
+            after_layer=self.sources[rows],
+            cause=LOOKAHEAD,
+        )
 
 
 class LookaheadDraft(Component):
@@ -89,8 +100,14 @@ class LookaheadDraft(Component):
         marks = self.wanted(view, view.draft)
         marks[: view.draft_layers] = False
         layer, ordinal = marked_cells(marks)
-        return guesses(layer, ordinal, after_layer=view.draft_layers - 1, steps=0,
-                       probability=self.agreement, cause=LOOKAHEAD)  # fmt: skip
+        return guesses(
+            layer,
+            ordinal,
+            after_layer=view.draft_layers - 1,
+            steps=0,
+            probability=self.agreement,
+            cause=LOOKAHEAD,
+        )
 
 
 class OasisDraft(LookaheadDraft):
@@ -187,8 +204,16 @@ class LookaheadQuery(Component):
         answers = []
         for band, shares in zip(bands, state.shares, strict=True):
             layer, ordinal = marked_cells(band & (shares.share >= self.setting.worth)[:, None])
-            answers.append(guesses(layer, ordinal, after_layer=after[layer], steps=steps[layer],
-                                   probability=shares.share[layer], cause=LOOKAHEAD))  # fmt: skip
+            answers.append(
+                guesses(
+                    layer,
+                    ordinal,
+                    after_layer=after[layer],
+                    steps=steps[layer],
+                    probability=shares.share[layer],
+                    cause=LOOKAHEAD,
+                )
+            )
         state.learn(bands, view.selected)
         return np.concatenate(answers)
 

@@ -173,12 +173,19 @@ class SolidAttentionPrevStep(Component):
         share, before = state.shares.share, state.before
         now = state.before = marked(view.selected, view.scores.shape[1])
         rows, ordinals = marked_cells(now[:1])
-        answer = guesses(rows, ordinals, after_layer=last, steps=1, probability=share[0],
-                         cause=BASELINE)  # fmt: skip
+        answer = guesses(
+            rows, ordinals, after_layer=last, steps=1, probability=share[0], cause=BASELINE
+        )
         if before is None:
             return answer
         state.shares.learn(before, view.selected)
         rows, ordinals = marked_cells(before[1:])
-        ahead = guesses(rows + 1, ordinals, after_layer=rows, steps=0, probability=share[rows + 1],
-                        cause=BASELINE)  # fmt: skip
+        ahead = guesses(
+            rows + 1,
+            ordinals,
+            after_layer=rows,
+            steps=0,
+            probability=share[rows + 1],
+            cause=BASELINE,
+        )
         return np.concatenate([ahead, answer])

@@ -94,8 +94,11 @@ def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
     if np.any((answer["steps"] == 0) & (answer["layer"] <= answer["after_layer"])):
         raise _bad(policy, where, "guessed for a layer of this step that has run")
     if np.any(answer["after_layer"] >= layers):
-        raise _bad(policy, where, f"passed a guess after layer {answer['after_layer'].max()}, "
-                   f"of {layers} layers")  # fmt: skip
+        raise _bad(
+            policy,
+            where,
+            f"passed a guess after layer {answer['after_layer'].max()}, of {layers} layers",
+        )
     return answer
 
 

@@ -33,9 +33,17 @@ __all__ = [
 Integers = npt.NDArray[np.int64]
 
 COUNTS = (
-    "selected", "pool_hits", "demands", "nontrivial", "nontrivial_selected",
-    "nontrivial_pool_hits", "shadow_misses", "pollution", "demand_reads", "prefetch_reads",
-)  # fmt: skip
+    "selected",
+    "pool_hits",
+    "demands",
+    "nontrivial",
+    "nontrivial_selected",
+    "nontrivial_pool_hits",
+    "shadow_misses",
+    "pollution",
+    "demand_reads",
+    "prefetch_reads",
+)
 AXES = ("layer", "step")
 RATES = ("hits", "demands", "nontrivial_hits", "nontrivial")
 

@@ -81,9 +81,15 @@ class LedgerFile:
         with self._refused():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.writer = pq.ParquetWriter(
-                self.temporary, schema, version="2.6", compression="zstd", compression_level=3,
-                use_dictionary=True, write_statistics=True, data_page_size=1 << 20,
-            )  # fmt: skip
+                self.temporary,
+                schema,
+                version="2.6",
+                compression="zstd",
+                compression_level=3,
+                use_dictionary=True,
+                write_statistics=True,
+                data_page_size=1 << 20,
+            )
         return self
 
     def add(self, point: int, seed: int, rows: npt.NDArray[np.void]) -> None:

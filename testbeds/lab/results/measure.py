@@ -211,7 +211,8 @@ def measure(
         nontrivial_gap_closed=_gap(sides, "nontrivial_hits", "nontrivial"),
         stall_ms_p50=_stall(sides, 0.5),
         stall_ms_p99=_stall(sides, 0.99),
-        tokens_per_s=_tokens_per_s(each, Bootstrap(len(each), resamples, seed)) if info.device
+        tokens_per_s=_tokens_per_s(each, Bootstrap(len(each), resamples, seed))
+        if info.device
         else None,
         worst_layer=_worst_layer(sides),
         worst_requests=_worst_requests(sides),

@@ -38,7 +38,8 @@ NONTRIVIAL_HITS = tuple(f"nontrivial_{name}" for name in HITS)
 FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "nontrivial_hit": (NONTRIVIAL_HITS, ("nontrivial",)),
     "nontrivial_selection_hit": (
-        ("nontrivial_pool_hits", *NONTRIVIAL_HITS), ("nontrivial_selected",),
+        ("nontrivial_pool_hits", *NONTRIVIAL_HITS),
+        ("nontrivial_selected",),
     ),
     "hit": (HITS, ("demands",)),
     "selection_hit": (("pool_hits", *HITS), ("selected",)),
@@ -46,7 +47,7 @@ FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pollution": (("pollution",), ("demands",)),
     "reads_per_demand": (("demand_reads", "prefetch_reads"), ("demands",)),
     "stall_ms_mean": (("stall_ms",), ("tokens",)),
-}  # fmt: skip
+}
 """Sums over sums of columns of a ledger. Shares but for the last two; `stall_ms_mean` is in ms for
 one token, all layers together."""
 
@@ -146,8 +147,9 @@ def difference(
     if ours.names != theirs.names or not np.array_equal(ours.selected, theirs.selected):
         raise BadInput(
             f"{first.name} and {second.name} ran over other requests",
-            f"{first.path}, {second.path}", "run both with the same workload and seeds",
-        )  # fmt: skip
+            f"{first.path}, {second.path}",
+            "run both with the same workload and seeds",
+        )
     boot = Bootstrap(len(ours.names), resamples, seed)
     found = []
     for figure in figures:
@@ -201,9 +203,11 @@ def _requests(side: Side) -> _Requests:
     by = ["session"] if side.recurring else ["seed", "session"]
     tokens = rows.group_by([*by, "seed", "step"] if side.recurring else [*by, "step"])
     token = tokens.aggregate([(name, "sum") for name in summed])
-    table = token.group_by(by).aggregate(
-        [*((f"{name}_sum", "sum") for name in summed), ("step", "count")]
-    ).sort_by([(name, "ascending") for name in by])  # fmt: skip
+    table = (
+        token.group_by(by)
+        .aggregate([*((f"{name}_sum", "sum") for name in summed), ("step", "count")])
+        .sort_by([(name, "ascending") for name in by])
+    )
     columns = {name: table[f"{name}_sum_sum"].to_numpy().astype(np.float64) for name in summed}
     columns["stall_ms"] = columns["stall_ns"] / 1e6
     columns["tokens"] = table["step_count"].to_numpy().astype(np.float64)

@@ -50,6 +50,11 @@ def seeds_alike(points: Iterable[Sequence[bytes]]) -> list[Note]:
     alike = sum(len(set(gave)) == 1 for gave in several)
     if not alike:
         return []
-    return [Note("seeds-unused", "all seeds give the same, since nothing is drawn: they have no "
-                 f"effect, and intervals over them mean nothing ({alike} of {len(several)} points)",
-                 "give one seed")]  # fmt: skip
+    return [
+        Note(
+            "seeds-unused",
+            "all seeds give the same, since nothing is drawn: they have no "
+            f"effect, and intervals over them mean nothing ({alike} of {len(several)} points)",
+            "give one seed",
+        )
+    ]

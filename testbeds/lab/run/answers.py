@@ -95,22 +95,27 @@ class Asking:
     def __init__(self, parts: list[_Shared], reader: int) -> None:
         self._parts, self._reader = parts, reader
 
-    def begin(
-        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
-    ) -> Guesses:
+    def begin(self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None) -> Guesses:
         """All components' guesses for a session's first steps."""
-        return joined([
-            one.answer(self._reader, (session, BEGIN),
-                       partial(one.opened.begin, session, blocks, prefill))
-            for one in self._parts
-        ])  # fmt: skip
+        return joined(
+            [
+                one.answer(
+                    self._reader,
+                    (session, BEGIN),
+                    partial(one.opened.begin, session, blocks, prefill),
+                )
+                for one in self._parts
+            ]
+        )
 
     def step(self, view: View) -> Guesses:
         """All components' guesses after a step."""
-        return joined([
-            one.answer(self._reader, (view.session, view.step), partial(one.opened.step, view))
-            for one in self._parts
-        ])  # fmt: skip
+        return joined(
+            [
+                one.answer(self._reader, (view.session, view.step), partial(one.opened.step, view))
+                for one in self._parts
+            ]
+        )
 
 
 def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:

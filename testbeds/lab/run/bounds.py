@@ -109,8 +109,9 @@ class BoundsReader:
             for key, one in zip(fit, bounds_at(reading.collector, points), strict=True):
                 found[key] = SeedBounds(self._seed, BOUNDS, one.rows, one.reads, one.limit_hits)
         if not found:
-            raise BadInput("no buffer holds what a layer demands together",
-                           "[tier] buffer_over_k", "give more")  # fmt: skip
+            raise BadInput(
+                "no buffer holds what a layer demands together", "[tier] buffer_over_k", "give more"
+            )
         return found
 
     def _take(self, session: int, *, wanted: bool) -> bool:
@@ -147,10 +148,16 @@ class BoundsReader:
 
     def _failed(self, readings: list[_Reading], error: OffstageError) -> None:
         specs = [one.spec for one in readings]
-        self.failures.update({number: error for number, spec in enumerate(self._specs)
-                              if any(spec is one for one in specs)})  # fmt: skip
-        self._readings = [one for one in self._readings
-                          if not any(one.spec is spec for spec in specs)]  # fmt: skip
+        self.failures.update(
+            {
+                number: error
+                for number, spec in enumerate(self._specs)
+                if any(spec is one for one in specs)
+            }
+        )
+        self._readings = [
+            one for one in self._readings if not any(one.spec is spec for spec in specs)
+        ]
         for reading in readings:
             if all(one.kind != reading.kind for one in self._readings):
                 self._feed.leave((BOUNDS, reading.kind))

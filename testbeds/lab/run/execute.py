@@ -191,8 +191,11 @@ def _alone(group: Group, code: str, progress: Progress) -> Iterator[TaskResult]:
         for one in smaller:
             yield from _alone(one, code, progress)
     else:
-        error = RunFailed("the process that ran it died, alone as well", "lab",
-                          "give it more memory, or see the kernel's log")  # fmt: skip
+        error = RunFailed(
+            "the process that ran it died, alone as well",
+            "lab",
+            "give it more memory, or see the kernel's log",
+        )
         yield failures_of(group, error)
 
 
@@ -281,8 +284,9 @@ def on_cluster(
 def open_cluster(address: str) -> tuple[Any, Any]:
     """dask.distributed, and a client of the scheduler at an address, which has a worker."""
     if not ADDRESS.fullmatch(address):
-        raise BadInput("no address of a scheduler", f"--cluster {address}",
-                       "write one such as tcp://host:8786")  # fmt: skip
+        raise BadInput(
+            "no address of a scheduler", f"--cluster {address}", "write one such as tcp://host:8786"
+        )
     try:
         import distributed
     except ImportError:
@@ -337,9 +341,12 @@ def _killed(distributed: Any, future: Any) -> bool:
 def _remote(group: Group, code: str) -> TaskResult:
     """On a worker."""
     if parts.code_version() != code:
-        return failures_of(group, Incompatible(
-            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
-        ))  # fmt: skip
+        return failures_of(
+            group,
+            Incompatible(
+                "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+            ),
+        )
     return run_together(group, code, _nothing)
 
 
@@ -358,7 +365,11 @@ def _cluster_outcome(future: Any, group: Group, address: str) -> TaskResult:
         what = type(error).__name__
         if what != "KilledWorker":  # whose text is about dask's own names
             what += f": {error}"
-        return failures_of(group, RunFailed(
-            f"no worker could run it ({what:.200})", f"--cluster {address}",
-            "see the workers' logs",
-        ))  # fmt: skip
+        return failures_of(
+            group,
+            RunFailed(
+                f"no worker could run it ({what:.200})",
+                f"--cluster {address}",
+                "see the workers' logs",
+            ),
+        )

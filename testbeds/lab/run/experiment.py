@@ -78,8 +78,11 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
             found.refused.append((label, str(spec)))
             continue
         if spec.sweep and not sweep:
-            raise BadInput(f"the spec has {len(spec.sweep)} sweep axes", f"{path}: [sweep]",
-                           "run it with `offstage lab sweep`")  # fmt: skip
+            raise BadInput(
+                f"the spec has {len(spec.sweep)} sweep axes",
+                f"{path}: [sweep]",
+                "run it with `offstage lab sweep`",
+            )
         try:
             points = []
             if spec.workload.kind != "requests":
@@ -129,9 +132,14 @@ def compute(
     groups = together(_missing(experiment, folder, bounds_only), jobs)
     progress.start("virtual time, session-steps", sum(steps_of(group) for group in groups))
     experiment.failures = execute(
-        groups, folder, experiment.code, progress, jobs=jobs, cluster=cluster,
+        groups,
+        folder,
+        experiment.code,
+        progress,
+        jobs=jobs,
+        cluster=cluster,
         stop_at_failure=stop_at_failure,
-    )  # fmt: skip
+    )
     if stop_at_failure and experiment.failures:
         failure = experiment.failures[0]
         raise _Told(failure.message, failure.exit_code)

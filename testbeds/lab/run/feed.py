@@ -167,8 +167,9 @@ class Feed:
             mend = over_k(width, pool.pool_blocks, kind.pool_over_k)
             return BadInput(
                 f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
-                "[tier] hbm_pool_over_k", mend,
-            )  # fmt: skip
+                "[tier] hbm_pool_over_k",
+                mend,
+            )
         served, held = [], [pool.held()]
         for step in slab.selected:
             served.append(pool.served(step[None])[0])

@@ -41,8 +41,14 @@ def code_version() -> str:
 
 
 def _sources() -> Iterator[Path]:
-    folders = ("bindings", "testbeds/lab", "testbeds/capture", "testbeds/workloads", "host",
-               "asic_model")  # fmt: skip
+    folders = (
+        "bindings",
+        "testbeds/lab",
+        "testbeds/capture",
+        "testbeds/workloads",
+        "host",
+        "asic_model",
+    )
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield from sorted((ROOT / "asic_model/presets").glob("*.toml"))
@@ -67,10 +73,15 @@ def readable(path: Path) -> bool:
 def pack_run(run: SeedRun) -> bytes:
     """One point's run as the bytes of a part."""
     meta = {
-        "seed": run.seed, "counters": run.counters, "end_ns": run.end_ns, "reads": run.reads,
-        "failed": run.failed, "decoded_ns": run.decoded_ns, "tiers": run.tiers,
+        "seed": run.seed,
+        "counters": run.counters,
+        "end_ns": run.end_ns,
+        "reads": run.reads,
+        "failed": run.failed,
+        "decoded_ns": run.decoded_ns,
+        "tiers": run.tiers,
         "turns": {str(key): list(value) for key, value in run.turns.items()},
-    }  # fmt: skip
+    }
     return _pack(run.rows, meta)
 
 
@@ -84,10 +95,16 @@ def read_run(path: Path) -> SeedRun:
 def pack_bounds(bounds: Mapping[BoundKey, SeedBounds]) -> bytes:
     """The bounds of one variant and seed as the bytes of a part."""
     meta = [
-        {"key": list(key), "seed": one.seed, "names": list(one.names), "reads": one.reads,
-         "count": len(one.rows), "limit_hits": one.limit_hits}
+        {
+            "key": list(key),
+            "seed": one.seed,
+            "names": list(one.names),
+            "reads": one.reads,
+            "count": len(one.rows),
+            "limit_hits": one.limit_hits,
+        }
         for key, one in bounds.items()
-    ]  # fmt: skip
+    ]
     return _pack(np.concatenate([one.rows for one in bounds.values()]), meta)
 
 

@@ -60,15 +60,19 @@ def build(spec: Spec, seed: int) -> Workload:
 
         selector: Any = select.selector
         found = CapturedWorkload(
-            path, select.k_blocks * spec.granules, selector, select.sink_blocks * spec.granules,
+            path,
+            select.k_blocks * spec.granules,
+            selector,
+            select.sink_blocks * spec.granules,
             select.window_blocks * spec.granules,
-        )  # fmt: skip
+        )
     else:
         raise BadInput(
-            "a request trace has no selections", "[workload] kind",
-            'its prefix caching is run by `offstage lab run`; for decode sessions of its lengths '
+            "a request trace has no selections",
+            "[workload] kind",
+            "its prefix caching is run by `offstage lab run`; for decode sessions of its lengths "
             'give kind = "generated" with trace = FILE',
-        )  # fmt: skip
+        )
     return found
 
 
@@ -88,8 +92,9 @@ def fitted(spec: Spec, where: str) -> Spec:
     if found.block_tokens != unit_tokens:
         raise BadInput(
             f"{key} = {unit_tokens}, and {spec.workload.file} has blocks of {found.block_tokens}",
-            f"{where}: [geometry] {key}", f"give {found.block_tokens}",
-        )  # fmt: skip
+            f"{where}: [geometry] {key}",
+            f"give {found.block_tokens}",
+        )
     workload = msgspec.structs.replace(
         spec.workload,
         layers=found.layer_count,
@@ -148,8 +153,10 @@ def _traced(spec: Spec, options: "GeneratedOptions") -> "TracedWorkload":
     trace = open_trace(path, time_unit=work.time_unit or None)
     sessions = _trace_sessions(spec, trace, options.unit_tokens)
     origin: dict[str, object] = {
-        "trace": path.name, "split": work.split, "trace_sha256": digest(path),
-    }  # fmt: skip
+        "trace": path.name,
+        "split": work.split,
+        "trace_sha256": digest(path),
+    }
     return TracedWorkload(options, sessions, origin)
 
 
@@ -158,9 +165,13 @@ def _trace_sessions(spec: Spec, trace: "Trace", unit_tokens: int) -> "list[Trace
 
     work = spec.workload
     return sessions_from_trace(
-        trace, work.sessions, min(work.context_tokens_min, work.context_tokens),
-        work.context_tokens, work.split, block_tokens=unit_tokens,
-    )  # fmt: skip
+        trace,
+        work.sessions,
+        min(work.context_tokens_min, work.context_tokens),
+        work.context_tokens,
+        work.split,
+        block_tokens=unit_tokens,
+    )
 
 
 def trace_notes(spec: Spec) -> list[Note]:
@@ -178,12 +189,17 @@ def trace_notes(spec: Spec) -> list[Note]:
         return list(trace.notes)
     sessions = _trace_sessions(spec, trace, shape.granule_tokens or shape.block_tokens)
     block = shape.block_tokens
-    return [*trace.notes, *unused(
-        trace, [one.context_tokens // block * block for one in sessions],
-        [min(one.output_tokens, work.steps) for one in sessions],
-        context_tokens_max=work.context_tokens // block * block, steps_max=work.steps,
-        lengths_of_outputs=True,
-    )]  # fmt: skip
+    return [
+        *trace.notes,
+        *unused(
+            trace,
+            [one.context_tokens // block * block for one in sessions],
+            [min(one.output_tokens, work.steps) for one in sessions],
+            context_tokens_max=work.context_tokens // block * block,
+            steps_max=work.steps,
+            lengths_of_outputs=True,
+        ),
+    ]
 
 
 def trace_path(name: str) -> Path:
@@ -306,8 +322,9 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
     ]
     if point is None:
         points = points_of(spec, 0, 0)
-        what["points"] = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0)
-                                 for one in points})  # fmt: skip
+        what["points"] = sorted(
+            {(one.grain(spec), one.buffer_over_k, one.cap or 0) for one in points}
+        )
     else:
         policy = msgspec.structs.replace(point.policy, label="")
         what["point"] = replace(point, number=0, variant=0, label="", policy=policy)
@@ -359,8 +376,9 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
     for one in found.values():
         other = named.setdefault((one.label, one.buffer_over_k, one.cap), one)
         if other is not one:
-            raise BadInput(f"two policies are called {one.label!r}", "[[policy]] label",
-                           "give each its own")  # fmt: skip
+            raise BadInput(
+                f"two policies are called {one.label!r}", "[[policy]] label", "give each its own"
+            )
     return list(found.values())
 
 

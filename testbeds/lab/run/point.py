@@ -206,19 +206,31 @@ class Runner:
         size = config.block_size_bytes
         costs = [
             TierCosts(
-                capacity_blocks=one.capacity_bytes // size, promote_ns=one.promote_ns,
-                latency_ps=one.latency_ps, read_ps=one.read_ps, write_ps=one.write_ps,
-                concurrency=one.concurrency, drive_count=one.devices if one.drive else 0,
+                capacity_blocks=one.capacity_bytes // size,
+                promote_ns=one.promote_ns,
+                latency_ps=one.latency_ps,
+                read_ps=one.read_ps,
+                write_ps=one.write_ps,
+                concurrency=one.concurrency,
+                drive_count=one.devices if one.drive else 0,
                 drive=preset(one.drive).params if one.drive else {},
             )
             for one in tiers_of(spec, size)
-        ]  # fmt: skip
-        return open_tiers(TiersConfig(
-            chunk_max=config.chunk_max, layer_count=config.layer_count,
-            session_max=config.session_max, block_size_bytes=size, in_flight_max=config.io_max,
-            exclusive=spec.tier.copies == "exclusive", place_last=spec.tier.place == "last",
-            hit_ps=HIT_NS * PS_PER_NS, seed=self._seed,
-        ), costs)  # fmt: skip
+        ]
+        return open_tiers(
+            TiersConfig(
+                chunk_max=config.chunk_max,
+                layer_count=config.layer_count,
+                session_max=config.session_max,
+                block_size_bytes=size,
+                in_flight_max=config.io_max,
+                exclusive=spec.tier.copies == "exclusive",
+                place_last=spec.tier.place == "last",
+                hit_ps=HIT_NS * PS_PER_NS,
+                seed=self._seed,
+            ),
+            costs,
+        )
 
     def _device(self, slots: int) -> Timing:
         """The chip as the engine's timing side: reads, and of each batch slot one more, or a layer
@@ -226,9 +238,11 @@ class Runner:
         config = self._core.config
         owed = config.io_max + slots * (1 + config.layer_count)
         return open_timing(
-            self._spec.tier.device, Costs(seed=self._seed, in_flight_max=owed),
-            drive=self._spec.tier.storage, block_bytes=config.block_size_bytes,
-        )  # fmt: skip
+            self._spec.tier.device,
+            Costs(seed=self._seed, in_flight_max=owed),
+            drive=self._spec.tier.storage,
+            block_bytes=config.block_size_bytes,
+        )
 
     def _order(self) -> list[int]:
         numbers = list(range(len(self._workload.sessions)))
@@ -278,9 +292,14 @@ class Runner:
             self._rows.append(self._engine.take_rows(number))
         guesses, offsets = self._guesses(number, found, running.blocks)
         self._engine.feed(
-            number, found.slab.selected, found.served, found.slab.scores, offsets, guesses,
+            number,
+            found.slab.selected,
+            found.served,
+            found.slab.scores,
+            offsets,
+            guesses,
             last=found.last,
-        )  # fmt: skip
+        )
         return True
 
     def _check_width(self, given: Served) -> None:
@@ -290,8 +309,9 @@ class Runner:
         if given.widest > slots:
             raise BadInput(
                 f"{self.point.label}: {given.widest} blocks are demanded together of {slots}",
-                "[tier] buffer_over_k", over_k(given.widest, slots, self.point.buffer_over_k),
-            )  # fmt: skip
+                "[tier] buffer_over_k",
+                over_k(given.widest, slots, self.point.buffer_over_k),
+            )
 
     def _guesses(
         self, number: int, found: Served, blocks: int

@@ -50,8 +50,9 @@ def _on_machine(
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
-            raise RunFailed("a process that computed it died", command,
-                            f"give it more memory; {mend}") from None  # fmt: skip
+            raise RunFailed(
+                "a process that computed it died", command, f"give it more memory; {mend}"
+            ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -72,5 +73,8 @@ def _on_cluster(
         except (concurrent.futures.CancelledError, OSError) as error:
             raise RunFailed(f"the cluster is gone ({error})", where, mend) from None
         except Exception as error:  # another process's: whatever it was
-            raise RunFailed(f"no worker could run it ({type(error).__name__})", where,
-                            f"see the workers' logs; {mend}") from None  # fmt: skip
+            raise RunFailed(
+                f"no worker could run it ({type(error).__name__})",
+                where,
+                f"see the workers' logs; {mend}",
+            ) from None

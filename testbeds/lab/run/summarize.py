@@ -93,17 +93,31 @@ def _drawn(experiment: Experiment) -> list[Note]:
     specs = [variant.spec for variant in experiment.variants]
     works = [spec.workload for spec in specs]
     shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
-    notes = [Note("warm-up", f"the first {share:.3g} of the requests fill the caches and are in no "
-                  "rate") for share in shares]  # fmt: skip
+    notes = [
+        Note("warm-up", f"the first {share:.3g} of the requests fill the caches and are in no rate")
+        for share in shares
+    ]
     traced = {msgspec.json.encode((one.workload, one.geometry)): one for one in specs}
     notes += dict.fromkeys(note for spec in traced.values() for note in trace_notes(spec))
     if len(specs[0].seeds) > 1 and any(one.kind == "requests" for one in works):
-        notes.append(Note("seeds-unused", f"caches of requests have seed {specs[0].seeds[0]} alone:"
-                          " the others have no effect", "give one seed"))  # fmt: skip
+        notes.append(
+            Note(
+                "seeds-unused",
+                f"caches of requests have seed {specs[0].seeds[0]} alone:"
+                " the others have no effect",
+                "give one seed",
+            )
+        )
     if not any(one.foretold for one in works):
         return notes
-    return [*notes, Note("foretold-drawn", "what is foretold is drawn with the agreement measured "
-                         "on captures of pycode-3m, and was captured nowhere")]  # fmt: skip
+    return [
+        *notes,
+        Note(
+            "foretold-drawn",
+            "what is foretold is drawn with the agreement measured "
+            "on captures of pycode-3m, and was captured nowhere",
+        ),
+    ]
 
 
 def _name(variant: Variant, point: Point) -> str:
@@ -114,9 +128,13 @@ def _name(variant: Variant, point: Point) -> str:
 
 
 def _variant(
-    experiment: Experiment, variant: Variant, folder: Path, ledger: LedgerFile,
-    gave: dict[int, list[bytes]], progress: Progress,
-) -> tuple[list[PointSummary], list[Failed]]:  # fmt: skip
+    experiment: Experiment,
+    variant: Variant,
+    folder: Path,
+    ledger: LedgerFile,
+    gave: dict[int, list[bytes]],
+    progress: Progress,
+) -> tuple[list[PointSummary], list[Failed]]:
     """The figures of its points; those that ran and have nothing to be compared with, as failed.
     `gave` gets of each point a digest of what each seed gave."""
     spec, code = variant.spec, experiment.code
@@ -272,16 +290,26 @@ def bounds_rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
         ]
         for key in bound_keys(variant.spec):
             if not all(key in one for one in seeds):
-                rows.append({"workload": _workload_name(variant), **_setting(variant, key),
-                             "bound": "does not fit", "hit": None, "nontrivial_hit": None,
-                             "reads": None})  # fmt: skip
+                rows.append(
+                    {
+                        "workload": _workload_name(variant),
+                        **_setting(variant, key),
+                        "bound": "does not fit",
+                        "hit": None,
+                        "nontrivial_hit": None,
+                        "reads": None,
+                    }
+                )
                 continue
             pooled = pool_bounds([bound_totals(one[key]) for one in seeds], recurring)
             rows += [
-                {"workload": _workload_name(variant), **_setting(variant, key),
-                 **_figures(pooled, at, name)}
+                {
+                    "workload": _workload_name(variant),
+                    **_setting(variant, key),
+                    **_figures(pooled, at, name),
+                }
                 for at, name in enumerate(pooled.names)
-            ]  # fmt: skip
+            ]
     return rows
 
 
@@ -317,10 +345,13 @@ def bounds_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(column, justify="left" if column in ("workload", "bound") else "right")
     for row in rows:
         table.add_row(
-            row["workload"], f"{row['buffer_over_k']:g}", _named(row["bound"]),
-            _percent(row["nontrivial_hit"]), _percent(row["hit"]),
+            row["workload"],
+            f"{row['buffer_over_k']:g}",
+            _named(row["bound"]),
+            _percent(row["nontrivial_hit"]),
+            _percent(row["hit"]),
             "" if row["reads"] is None else f"{row['reads']:,}",
-        )  # fmt: skip
+        )
     return table
 
 

@@ -18,9 +18,21 @@ from offstage.testbeds.lab.spec.schema import (
 
 __all__ = ["IDLE", "Idle", "refuse_idle"]
 
-DRAWN = ("profile", "context_tokens", "sessions", "steps", "turn_steps", "shared_prefix_tokens",
-         "groups", "draft_agreement", "layers", "index_group", "trace", "context_tokens_min",
-         "split")  # fmt: skip
+DRAWN = (
+    "profile",
+    "context_tokens",
+    "sessions",
+    "steps",
+    "turn_steps",
+    "shared_prefix_tokens",
+    "groups",
+    "draft_agreement",
+    "layers",
+    "index_group",
+    "trace",
+    "context_tokens_min",
+    "split",
+)
 CACHED = ("ttl_s", "admission", "capacity_share")
 
 
@@ -41,20 +53,41 @@ def _kind(*kinds: str) -> Callable[[Spec], bool]:
 _REQUESTS = "in a workload of kind 'requests': it is caches of whole prompts"
 
 IDLE = (
-    Idle("workload", (*DRAWN, *CACHED), _kind("captured", "selections"),
-         "over recorded selections: sessions, lengths and layers are the file's"),
-    Idle("selection", tuple(declared(SelectionSpec)), _kind("selections"),
-         "over recorded selections: they are the file's"),
-    Idle("workload", CACHED, _kind("generated"),
-         "in a workload of kind 'generated': it is of caches of requests"),
-    Idle("workload", ("context_tokens_min", "split"),
-         lambda spec: spec.workload.kind == "generated" and not spec.workload.trace,
-         "without [workload] trace"),
+    Idle(
+        "workload",
+        (*DRAWN, *CACHED),
+        _kind("captured", "selections"),
+        "over recorded selections: sessions, lengths and layers are the file's",
+    ),
+    Idle(
+        "selection",
+        tuple(declared(SelectionSpec)),
+        _kind("selections"),
+        "over recorded selections: they are the file's",
+    ),
+    Idle(
+        "workload",
+        CACHED,
+        _kind("generated"),
+        "in a workload of kind 'generated': it is of caches of requests",
+    ),
+    Idle(
+        "workload",
+        ("context_tokens_min", "split"),
+        lambda spec: spec.workload.kind == "generated" and not spec.workload.trace,
+        "without [workload] trace",
+    ),
     Idle("workload", (*DRAWN, "concurrent", "draft_cost"), _kind("requests"), _REQUESTS),
-    *(Idle(table, tuple(declared(kind)), _kind("requests"), _REQUESTS)
-      for table, kind in (("geometry", GeometrySpec), ("selection", SelectionSpec),
-                          ("tier", TierSpec), ("reference", ReferenceSpec))),
-)  # fmt: skip
+    *(
+        Idle(table, tuple(declared(kind)), _kind("requests"), _REQUESTS)
+        for table, kind in (
+            ("geometry", GeometrySpec),
+            ("selection", SelectionSpec),
+            ("tier", TierSpec),
+            ("reference", ReferenceSpec),
+        )
+    ),
+)
 
 
 def refuse_idle(tables: Mapping[str, Any], spec: Spec, where: str) -> None:
@@ -63,5 +96,8 @@ def refuse_idle(tables: Mapping[str, Any], spec: Spec, where: str) -> None:
         table = tables.get(row.table, {})
         given = [key for key in row.keys if key in table] if row.when(spec) else []
         if given:
-            raise BadInput(f"{given[0]} has no effect {row.why}",
-                           f"{where}: [{row.table}] {given[0]}", "leave it out")  # fmt: skip
+            raise BadInput(
+                f"{given[0]} has no effect {row.why}",
+                f"{where}: [{row.table}] {given[0]}",
+                "leave it out",
+            )

@@ -71,9 +71,9 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
     return _built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
 
 
-def variants(path: Path, changes: Mapping[str, Any] | None = None) -> Iterator[
-    tuple[str, Spec | BadInput]
-]:  # fmt: skip
+def variants(
+    path: Path, changes: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, Spec | BadInput]]:
     """Every combination of the spec's sweep axes, as (label, spec); what contradicts itself comes
     as the error it gives, since a sweep goes on past it."""
     raw = read_toml(path, "give a spec's TOML file")
@@ -138,15 +138,24 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
 def _check_pairs(tier: Mapping[str, Any], where: str) -> None:
     """What is given beside what it contradicts, or without what it is of."""
     if {"time_per_token", "decode_cost"} <= set(tier):
-        raise BadInput("the GPU's time is given twice", f"{where}: [tier] decode_cost",
-                       "give it or time_per_token")  # fmt: skip
+        raise BadInput(
+            "the GPU's time is given twice",
+            f"{where}: [tier] decode_cost",
+            "give it or time_per_token",
+        )
     if {"storage", "below"} <= set(tier):
-        raise BadInput("what lies below the arena is given twice", f"{where}: [tier] storage",
-                       "give it or [[tier.below]]")  # fmt: skip
+        raise BadInput(
+            "what lies below the arena is given twice",
+            f"{where}: [tier] storage",
+            "give it or [[tier.below]]",
+        )
     alone = [] if "below" in tier else [key for key in OF_TIERS if key in tier]
     if alone:
-        raise BadInput("there are no tiers below the arena", f"{where}: [tier] {alone[0]}",
-                       "list them as [[tier.below]], or leave it out")  # fmt: skip
+        raise BadInput(
+            "there are no tiers below the arena",
+            f"{where}: [tier] {alone[0]}",
+            "list them as [[tier.below]], or leave it out",
+        )
 
 
 def _paced(spec: Spec) -> Spec:
@@ -178,23 +187,42 @@ def check(spec: Spec, where: str) -> None:
 
 def _workload(spec: Spec) -> Iterator[Rule]:
     work = spec.workload
-    yield (work.kind != "generated" and not work.file, f"kind = {work.kind!r} without a file",
-           "[workload] file", "name the file")  # fmt: skip
-    yield (work.kind == "generated" and bool(work.file), "a generated workload with a file",
-           "[workload] file", "leave it out, or give kind its name")  # fmt: skip
-    yield (work.kind != "generated" and bool(work.foretold),
-           f"a workload of kind {work.kind!r} foretells what it does", "[workload] foretold",
-           "leave it out")  # fmt: skip
-    yield (work.kind != "requests" and work.warm_up_share > 0,
-           f"a warm-up of requests in a workload of kind {work.kind!r}",
-           "[workload] warm_up_share",
-           "leave it out: its first steps are reported apart")  # fmt: skip
-    yield (work.shared_prefix_tokens > work.context_tokens,
-           f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
-           "[workload] shared_prefix_tokens", "shorten it")  # fmt: skip
-    yield (work.kind == "requests" and bool(spec.tier.below),
-           "prefix caching of requests has no tiers below", "[[tier.below]]",
-           "leave them out")  # fmt: skip
+    yield (
+        work.kind != "generated" and not work.file,
+        f"kind = {work.kind!r} without a file",
+        "[workload] file",
+        "name the file",
+    )
+    yield (
+        work.kind == "generated" and bool(work.file),
+        "a generated workload with a file",
+        "[workload] file",
+        "leave it out, or give kind its name",
+    )
+    yield (
+        work.kind != "generated" and bool(work.foretold),
+        f"a workload of kind {work.kind!r} foretells what it does",
+        "[workload] foretold",
+        "leave it out",
+    )
+    yield (
+        work.kind != "requests" and work.warm_up_share > 0,
+        f"a warm-up of requests in a workload of kind {work.kind!r}",
+        "[workload] warm_up_share",
+        "leave it out: its first steps are reported apart",
+    )
+    yield (
+        work.shared_prefix_tokens > work.context_tokens,
+        f"a shared prefix of {work.shared_prefix_tokens} tokens is longer than the context",
+        "[workload] shared_prefix_tokens",
+        "shorten it",
+    )
+    yield (
+        work.kind == "requests" and bool(spec.tier.below),
+        "prefix caching of requests has no tiers below",
+        "[[tier.below]]",
+        "leave them out",
+    )
     twice = sorted({seed for seed in spec.seeds if spec.seeds.count(seed) > 1})
     yield bool(twice), f"seed {twice[:1]} is there twice", "seeds", "name each once"
 
@@ -205,105 +233,188 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
     block, granule = spec.geometry.block_tokens, spec.geometry.granule_tokens
     blocks = work.context_tokens // block
     names = work.sessions * blocks * spec.granules
-    yield (block > work.context_tokens,
-           f"a block of {block} tokens is larger than the context of {work.context_tokens}",
-           "[geometry] block_tokens", "give a smaller block")  # fmt: skip
-    yield (granule is not None and block % granule != 0,
-           f"{granule} does not divide block_tokens = {block}", "[geometry] granule_tokens",
-           "give a divisor")  # fmt: skip
-    yield (bool(work.time_unit) and not work.trace and work.kind != "requests",
-           "a time unit, and no trace", "[workload] time_unit", "leave it out")  # fmt: skip
+    yield (
+        block > work.context_tokens,
+        f"a block of {block} tokens is larger than the context of {work.context_tokens}",
+        "[geometry] block_tokens",
+        "give a smaller block",
+    )
+    yield (
+        granule is not None and block % granule != 0,
+        f"{granule} does not divide block_tokens = {block}",
+        "[geometry] granule_tokens",
+        "give a divisor",
+    )
+    yield (
+        bool(work.time_unit) and not work.trace and work.kind != "requests",
+        "a time unit, and no trace",
+        "[workload] time_unit",
+        "leave it out",
+    )
     if work.kind != "generated":
         return  # what a file holds is compared with the spec when it is opened
-    yield (work.layers > shape.layer_count,
-           f"{work.layers} layers of {shape.layer_count}", "[workload] layers",
-           "give fewer, or 0 for all")  # fmt: skip
+    yield (
+        work.layers > shape.layer_count,
+        f"{work.layers} layers of {shape.layer_count}",
+        "[workload] layers",
+        "give fewer, or 0 for all",
+    )
     for key in () if work.trace else ("context_tokens", "shared_prefix_tokens"):
         tokens = getattr(work, key)
-        yield (tokens % block != 0, f"{tokens} tokens are no whole blocks of {block}",
-               f"[workload] {key}", f"give a multiple of {block}")  # fmt: skip
-    yield (2 * names > CHUNKS_MAX or 2 * names * spec.layer_count > BLOCKS_MAX,
-           f"{work.sessions} sessions of {blocks * spec.granules:,} units and {spec.layer_count} "
-           "layers are too many", "[workload] sessions", "give fewer, and more seeds")  # fmt: skip
-    yield (work.index_group > spec.layer_count,
-           f"groups of {work.index_group} of {spec.layer_count} layers",
-           "[workload] index_group", "give a smaller one")  # fmt: skip
-    yield (select.k_blocks > blocks, f"k = {select.k_blocks} blocks of a context that has {blocks}",
-           "[selection] k_blocks", "select fewer, or give a longer context")  # fmt: skip
-    yield (select.sink_blocks + select.window_blocks >= select.k_blocks,
-           f"sinks and window fill k = {select.k_blocks}", "[selection] window_blocks",
-           "leave room for what is selected by score")  # fmt: skip
-    yield (select.k_blocks * spec.granules > WIDTH_MAX,
-           f"k of {select.k_blocks * spec.granules} units is more than {WIDTH_MAX}",
-           "[selection] k_blocks", "select fewer, or in larger granules")  # fmt: skip
+        yield (
+            tokens % block != 0,
+            f"{tokens} tokens are no whole blocks of {block}",
+            f"[workload] {key}",
+            f"give a multiple of {block}",
+        )
+    yield (
+        2 * names > CHUNKS_MAX or 2 * names * spec.layer_count > BLOCKS_MAX,
+        f"{work.sessions} sessions of {blocks * spec.granules:,} units and {spec.layer_count} "
+        "layers are too many",
+        "[workload] sessions",
+        "give fewer, and more seeds",
+    )
+    yield (
+        work.index_group > spec.layer_count,
+        f"groups of {work.index_group} of {spec.layer_count} layers",
+        "[workload] index_group",
+        "give a smaller one",
+    )
+    yield (
+        select.k_blocks > blocks,
+        f"k = {select.k_blocks} blocks of a context that has {blocks}",
+        "[selection] k_blocks",
+        "select fewer, or give a longer context",
+    )
+    yield (
+        select.sink_blocks + select.window_blocks >= select.k_blocks,
+        f"sinks and window fill k = {select.k_blocks}",
+        "[selection] window_blocks",
+        "leave room for what is selected by score",
+    )
+    yield (
+        select.k_blocks * spec.granules > WIDTH_MAX,
+        f"k of {select.k_blocks * spec.granules} units is more than {WIDTH_MAX}",
+        "[selection] k_blocks",
+        "select fewer, or in larger granules",
+    )
 
 
 def _tier(spec: Spec) -> Iterator[Rule]:
     tier = spec.tier
     least = min(tier.buffer_over_k, default=0)
     yield (not tier.buffer_over_k, "no buffer", "[tier] buffer_over_k", "list one or more")
-    yield (least < 1, f"a buffer of {least:g} k cannot hold one selection (B < k)",
-           "[tier] buffer_over_k", "give 1 or more")  # fmt: skip
-    yield (0 < tier.hbm_pool_over_k < 1,
-           f"a pool of {tier.hbm_pool_over_k:g} k cannot hold one selection",
-           "[tier] hbm_pool_over_k", "give 0 (no pool), or 1 or more")  # fmt: skip
-    yield (tier.storage not in presets(), f"no NVMe preset {tier.storage!r}", "[tier] storage",
-           f"choose one of {', '.join(presets())}")  # fmt: skip
-    yield (spec.time_per_token_ns < spec.layer_count, "a layer takes no time",
-           "[tier] time_per_token", "give one such as 40ms")  # fmt: skip
+    yield (
+        least < 1,
+        f"a buffer of {least:g} k cannot hold one selection (B < k)",
+        "[tier] buffer_over_k",
+        "give 1 or more",
+    )
+    yield (
+        0 < tier.hbm_pool_over_k < 1,
+        f"a pool of {tier.hbm_pool_over_k:g} k cannot hold one selection",
+        "[tier] hbm_pool_over_k",
+        "give 0 (no pool), or 1 or more",
+    )
+    yield (
+        tier.storage not in presets(),
+        f"no NVMe preset {tier.storage!r}",
+        "[tier] storage",
+        f"choose one of {', '.join(presets())}",
+    )
+    yield (
+        spec.time_per_token_ns < spec.layer_count,
+        "a layer takes no time",
+        "[tier] time_per_token",
+        "give one such as 40ms",
+    )
     for key in ("time_per_token", "warmup"):
         time_ns = parse_time(getattr(tier, key), f"[tier] {key}")
         yield time_ns > HOUR_NS, "longer than an hour", f"[tier] {key}", "give less"
     yield (not tier.bandwidth, "no bandwidth", "[tier] bandwidth", f'give ["{UNLIMITED}"]')
-    yield (max(one or 0 for one in spec.caps) > RATE_MAX, "no drive has so much",
-           "[tier] bandwidth", f'give a rate such as "4GB/s", or "{UNLIMITED}"')  # fmt: skip
+    yield (
+        max(one or 0 for one in spec.caps) > RATE_MAX,
+        "no drive has so much",
+        "[tier] bandwidth",
+        f'give a rate such as "4GB/s", or "{UNLIMITED}"',
+    )
     if tier.device:
         yield from _device(spec, read_preset(tier.device))
     if tier.below:
         yield from _below(spec)
     slots = max(tier.buffer_over_k) * spec.selection.k_blocks * spec.granules * spec.layer_count
-    yield (slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
-           f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
-           "[tier] buffer_over_k", "give less")  # fmt: skip
+    yield (
+        slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
+        f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
+        "[tier] buffer_over_k",
+        "give less",
+    )
 
 
 def _below(spec: Spec) -> Iterator[Rule]:
     """The tiers below the arena, one by one and beside each other."""
     tier, where = spec.tier, "[[tier.below]]"
-    yield (bool(tier.device), "a modelled device has drives of its own", "[tier] device",
-           "leave it or [[tier.below]] out")  # fmt: skip
-    yield (len(tier.below) > TIERS_MAX, f"{len(tier.below)} tiers", where,
-           f"give at most {TIERS_MAX}")  # fmt: skip
+    yield (
+        bool(tier.device),
+        "a modelled device has drives of its own",
+        "[tier] device",
+        "leave it or [[tier.below]] out",
+    )
+    yield (
+        len(tier.below) > TIERS_MAX,
+        f"{len(tier.below)} tiers",
+        where,
+        f"give at most {TIERS_MAX}",
+    )
     for one in tier.below:
         check_known(one.use, presets_of_tiers(), f"{where} use", "tier")
         at = f"{where} capacity"
-        yield (one.capacity == "", f"{one.use} has no capacity", at,
-               'give one such as "64GiB"')  # fmt: skip
+        yield (one.capacity == "", f"{one.use} has no capacity", at, 'give one such as "64GiB"')
         bare = isinstance(one.capacity, int) or one.capacity.strip().isdigit()
         yield (bare, f"{one.use}: {one.capacity} has no unit", at, 'give one such as "64GiB"')
         size = parse_size(one.capacity, at)
-        yield (size < spec.block_bytes, f"{one.use}: {one.capacity} holds no block of "
-               f"{format_size(spec.block_bytes)}", at, "give more")  # fmt: skip
+        yield (
+            size < spec.block_bytes,
+            f"{one.use}: {one.capacity} holds no block of {format_size(spec.block_bytes)}",
+            at,
+            "give more",
+        )
         if one.promote_within not in ("", ALWAYS, NEVER):
             parse_time(one.promote_within, f"{where} promote_within")
     sizes = [parse_size(one.capacity) for one in tier.below]
     for above, under in itertools.pairwise(range(len(sizes))):
-        yield (sizes[under] < sizes[above], f"{tier.below[above].use} of "
-               f"{tier.below[above].capacity} stands above {tier.below[under].use} of "
-               f"{tier.below[under].capacity}", f"{where} capacity",
-               "list the fastest first, each at least as large as the one above")  # fmt: skip
-    yield (bool(tier.below[-1].promote_within), f"{tier.below[-1].use} is the last, and holds all",
-           f"{where} promote_within", "leave it out")  # fmt: skip
+        yield (
+            sizes[under] < sizes[above],
+            f"{tier.below[above].use} of "
+            f"{tier.below[above].capacity} stands above {tier.below[under].use} of "
+            f"{tier.below[under].capacity}",
+            f"{where} capacity",
+            "list the fastest first, each at least as large as the one above",
+        )
+    yield (
+        bool(tier.below[-1].promote_within),
+        f"{tier.below[-1].use} is the last, and holds all",
+        f"{where} promote_within",
+        "leave it out",
+    )
     for built in tiers_of(spec, spec.block_bytes):
-        yield (bool(built.drive) and built.devices > DRIVES_MAX, f"{built.devices} drives",
-               f"{where} devices", f"give at most {DRIVES_MAX}")  # fmt: skip
+        yield (
+            bool(built.drive) and built.devices > DRIVES_MAX,
+            f"{built.devices} drives",
+            f"{where} devices",
+            f"give at most {DRIVES_MAX}",
+        )
     work = spec.workload
     tokens = work.context_tokens + work.steps
     chunks = work.sessions * -(-tokens // spec.geometry.block_tokens)
     wants = chunks * spec.layer_count * spec.block_bytes
-    yield (sizes[-1] < wants, f"{tier.below[-1].use} of {tier.below[-1].capacity} is the last, and "
-           f"cannot hold all {format_size(wants)}", f"{where} capacity",
-           "give more, or a tier below it")  # fmt: skip
+    yield (
+        sizes[-1] < wants,
+        f"{tier.below[-1].use} of {tier.below[-1].capacity} is the last, and "
+        f"cannot hold all {format_size(wants)}",
+        f"{where} capacity",
+        "give more, or a tier below it",
+    )
 
 
 def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
@@ -311,9 +422,13 @@ def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
     has = preset.arena_bytes
     slots = max(spec.tier.buffer_over_k) * spec.selection.k_blocks * spec.layer_count
     wants = slots * (spec.workload.concurrent or spec.workload.sessions) * spec.block_bytes
-    yield (wants > has, f"an arena of {format_size(int(wants))}, and {preset.name} has "
-           f"{format_size(has)} of {preset.staging}", "[tier] device",
-           "give a smaller buffer, or another device")  # fmt: skip
+    yield (
+        wants > has,
+        f"an arena of {format_size(int(wants))}, and {preset.name} has "
+        f"{format_size(has)} of {preset.staging}",
+        "[tier] device",
+        "give a smaller buffer, or another device",
+    )
 
 
 def _policies(spec: Spec) -> Iterator[Rule]:
@@ -322,19 +437,34 @@ def _policies(spec: Spec) -> Iterator[Rule]:
         if spec.workload.kind == "requests":
             name = one.eviction or one.use
             known = [eviction for eviction in EVICTIONS if eviction != "score"]
-            yield (name not in known, f"{name!r} is no eviction that requests can have",
-                   "[[policy]] use", f"choose one of {', '.join(known)}")  # fmt: skip
+            yield (
+                name not in known,
+                f"{name!r} is no eviction that requests can have",
+                "[[policy]] use",
+                f"choose one of {', '.join(known)}",
+            )
             continue
         combined = parse(one.use)
-        yield (0 in spec.caps and (combined.guesses or bool(combined.core.prefetchers)),
-               f"a cap of 0 with prefetch on ({one.use})", "[tier] bandwidth",
-               f'give a rate, "{UNLIMITED}", or only policies without prefetch')  # fmt: skip
+        yield (
+            0 in spec.caps and (combined.guesses or bool(combined.core.prefetchers)),
+            f"a cap of 0 with prefetch on ({one.use})",
+            "[tier] bandwidth",
+            f'give a rate, "{UNLIMITED}", or only policies without prefetch',
+        )
         yield _eviction(one.eviction, "[[policy]] eviction")
         for name, value in one.parameters.items():
-            yield (name == "prefetch_bytes_per_s_max", "the cap is a parameter",
-                   "[[policy]] parameters", "give it as bandwidth in [tier]")  # fmt: skip
-            yield (value > PARAMETER_MAX, f"{name} = {value}", "[[policy]] parameters",
-                   f"give at most {PARAMETER_MAX}")  # fmt: skip
+            yield (
+                name == "prefetch_bytes_per_s_max",
+                "the cap is a parameter",
+                "[[policy]] parameters",
+                "give it as bandwidth in [tier]",
+            )
+            yield (
+                value > PARAMETER_MAX,
+                f"{name} = {value}",
+                "[[policy]] parameters",
+                f"give at most {PARAMETER_MAX}",
+            )
         combined.core_policy(spec.geometry.block_tokens, **one.parameters)
 
 
@@ -342,10 +472,18 @@ def _reference(spec: Spec) -> Iterator[Rule]:
     one = spec.reference
     parse(one.use)
     yield _eviction(one.eviction, "[reference] eviction")
-    yield (one.buffer_over_k < 1, f"a buffer of {one.buffer_over_k:g} k cannot hold one selection",
-           "[reference] buffer_over_k", "give 1 or more")  # fmt: skip
+    yield (
+        one.buffer_over_k < 1,
+        f"a buffer of {one.buffer_over_k:g} k cannot hold one selection",
+        "[reference] buffer_over_k",
+        "give 1 or more",
+    )
 
 
 def _eviction(name: str, key: str) -> Rule:
-    return (name not in ("", *EVICTIONS), f"no eviction is called {name!r}", key,
-            f"choose one of {', '.join(EVICTIONS)}")  # fmt: skip
+    return (
+        name not in ("", *EVICTIONS),
+        f"no eviction is called {name!r}",
+        key,
+        f"choose one of {', '.join(EVICTIONS)}",
+    )

@@ -192,20 +192,29 @@ class _Built:
             read, write = (self.rate(one, self.rate_end) for one in ("read", "write"))
             most = read
         gigabytes = self.capacity / at.GB
-        low, mid, high = (self._price(end) * gigabytes + self._before(end)
-                          for end in ("low", "value", "high"))  # fmt: skip
+        low, mid, high = (
+            self._price(end) * gigabytes + self._before(end) for end in ("low", "value", "high")
+        )
         wear = 0.0
         if "endurance" in self.numbers:
             one = self.numbers["price"].base * self.numbers["capacity"].base / at.GB
             wear = at.write_usd(1.0, one, self.numbers["endurance"].base)
         return Tier(
-            name=self.name, level=self.preset.level, capacity_bytes=self.capacity,
-            devices=self.devices, latency_ps=round(latency_s * PS_PER_S),
-            read_ps=_block_ps(block_bytes, read), write_ps=_block_ps(block_bytes, write),
-            read_bytes_per_s=round(most), concurrency=self._concurrency(), drive=drive,
-            promote_ns=promote_ns, usd=(mid, low, high), life_hours=self.life,
+            name=self.name,
+            level=self.preset.level,
+            capacity_bytes=self.capacity,
+            devices=self.devices,
+            latency_ps=round(latency_s * PS_PER_S),
+            read_ps=_block_ps(block_bytes, read),
+            write_ps=_block_ps(block_bytes, write),
+            read_bytes_per_s=round(most),
+            concurrency=self._concurrency(),
+            drive=drive,
+            promote_ns=promote_ns,
+            usd=(mid, low, high),
+            life_hours=self.life,
             wear_usd_per_byte=wear,
-        )  # fmt: skip
+        )
 
     def _concurrency(self) -> int:
         number = self.numbers.get("concurrency")

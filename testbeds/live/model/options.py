@@ -57,17 +57,20 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
         least = self.sink_blocks + self.window_blocks
         if not self.selections or min(self.selections) <= least:
             raise BadInput(
-                "a selection that leaves nothing beside sinks and window", "--select-blocks",
+                "a selection that leaves nothing beside sinks and window",
+                "--select-blocks",
                 f"select more than {least} blocks",
-            )  # fmt: skip
+            )
         if self.selector not in SELECTORS:
             raise BadInput(
-                f"no selector is called {self.selector!r}", "--selector",
+                f"no selector is called {self.selector!r}",
+                "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
-            )  # fmt: skip
+            )
         if self.ahead != "none" and not self.foretell:
-            raise BadInput(f"--ahead {self.ahead} has nothing to act on", "host run",
-                           "add --foretell")  # fmt: skip
+            raise BadInput(
+                f"--ahead {self.ahead} has nothing to act on", "host run", "add --foretell"
+            )
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")
 

@@ -90,8 +90,9 @@ class ModelSummary(msgspec.Struct, kw_only=True):
 
     def noted(self) -> dict[Note, str]:
         """Every note once, with the selections that it is true of."""
-        return gathered(self.notes,
-                        [(f"{one.select_blocks} blocks", one.notes) for one in self.passes])
+        return gathered(
+            self.notes, [(f"{one.select_blocks} blocks", one.notes) for one in self.passes]
+        )
 
 
 def compared(

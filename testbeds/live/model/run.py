@@ -69,8 +69,11 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
         progress.note(weights.cost())
         loaded = load(shape, options.device, options.dtype)
         if not weights.unchanged():
-            raise BadInput("the model changed while it was loaded", str(options.model),
-                           "start again when it is whole")  # fmt: skip
+            raise BadInput(
+                "the model changed while it was loaded",
+                str(options.model),
+                "start again when it is whole",
+            )
         tokens, _ = text_tokens(loaded, options.text)
         return decode_text(options, loaded, weights, tokens, link, control, fabric, progress)
 
@@ -106,17 +109,28 @@ def decode_text(
     ]
     return ModelSummary(
         model={
-            "name": shape.name, "architecture": shape.model_type, "dtype": loaded.dtype,
-            "value_type": geometry.value_type, "layers": shape.layer_count,
-            "config_sha256": shape.config_sha256, "weights": weights.digest,
+            "name": shape.name,
+            "architecture": shape.model_type,
+            "dtype": loaded.dtype,
+            "value_type": geometry.value_type,
+            "layers": shape.layer_count,
+            "config_sha256": shape.config_sha256,
+            "weights": weights.digest,
             "weights_read": weights.cost(),
         },
         workload={
-            "text": options.text.name, "context_tokens": context_tokens, "steps": options.steps,
-            "block_tokens": geometry.block_tokens, "block_bytes": geometry.block_bytes(0),
-            "selector": options.selector, "kernel": options.kernel, "device": options.device,
-            "sink_blocks": options.sink_blocks, "window_blocks": options.window_blocks,
-            "generated": options.generate, "ahead": options.ahead,
+            "text": options.text.name,
+            "context_tokens": context_tokens,
+            "steps": options.steps,
+            "block_tokens": geometry.block_tokens,
+            "block_bytes": geometry.block_bytes(0),
+            "selector": options.selector,
+            "kernel": options.kernel,
+            "device": options.device,
+            "sink_blocks": options.sink_blocks,
+            "window_blocks": options.window_blocks,
+            "generated": options.generate,
+            "ahead": options.ahead,
             "prefill_blocks_written": one.blocks_written,
         },
         tier={"fabric": link.fabric, "storage": control.storage, "policy": control.policy()},
@@ -126,7 +140,7 @@ def decode_text(
         machine={**machine(), **_versions()},
         command=options.command,
         version=offstage.__version__,
-    )  # fmt: skip
+    )
 
 
 class _Run:
@@ -192,12 +206,14 @@ class _Run:
         grown: list[int] = []
         try:
             attention = TieredAttention(
-                self.control, decoder, self.context,
+                self.control,
+                decoder,
+                self.context,
                 lambda ordinal: self._name_of(
                     grown, ordinal, "decoded", chosen, options.kernel, options.selector
                 ),
                 options.time_per_token_s,
-            )  # fmt: skip
+            )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.foretell else None
             self.progress.start(f"decode, {chosen} of {room} blocks", options.steps)
@@ -288,16 +304,16 @@ class _Run:
         allowed[list(self.loaded.end_tokens)] = -np.inf
         return int(allowed.argmax())
 
-    def _bit_equal(
-        self, logits: NDArray[np.float32], grown: Sequence[int], arrays: Arrays
-    ) -> bool:
+    def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int], arrays: Arrays) -> bool:
         """The same tokens by the same kernel, with all blocks in memory."""
         identities = self.context.identities
         attention = ResidentAttention(
-            arrays, self.options.kernel, self.geometry,
+            arrays,
+            self.options.kernel,
+            self.geometry,
             lambda layer: self.kv.blocks(layer, 0, identities),
             len(self.tokens) + self.options.steps,
-        )  # fmt: skip
+        )
         self.progress.start("the same in memory", self.options.steps)
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
 
@@ -313,18 +329,24 @@ class _Run:
         return int.from_bytes(digest, "little")
 
 
-def _bits_of(
-    options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry
-) -> str:
+def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry) -> str:
     """What the bits of the KV hang on, beside the tokens: the weights, and all that computes."""
     import torch
 
-    return identity_of(weights, {
-        "config": loaded.shape.config_sha256, "dtype": loaded.dtype, "KV": geometry.value_type,
-        "block_tokens": geometry.block_tokens, "device": options.device,
-        "prefill_piece": options.prefill_piece, "threads": torch.get_num_threads(),
-        "processor": machine()["processor"], **_versions(),
-    })  # fmt: skip
+    return identity_of(
+        weights,
+        {
+            "config": loaded.shape.config_sha256,
+            "dtype": loaded.dtype,
+            "KV": geometry.value_type,
+            "block_tokens": geometry.block_tokens,
+            "device": options.device,
+            "prefill_piece": options.prefill_piece,
+            "threads": torch.get_num_threads(),
+            "processor": machine()["processor"],
+            **_versions(),
+        },
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -359,16 +381,19 @@ def _context_tokens(
     }
     if shape.window_tokens is not None:
         bounds["its sliding window"] = (
-            shape.window_tokens - options.steps, "give fewer, or a model without a window",
-        )  # fmt: skip
+            shape.window_tokens - options.steps,
+            "give fewer, or a model without a window",
+        )
     least = min(bound for bound, _ in bounds.values()) // size * size
     chosen = options.context_tokens or least
     for name, (bound, mend) in bounds.items():
         if max(chosen, size) > bound:
             raise BadInput(
                 f"{max(chosen, size):,} tokens of context and {options.steps:,} steps are more "
-                f"than {name} has room for: {max(bound, 0):,} of context", options.where, mend,
-            )  # fmt: skip
+                f"than {name} has room for: {max(bound, 0):,} of context",
+                options.where,
+                mend,
+            )
     if chosen % size:
         raise BadInput(
             f"--context-tokens {chosen}", options.where, f"give a multiple of {size}, a block"
@@ -386,9 +411,7 @@ def _value_type(loaded: Loaded) -> ValueType:
 
 
 def _share_read(record: AgentRecord, geometry: KvGeometry, context_tokens: int) -> float:
-    there = sum(
-        geometry.block_count(context_tokens + token.step + 1) for token in record.tokens
-    )
+    there = sum(geometry.block_count(context_tokens + token.step + 1) for token in record.tokens)
     return sum(token.selected for token in record.tokens) / (there * geometry.layer_count)
 
 

@@ -51,14 +51,24 @@ class Plan:
 
     @staticmethod
     def of(
-        presets: Sequence[str], *, samples: int, deep: bool, calibration: Path | None,
+        presets: Sequence[str],
+        *,
+        samples: int,
+        deep: bool,
+        calibration: Path | None,
         command: str,
-    ) -> "Plan":  # fmt: skip
+    ) -> "Plan":
         """BadInput for a preset that is not known: names the nearest."""
         own = read_preset(str(calibration) if calibration is not None else OWN)
         chosen = dict.fromkeys(name for name in presets or DEFAULT if name != OWN)
-        return Plan(tuple(_preset(name) for name in chosen), own,
-                    calibration is not None and own.calibrated, samples, deep, command)  # fmt: skip
+        return Plan(
+            tuple(_preset(name) for name in chosen),
+            own,
+            calibration is not None and own.calibrated,
+            samples,
+            deep,
+            command,
+        )
 
     @property
     def stage_count(self) -> int:
@@ -97,13 +107,20 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         column.speed_up_mean, column.speed_up_p99 = speed_up.mean, speed_up.p99
         column.speed_up_same_drives = speed_up.same_drives
     return Comparison(
-        run=str(run.path), setup=_setup(run, trace), columns=columns,
+        run=str(run.path),
+        setup=_setup(run, trace),
+        columns=columns,
         sentence=answer(columns, plan.samples if plan.samples < FEW_DRAWS else 0),
-        loads=found.loads, tornados=found.tornados, crossovers=found.crossovers,
-        neighbours=found.neighbours, neighbours_device=found.neighbours_device,
+        loads=found.loads,
+        tornados=found.tornados,
+        crossovers=found.crossovers,
+        neighbours=found.neighbours,
+        neighbours_device=found.neighbours_device,
         workload=run.summary.workload if run.summary is not None else {},
-        samples=plan.samples, command=plan.command, version=__version__,
-    )  # fmt: skip
+        samples=plan.samples,
+        command=plan.command,
+        version=__version__,
+    )
 
 
 def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
@@ -125,16 +142,20 @@ def on_drive(preset: Preset, run: Recorded) -> Preset:
 
 def small(folder: Path, command: str, progress: Progress) -> Comparison:
     """The comparison with which a demo ends: two devices and few draws."""
-    plan = Plan.of(SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None,
-                   command=command)  # fmt: skip
+    plan = Plan.of(
+        SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None, command=command
+    )
     return compare_run(runs_of([folder])[0], plan, progress)
 
 
 def _preset(name: str) -> Preset:
     if not name.endswith(".toml") and name not in names():
         near = difflib.get_close_matches(name, names(), 1, 0.0)
-        raise BadInput(f"no preset {name!r}", "--asic", f"did you mean {near[0]}? "
-                       "`offstage asic presets` shows all")  # fmt: skip
+        raise BadInput(
+            f"no preset {name!r}",
+            "--asic",
+            f"did you mean {near[0]}? `offstage asic presets` shows all",
+        )
     return read_preset(name)
 
 

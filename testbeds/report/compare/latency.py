@@ -31,9 +31,13 @@ def ccdf(columns: Sequence[Column]) -> Plot:
             if not times:
                 continue
             (line,) = axes.step(
-                times, shares, where="post", color=shade, linestyle=line_style(column),
+                times,
+                shares,
+                where="post",
+                color=shade,
+                linestyle=line_style(column),
                 label=f"{column.label} ({column.provenance})",
-            )  # fmt: skip
+            )
             drawn.tip(line, _quantile_text(column))
         plain_logs(axes, x="number", y="percent")
         axes.set(xlabel="fetch latency, µs", ylabel="share of fetches that took longer")
@@ -42,14 +46,26 @@ def ccdf(columns: Sequence[Column]) -> Plot:
             if level < axes.get_ylim()[0]:
                 continue
             axes.annotate(
-                name, (1.0, level), xycoords=("axes fraction", "data"), fontsize=7.5,
-                color=colour("muted"), va="center", xytext=(3, 0), textcoords="offset points",
-            )  # fmt: skip
+                name,
+                (1.0, level),
+                xycoords=("axes fraction", "data"),
+                fontsize=7.5,
+                color=colour("muted"),
+                va="center",
+                xytext=(3, 0),
+                textcoords="offset points",
+            )
         drawn.legend(axes)
 
     said = "; ".join(f"{one.label}: {_quantile_text(one, ', ')}" for one in columns)
-    return Plot("latency", f"Share of fetches by latency. {said}", draw, height=3.4,
-                legend_rows=len(columns), paper_height=3.2)  # fmt: skip
+    return Plot(
+        "latency",
+        f"Share of fetches by latency. {said}",
+        draw,
+        height=3.4,
+        legend_rows=len(columns),
+        paper_height=3.2,
+    )
 
 
 def _tail(times: Times) -> tuple[list[float], list[float]]:
@@ -73,9 +89,12 @@ def _quantile_text(column: Column, between: str = "\n") -> str:
     pieces = [
         f"{name} {clock_ns(value)}"
         for name, value in (
-            ("median", times.p50), ("p90", times.p90), ("p99", times.p99), ("p99.9", times.p999),
+            ("median", times.p50),
+            ("p90", times.p90),
+            ("p99", times.p99),
+            ("p99.9", times.p999),
         )
-    ]  # fmt: skip
+    ]
     return between.join(pieces)
 
 
@@ -84,10 +103,14 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
     shown = [one for one in columns if any(unit.ns_p50 or unit.ns_p99 for unit in one.units)]
     if not shown:
         return None
-    names = list(dict.fromkeys(
-        unit.name for one in shown for unit in one.units
-        if any(_share(one, unit, figure) >= SHOWN_FROM for figure, _ in QUANTILES)
-    ))  # fmt: skip
+    names = list(
+        dict.fromkeys(
+            unit.name
+            for one in shown
+            for unit in one.units
+            if any(_share(one, unit, figure) >= SHOWN_FROM for figure, _ in QUANTILES)
+        )
+    )
     shades = unit_colours(names)
     height = 1.5 + 0.42 * len(shown) + 0.2 * (len(names) // 8)
 
@@ -105,8 +128,15 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
         drawn.keys(handles, names, loc="outside lower center", ncols=min(6, len(names)))
 
     said = "Time of a fetch by unit, at the median and at the 99th percentile"
-    return Plot("waterfall", said, draw, height=height, paper_inches=PAGE_INCHES,
-                paper_height=height, scroll=True)  # fmt: skip
+    return Plot(
+        "waterfall",
+        said,
+        draw,
+        height=height,
+        paper_inches=PAGE_INCHES,
+        paper_height=height,
+        scroll=True,
+    )
 
 
 def _stack(
@@ -125,9 +155,14 @@ def _stack(
         drawn.tip(bar, f"{column.label}\n{unit.name}: {spent}, {share:.1f} %")
         left += share
     axes.annotate(
-        clock_ns(whole), (100, row), xytext=(5, 0), va="center", fontsize=8,
-        textcoords="offset points", color=colour("ink"),
-    )  # fmt: skip
+        clock_ns(whole),
+        (100, row),
+        xytext=(5, 0),
+        va="center",
+        fontsize=8,
+        textcoords="offset points",
+        color=colour("ink"),
+    )
 
 
 def _share(column: Column, unit: UnitFigures, figure: str) -> float:

@@ -40,13 +40,21 @@ def heat_map(column: Column) -> Plot | None:
         for at, unit in enumerate(units):
             mean = unit.busy_share if unit.busy_share is not None else float(shares[at].mean())
             axes.annotate(
-                f"{percent(mean)} busy", (1.0, at), xycoords=("axes fraction", "data"),
-                xytext=(5, 0), textcoords="offset points", va="center", fontsize=7.5,
+                f"{percent(mean)} busy",
+                (1.0, at),
+                xycoords=("axes fraction", "data"),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7.5,
                 color=colour("muted"),
-            )  # fmt: skip
+            )
             (whole,) = axes.barh(at, ends_s, height=1.0, color="none")
-            drawn.tip(whole, f"{unit.name}\n{percent(mean)} busy over the run, "
-                      f"{percent(float(shares[at].max()))} in its busiest stretch")  # fmt: skip
+            drawn.tip(
+                whole,
+                f"{unit.name}\n{percent(mean)} busy over the run, "
+                f"{percent(float(shares[at].max()))} in its busiest stretch",
+            )
         axes.set_yticks(range(len(rows)), [unit.name for unit in units])
         axes.set(xlabel="time in the run, s", ylabel="unit", xlim=(0.0, ends_s))
         fullest = percent(float(shares.max()))
@@ -55,8 +63,15 @@ def heat_map(column: Column) -> Plot | None:
         axes.grid(False)
 
     said = f"Busy share of each unit of {column.label} over the run"
-    return Plot(f"utilisation {column.label}", said, draw, height=height,
-                paper_inches=PAGE_INCHES, paper_height=height, scroll=True)  # fmt: skip
+    return Plot(
+        f"utilisation {column.label}",
+        said,
+        draw,
+        height=height,
+        paper_inches=PAGE_INCHES,
+        paper_height=height,
+        scroll=True,
+    )
 
 
 def _joined(bins: Sequence[float], most: int) -> list[float]:
@@ -78,9 +93,12 @@ def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]
             axes.plot(served, times, color=shade, linestyle=line_style(column), label=column.label)
             for point, x, y in zip(row, served, times, strict=True):
                 (spot,) = axes.plot([x], [y], "o", color=shade, markersize=4)
-                drawn.tip(spot, f"{column.label}, {point.copies} times the sessions\n"
-                          f"{x:.3g} GB/s, median {clock_ns(point.ns_p50)}, "
-                          f"p99 {clock_ns(point.ns_p99)}")  # fmt: skip
+                drawn.tip(
+                    spot,
+                    f"{column.label}, {point.copies} times the sessions\n"
+                    f"{x:.3g} GB/s, median {clock_ns(point.ns_p50)}, "
+                    f"p99 {clock_ns(point.ns_p99)}",
+                )
         plain_logs(axes, x="number", y="number")
         axes.set(xlabel="served, GB/s", ylabel="fetch latency p99, µs")
         drawn.legend(axes)
@@ -106,17 +124,27 @@ def isolation(points: Sequence[NeighbourPoint], device: str) -> Plot:
                 continue
             loads = [100 * point.aggressor_share for point in row]
             times = [point.victim_ns_p99 / 1e3 for point in row]
-            axes.plot(loads, times, color=colour(shade), linestyle=LINE_STYLES["modelled"],
-                      linewidth=width, label=name)  # fmt: skip
+            axes.plot(
+                loads,
+                times,
+                color=colour(shade),
+                linestyle=LINE_STYLES["modelled"],
+                linewidth=width,
+                label=name,
+            )
             for point, x, y in zip(row, loads, times, strict=True):
                 (spot,) = axes.plot([x], [y], "o", color=colour(shade), markersize=size)
-                drawn.tip(spot, f"{name}: aggressor at {x:.0f} % of the device\n"
-                          f"victim's p99 {clock_ns(point.victim_ns_p99)}")  # fmt: skip
+                drawn.tip(
+                    spot,
+                    f"{name}: aggressor at {x:.0f} % of the device\n"
+                    f"victim's p99 {clock_ns(point.victim_ns_p99)}",
+                )
         plain_logs(axes, y="number")
         axes.set(
             xlabel="aggressor's load, % of what the device serves",
-            ylabel="victim's fetch latency p99, µs", title=f"{device} (modelled)",
-        )  # fmt: skip
+            ylabel="victim's fetch latency p99, µs",
+            title=f"{device} (modelled)",
+        )
         drawn.legend(axes)
 
     said = "A victim's 99th percentile against the load of another tenant or session"

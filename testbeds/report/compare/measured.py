@@ -15,8 +15,18 @@ from offstage.testbeds.report.compare.recorded import Recorded
 
 __all__ = ["measured_column"]
 
-PATH = ("ring_wait", "model_command", "decide", "read_queue", "read_service", "publish",
-        "model_hit", "answer", "copy", "check")  # fmt: skip
+PATH = (
+    "ring_wait",
+    "model_command",
+    "decide",
+    "read_queue",
+    "read_service",
+    "publish",
+    "model_hit",
+    "answer",
+    "copy",
+    "check",
+)
 STORAGE = ("read_queue", "read_service", "publish")
 """What only a fetch has that waits for a block."""
 

@@ -54,10 +54,13 @@ def arm_cores(run: ChipRun, trace: Trace, card: Preset) -> Range | None:
     demands = run.demands / count
     times = {"command": 1.0, "demand": demands, "score": scores, "read": reads, "publish": reads}
     found = [
-        sum(getattr(getattr(card.cores, name), end) * getattr(card.cores, name).scale * times[name]
-            for name in times) / PS_PER_S
+        sum(
+            getattr(getattr(card.cores, name), end) * getattr(card.cores, name).scale * times[name]
+            for name in times
+        )
+        / PS_PER_S
         for end in ("value", "low", "high")
-    ]  # fmt: skip
+    ]
     return Range(*(commands_per_s * seconds for seconds in found))
 
 

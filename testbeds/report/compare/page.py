@@ -47,46 +47,76 @@ def figures_of(found: Comparison) -> list[Figure]:
     """Every figure of the page; what has no data is left out."""
     columns = found.columns
     pieces: list[tuple[str, str, list[Plot | None], str]] = [
-        ("latency", "How long a fetch takes", [ccdf(columns)],
-         "Share of fetches that took longer than a time; the further left and below, the better. "
-         "Hits are the left shoulder, what comes from the store the right one."),
-        ("waterfall", "Where the time of a fetch goes", [waterfall(columns)],
-         "By unit, waiting included. Of the measured run each stage has its mean, and the storage "
-         "what these leave. In the model of today's daemon link_in is ring wait and answer."),
-        ("utilisation", "How busy each unit is", [heat_map(one) for one in columns],
-         "Busy share of each unit over the run."),
-        ("load", "What happens as load grows",
-         [hockey_stick(columns, found.loads)] if any(found.loads) else [],
-         "The same sessions side by side, more and more of them: what is handed to the hosts, and "
-         "what the slowest hundredth of the fetches then takes. Where a line turns up, a unit is "
-         "full."),
-        ("tornado", "Which parameters matter",
-         [tornado(one.effects, one.device, one.base) for one in found.tornados],
-         "Each parameter at the ends of its range, all others as in the preset; the 15 that "
-         "change the result most."),
-        ("crossover", "Where it turns", [crossover(one) for one in found.crossovers],
-         "The speed-up over two parameters at once; the dot is the preset, the strong line where "
-         "nothing is won or lost."),
-        ("isolation", "One against another",
-         [isolation(found.neighbours, found.neighbours_device)] if found.neighbours else [],
-         "A session with a steady, small load beside one that asks for more and more: of another "
-         "tenant, or of its own."),
-    ]  # fmt: skip
-    shown = [(name, title, [one for one in plots if one is not None], note)
-             for name, title, plots, note in pieces]  # fmt: skip
+        (
+            "latency",
+            "How long a fetch takes",
+            [ccdf(columns)],
+            "Share of fetches that took longer than a time; the further left and below, the "
+            "better. Hits are the left shoulder, what comes from the store the right one.",
+        ),
+        (
+            "waterfall",
+            "Where the time of a fetch goes",
+            [waterfall(columns)],
+            "By unit, waiting included. Of the measured run each stage has its mean, and the "
+            "storage what these leave. In the model of today's daemon link_in is ring wait and "
+            "answer.",
+        ),
+        (
+            "utilisation",
+            "How busy each unit is",
+            [heat_map(one) for one in columns],
+            "Busy share of each unit over the run.",
+        ),
+        (
+            "load",
+            "What happens as load grows",
+            [hockey_stick(columns, found.loads)] if any(found.loads) else [],
+            "The same sessions side by side, more and more of them: what is handed to the hosts, "
+            "and what the slowest hundredth of the fetches then takes. Where a line turns up, a "
+            "unit is full.",
+        ),
+        (
+            "tornado",
+            "Which parameters matter",
+            [tornado(one.effects, one.device, one.base) for one in found.tornados],
+            "Each parameter at the ends of its range, all others as in the preset; the 15 that "
+            "change the result most.",
+        ),
+        (
+            "crossover",
+            "Where it turns",
+            [crossover(one) for one in found.crossovers],
+            "The speed-up over two parameters at once; the dot is the preset, the strong line "
+            "where nothing is won or lost.",
+        ),
+        (
+            "isolation",
+            "One against another",
+            [isolation(found.neighbours, found.neighbours_device)] if found.neighbours else [],
+            "A session with a steady, small load beside one that asks for more and more: of "
+            "another tenant, or of its own.",
+        ),
+    ]
+    shown = [
+        (name, title, [one for one in plots if one is not None], note)
+        for name, title, plots, note in pieces
+    ]
     return [Figure(*one) for one in shown if one[2]]
 
 
 def _foot(found: Comparison) -> str:
-    return "\n".join([
-        '<section id="reproduce"><h2>How to reproduce this</h2>'
-        f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters together "
-        f"are behind each range of a speed-up, which holds "
-        f"{_held(found.samples)} of them; every parameter with its source: "
-        "<code>offstage asic presets NAME</code>.</p>"
-        f"<pre><code>{escape(found.command)}</code></pre></section>",
-        facts("The workload, in full", found.workload),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            '<section id="reproduce"><h2>How to reproduce this</h2>'
+            f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters "
+            f"together are behind each range of a speed-up, which holds "
+            f"{_held(found.samples)} of them; every parameter with its source: "
+            "<code>offstage asic presets NAME</code>.</p>"
+            f"<pre><code>{escape(found.command)}</code></pre></section>",
+            facts("The workload, in full", found.workload),
+        ]
+    )
 
 
 def _held(samples: int) -> str:

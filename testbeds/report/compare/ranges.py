@@ -39,8 +39,9 @@ def tornado(
         axes = drawn.axes()
         for row, one in enumerate(shown):
             for value, end, shade in (
-                (one.at_low, one.low, "set-window"), (one.at_high, one.high, "set-pattern"),
-            ):  # fmt: skip
+                (one.at_low, one.low, "set-window"),
+                (one.at_high, one.high, "set-pattern"),
+            ):
                 (bar,) = axes.barh(row, value - base, left=base, height=0.66, color=colour(shade))
                 drawn.tip(bar, f"{one.parameter} = {end:g} {one.unit}: {form(value)}")
         axes.axvline(base, color=colour("ink"), linewidth=1.0)
@@ -50,12 +51,20 @@ def tornado(
         axes.grid(False, axis="y")
         axes.set(
             xlabel=f"{what} (orange: parameter at its low end, blue: at its high end)",
-            ylabel="parameter", title=f"{device} (modelled)",
-        )  # fmt: skip
+            ylabel="parameter",
+            title=f"{device} (modelled)",
+        )
 
     said = f"The {len(shown)} parameters that change the figure of {device} most"
-    return Plot(f"tornado {device}", said, draw, height=height, paper_inches=PAGE_INCHES,
-                paper_height=height, scroll=True)  # fmt: skip
+    return Plot(
+        f"tornado {device}",
+        said,
+        draw,
+        height=height,
+        paper_inches=PAGE_INCHES,
+        paper_height=height,
+        scroll=True,
+    )
 
 
 def crossover(found: Crossover) -> Plot:
@@ -73,15 +82,22 @@ def crossover(found: Crossover) -> Plot:
             _lines(axes, found, values, levels[1:-1:2], digits)
         else:
             axes.set(xlim=(found.xs[0], found.xs[-1]), ylim=(found.ys[0], found.ys[-1]))
-            axes.text(0.5, 0.7, f"the same within {FLAT:.1%} everywhere", transform=axes.transAxes,
-                      ha="center", color=colour("muted"))  # fmt: skip
+            axes.text(
+                0.5,
+                0.7,
+                f"the same within {FLAT:.1%} everywhere",
+                transform=axes.transAxes,
+                ha="center",
+                color=colour("muted"),
+            )
         (spot,) = axes.plot([found.x], [found.y], "o", color=colour("ink"), markersize=5)
         drawn.tip(spot, f"as in the preset: {found.x:g} {found.x_unit}, {found.y:g} {found.y_unit}")
         plain_logs(axes, x="number", y="number" if found.y_logarithmic else "")
         axes.set(
-            xlabel=f"{found.x_name}, {found.x_unit}", ylabel=f"{found.y_name}, {found.y_unit}",
+            xlabel=f"{found.x_name}, {found.x_unit}",
+            ylabel=f"{found.y_name}, {found.y_unit}",
             title=f"{found.device} (modelled): {found.what}",
-        )  # fmt: skip
+        )
         axes.grid(False)
 
     said = f"{found.what} of {found.device} over {found.x_name} and {found.y_name}"
@@ -90,9 +106,12 @@ def crossover(found: Crossover) -> Plot:
 
 
 def _lines(
-    axes: "Axes", found: Crossover, values: "NDArray[np.float64]", levels: "NDArray[np.float64]",
+    axes: "Axes",
+    found: Crossover,
+    values: "NDArray[np.float64]",
+    levels: "NDArray[np.float64]",
     digits: int,
-) -> None:  # fmt: skip
+) -> None:
     """Lines of equal speed-up, and a strong one where it is none."""
     thin = axes.contour(
         found.xs, found.ys, values, levels=levels, colors=colour("soft"), linewidths=0.6

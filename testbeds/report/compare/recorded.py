@@ -100,11 +100,17 @@ def _record(path: Path) -> dict[str, Any]:
         raise BadInput("not what a recorder wrote", str(path), MEND)
     _check_version(record.get("version"), path)
     if not record.get("closed"):
-        raise BadInput("the recording was not brought to its end", str(path),
-                       "end the daemon with SIGTERM, and record again")  # fmt: skip
+        raise BadInput(
+            "the recording was not brought to its end",
+            str(path),
+            "end the daemon with SIGTERM, and record again",
+        )
     if record.get("log_bytes_lost"):
-        raise BadInput("the decision log has a hole", str(path),
-                       "raise limits.log of the daemon, and record again")  # fmt: skip
+        raise BadInput(
+            "the decision log has a hole",
+            str(path),
+            "raise limits.log of the daemon, and record again",
+        )
     return record
 
 

@@ -16,19 +16,22 @@ def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
     `few_draws`: so many are behind its intervals, too few for more than their range."""
     measured, *others = columns
     own = _own(measured, others)
-    chips = [one for one in others
-             if one.speed_up_mean is not None and _is_chip(one) and one is not own]  # fmt: skip
+    chips = [
+        one for one in others if one.speed_up_mean is not None and _is_chip(one) and one is not own
+    ]
     if not chips:
         return f"Nothing was compared with the {measured.device}."
     best = max(chips, key=lambda one: one.speed_up_mean.value if one.speed_up_mean else 0.0)
     assert best.speed_up_mean is not None
-    label = best.device + (" (modelled, uncalibrated)" if best.calibrated is False else
-                           " (modelled)")  # fmt: skip
+    label = best.device + (
+        " (modelled, uncalibrated)" if best.calibrated is False else " (modelled)"
+    )
     text = f"On this run's decisions {label} would fetch {_times(best.speed_up_mean)} "
     text += f"the {measured.device}"
     if best.speed_up_same_drives is not None:
-        text += (f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the "
-                 "same drives")  # fmt: skip
+        text += (
+            f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the same drives"
+        )
     if few_draws:
         text += f"; ranges are of {few_draws} draws"
     binds = f"; what binds it first is {best.binds_first}" if best.binds_first else ""
@@ -49,8 +52,14 @@ def model_error(measured: Column, others: Sequence[Column]) -> str:
 
 def _own(measured: Column, others: Sequence[Column]) -> Column | None:
     """The model of what was measured: of the daemon, or of the chip that was in the loop."""
-    return next((one for one in others if one.device.startswith("dpu_")
-                 or measured.device.startswith(f"{one.device} ")), None)  # fmt: skip
+    return next(
+        (
+            one
+            for one in others
+            if one.device.startswith("dpu_") or measured.device.startswith(f"{one.device} ")
+        ),
+        None,
+    )
 
 
 def _signed(modelled: float, measured: float) -> str:

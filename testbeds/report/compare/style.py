@@ -12,9 +12,19 @@ __all__ = ["colours", "line_style", "unit_colours", "variables"]
 MEASURED, OWN_MODEL = "set-shared", "set-none"
 OTHERS = ("set-window", "set-2", "set-pattern", "set-1", "set-5", "set-4", "set-3")
 UNITS = (
-    "set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-4", "set-2", "set-3",
-    "set-none", "end-late", "end-cold", "end-policy",
-)  # fmt: skip
+    "set-pattern",
+    "set-window",
+    "set-shared",
+    "set-1",
+    "set-5",
+    "set-4",
+    "set-2",
+    "set-3",
+    "set-none",
+    "end-late",
+    "end-cold",
+    "end-policy",
+)
 
 
 def variables(columns: Sequence[Column]) -> list[str]:

@@ -65,56 +65,150 @@ def _joule(value: float) -> str:
 
 
 ROWS = (
-    Row("hits", "hit", "Share of the demands that were staged before they were needed.",
-        lambda one: _of_demands(one, one.hits), True),
-    Row("late", "late", "Share whose block was on its way when it was needed.",
-        lambda one: _of_demands(one, one.late), True),
-    Row("misses", "miss", "Share whose block was neither staged nor on its way.",
-        lambda one: _of_demands(one, one.misses), True),
-    Row("fetch_ns_mean", "fetch mean", "Time from a command of one layer to the last of its blocks "
-        "with the host.",
-        lambda one: clock_ns(one.fetch_ns.mean), True),
-    Row("fetch_ns_p50", "fetch p50", "Half of the fetches took no longer.",
-        lambda one: clock_ns(one.fetch_ns.p50)),
-    Row("fetch_ns_p90", "fetch p90", "Nine in ten took no longer.",
-        lambda one: clock_ns(one.fetch_ns.p90)),
-    Row("fetch_ns_p99", "fetch p99", "All but one in a hundred took no longer.",
-        lambda one: clock_ns(one.fetch_ns.p99), True),
-    Row("fetch_ns_p999", "fetch p99.9", "All but one in a thousand took no longer.",
-        lambda one: clock_ns(one.fetch_ns.p999)),
-    Row("speed_up_mean", "mean, faster by", "The measured run's mean fetch latency over this "
+    Row(
+        "hits",
+        "hit",
+        "Share of the demands that were staged before they were needed.",
+        lambda one: _of_demands(one, one.hits),
+        True,
+    ),
+    Row(
+        "late",
+        "late",
+        "Share whose block was on its way when it was needed.",
+        lambda one: _of_demands(one, one.late),
+        True,
+    ),
+    Row(
+        "misses",
+        "miss",
+        "Share whose block was neither staged nor on its way.",
+        lambda one: _of_demands(one, one.misses),
+        True,
+    ),
+    Row(
+        "fetch_ns_mean",
+        "fetch mean",
+        "Time from a command of one layer to the last of its blocks with the host.",
+        lambda one: clock_ns(one.fetch_ns.mean),
+        True,
+    ),
+    Row(
+        "fetch_ns_p50",
+        "fetch p50",
+        "Half of the fetches took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p50),
+    ),
+    Row(
+        "fetch_ns_p90",
+        "fetch p90",
+        "Nine in ten took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p90),
+    ),
+    Row(
+        "fetch_ns_p99",
+        "fetch p99",
+        "All but one in a hundred took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p99),
+        True,
+    ),
+    Row(
+        "fetch_ns_p999",
+        "fetch p99.9",
+        "All but one in a thousand took no longer.",
+        lambda one: clock_ns(one.fetch_ns.p999),
+    ),
+    Row(
+        "speed_up_mean",
+        "mean, faster by",
+        "The measured run's mean fetch latency over this "
         "one's, with what it may be over the ranges of all parameters.",
-        lambda one: _range(one.speed_up_mean, ratio), True),
-    Row("speed_up_p99", "p99, faster by", "The same of the 99th percentile.",
-        lambda one: _range(one.speed_up_p99, ratio), True),
-    Row("speed_up_same_drives", "on the same drives", "Mean fetch latency of today's daemon, "
+        lambda one: _range(one.speed_up_mean, ratio),
+        True,
+    ),
+    Row(
+        "speed_up_p99",
+        "p99, faster by",
+        "The same of the 99th percentile.",
+        lambda one: _range(one.speed_up_p99, ratio),
+        True,
+    ),
+    Row(
+        "speed_up_same_drives",
+        "on the same drives",
+        "Mean fetch latency of today's daemon, "
         "modelled on this device's drives, over this device's: what is left when the drives are "
-        "no part of it.", lambda one: _range(one.speed_up_same_drives, ratio), True),
-    Row("bytes_per_s", "bandwidth", "Read from the drives over the time of the run.",
-        lambda one: _rate(one.bytes_per_s)),
-    Row("stall_ms_p50", "stall p50", "What a token, and its batch, waited: half waited no longer.",
-        lambda one: milliseconds(one.stall_ns.p50 / 1e6)),
-    Row("stall_ms_p99", "stall p99", "All but one token in a hundred waited no longer.",
-        lambda one: milliseconds(one.stall_ns.p99 / 1e6), True),
-    Row("deadlines_missed", "deadlines missed", "Tokens that took longer than their session's "
+        "no part of it.",
+        lambda one: _range(one.speed_up_same_drives, ratio),
+        True,
+    ),
+    Row(
+        "bytes_per_s",
+        "bandwidth",
+        "Read from the drives over the time of the run.",
+        lambda one: _rate(one.bytes_per_s),
+    ),
+    Row(
+        "stall_ms_p50",
+        "stall p50",
+        "What a token, and its batch, waited: half waited no longer.",
+        lambda one: milliseconds(one.stall_ns.p50 / 1e6),
+    ),
+    Row(
+        "stall_ms_p99",
+        "stall p99",
+        "All but one token in a hundred waited no longer.",
+        lambda one: milliseconds(one.stall_ns.p99 / 1e6),
+        True,
+    ),
+    Row(
+        "deadlines_missed",
+        "deadlines missed",
+        "Tokens that took longer than their session's "
         "pace, the host's own work included: where the host alone is slower than the pace, as on "
-        "a small machine, no device can help.", _deadlines),
-    Row("joule_per_gb", "energy per GB", "Of the device, for each GB handed to the hosts; where "
+        "a small machine, no device can help.",
+        _deadlines,
+    ),
+    Row(
+        "joule_per_gb",
+        "energy per GB",
+        "Of the device, for each GB handed to the hosts; where "
         "a run uses little of it, mostly that of standing by.",
-        lambda one: _range(one.joule_per_gb, _joule)),
-    Row("joule_per_token", "energy per token", "The same over the tokens of the run.",
-        lambda one: _range(one.joule_per_token, _joule)),
-    Row("watt", "power", "Energy over the time of the run.",
-        lambda one: _range(one.watt, _unit("W"))),
-    Row("area_mm2", "area", "Of the die; no better than a factor of two.",
-        lambda one: _range(one.area_mm2, _unit("mm²"))),
-    Row("arm_cores", "Arm cores for the same", "Cores of a BlueField-3 that would take as many "
-        "commands a second as this device can.", lambda one: _range(one.arm_cores, _unit(""))),
-    Row("binds_first", "binds first", "The unit that is busy first as load grows.",
-        lambda one: one.binds_first or "–", True),
-    Row("diverged", "decisions that differ", "From those of the recorded run, by kind.",
-        _diverged),
-)  # fmt: skip
+        lambda one: _range(one.joule_per_gb, _joule),
+    ),
+    Row(
+        "joule_per_token",
+        "energy per token",
+        "The same over the tokens of the run.",
+        lambda one: _range(one.joule_per_token, _joule),
+    ),
+    Row(
+        "watt",
+        "power",
+        "Energy over the time of the run.",
+        lambda one: _range(one.watt, _unit("W")),
+    ),
+    Row(
+        "area_mm2",
+        "area",
+        "Of the die; no better than a factor of two.",
+        lambda one: _range(one.area_mm2, _unit("mm²")),
+    ),
+    Row(
+        "arm_cores",
+        "Arm cores for the same",
+        "Cores of a BlueField-3 that would take as many commands a second as this device can.",
+        lambda one: _range(one.arm_cores, _unit("")),
+    ),
+    Row(
+        "binds_first",
+        "binds first",
+        "The unit that is busy first as load grows.",
+        lambda one: one.binds_first or "–",
+        True,
+    ),
+    Row("diverged", "decisions that differ", "From those of the recorded run, by kind.", _diverged),
+)
 
 
 def table_section(columns: Sequence[Column]) -> str:
@@ -135,8 +229,9 @@ def table_section(columns: Sequence[Column]) -> str:
         f'<table class="devices"><thead><tr>{"".join(heads)}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table>"
     )
-    scroll = tag("div", table, class_="scroll", tabindex=0, role="region",
-                 aria_label="table of devices")  # fmt: skip
+    scroll = tag(
+        "div", table, class_="scroll", tabindex=0, role="region", aria_label="table of devices"
+    )
     meanings = "".join(
         f"<dt>{escape(row.label)}</dt><dd>{escape(row.text)}</dd>" for row in _known(columns)
     )
@@ -147,8 +242,9 @@ def table_section(columns: Sequence[Column]) -> str:
         "model's parameters in brackets. A dash: not known of this device.</p>"
         f'<details><summary>What the rows mean</summary><dl class="glossary">{meanings}</dl>'
         "</details>",
-        id="devices", aria_labelledby="devices-title",
-    )  # fmt: skip
+        id="devices",
+        aria_labelledby="devices-title",
+    )
 
 
 def _known(columns: Sequence[Column]) -> list[Row]:

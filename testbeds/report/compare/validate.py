@@ -74,10 +74,14 @@ def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Pres
     and none was missed."""
     first = _read(calibrate)
     if first.device:
-        raise BadInput(f"is a run of the modelled {first.device}", str(first.path),
-                       "calibrate on a run of the daemon by itself")  # fmt: skip
-    preset = fit(on_drive(read_preset(OWN), first), first.stages, read_trace(first.path),
-                 str(first.path))  # fmt: skip
+        raise BadInput(
+            f"is a run of the modelled {first.device}",
+            str(first.path),
+            "calibrate on a run of the daemon by itself",
+        )
+    preset = fit(
+        on_drive(read_preset(OWN), first), first.stages, read_trace(first.path), str(first.path)
+    )
     judged: list[Judged] = []
     stages: list[StageError] = []
     workloads: dict[str, str] = {}
@@ -101,10 +105,16 @@ def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Pres
     suspects = [one for one in stages if one.run in {miss.run for miss in missed}]
     worst = max(suspects, key=lambda one: abs(one.modelled_ns - one.measured_ns), default=None)
     found = Validation(
-        calibrated_on=str(first.path), fitted=_fitted(preset), judged=judged, stages=stages,
-        status=status, verdicts=verdicts, off=worst.stage if worst else "", unseen=unseen,
+        calibrated_on=str(first.path),
+        fitted=_fitted(preset),
+        judged=judged,
+        stages=stages,
+        status=status,
+        verdicts=verdicts,
+        off=worst.stage if worst else "",
+        unseen=unseen,
         workloads=workloads,
-    )  # fmt: skip
+    )
     return found, msgspec.structs.replace(preset, calibrated=status == "calibrated")
 
 
@@ -117,8 +127,7 @@ def _groups(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorde
     found: dict[str, list[Recorded]] = {}
     for run in runs:
         if run.path == first.path:
-            raise BadInput("is both fitted to and predicted", str(run.path),
-                           "predict another run")  # fmt: skip
+            raise BadInput("is both fitted to and predicted", str(run.path), "predict another run")
         found.setdefault(_what(run), []).append(run)
     if _what(first) in found:
         found[_what(first)].append(first)
@@ -130,8 +139,10 @@ def _what(run: Recorded) -> str:
     if run.summary is None:
         return str(run.path)
     load = run.summary.workload
-    return (f"{load.get('session_count')} sessions of {load.get('context_tokens')} tokens, "
-            f"{load.get('decode_steps')} steps, {run.path.name}")  # fmt: skip
+    return (
+        f"{load.get('session_count')} sessions of {load.get('context_tokens')} tokens, "
+        f"{load.get('decode_steps')} steps, {run.path.name}"
+    )
 
 
 def _name(run: Recorded) -> str:
@@ -152,9 +163,15 @@ def _figure_row(one: Judged) -> tuple[str, ...]:
     error = _points if one.points else _relative
     form = percent if one.points else _rate if one.figure == "bandwidth" else clock_ns
     return (
-        one.run, one.figure, form(one.measured), form(one.predicted), error(one.error, True),
-        error(one.tolerance), "–" if one.spread is None else error(one.spread), one.verdict,
-    )  # fmt: skip
+        one.run,
+        one.figure,
+        form(one.measured),
+        form(one.predicted),
+        error(one.error, True),
+        error(one.tolerance),
+        "–" if one.spread is None else error(one.spread),
+        one.verdict,
+    )
 
 
 def _points(value: float, signed: bool = False) -> str:

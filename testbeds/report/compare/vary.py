@@ -70,9 +70,14 @@ class Varied:
 
 
 def vary(
-    trace: Trace, presets: Sequence[Preset], done: Sequence[ChipRun], measured: Logged,
-    samples: int, deep: bool, progress: Progress,
-) -> Varied:  # fmt: skip
+    trace: Trace,
+    presets: Sequence[Preset],
+    done: Sequence[ChipRun],
+    measured: Logged,
+    samples: int,
+    deep: bool,
+    progress: Progress,
+) -> Varied:
     """`presets` and what each gave on the whole trace; the first is the `measured` machine's own.
     Without samples a range is one value. `deep`: also load on every device, and of the first ASIC
     the effect of each parameter, crossovers and a neighbour."""
@@ -86,21 +91,37 @@ def vary(
         base = bases[id(preset)]
         runs = [] if preset is own else list(_drawn(short, preset, samples, progress))
         spread = {
-            key: _spread([getattr(base.fetch_ns, key) / getattr(one.fetch_ns, key)
-                          for one in runs if getattr(one.fetch_ns, key)])
+            key: _spread(
+                [
+                    getattr(base.fetch_ns, key) / getattr(one.fetch_ns, key)
+                    for one in runs
+                    if getattr(one.fetch_ns, key)
+                ]
+            )
             for key in ("mean", "p99")
-        }  # fmt: skip
-        found.speed_ups.append(SpeedUp(
-            _range(measured.fetch_ns.mean, run.fetch_ns.mean, spread["mean"]),
-            _range(measured.fetch_ns.p99, run.fetch_ns.p99, spread["p99"]),
-            None if preset is own or own.kind != "dpu" else
-            _range(_on_drives(trace, own, preset).fetch_ns.mean, run.fetch_ns.mean,
-                   spread["mean"]),
-        ))  # fmt: skip
+        }
+        found.speed_ups.append(
+            SpeedUp(
+                _range(measured.fetch_ns.mean, run.fetch_ns.mean, spread["mean"]),
+                _range(measured.fetch_ns.p99, run.fetch_ns.p99, spread["p99"]),
+                None
+                if preset is own or own.kind != "dpu"
+                else _range(
+                    _on_drives(trace, own, preset).fetch_ns.mean, run.fetch_ns.mean, spread["mean"]
+                ),
+            )
+        )
     if deep and others:
         progress.start("each parameter, load, a neighbour", len(presets))
-        _deepen(found, trace, short, presets, bases, measured.fetch_ns.mean / done[0].fetch_ns.mean,
-                progress)  # fmt: skip
+        _deepen(
+            found,
+            trace,
+            short,
+            presets,
+            bases,
+            measured.fetch_ns.mean / done[0].fetch_ns.mean,
+            progress,
+        )
     return found
 
 
@@ -129,33 +150,50 @@ def _range(measured: float, modelled: float, spread: tuple[float, float]) -> Ran
 def _on_drives(trace: Trace, own: Preset, preset: Preset) -> ChipRun:
     """Today's daemon with the drives of another device, all else as it is."""
     nvme = msgspec.structs.replace(
-        own.nvme, drive=preset.nvme.drive, drives=preset.nvme.drives, queue=preset.nvme.queue,
+        own.nvme,
+        drive=preset.nvme.drive,
+        drives=preset.nvme.drives,
+        queue=preset.nvme.queue,
         reads=preset.nvme.reads,
-    )  # fmt: skip
+    )
     return decision_replay(trace, msgspec.structs.replace(own, nvme=nvme))
 
 
 def _deepen(
-    found: Varied, trace: Trace, short: Trace, presets: Sequence[Preset],
-    bases: dict[int, ChipRun], over: float, progress: Progress,
-) -> None:  # fmt: skip
+    found: Varied,
+    trace: Trace,
+    short: Trace,
+    presets: Sequence[Preset],
+    bases: dict[int, ChipRun],
+    over: float,
+    progress: Progress,
+) -> None:
     """Load on every device; effects and crossovers of the first ASIC. `over`: measured / modelled
     of the machine's own, so that a base is a speed-up over what was measured."""
     own = bases[id(presets[0])].fetch_ns.mean * over
     chips = [one for one in presets if one.kind == "asic"]
     for preset in chips[:1]:
         base = own / bases[id(preset)].fetch_ns.mean
-        found.tornados.append(Tornado(
-            device=preset.name, base=base, effects=list(_effects(short, preset, own, base)),
-        ))  # fmt: skip
-        found.crossovers += [_crossover(short, preset, bases[id(preset)], *row)
-                             for row in CROSSOVERS]  # fmt: skip
+        found.tornados.append(
+            Tornado(
+                device=preset.name,
+                base=base,
+                effects=list(_effects(short, preset, own, base)),
+            )
+        )
+        found.crossovers += [
+            _crossover(short, preset, bases[id(preset)], *row) for row in CROSSOVERS
+        ]
         found.neighbours_device = preset.name
         found.neighbours = [
-            NeighbourPoint(qos=one.qos, same_tenant=one.same_tenant,
-                           aggressor_share=one.aggressor_share, victim_ns_p99=one.victim_ns_p99)
+            NeighbourPoint(
+                qos=one.qos,
+                same_tenant=one.same_tenant,
+                aggressor_share=one.aggressor_share,
+                victim_ns_p99=one.victim_ns_p99,
+            )
             for one in neighbours(preset, AGGRESSOR, trace.block_bytes)
-        ]  # fmt: skip
+        ]
     for at, preset in enumerate(presets):
         found.loads[at + 1] = list(_loaded(trace, preset))
         progress.advance(1)
@@ -163,10 +201,18 @@ def _deepen(
 
 def _effects(short: Trace, preset: Preset, own_ns: float, base: float) -> Iterator[Effect]:
     for name, number, low, high in at_ends(preset):
-        ends = [base if one is None else own_ns / decision_replay(short, one).fetch_ns.mean
-                for one in (low, high)]  # fmt: skip
-        yield Effect(parameter=name, unit="" if number.unit == "1" else number.unit,
-                     low=number.low, high=number.high, at_low=ends[0], at_high=ends[1])  # fmt: skip
+        ends = [
+            base if one is None else own_ns / decision_replay(short, one).fetch_ns.mean
+            for one in (low, high)
+        ]
+        yield Effect(
+            parameter=name,
+            unit="" if number.unit == "1" else number.unit,
+            low=number.low,
+            high=number.high,
+            at_low=ends[0],
+            at_high=ends[1],
+        )
 
 
 def _crossover(
@@ -176,20 +222,35 @@ def _crossover(
     known = varied(preset)
     axes = [across(known[name], GRID) for name in (x, y)]
     speed_up = [
-        [base.fetch_ns.mean / decision_replay(short, preset.with_({x: a, y: b})).fetch_ns.mean
-         for a in axes[0]] for b in axes[1]
-    ]  # fmt: skip
+        [
+            base.fetch_ns.mean / decision_replay(short, preset.with_({x: a, y: b})).fetch_ns.mean
+            for a in axes[0]
+        ]
+        for b in axes[1]
+    ]
     units = ["of raw" if name == "codec.ratio" else known[name].unit for name in (x, y)]
     return Crossover(
-        device=preset.name, what="speed-up over the preset", x_name=x_name, x_unit=units[0],
-        y_name=y_name, y_unit=units[1], xs=axes[0], ys=axes[1], speed_up=speed_up,
-        x=known[x].value, y=known[y].value,
-    )  # fmt: skip
+        device=preset.name,
+        what="speed-up over the preset",
+        x_name=x_name,
+        x_unit=units[0],
+        y_name=y_name,
+        y_unit=units[1],
+        xs=axes[0],
+        ys=axes[1],
+        speed_up=speed_up,
+        x=known[x].value,
+        y=known[y].value,
+    )
 
 
 def _loaded(trace: Trace, preset: Preset) -> Iterator[LoadPoint]:
     for count in COPIES:
         part = begin(trace, LOAD_FETCHES_MAX // count)
         run = decision_replay(copies(part, count), preset)
-        yield LoadPoint(copies=count, bytes_per_s=run.bytes_to_hosts / run.seconds,
-                        ns_p50=run.fetch_ns.p50, ns_p99=run.fetch_ns.p99)  # fmt: skip
+        yield LoadPoint(
+            copies=count,
+            bytes_per_s=run.bytes_to_hosts / run.seconds,
+            ns_p50=run.fetch_ns.p50,
+            ns_p99=run.fetch_ns.p99,
+        )

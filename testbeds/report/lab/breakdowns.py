@@ -52,19 +52,23 @@ def _misses_plot(view: View, facet: Facet) -> Plot:
     most = max((sum(_misses(point, view.metric)) for _, point in found), default=0.0)
     markup = [_miss_row(look, point, view.metric, most) for look, point in found]
     rows: list[Row] = [
-        (look.name, (_miss_segments(point, view.metric, most),),
-         percent(sum(_misses(point, view.metric))))
+        (
+            look.name,
+            (_miss_segments(point, view.metric, most),),
+            percent(sum(_misses(point, view.metric))),
+        )
         for look, point in found
-    ]  # fmt: skip
+    ]
     keys = [(f"end-{end}", end) for end in MISSES]
     xlabel = f"of {view.metric.hit_words}, %"
     return Plot(
         f"misses {facet.title}" if len(view.facets) > 1 else "misses",
         f"Why blocks were not there, {facet.title}",
         lambda drawn: draw_bars(drawn, rows, keys, xlabel, most or 1.0),
-        heading=_heading(view, facet), by_hand="".join(markup),
+        heading=_heading(view, facet),
+        by_hand="".join(markup),
         paper_height=bars_height(rows, keys),
-    )  # fmt: skip
+    )
 
 
 def _misses(point: PointSummary, metric: Metric) -> list[float]:
@@ -105,16 +109,28 @@ def subsets_section(view: View) -> str:
     pieces = []
     for facet in view.facets[:FACETS_MAX]:
         rows = "".join(_subset_row(look, point, view) for look, point in facet.at(facet.middle))
-        names = ("policy", "all", "worst layer", "worst tenth of requests", "first 64 steps",
-                 "16 steps behind turns")  # fmt: skip
+        names = (
+            "policy",
+            "all",
+            "worst layer",
+            "worst tenth of requests",
+            "first 64 steps",
+            "16 steps behind turns",
+        )
         head = "".join(
             tag("th", escape(name), scope="col", class_="number" if at else "")
             for at, name in enumerate(names)
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         title = f"{facet.title}, buffer {over_k(facet.middle)}"
-        scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                     aria_label=f"worst subsets, {title}")  # fmt: skip
+        scroll = tag(
+            "div",
+            table,
+            class_="scroll points",
+            tabindex=0,
+            role="region",
+            aria_label=f"worst subsets, {title}",
+        )
         pieces.append(f"<h3>{escape(title)}</h3>{scroll}")
     caption = (
         f"The hit rate over {view.metric.hit_words} of demands that an average hides, with 95 % "
@@ -155,9 +171,11 @@ def timeliness_figure(view: View) -> Figure | str:
     """When prefetched blocks arrived, before or after need, at the middle buffer."""
     found = [(facet, _leads(facet)) for facet in view.facets[:FACETS_MAX]]
     span = lead_span([row for _, rows in found for row in rows])
-    plots = [] if span is None else [
-        lead_plot(rows, span, facet.title, _heading(view, facet)) for facet, rows in found
-    ]  # fmt: skip
+    plots = (
+        []
+        if span is None
+        else [lead_plot(rows, span, facet.title, _heading(view, facet)) for facet, rows in found]
+    )
     return lead_figure(plots, looks_legend(view, "area"))
 
 
@@ -185,8 +203,14 @@ def fates_section(view: View) -> str:
             for at, name in enumerate(names)
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        body = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                   aria_label="prefetched blocks by cause")  # fmt: skip
+        body = tag(
+            "div",
+            table,
+            class_="scroll points",
+            tabindex=0,
+            role="region",
+            aria_label="prefetched blocks by cause",
+        )
     caption = (
         "Blocks that were read ahead at the middle buffer, and what became of them as shares of "
         "those read. Dropped candidates were never read and cost nothing."
@@ -205,8 +229,11 @@ def _fate_rows(view: View, facet: Facet, look: Look, point: PointSummary) -> Seq
     where = f", {facet.title}" if len(view.facets) > 1 else ""
     for cause, fates in point.fates.items():
         read = sum(fates[fate] for fate in READ_FATES[:4])
-        cells = [tag("th", _swatch(look) + escape(look.name + where), scope="row"),
-                 tag("td", escape(cause)), tag("td", count(read), class_="number")]  # fmt: skip
+        cells = [
+            tag("th", _swatch(look) + escape(look.name + where), scope="row"),
+            tag("td", escape(cause)),
+            tag("td", count(read), class_="number"),
+        ]
         for fate in READ_FATES:
             shown = (
                 count(fates[fate]) if fate == "dropped" or not read else percent(fates[fate] / read)

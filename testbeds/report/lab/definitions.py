@@ -35,8 +35,11 @@ LAB_DEFINITIONS = (
         "higher",
     ),
     Definition(
-        "nontrivial_hit", "non-trivial", "The same over non-trivial demands.",
-        "non-trivial hits / N", "higher",
+        "nontrivial_hit",
+        "non-trivial",
+        "The same over non-trivial demands.",
+        "non-trivial hits / N",
+        "higher",
     ),
     Definition(
         "hit_without_cold",
@@ -68,7 +71,9 @@ LAB_DEFINITIONS = (
         "higher",
     ),
     Definition(
-        "hbm_share", "HBM share", "Share of the selections that the HBM pool served.",
+        "hbm_share",
+        "HBM share",
+        "Share of the selections that the HBM pool served.",
         "pool hits / selected",
     ),
     Definition(
@@ -78,16 +83,25 @@ LAB_DEFINITIONS = (
         "cold", "cold", "Demands of blocks that the session never had staged.", "cold / D", "lower"
     ),
     Definition(
-        "capacity", "capacity", "Misses that demand-only LRU of the same size would have had too.",
-        "capacity / D", "lower",
+        "capacity",
+        "capacity",
+        "Misses that demand-only LRU of the same size would have had too.",
+        "capacity / D",
+        "lower",
     ),
     Definition(
-        "policy", "policy", "Misses that demand-only LRU of the same size would not have had.",
-        "policy / D", "lower",
+        "policy",
+        "policy",
+        "Misses that demand-only LRU of the same size would not have had.",
+        "policy / D",
+        "lower",
     ),
     Definition(
-        "pollution", "pollution", "Misses of blocks that a prefetch had evicted.",
-        "polluted misses / D", "lower",
+        "pollution",
+        "pollution",
+        "Misses of blocks that a prefetch had evicted.",
+        "polluted misses / D",
+        "lower",
     ),
     Definition(
         "coverage",
@@ -145,25 +159,34 @@ LAB_DEFINITIONS = (
         "lower",
     ),
     Definition(
-        "stall_ms_p99", "stall p99", "The same for the slowest: 99 % waited no longer.",
-        "99th percentile over tokens, in ms", "lower",
+        "stall_ms_p99",
+        "stall p99",
+        "The same for the slowest: 99 % waited no longer.",
+        "99th percentile over tokens, in ms",
+        "lower",
     ),
     Definition(
-        "tokens_per_s", "tokens/s",
+        "tokens_per_s",
+        "tokens/s",
         "Tokens of all sessions together, over the time the run took on the modelled device; none "
         "where the experiment names no device. Its interval is drawn over seeds.",
-        "tokens / modelled seconds", "higher",
+        "tokens / modelled seconds",
+        "higher",
     ),
     Definition(
-        "hint_bytes_per_token", "hints",
+        "hint_bytes_per_token",
+        "hints",
         "Scores and guesses that the host sends over the fabric for one token of one session, as "
         "the policy limits them; none in results from before they were counted.",
-        "hint bytes / tokens", "lower",
+        "hint bytes / tokens",
+        "lower",
     ),
     Definition(
-        "kv_bytes_per_token", "KV",
+        "kv_bytes_per_token",
+        "KV",
         "Blocks that the host takes over the fabric for one token of one session.",
-        "D * bytes of a block / tokens", "lower",
+        "D * bytes of a block / tokens",
+        "lower",
     ),
     Definition(
         "worst_layer",
@@ -202,10 +225,11 @@ LAB_DEFINITIONS = (
         "How long after need a late block arrived: element i counts those of 2^i to 2^(i+1) ns.",
     ),
     Definition(
-        "tiers", "tiers",
+        "tiers",
+        "tiers",
         "Which tier served what, where the experiment has tiers below the arena; see below.",
     ),
-)  # fmt: skip
+)
 
 _BY_KEY = {entry.key: entry for entry in LAB_DEFINITIONS}
 

@@ -40,13 +40,25 @@ NAMES = {
 assert set(NAMES) == set(FIGURES)
 UNITS = {"reads_per_demand": "", "stall_ms_mean": " ms"}
 NOTHING = "–"
-HEAD = ("figure", "workload", "buffer", "first", "second", "first is", "second is",
-        "second − first")  # fmt: skip
+HEAD = (
+    "figure",
+    "workload",
+    "buffer",
+    "first",
+    "second",
+    "first is",
+    "second is",
+    "second − first",
+)
 ESCAPED = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
     **{char: f"\\{char}" for char in "&%$#_{}"},
-    "−": "$-$", "×": r"$\times$", "–": "--",
-}  # fmt: skip
+    "−": "$-$",
+    "×": r"$\times$",
+    "–": "--",
+}
 
 
 def unit_of(figure: str) -> str:
@@ -100,9 +112,9 @@ def cells_of(row: Difference) -> list[str]:
         _side(row, "second"),
         _value(row.first_value, row.figure) + (unit if row.first_value else ""),
         _value(row.second_value, row.figure) + (unit if row.second_value else ""),
-        _interval(row.difference, row.figure, signed=True) + (
-            unit_of(row.figure) if row.difference else ""),
-    ]  # fmt: skip
+        _interval(row.difference, row.figure, signed=True)
+        + (unit_of(row.figure) if row.difference else ""),
+    ]
 
 
 def _value(found: Interval | None, figure: str, signed: bool = False) -> str:
@@ -130,9 +142,10 @@ def differences_table(rows: Sequence[Difference]) -> Table:
     table = Table(box=None, pad_edge=False)
     body = [cells_of(row) for row in rows]
     kept = [
-        at for at, name in enumerate(HEAD)
+        at
+        for at, name in enumerate(HEAD)
         if name not in ("workload", "buffer", "first") or len({cells[at] for cells in body}) > 1
-    ]  # fmt: skip
+    ]
     for at in kept:
         table.add_column(HEAD[at], justify="right" if at > 4 else "left", overflow="fold")
     for cells in body:
@@ -143,19 +156,27 @@ def differences_table(rows: Sequence[Difference]) -> Table:
 def as_csv(rows: Sequence[Difference]) -> str:
     """One line a row; an interval is three columns, empty where it is not known."""
     out = io.StringIO()
-    plain = [name for name in Difference.__struct_fields__
-             if name not in ("first_value", "second_value", "difference")]  # fmt: skip
+    plain = [
+        name
+        for name in Difference.__struct_fields__
+        if name not in ("first_value", "second_value", "difference")
+    ]
     values = ("first_value", "second_value", "difference")
     ends = ("value", "low", "high")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*plain, *(f"{name}_{end}" for name in values for end in ends)])
     for row in rows:
         found = [getattr(row, name) for name in values]
-        writer.writerow([
-            *(getattr(row, name) for name in plain),
-            *("" if one is None or getattr(one, end) is None else repr(getattr(one, end))
-              for one in found for end in ends),
-        ])  # fmt: skip
+        writer.writerow(
+            [
+                *(getattr(row, name) for name in plain),
+                *(
+                    "" if one is None or getattr(one, end) is None else repr(getattr(one, end))
+                    for one in found
+                    for end in ends
+                ),
+            ]
+        )
     return out.getvalue()
 
 

@@ -66,8 +66,13 @@ def _plot(rows: Sequence[Difference]) -> Plot:
     height, name = _height(rows), rows[0].figure
     labelled = zip(_labels(rows), rows, strict=True)
     said = "; ".join(f"{label}: {cells_of(row)[-1]}" for label, row in labelled)
-    return Plot(name, f"Differences of {NAMES[name]}. {said}", lambda drawn: _draw(drawn, rows),
-                height=height, paper_height=height)  # fmt: skip
+    return Plot(
+        name,
+        f"Differences of {NAMES[name]}. {said}",
+        lambda drawn: _draw(drawn, rows),
+        height=height,
+        paper_height=height,
+    )
 
 
 def _height(rows: Sequence[Difference]) -> float:
@@ -141,7 +146,17 @@ def differences_html(rows: Sequence[Difference]) -> str:
 
 
 def _table(rows: Sequence[Difference]) -> str:
-    scroll = tag("div", differences_html(rows), class_="scroll", tabindex=0, role="region",
-                 aria_label="table of differences")  # fmt: skip
-    return tag("section", f'<h2 id="table-title">In numbers</h2>{scroll}', id="table",
-               aria_labelledby="table-title")  # fmt: skip
+    scroll = tag(
+        "div",
+        differences_html(rows),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label="table of differences",
+    )
+    return tag(
+        "section",
+        f'<h2 id="table-title">In numbers</h2>{scroll}',
+        id="table",
+        aria_labelledby="table-title",
+    )

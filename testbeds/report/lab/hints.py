@@ -46,8 +46,11 @@ def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
     for point in facet.points:
         if _hints(point):
             info = point.info
-            kept = [f"{key}={value}" for key, value in sorted(info.parameters.items())
-                    if key not in LIMITS]  # fmt: skip
+            kept = [
+                f"{key}={value}"
+                for key, value in sorted(info.parameters.items())
+                if key not in LIMITS
+            ]
             name = info.policy.partition(" (")[0] + (f" ({', '.join(kept)})" if kept else "")
             found.setdefault((name, info.buffer_over_k), []).append(point)
     return {key: sorted(points, key=_hints) for key, points in found.items()}
@@ -71,9 +74,10 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
     said = [
         f"{point.info.policy}, {over_k(buffer)}: {percent(hit.value)} at "
         f"{_hints(point) / 1024:.1f} KiB"
-        for (_, buffer), points in groups.items() for point in points
+        for (_, buffer), points in groups.items()
+        for point in points
         if (hit := metric.hit_of(point))
-    ]  # fmt: skip
+    ]
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
@@ -83,10 +87,12 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
             rows = [(point, hit.value) for point in points if (hit := metric.hit_of(point))]
             shade = colour(shades[name])
             axes.plot(
-                [_hints(point) / 1024 for point, _ in rows], [y(hit) for _, hit in rows],
-                color=shade, label=f"{name}, {over_k(buffer)}",
+                [_hints(point) / 1024 for point, _ in rows],
+                [y(hit) for _, hit in rows],
+                color=shade,
+                label=f"{name}, {over_k(buffer)}",
                 linestyle="-" if buffer == max(facet.buffers) else (0, (4.5, 2.2)),
-            )  # fmt: skip
+            )
             _tips(drawn, rows, y, shade)
         for point in facet.points:
             hit = metric.hit_of(point)
@@ -97,18 +103,26 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
         drawn.legend(axes)
 
     words = f"Hit rate over hint bytes, {facet.title}. {'; '.join(said)}."
-    return Plot(f"hints {facet.title}", words, draw, heading=f"<h3>{escape(facet.title)}</h3>",
-                height=3.4, legend_rows=len(groups), paper_height=3.2)  # fmt: skip
+    return Plot(
+        f"hints {facet.title}",
+        words,
+        draw,
+        heading=f"<h3>{escape(facet.title)}</h3>",
+        height=3.4,
+        legend_rows=len(groups),
+        paper_height=3.2,
+    )
 
 
-def _tips(
-    drawn: Picture, rows: Sequence[tuple[PointSummary, float]], y: Hits, shade: str
-) -> None:
+def _tips(drawn: Picture, rows: Sequence[tuple[PointSummary, float]], y: Hits, shade: str) -> None:
     """A mark of its own for each point, which says what it is."""
     axes = drawn.figure.axes[0]
     for point, hit in rows:
         spot = axes.scatter([_hints(point) / 1024], [y(hit)], color=shade, s=26, zorder=3)
         kv = point.kv_bytes_per_token
         share = f", {_hints(point) / kv.value:.2%} of the KV" if kv and kv.value else ""
-        drawn.tip(spot, f"{point.info.policy}\nhit rate {percent(hit)}\n"
-                        f"{_hints(point) / 1024:,.1f} KiB a token{share}")  # fmt: skip
+        drawn.tip(
+            spot,
+            f"{point.info.policy}\nhit rate {percent(hit)}\n"
+            f"{_hints(point) / 1024:,.1f} KiB a token{share}",
+        )

@@ -78,6 +78,12 @@ def hit_axis(drawn: Picture, axes: "Axes", values: Sequence[float]) -> Hits:
     axes.set_yticks([y(v) for v in y.ticks()], [f"{round(v * 100, 2):g} %" for v in y.ticks()])
     middle = 1.0 - BREAK / 2
     for at in (middle - 0.01, middle + 0.01):
-        axes.plot([-0.012, 0.012], [at - 0.012, at + 0.012], color=colour("muted"), linewidth=1.0,
-                  transform=axes.transAxes, clip_on=False)  # fmt: skip
+        axes.plot(
+            [-0.012, 0.012],
+            [at - 0.012, at + 0.012],
+            color=colour("muted"),
+            linewidth=1.0,
+            transform=axes.transAxes,
+            clip_on=False,
+        )
     return y

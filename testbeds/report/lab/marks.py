@@ -29,16 +29,32 @@ DASHES: dict[str, Any] = {
     "wedge": (0, (6, 1.4, 1.4, 1.4, 1.4, 1.4)),
 }
 """Lines of one colour are told apart as their marks are."""
+
+
 def mark(
-    drawn: Picture, axes: "Axes", look: Look, x: float, y: float, tip: str,
-    size: float = 6.0, faint: bool = False,
-) -> None:  # fmt: skip
+    drawn: Picture,
+    axes: "Axes",
+    look: Look,
+    x: float,
+    y: float,
+    tip: str,
+    size: float = 6.0,
+    faint: bool = False,
+) -> None:
     """The series' shape at a point; `tip` is shown on hover and read out."""
     (spot,) = axes.plot(
-        [x], [y], SHAPES[look.mark], color=colour(look.colour), alpha=0.55 if faint else 1.0,
-        markersize=size * (1.4 if look.mark == "star" else 1.0), zorder=4,
-        markeredgecolor=colour("surface"), markeredgewidth=0.7, linestyle="none", clip_on=False,
-    )  # fmt: skip
+        [x],
+        [y],
+        SHAPES[look.mark],
+        color=colour(look.colour),
+        alpha=0.55 if faint else 1.0,
+        markersize=size * (1.4 if look.mark == "star" else 1.0),
+        zorder=4,
+        markeredgecolor=colour("surface"),
+        markeredgewidth=0.7,
+        linestyle="none",
+        clip_on=False,
+    )
     drawn.tip(spot, tip, spot="spot faint" if faint else "spot")
 
 
@@ -58,11 +74,15 @@ def paper_legend(drawn: Picture, looks: Sequence[Look], lines: bool = False) -> 
 
     handles = [
         Line2D(
-            [], [], color=colour(look.colour), linestyle=DASHES[look.mark] if lines else "none",
-            marker="" if lines else SHAPES[look.mark], markersize=4.5,
+            [],
+            [],
+            color=colour(look.colour),
+            linestyle=DASHES[look.mark] if lines else "none",
+            marker="" if lines else SHAPES[look.mark],
+            markersize=4.5,
         )
         for look in looks
-    ]  # fmt: skip
+    ]
     drawn.keys(handles, [look.name for look in looks], fontsize=6.5, handlelength=2.4)
 
 
@@ -73,6 +93,7 @@ def interval_text(interval: Interval | None, kind: str = "share") -> str:
     form = {"share": percent, "ratio": ratio}[kind]
     if interval.low is None or interval.high is None:
         return form(interval.value)
-    low, high = (form(end).removesuffix(" %").removesuffix("×") for end in
-                 (interval.low, interval.high))  # fmt: skip
+    low, high = (
+        form(end).removesuffix(" %").removesuffix("×") for end in (interval.low, interval.high)
+    )
     return f"{form(interval.value)} ({low} to {high})"

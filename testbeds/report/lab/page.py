@@ -117,18 +117,27 @@ def _tiles(view: View) -> str:
     facet, look, point = found
     none, metric = baseline(facet, facet.middle), view.metric
     hit, gap, traffic, stall = (
-        metric.hit_of(point), metric.gap_of(point), metric.traffic_of(point), point.stall_ms_p99,
-    )  # fmt: skip
+        metric.hit_of(point),
+        metric.gap_of(point),
+        metric.traffic_of(point),
+        point.stall_ms_p99,
+    )
     without = None if none is None else metric.hit_of(none)
     waited = None if none is None else none.stall_ms_p99
     rows = [
-        (_hits_name(metric), percent(hit.value) if hit else "–",
-         f"{percent(without.value)} without prefetch" if without else ""),
+        (
+            _hits_name(metric),
+            percent(hit.value) if hit else "–",
+            f"{percent(without.value)} without prefetch" if without else "",
+        ),
         ("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
         ("bytes read", ratio(traffic.value) if traffic else "–", _scale(metric)),
-        ("stall p99", milliseconds(stall.value) if stall else "–",
-         f"{milliseconds(waited.value)} without prefetch" if waited else ""),
-    ]  # fmt: skip
+        (
+            "stall p99",
+            milliseconds(stall.value) if stall else "–",
+            f"{milliseconds(waited.value)} without prefetch" if waited else "",
+        ),
+    ]
     info = point.info
     note = (
         f"{look.name} on {facet.title}, buffer {over_k(facet.middle)} ({count(info.buffer_blocks)} "
@@ -170,8 +179,14 @@ def _range(ends: Sequence[str]) -> str:
     if len(ends) < 2:
         return ends[0] if ends else "–"
     low, high = ends
-    unit = next((one for one in (" %", "×", " ms", " s", " µs")
-                 if low.endswith(one) and high.endswith(one)), "")  # fmt: skip
+    unit = next(
+        (
+            one
+            for one in (" %", "×", " ms", " s", " µs")
+            if low.endswith(one) and high.endswith(one)
+        ),
+        "",
+    )
     return f"{low.removesuffix(unit)}–{high}"
 
 

@@ -65,8 +65,11 @@ def pareto_figure(view: View) -> Figure:
         "pareto",
         "What the hits cost",
         each_facet(
-            view, "hits-over-traffic", lambda drawn, facet: _draw(drawn, facet, view.metric),
-            lambda facet: _said(facet, view.metric), height=3.9,
+            view,
+            "hits-over-traffic",
+            lambda drawn, facet: _draw(drawn, facet, view.metric),
+            lambda facet: _said(facet, view.metric),
+            height=3.9,
         ),
         f"Up and to the left is better. {SCALE_WORDS} Each mark is one policy at one buffer: the "
         f"share of "
@@ -77,7 +80,7 @@ def pareto_figure(view: View) -> Figure:
         "attainable under the cap.",
         looks_legend(view, more=more),
         left_out(view),
-    )  # fmt: skip
+    )
 
 
 def _said(facet: Facet, metric: Metric) -> str:
@@ -106,10 +109,20 @@ def _draw(drawn: Picture, facet: Facet, metric: Metric) -> None:
     front = _front([one.at for one in spots])
     for series in facet.series:
         own = [one.at for one in spots if one.look == series.look]
-        axes.plot([t for t, _ in own], [y(h) for _, h in own],
-                  color=colour(series.look.colour), linewidth=1.0)  # fmt: skip
-    axes.step([t for t, _ in front], [y(h) for _, h in front], where="post",
-              color=colour("ink"), linewidth=0.9, alpha=0.45)  # fmt: skip
+        axes.plot(
+            [t for t, _ in own],
+            [y(h) for _, h in own],
+            color=colour(series.look.colour),
+            linewidth=1.0,
+        )
+    axes.step(
+        [t for t, _ in front],
+        [y(h) for _, h in front],
+        where="post",
+        color=colour("ink"),
+        linewidth=0.9,
+        alpha=0.45,
+    )
     _draw_bounds(drawn, axes, facet, bounds, y)
     for one in spots:
         _mark(drawn, axes, one, front, metric, y)
@@ -176,9 +189,13 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _mark(
-    drawn: Picture, axes: "Axes", one: Spot, front: Sequence[tuple[float, float]], metric: Metric,
+    drawn: Picture,
+    axes: "Axes",
+    one: Spot,
+    front: Sequence[tuple[float, float]],
+    metric: Metric,
     y: Hits,
-) -> None:  # fmt: skip
+) -> None:
     faint = one.at not in front
     spent, at = one.traffic.value, y(one.hit.value)
     low, high = ends(one.hit)
@@ -207,9 +224,17 @@ def _draw_bounds(
             continue
         axes.plot([t for t, _ in known], [y(h) for _, h in known], **dashed)
         for spent, hit in known:
-            (spot,) = axes.plot([spent], [y(hit)], "o", markersize=4.5, zorder=3, clip_on=False,
-                                markerfacecolor=colour("surface"),
-                                markeredgecolor=colour("muted"), markeredgewidth=0.9)  # fmt: skip
+            (spot,) = axes.plot(
+                [spent],
+                [y(hit)],
+                "o",
+                markersize=4.5,
+                zorder=3,
+                clip_on=False,
+                markerfacecolor=colour("surface"),
+                markeredgecolor=colour("muted"),
+                markeredgewidth=0.9,
+            )
             tip = f"bound: {label}\nhit rate {percent(hit)}\ntraffic {ratio(spent or 0)}"
             drawn.tip(spot, tip)
 
@@ -233,9 +258,14 @@ def _across(
 
 
 def _label(
-    drawn: Picture, axes: "Axes", facet: Facet, spots: Sequence[Spot], bounds: Sequence[Bound],
-    front: Sequence[tuple[float, float]], y: Hits,
-) -> None:  # fmt: skip
+    drawn: Picture,
+    axes: "Axes",
+    facet: Facet,
+    spots: Sequence[Spot],
+    bounds: Sequence[Bound],
+    front: Sequence[tuple[float, float]],
+    y: Hits,
+) -> None:
     """Names of series first, those of the front before the others; then bounds; then buffers."""
     labels = Labels(drawn, axes, 7.0 if drawn.paper else 8.5)
     for one in spots:
@@ -247,13 +277,16 @@ def _label(
         if spent:
             labels.block(spent, y(hit), 4.0)
     for series in facet.series:
-        labels.along([(one.traffic.value, y(one.hit.value))
-                      for one in spots if one.look == series.look])  # fmt: skip
+        labels.along(
+            [(one.traffic.value, y(one.hit.value)) for one in spots if one.look == series.look]
+        )
     left, right = axes.get_xlim()
     for rows in _by_name(bounds).values():
         known = [(spent, y(hit)) for spent, hit in rows if spent]
-        labels.along(known or [(left, y(_across(facet, "", rows)[1])),
-                               (right, y(_across(facet, "", rows)[1]))])  # fmt: skip
+        labels.along(
+            known
+            or [(left, y(_across(facet, "", rows)[1])), (right, y(_across(facet, "", rows)[1]))]
+        )
     if not drawn.paper:
         _names(labels, spots, front, y)
     said: Any = {"color": colour("muted"), "style": "italic"}
@@ -282,12 +315,14 @@ def _names(
     crowded = len(own) > NAMED_MAX
     named = []
     for name, rows in own.items():
-        others = [labels.at(one.traffic.value, y(one.hit.value))
-                  for one in spots if one.look.name != name]  # fmt: skip
+        others = [
+            labels.at(one.traffic.value, y(one.hit.value)) for one in spots if one.look.name != name
+        ]
         alone = [
-            row for row in rows
+            row
+            for row in rows
             if row[0] or all(math.dist(labels.at(row[2], y(row[1])), at) > ALONE for at in others)
-        ]  # fmt: skip
+        ]
         if not crowded or alone:
             named.append((max(alone if crowded else rows), name))
     for (_, hit, spent), name in sorted(named, reverse=True):

@@ -42,15 +42,18 @@ def buffer_figure(view: View) -> Figure:
         "buffer",
         "Hits over the size of the buffer",
         each_facet(
-            view, "hits-over-buffer", lambda drawn, facet: _buffer(drawn, facet, view.metric),
-            lambda facet: _said(facet, view.metric), height=3.9,
+            view,
+            "hits-over-buffer",
+            lambda drawn, facet: _buffer(drawn, facet, view.metric),
+            lambda facet: _said(facet, view.metric),
+            height=3.9,
         ),
         f"Higher is better: the share of {view.metric.hit_words} staged in time, over the size of "
         "the staging buffer in multiples of the selection k, with 95 % intervals over requests. "
         f"{SCALE_WORDS} Dashed: the best that could be reached at that buffer.",
         looks_legend(view, more=more),
         left_out(view),
-    )  # fmt: skip
+    )
 
 
 def _said(facet: Facet, metric: Metric) -> str:
@@ -79,8 +82,12 @@ def _buffer(drawn: Picture, facet: Facet, metric: Metric) -> None:
     marks = []
     for series in facet.series:
         rows = [(p.info.buffer_over_k, hit) for p in series.points if (hit := metric.hit_of(p))]
-        axes.plot([b for b, _ in rows], [y(hit.value) for _, hit in rows],
-                  color=colour(series.look.colour), linewidth=1.5)  # fmt: skip
+        axes.plot(
+            [b for b, _ in rows],
+            [y(hit.value) for _, hit in rows],
+            color=colour(series.look.colour),
+            linewidth=1.5,
+        )
         for buffer, hit in rows:
             low, high = ends(hit)
             tip = f"{series.look.name}, buffer {over_k(buffer)}\nhit rate {interval_text(hit)}"
@@ -91,9 +98,13 @@ def _buffer(drawn: Picture, facet: Facet, metric: Metric) -> None:
 
 
 def _bounds_over_buffer(
-    drawn: Picture, axes: "Axes", facet: Facet, metric: Metric, y: Hits,
+    drawn: Picture,
+    axes: "Axes",
+    facet: Facet,
+    metric: Metric,
+    y: Hits,
     marks: list[tuple[float, float]],
-) -> None:  # fmt: skip
+) -> None:
     rows: dict[str, list[tuple[float, float]]] = {}
     for buffer in facet.buffers:
         for bound in facet.bounds(buffer):
@@ -101,14 +112,27 @@ def _bounds_over_buffer(
                 rows.setdefault(bound.name, []).append((buffer, found.value))
     grey = colour("muted")
     for name, values in rows.items():
-        axes.plot([b for b, _ in values], [y(hit) for _, hit in values], color=grey,
-                  linewidth=0.9, linestyle=(0, (4, 3)))  # fmt: skip
+        axes.plot(
+            [b for b, _ in values],
+            [y(hit) for _, hit in values],
+            color=grey,
+            linewidth=0.9,
+            linestyle=(0, (4, 3)),
+        )
         for buffer, hit in values:
-            (spot,) = axes.plot([buffer], [y(hit)], "o", markersize=4.0, markeredgecolor=grey,
-                                markerfacecolor=colour("surface"), zorder=3,
-                                clip_on=False)  # fmt: skip
-            drawn.tip(spot, f"bound: {bound_name(name)}, buffer {over_k(buffer)}\n"
-                            f"hit rate {percent(hit)}")  # fmt: skip
+            (spot,) = axes.plot(
+                [buffer],
+                [y(hit)],
+                "o",
+                markersize=4.0,
+                markeredgecolor=grey,
+                markerfacecolor=colour("surface"),
+                zorder=3,
+                clip_on=False,
+            )
+            drawn.tip(
+                spot, f"bound: {bound_name(name)}, buffer {over_k(buffer)}\nhit rate {percent(hit)}"
+            )
     paper_legend(drawn, [series.look for series in facet.series])
     labels = Labels(drawn, axes, 7.0 if drawn.paper else 8.5)
     for at in marks:
@@ -118,8 +142,13 @@ def _bounds_over_buffer(
         for buffer, hit in values:
             labels.block(buffer, y(hit), 3.0)
     for series in facet.series:
-        labels.along([(p.info.buffer_over_k, y(found.value))
-                      for p in series.points if (found := metric.hit_of(p))])  # fmt: skip
+        labels.along(
+            [
+                (p.info.buffer_over_k, y(found.value))
+                for p in series.points
+                if (found := metric.hit_of(p))
+            ]
+        )
     for name, values in rows.items():
         buffer, hit = values[0]
         labels.add(buffer, y(hit), bound_name(name), BEFORE, color=grey, style="italic")
@@ -134,14 +163,17 @@ def layers_figure(view: View) -> Figure:
         "layers",
         "Hits by layer",
         each_facet(
-            view, "hits-by-layer", lambda drawn, facet: _layers(drawn, facet, view.metric),
-            lambda facet: f"Hit rate by layer, {facet.title}.", height=3.6,
+            view,
+            "hits-by-layer",
+            lambda drawn, facet: _layers(drawn, facet, view.metric),
+            lambda facet: f"Hit rate by layer, {facet.title}.",
+            height=3.6,
         ),
         f"Higher is better: the share of {view.metric.hit_words} staged in time in each layer, at "
         f"a buffer of {_middles(view)}. {SCALE_WORDS} One slow layer holds up every token.{drawn}",
         looks_legend(view, "line", only=shown),
         left_out(view),
-    )  # fmt: skip
+    )
 
 
 def _middles(view: View) -> str:
@@ -173,12 +205,18 @@ def _layers(drawn: Picture, facet: Facet, metric: Metric) -> None:
     y = hit_axis(drawn, axes, [hit for _, hits in shown for hit in hits if hit is not None])
     for look, values in shown:
         spots = [(at, y(rate)) for at, rate in enumerate(values) if rate is not None]
-        axes.plot([at for at, _ in spots], [hit for _, hit in spots], linewidth=1.5,
-                  color=colour(look.colour), linestyle=DASHES[look.mark])  # fmt: skip
+        axes.plot(
+            [at for at, _ in spots],
+            [hit for _, hit in spots],
+            linewidth=1.5,
+            color=colour(look.colour),
+            linestyle=DASHES[look.mark],
+        )
     for at in range(count):
         tips = [
-            f"{percent(rate)}  {look.name}" for look, values in rows
+            f"{percent(rate)}  {look.name}"
+            for look, values in rows
             if at < len(values) and (rate := values[at]) is not None
-        ]  # fmt: skip
+        ]
         drawn.band(axes, at - 0.5, at + 0.5, "\n".join([f"layer {at}", *tips]))
     paper_legend(drawn, [look for look, _ in shown], lines=True)

@@ -17,10 +17,35 @@ from offstage.testbeds.report.page.tags import escape, tag
 __all__ = ["pod_sentence", "pod_table", "write_pod_results"]
 
 COLOURS = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "set-4", "set-3")
-COLUMNS = ("daemons", "schedule", "fault", "hit", "in pool", "first token", "p99", "load CV",
-           "max/mean", "refused", "lost", "worst window", "back", "back, less share")  # fmt: skip
-SHORT = {0: "N", 1: "schedule", 2: "fault", 3: "hit", 4: "pool", 5: "first", 6: "p99",
-         8: "max/mean", 9: "refused", 10: "lost", 13: "back"}  # fmt: skip
+COLUMNS = (
+    "daemons",
+    "schedule",
+    "fault",
+    "hit",
+    "in pool",
+    "first token",
+    "p99",
+    "load CV",
+    "max/mean",
+    "refused",
+    "lost",
+    "worst window",
+    "back",
+    "back, less share",
+)
+SHORT = {
+    0: "N",
+    1: "schedule",
+    2: "fault",
+    3: "hit",
+    4: "pool",
+    5: "first",
+    6: "p99",
+    8: "max/mean",
+    9: "refused",
+    10: "lost",
+    13: "back",
+}
 """The columns for a terminal, and what they are called there."""
 Line = tuple[str, list[tuple[int, float, str]]]
 
@@ -41,15 +66,19 @@ def pod_sentence(summary: PodSummary) -> str:
     small, large = (pick(plain, key=lambda one: one.daemons) for pick in (min, max))
     if small is large:
         return _of_one_size(summary)
-    text = (f"From {small.daemons} to {large.daemons} daemons the hit rate goes from "
-            f"{percent(small.means['hit'])} to {percent(large.means['hit'])} and the most loaded "
-            f"daemon from {small.means['load_max']:.2f} to {large.means['load_max']:.2f} times "
-            "the mean")  # fmt: skip
+    text = (
+        f"From {small.daemons} to {large.daemons} daemons the hit rate goes from "
+        f"{percent(small.means['hit'])} to {percent(large.means['hit'])} and the most loaded "
+        f"daemon from {small.means['load_max']:.2f} to {large.means['load_max']:.2f} times "
+        "the mean"
+    )
     deaths = [one for one in own if one.fault == "death"]
     if deaths:
         small, large = (pick(deaths, key=lambda one: one.daemons) for pick in (min, max))
-        text += (f"; a death costs {percent(small.means['lost'])} of the hits after it with "
-                 f"{small.daemons} daemons, {percent(large.means['lost'])} with {large.daemons}")
+        text += (
+            f"; a death costs {percent(small.means['lost'])} of the hits after it with "
+            f"{small.daemons} daemons, {percent(large.means['lost'])} with {large.daemons}"
+        )
     return text + "."
 
 
@@ -57,8 +86,11 @@ def _of_one_size(summary: PodSummary) -> str:
     """The finding of its schedules, or of its faults where it has some."""
     rows = summary.rows
     text = f"With {rows[0].daemons} daemons {percent(rows[0].means['hit'])} of tokens hit"
-    faults = [f"{percent(one.means['lost'])} ({one.fault})" for one in rows
-              if one.fault != "none" and one.schedule == rows[0].schedule]  # fmt: skip
+    faults = [
+        f"{percent(one.means['lost'])} ({one.fault})"
+        for one in rows
+        if one.fault != "none" and one.schedule == rows[0].schedule
+    ]
     if faults:
         return f"{text}; of the hits after it a fault costs {', '.join(faults)}."
     waits = [f"{milliseconds(one.means['first_ms_p50'])} ({one.schedule})" for one in rows]
@@ -80,14 +112,29 @@ def pod_table(summary: PodSummary) -> Table:
 
 def _cells(row: Row) -> list[str]:
     means = row.means
-    lost = [percent(means["lost"]), percent(means["lowest"]), _back(row, "back_s"),
-            _back(row, "back_less_s")] if "lost" in means else ["–"] * 4  # fmt: skip
+    lost = (
+        [
+            percent(means["lost"]),
+            percent(means["lowest"]),
+            _back(row, "back_s"),
+            _back(row, "back_less_s"),
+        ]
+        if "lost" in means
+        else ["–"] * 4
+    )
     return [
-        str(row.daemons), row.schedule, row.fault, percent(means["hit"]),
-        percent(means["pool_hit"]), milliseconds(means["first_ms_p50"]),
-        milliseconds(means["first_ms_p99"]), f"{means['load_cv']:.3f}",
-        f"{means['load_max']:.2f}", str(row.refused), *lost,
-    ]  # fmt: skip
+        str(row.daemons),
+        row.schedule,
+        row.fault,
+        percent(means["hit"]),
+        percent(means["pool_hit"]),
+        milliseconds(means["first_ms_p50"]),
+        milliseconds(means["first_ms_p99"]),
+        f"{means['load_cv']:.3f}",
+        f"{means['load_max']:.2f}",
+        str(row.refused),
+        *lost,
+    ]
 
 
 def _back(row: Row, name: str) -> str:
@@ -102,25 +149,37 @@ def render(summary: PodSummary) -> str:
     load = Path(spec["trace"]).name if spec["trace"] else "generated arrivals"
     sections = [*map(str, _figures(summary)), _table(summary.rows), *_beside(summary.beside)]
     return page(
-        title="Offstage: pods in virtual time", sentence=pod_sentence(summary),
+        title="Offstage: pods in virtual time",
+        sentence=pod_sentence(summary),
         setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec['model']}; "
         f"segments of {spec['segment_tokens']:,} tokens. Modelled: no daemon was run.",
-        tiles=_tiles(summary), sections=sections, foot=facts("What was asked", spec)
-        + tag("p", f"<code>{escape(summary.command)}</code>"), version=summary.version,
-        kind="pod report", notes=dict.fromkeys(summary.notes, ""),
-    )  # fmt: skip
+        tiles=_tiles(summary),
+        sections=sections,
+        foot=facts("What was asked", spec) + tag("p", f"<code>{escape(summary.command)}</code>"),
+        version=summary.version,
+        kind="pod report",
+        notes=dict.fromkeys(summary.notes, ""),
+    )
 
 
 def _tiles(summary: PodSummary) -> str:
-    large = max((one for one in summary.rows if one.fault == summary.rows[0].fault),
-                key=lambda one: one.daemons)  # fmt: skip
+    large = max(
+        (one for one in summary.rows if one.fault == summary.rows[0].fault),
+        key=lambda one: one.daemons,
+    )
     means, name = large.means, f"{large.daemons} daemons"
-    return tag("dl", "".join([
-        tile("hit rate", percent(means["hit"]), f"{name}; prefix tokens"),
-        tile("load", f"{means['load_max']:.2f}×", f"{name}; most loaded over mean"),
-        tile("first token", milliseconds(means["first_ms_p50"]), f"{name}; median"),
-        tile("points", str(len(summary.points)), "pods, schedules, faults, seeds"),
-    ]), class_="tiles")  # fmt: skip
+    return tag(
+        "dl",
+        "".join(
+            [
+                tile("hit rate", percent(means["hit"]), f"{name}; prefix tokens"),
+                tile("load", f"{means['load_max']:.2f}×", f"{name}; most loaded over mean"),
+                tile("first token", milliseconds(means["first_ms_p50"]), f"{name}; median"),
+                tile("points", str(len(summary.points)), "pods, schedules, faults, seeds"),
+            ]
+        ),
+        class_="tiles",
+    )
 
 
 def _figures(summary: PodSummary) -> list[Figure]:
@@ -128,33 +187,63 @@ def _figures(summary: PodSummary) -> list[Figure]:
     plain = [one for one in rows if one.fault == "none"]
     faults = [one for one in rows if "lost" in one.means]
     found = [
-        Figure("hits", "Hit rate over daemons", [
-            _plot("hit rate", plain, "hit", "prefix tokens that need no prefill", share=True),
-            _plot("first token", plain, "first_ms_p50", "median time to the first token, ms"),
-        ], "Modelled. Tokens of a request's unbroken prefix in the host's own pool or in the pod, "
-           "over all input tokens. Whiskers: lowest and highest seed."),
-        Figure("load", "Load over daemons", [
-            _plot("load", plain, "load_max", "bytes sent by the most loaded, over the mean"),
-            _plot("segments", plain, "segments_cv", "variation of segments homed at a daemon",
-                  bound="segments_cv_expected"),
-        ], "Left: what was read. Right: where segments live; dashed is what chance alone gives, "
-           "the square root of (N - 1) over segments. What left has more than right is heat."),
-    ]  # fmt: skip
+        Figure(
+            "hits",
+            "Hit rate over daemons",
+            [
+                _plot("hit rate", plain, "hit", "prefix tokens that need no prefill", share=True),
+                _plot("first token", plain, "first_ms_p50", "median time to the first token, ms"),
+            ],
+            "Modelled. Tokens of a request's unbroken prefix in the host's own pool or in the pod, "
+            "over all input tokens. Whiskers: lowest and highest seed.",
+        ),
+        Figure(
+            "load",
+            "Load over daemons",
+            [
+                _plot("load", plain, "load_max", "bytes sent by the most loaded, over the mean"),
+                _plot(
+                    "segments",
+                    plain,
+                    "segments_cv",
+                    "variation of segments homed at a daemon",
+                    bound="segments_cv_expected",
+                ),
+            ],
+            "Left: what was read. Right: where segments live; dashed is what chance alone gives, "
+            "the square root of (N - 1) over segments. What left has more than right is heat.",
+        ),
+    ]
     if faults:
-        found.append(Figure("faults", "What a fault costs", [
-            _plot("lost", faults, "lost", "hits lost, of those after it", share=True, by="fault"),
-            _plot("back", faults, "back_less_s", "seconds until hits are back", by="fault"),
-        ], "Against the same requests without the fault. Back: after the last window below 95 % of "
-           "the hits without it, less the daemon's share. What nobody asks for again does not "
-           "come back, so this time is the trace's as much as the pod's."))  # fmt: skip
+        found.append(
+            Figure(
+                "faults",
+                "What a fault costs",
+                [
+                    _plot(
+                        "lost",
+                        faults,
+                        "lost",
+                        "hits lost, of those after it",
+                        share=True,
+                        by="fault",
+                    ),
+                    _plot("back", faults, "back_less_s", "seconds until hits are back", by="fault"),
+                ],
+                "Against the same requests without the fault. Back: after the last window below "
+                "95 % of the hits without it, less the daemon's share. What nobody asks for again "
+                "does not come back, so this time is the trace's as much as the pod's.",
+            )
+        )
     return found
 
 
 def _lines(rows: Sequence[Row], key: str, by: str) -> list[Line]:
     schedules = list(dict.fromkeys(one.schedule for one in rows))
     named: Callable[[Row], str] = lambda one: ", ".join(  # noqa: E731
-        ([one.fault] if by == "fault" else []) + ([one.schedule] if len(schedules) > 1 or
-                                                  by != "fault" else []))  # fmt: skip
+        ([one.fault] if by == "fault" else [])
+        + ([one.schedule] if len(schedules) > 1 or by != "fault" else [])
+    )
     lines: dict[str, list[tuple[int, float, str]]] = {}
     for one in rows:
         if key in one.means:
@@ -166,17 +255,28 @@ def _lines(rows: Sequence[Row], key: str, by: str) -> list[Line]:
 
 
 def _plot(
-    name: str, rows: Sequence[Row], key: str, label: str, *, share: bool = False,
-    by: str = "schedule", bound: str = "",
-) -> Plot:  # fmt: skip
+    name: str,
+    rows: Sequence[Row],
+    key: str,
+    label: str,
+    *,
+    share: bool = False,
+    by: str = "schedule",
+    bound: str = "",
+) -> Plot:
     lines = _lines(rows, key, by)
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         for at, (line, points) in enumerate(lines):
             tint = colour(COLOURS[at % len(COLOURS)])
-            axes.plot([x for x, _, _ in points], [y for _, y, _ in points], color=tint, label=line,
-                      linestyle=LINE_STYLES["modelled"])  # fmt: skip
+            axes.plot(
+                [x for x, _, _ in points],
+                [y for _, y, _ in points],
+                color=tint,
+                label=line,
+                linestyle=LINE_STYLES["modelled"],
+            )
             for x, y, tip in points:
                 (dot,) = axes.plot([x], [y], "o", color=tint, markersize=5)
                 drawn.tip(dot, tip, spot="spot")
@@ -185,8 +285,14 @@ def _plot(
                 axes.plot([one.daemons] * 2, one.ranges[key], color=colour("muted"), linewidth=0.8)
         if bound:
             ends = sorted({one.daemons: one.means[bound] for one in rows}.items())
-            axes.plot([x for x, _ in ends], [y for _, y in ends], color=colour("muted"),
-                      linewidth=0.9, linestyle=(0, (4, 3)), label="chance")  # fmt: skip
+            axes.plot(
+                [x for x, _ in ends],
+                [y for _, y in ends],
+                color=colour("muted"),
+                linewidth=0.9,
+                linestyle=(0, (4, 3)),
+                label="chance",
+            )
         axes.set_xscale("log", base=2)
         counts = sorted({one.daemons for one in rows})
         axes.set_xticks(counts, [str(one) for one in counts])
@@ -197,8 +303,13 @@ def _plot(
         axes.set(xlabel="daemons", ylabel=label)
         drawn.legend(axes)
 
-    return Plot(name, f"{label}, over the number of daemons", draw, height=3.0,
-                legend_rows=len(lines) + bool(bound))  # fmt: skip
+    return Plot(
+        name,
+        f"{label}, over the number of daemons",
+        draw,
+        height=3.0,
+        legend_rows=len(lines) + bool(bound),
+    )
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -209,9 +320,13 @@ def _table(rows: Sequence[Row]) -> str:
     )
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body), class_="points")
     scroll = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="all pods")
-    return figure("points", "All pods", scroll,
-                  "Means over seeds. Lost, worst window and back are against the same requests "
-                  "without the fault.")  # fmt: skip
+    return figure(
+        "points",
+        "All pods",
+        scroll,
+        "Means over seeds. Lost, worst window and back are against the same requests "
+        "without the fault.",
+    )
 
 
 def _beside(found: Sequence[Beside]) -> list[str]:
@@ -221,13 +336,22 @@ def _beside(found: Sequence[Beside]) -> list[str]:
     names = ("figure", "live, measured", "here, modelled", "what to think of it")
     head = "".join(tag("th", name, scope="col") for name in names)
     body = "".join(
-        tag("tr", tag("th", escape(f"{one.figure}, {one.daemons} daemons"), scope="row")
+        tag(
+            "tr",
+            tag("th", escape(f"{one.figure}, {one.daemons} daemons"), scope="row")
             + tag("td", f"{one.live:.4g}", class_="number")
             + tag("td", "–" if one.lab is None else f"{one.lab:.4g}", class_="number")
-            + tag("td", escape(one.note)))
+            + tag("td", escape(one.note)),
+        )
         for one in found
-    )  # fmt: skip
+    )
     table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body))
-    return [figure("beside", "Beside a live pod", tag("div", table, class_="scroll", tabindex=0),
-                   "A live pod on one machine shares its cores, memory and drive, so its times are "
-                   "no forecast of the model's; which daemon is asked for what is the same code.")]
+    return [
+        figure(
+            "beside",
+            "Beside a live pod",
+            tag("div", table, class_="scroll", tabindex=0),
+            "A live pod on one machine shares its cores, memory and drive, so its times are "
+            "no forecast of the model's; which daemon is asked for what is the same code.",
+        )
+    ]

@@ -80,8 +80,15 @@ def requests_table(rows: Sequence[RequestsRow]) -> Group:
 
 def _trace_table(rows: Sequence[RequestsRow]) -> Table:
     title = f"{rows[0].trace}, no limit {percent(rows[0].ideal)}"
-    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False,
-                  header_style="bold", box=None, padding=(0, 1, 0, 0))  # fmt: skip
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        header_style="bold",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     for name in ("capacity", "eviction", "admission"):
         table.add_column(name, no_wrap=True)
     for name in ("TTL", "blocks", "tokens", "requests", "Belady"):
@@ -92,10 +99,13 @@ def _trace_table(rows: Sequence[RequestsRow]) -> Table:
             shares = (row.token_hit_rate, row.request_hit_rate, row.opt)
             style = "bold green" if row.block_hit_rate == best else ""
             table.add_row(
-                "" if at else capacity(share), row.eviction, row.admission,
+                "" if at else capacity(share),
+                row.eviction,
+                row.admission,
                 "–" if row.ttl_s is None else _ttl(row.ttl_s),
-                Text(percent(row.block_hit_rate), style=style), *map(percent, shares),
-            )  # fmt: skip
+                Text(percent(row.block_hit_rate), style=style),
+                *map(percent, shares),
+            )
     return table
 
 
@@ -152,8 +162,12 @@ def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float, title
         for name in names:
             look = looks[name]
             own = sorted((r for r in rows if r.eviction == name), key=lambda r: r.capacity_share)
-            axes.plot([row.capacity_share for row in own], [row.block_hit_rate for row in own],
-                      color=colour(look.colour), linewidth=1.0)  # fmt: skip
+            axes.plot(
+                [row.capacity_share for row in own],
+                [row.block_hit_rate for row in own],
+                color=colour(look.colour),
+                linewidth=1.0,
+            )
             for row in own:
                 tip = (
                     f"{look.name}, {count(row.capacity_blocks)} blocks"
@@ -166,15 +180,22 @@ def _plot(rows: Sequence[RequestsRow], looks: dict[str, Look], top: float, title
         _bounds(drawn, axes, rows)
 
     return Plot(
-        f"prefix-caching {title}", f"Share of blocks found over capacity, {rows[0].trace}.", draw,
-        height=3.2, heading=f"<h3>{escape(title)}</h3>", paper_height=2.4 + 0.07 * len(names),
-    )  # fmt: skip
+        f"prefix-caching {title}",
+        f"Share of blocks found over capacity, {rows[0].trace}.",
+        draw,
+        height=3.2,
+        heading=f"<h3>{escape(title)}</h3>",
+        paper_height=2.4 + 0.07 * len(names),
+    )
 
 
 def _axes(drawn: Picture, axes: "Axes", shares: Sequence[float], top: float) -> None:
     axes.set_xscale("log")
-    axes.set(xlim=(shares[0] / 1.2, shares[-1] * 1.2), ylim=(0, min(1.0, max(top, 0.01) * 1.05)),
-             xlabel="capacity, of all distinct blocks")  # fmt: skip
+    axes.set(
+        xlim=(shares[0] / 1.2, shares[-1] * 1.2),
+        ylim=(0, min(1.0, max(top, 0.01) * 1.05)),
+        xlabel="capacity, of all distinct blocks",
+    )
     apart = math.log(shares[-1] / shares[0]) / (6 if drawn.slim else 14)
     ticks: list[float] = []
     for share in shares:
@@ -226,8 +247,14 @@ def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
     heads = [tag("th", capacity(share), scope="col", class_="number") for share in bests]
     head = tag("th", "blocks found, at a capacity of", scope="col") + "".join(heads)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                 aria_label=f"blocks found by capacity, {rows[0].trace}")  # fmt: skip
+    scroll = tag(
+        "div",
+        table,
+        class_="scroll points",
+        tabindex=0,
+        role="region",
+        aria_label=f"blocks found by capacity, {rows[0].trace}",
+    )
     return f"<h3>{escape(rows[0].trace)}</h3>{scroll}"
 
 
@@ -253,6 +280,12 @@ def _table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     left = len(rows) - ROWS_MAX
     note = f"<p>{count(left)} more are in summary.json.</p>" if left > 0 else ""
-    scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                 aria_label="table of prefix caching")  # fmt: skip
+    scroll = tag(
+        "div",
+        table,
+        class_="scroll points",
+        tabindex=0,
+        role="region",
+        aria_label="table of prefix caching",
+    )
     return f"<details><summary>Every row</summary>{scroll}{note}</details>"

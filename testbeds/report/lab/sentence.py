@@ -24,8 +24,16 @@ from offstage.testbeds.report.lab.series import (
 )
 from offstage.testbeds.report.page.numbers import count, percent, ratio, size
 
-__all__ = ["baseline", "best", "lab_sentence", "provenance", "setup", "span", "subject",
-           "workload_facts"]  # fmt: skip
+__all__ = [
+    "baseline",
+    "best",
+    "lab_sentence",
+    "provenance",
+    "setup",
+    "span",
+    "subject",
+    "workload_facts",
+]
 
 EQUAL = 0.0005
 """Hit rates closer than this are called equal: half of the last digit shown."""
@@ -47,8 +55,11 @@ def lab_sentence(summary: LabSummary) -> str:
     hit, metric = view.metric.hit_of(point), view.metric
     if hit is None:
         return f"Nothing was demanded of the staging buffer in {facet.title}."
-    pieces = [_finding(facet, look, point, metric), _gap(facet, point, metric),
-              _beyond(facet, point, metric)]  # fmt: skip
+    pieces = [
+        _finding(facet, look, point, metric),
+        _gap(facet, point, metric),
+        _beyond(facet, point, metric),
+    ]
     if why := why_vacuous(point):
         pieces.insert(0, f"This says little of a policy: {_and(why)}")
     return "; ".join(piece for piece in pieces if piece) + "."
@@ -202,8 +213,11 @@ def sweep_sentence(view: View) -> str:
         f"Over {len(rows)} settings, the best policy of each{limit} staged {staged} of the "
         f"{metric.hit_words} in time"
     )
-    gains = [(gain, facet) for facet, _, point, _ in rows
-             if (gain := _gained(facet, point, metric)) is not None]  # fmt: skip
+    gains = [
+        (gain, facet)
+        for facet, _, point, _ in rows
+        if (gain := _gained(facet, point, metric)) is not None
+    ]
     if gains:
         text += f", {_points([gain for gain, _ in gains])} more than no prefetch"
     spent = [t.value for _, _, point, _ in rows if (t := metric.traffic_of(point))]
@@ -230,8 +244,7 @@ def span(shares: Sequence[float]) -> str:
 
 
 def _points(shares: Sequence[float]) -> str:
-    ends = dict.fromkeys(f"{100 * end:.1f}".replace("-", "−")
-                         for end in (min(shares), max(shares)))  # fmt: skip
+    ends = dict.fromkeys(f"{100 * end:.1f}".replace("-", "−") for end in (min(shares), max(shares)))
     return f"{' to '.join(ends)} points"
 
 

@@ -182,13 +182,17 @@ def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
     """Points by what is not policy or buffer, in the order of the spec."""
     looks = _looks(points)
     settings = dict.fromkeys(_setting(point.info) for point in points)
-    caps = dict.fromkeys(_setting(point.info) for point in points
-                         if not _cap_is_nothing_to(point, settings))  # fmt: skip
+    caps = dict.fromkeys(
+        _setting(point.info) for point in points if not _cap_is_nothing_to(point, settings)
+    )
     varying = [len({setting[at] for setting in caps or settings}) > 1 for at in range(4)]
     found = []
     for setting in settings:
-        if all(_cap_is_nothing_to(point, settings) for point in points
-               if _setting(point.info) == setting):  # fmt: skip
+        if all(
+            _cap_is_nothing_to(point, settings)
+            for point in points
+            if _setting(point.info) == setting
+        ):
             continue
         series: dict[Key, list[PointSummary]] = {}
         for point in points:

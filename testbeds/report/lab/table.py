@@ -27,16 +27,32 @@ from offstage.testbeds.report.page.tags import escape, tag
 __all__ = ["glossary", "lab_table", "points_section"]
 
 COLUMNS = (
-    "nontrivial_hit", "nontrivial_selection_hit", "traffic_vs_reference", "nontrivial_gap_closed",
-    "tokens_per_s", "stall_ms_p99", "stall_ms_p50", "hit", "traffic_ratio", "coverage", "late",
-    "accuracy", "pollution", "nontrivial_hit_without_cold", "hint_bytes_per_token",
-)  # fmt: skip
+    "nontrivial_hit",
+    "nontrivial_selection_hit",
+    "traffic_vs_reference",
+    "nontrivial_gap_closed",
+    "tokens_per_s",
+    "stall_ms_p99",
+    "stall_ms_p50",
+    "hit",
+    "traffic_ratio",
+    "coverage",
+    "late",
+    "accuracy",
+    "pollution",
+    "nontrivial_hit_without_cold",
+    "hint_bytes_per_token",
+)
 """In the order in which they are wanted: a narrow page shows the first of them."""
 FOLDED = 10
 """Columns from here on are in a table of their own below, folded: the others fit 1280 pixels."""
 CONSOLE_COLUMNS = (
-    "tokens_per_s", "hint_bytes_per_token", "nontrivial_gap_closed", "stall_ms_p99", "coverage",
-)  # fmt: skip
+    "tokens_per_s",
+    "hint_bytes_per_token",
+    "nontrivial_gap_closed",
+    "stall_ms_p99",
+    "coverage",
+)
 """Behind hits and traffic."""
 NOTHING = "–"
 PLAIN = {
@@ -101,8 +117,14 @@ def _facet_table(facet: Facet, columns: Sequence[str], what: str, *, bounds: boo
     head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
     body = "".join(_buffer_rows(facet, buffer, columns, bounds) for buffer in facet.buffers)
     table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
-    return tag("div", table, class_="scroll points", tabindex=0, role="region",
-               aria_label=f"table of {what}, {facet.title}")  # fmt: skip
+    return tag(
+        "div",
+        table,
+        class_="scroll points",
+        tabindex=0,
+        role="region",
+        aria_label=f"table of {what}, {facet.title}",
+    )
 
 
 def _labels(columns: Sequence[str]) -> str:
@@ -225,10 +247,12 @@ def _console_table(facet: Facet, columns: Sequence[str]) -> Table:
         best = {column: _best(rows, column) for column in columns}
         for look, point in rows:
             cells = [
-                Text(_plain(getattr(point, column), column),
-                     style="bold green" if point is best[column] else "")
+                Text(
+                    _plain(getattr(point, column), column),
+                    style="bold green" if point is best[column] else "",
+                )
                 for column in columns
-            ]  # fmt: skip
+            ]
             table.add_row(Text(f"  {look.name}"), *cells)
         for bound in facet.bounds(buffer):
             cells_shown = [

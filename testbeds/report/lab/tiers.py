@@ -23,8 +23,18 @@ from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["tiers_figures", "tiers_section", "tiers_table"]
 
-COLOURS = ("hbm", "retained", "shared", "pattern", "window", "capacity", "policy", "lookahead",
-           "late", "cold")  # fmt: skip
+COLOURS = (
+    "hbm",
+    "retained",
+    "shared",
+    "pattern",
+    "window",
+    "capacity",
+    "policy",
+    "lookahead",
+    "late",
+    "cold",
+)
 """Of the pool, the arena and the tiers below it, from the GPU down: the page's own shades."""
 ABOVE = ("HBM pool", "arena")
 NOTHING = "–"
@@ -42,19 +52,23 @@ class _Shown(NamedTuple):
 
 
 READS = _Shown(
-    "tiers", "Which tier served what",
+    "tiers",
+    "Which tier served what",
     "The reads of the middle buffer by the tier that had the block, on demand and ahead of it. "
     "What the HBM pool and the arena served needed no read.",
-    "of the reads, %", lambda one: float(one.served) if one.name not in ABOVE else 0.0,
+    "of the reads, %",
+    lambda one: float(one.served) if one.name not in ABOVE else 0.0,
     lambda value: f"{count(value)} blocks",
-)  # fmt: skip
+)
 WAITS = _Shown(
-    "tier-waits", "Which tier was waited for",
+    "tier-waits",
+    "Which tier was waited for",
     "Shorter is better: the wait of a token by the tier whose read ended it, at the middle buffer. "
     "Arena: no read ended it, for a slot was not free. The longest bar of a panel fills it.",
-    "of the longest wait, %", lambda one: one.stall_ms_per_token or 0.0,
+    "of the longest wait, %",
+    lambda one: one.stall_ms_per_token or 0.0,
     lambda value: _time(value),
-)  # fmt: skip
+)
 
 
 def tiers_figures(view: View) -> list[Figure]:
@@ -66,11 +80,15 @@ def tiers_figures(view: View) -> list[Figure]:
     keys = legend([key(_colour(names, one), one) for one in names])
     return [
         Figure(
-            shown.name, shown.title, [_plot(view, facet, shown, names) for facet in facets],
-            shown.caption, keys, left_out(view),
+            shown.name,
+            shown.title,
+            [_plot(view, facet, shown, names) for facet in facets],
+            shown.caption,
+            keys,
+            left_out(view),
         )
         for shown in (READS, WAITS)
-    ]  # fmt: skip
+    ]
 
 
 def _points(facet: Facet) -> list[tuple[Look, PointSummary]]:
@@ -99,16 +117,20 @@ def _plot(view: View, facet: Facet, shown: _Shown, names: Sequence[str]) -> Plot
     for (look, point), whole in zip(found, sums, strict=True):
         segments = [
             Segment(
-                shown.of(one) / (most or whole or 1.0), _colour(names, one.name),
+                shown.of(one) / (most or whole or 1.0),
+                _colour(names, one.name),
                 f"{one.name}: {shown.form(shown.of(one))}, "
                 f"{percent(shown.of(one) / (whole or 1.0))}",
             )
             for one in point.tiers
-        ]  # fmt: skip
+        ]
         note = shown.form(whole)
         rows.append((look.name, (segments,), note))
-        head = tag("p", _swatch(look) + escape(look.name)
-                   + f'<span class="note">{escape(note)}</span>', class_="bar-label")  # fmt: skip
+        head = tag(
+            "p",
+            _swatch(look) + escape(look.name) + f'<span class="note">{escape(note)}</span>',
+            class_="bar-label",
+        )
         listed = ", ".join(one.tip for one in segments if one.share)
         rest = Segment(max(0.0, 1.0 - sum(one.share for one in segments)), "transparent", "")
         drawn = bar([*segments, rest], "plain", f"{look.name}: {listed}")
@@ -119,9 +141,10 @@ def _plot(view: View, facet: Facet, shown: _Shown, names: Sequence[str]) -> Plot
         f"{shown.name} {facet.title}" if len(view.facets) > 1 else shown.name,
         f"{shown.title}, {facet.title}",
         lambda drawn: draw_bars(drawn, rows, shades, shown.xlabel),
-        heading=f"<h3>{escape(title)}</h3>", by_hand="".join(markup),
+        heading=f"<h3>{escape(title)}</h3>",
+        by_hand="".join(markup),
         paper_height=bars_height(rows, shades),
-    )  # fmt: skip
+    )
 
 
 def _swatch(look: Look) -> str:
@@ -131,21 +154,34 @@ def _swatch(look: Look) -> str:
 # The table, on the page and in a terminal.
 
 COLUMNS = (
-    "tier", "capacity", "served", "on demand", "read", "written", "mean read", "waited/token",
-    "promote within", "cost",
-)  # fmt: skip
+    "tier",
+    "capacity",
+    "served",
+    "on demand",
+    "read",
+    "written",
+    "mean read",
+    "waited/token",
+    "promote within",
+    "cost",
+)
 
 
 def _cells(one: TierSummary) -> list[str]:
     name = f"{one.name} ({one.level})" if one.level else one.name
     read, waited = one.read_us_mean, one.stall_ms_per_token
     return [
-        name, size(one.capacity_bytes), count(one.served), count(one.on_demand),
-        size(one.read_bytes), size(one.written_bytes),
+        name,
+        size(one.capacity_bytes),
+        count(one.served),
+        count(one.on_demand),
+        size(one.read_bytes),
+        size(one.written_bytes),
         NOTHING if read is None else _time(read / 1e3),
         NOTHING if waited is None else _time(waited),
-        _threshold(one.promote_within), _cost(one),
-    ]  # fmt: skip
+        _threshold(one.promote_within),
+        _cost(one),
+    ]
 
 
 def _time(ms: float) -> str:
@@ -183,8 +219,12 @@ def tiers_section(view: View) -> str:
         )
         body = ""
         for look, point in found:
-            title = tag("th", f"<span>{_swatch(look)}{escape(look.name)}</span>",
-                        colspan=len(COLUMNS), scope="rowgroup")  # fmt: skip
+            title = tag(
+                "th",
+                f"<span>{_swatch(look)}{escape(look.name)}</span>",
+                colspan=len(COLUMNS),
+                scope="rowgroup",
+            )
             lines = [tag("tr", title, class_="group")]
             for one in point.tiers:
                 name, *cells = _cells(one)
@@ -194,8 +234,14 @@ def tiers_section(view: View) -> str:
             body += f"<tbody>{''.join(lines)}</tbody>"
         title = f"{facet.title}, buffer {over_k(facet.middle)}"
         table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
-        scroll = tag("div", table, class_="scroll points", tabindex=0, role="region",
-                     aria_label=f"tiers, {title}")  # fmt: skip
+        scroll = tag(
+            "div",
+            table,
+            class_="scroll points",
+            tabindex=0,
+            role="region",
+            aria_label=f"tiers, {title}",
+        )
         pieces.append(f"<h3>{escape(title)}</h3>{scroll}")
     if not pieces:
         return ""
@@ -222,8 +268,12 @@ def tiers_table(view: View) -> RenderableType | None:
 def _console(point: PointSummary) -> Table:
     table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
     for at, name in enumerate(COLUMNS):
-        table.add_column(name.replace(" ", "\n"), justify="right" if at else "left",
-                         no_wrap=True, vertical="bottom")  # fmt: skip
+        table.add_column(
+            name.replace(" ", "\n"),
+            justify="right" if at else "left",
+            no_wrap=True,
+            vertical="bottom",
+        )
     for one in point.tiers:
         table.add_row(*_cells(one))
     return table

@@ -35,13 +35,27 @@ def draw_bars(
             left = 0.0
             for one in segments:
                 if one.share > 0 and one.colour != "transparent":
-                    axes.barh(top, 100 * most * one.share, high * 0.94, 100 * most * left,
-                              align="edge", color=colour(one.colour), linewidth=0)  # fmt: skip
+                    axes.barh(
+                        top,
+                        100 * most * one.share,
+                        high * 0.94,
+                        100 * most * left,
+                        align="edge",
+                        color=colour(one.colour),
+                        linewidth=0,
+                    )
                 left += one.share
             top += high
         if note:
-            axes.annotate(note, (1.0, at), xycoords=("axes fraction", "data"), xytext=(3, 0),
-                          textcoords="offset points", va="center", fontsize=6.5)  # fmt: skip
+            axes.annotate(
+                note,
+                (1.0, at),
+                xycoords=("axes fraction", "data"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=6.5,
+            )
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, 100 * most)

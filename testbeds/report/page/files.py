@@ -1,5 +1,4 @@
-"""summary.json and report.html on disk: written whole or not at all, read with every check.
-"""
+"""summary.json and report.html on disk: written whole or not at all, read with every check."""
 
 import math
 import re
@@ -39,16 +38,31 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
 OLDER = {
-    "hit_rate": "hit", "nontrivial_hit_rate": "nontrivial_hit", "late_rate": "late",
-    "selection_hit_rate": "selection_hit", "hit_rate_without_cold": "hit_without_cold",
+    "hit_rate": "hit",
+    "nontrivial_hit_rate": "nontrivial_hit",
+    "late_rate": "late",
+    "selection_hit_rate": "selection_hit",
+    "hit_rate_without_cold": "hit_without_cold",
     "miss_rate": "miss",
-}  # fmt: skip
+}
 SHARES = (
-    "hit", "nontrivial_hit", "hit_without_cold", "hbm_share",
-    "selection_hit", "late", "miss", "accuracy", "busy_share",
-)  # fmt: skip
-LOWEST = {"coverage": -math.inf, "decisions_replayed": -1, "busy_share": -1,
-          "log_diverged_at": -1, "pace_overruns": -1}
+    "hit",
+    "nontrivial_hit",
+    "hit_without_cold",
+    "hbm_share",
+    "selection_hit",
+    "late",
+    "miss",
+    "accuracy",
+    "busy_share",
+)
+LOWEST = {
+    "coverage": -math.inf,
+    "decisions_replayed": -1,
+    "busy_share": -1,
+    "log_diverged_at": -1,
+    "pace_overruns": -1,
+}
 
 
 def write_summary(summary: Summary, path: str | Path) -> None:
@@ -158,9 +172,14 @@ MEND = "name a folder that `offstage lab` wrote"
 # Not a share of what it is divided by: below, above, or in another unit.
 UNBOUNDED = ("coverage", "gap_closed", "nontrivial_gap_closed")
 RATIOS = (
-    "traffic_ratio", "traffic_vs_reference", "stall_ms_p50", "stall_ms_p99", "tokens_per_s",
-    "hint_bytes_per_token", "kv_bytes_per_token",
-)  # fmt: skip
+    "traffic_ratio",
+    "traffic_vs_reference",
+    "stall_ms_p50",
+    "stall_ms_p99",
+    "tokens_per_s",
+    "hint_bytes_per_token",
+    "kv_bytes_per_token",
+)
 
 
 class _Kind(msgspec.Struct):
@@ -187,8 +206,7 @@ def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
 def read_lab_summary(path: str | Path) -> LabSummary:
     """Reads a lab's summary.json, or the one in a folder. BadInput for what is not one."""
     data, where = read_json(path, MEND)
-    summary = decode_json(data, where, MEND, LabSummary,
-                          what="not the summary of a lab run")  # fmt: skip
+    summary = decode_json(data, where, MEND, LabSummary, what="not the summary of a lab run")
     if decode_json(data, where, MEND, _Kind).kind != LAB_KIND:
         raise BadInput("not the summary of a lab run", where, MEND)
     if wrong := _wrong_lab(summary):

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["ABOVE_LINE", "AROUND", "BEFORE", "BESIDE", "Labels"]
 
 AROUND = (
-    ("left", 7.0, 0.0), ("right", -7.0, 0.0), ("center", 0.0, 10.0), ("center", 0.0, -10.0),
-    ("left", 6.0, 9.0), ("left", 6.0, -9.0), ("right", -6.0, 9.0), ("right", -6.0, -9.0),
-    ("left", 9.0, 19.0), ("left", 9.0, -19.0), ("right", -9.0, 19.0), ("right", -9.0, -19.0),
-)  # fmt: skip
+    ("left", 7.0, 0.0),
+    ("right", -7.0, 0.0),
+    ("center", 0.0, 10.0),
+    ("center", 0.0, -10.0),
+    ("left", 6.0, 9.0),
+    ("left", 6.0, -9.0),
+    ("right", -6.0, 9.0),
+    ("right", -6.0, -9.0),
+    ("left", 9.0, 19.0),
+    ("left", 9.0, -19.0),
+    ("right", -9.0, 19.0),
+    ("right", -9.0, -19.0),
+)
 """Where a label may stand: how it is anchored, and how far from its point, in points."""
 BEFORE = (AROUND[1], AROUND[0], *AROUND[2:])
 """The same, to the left first."""
@@ -101,10 +110,17 @@ class Labels:
             if self._free(box, lines):
                 self.boxes.append(box)
                 label = self.axes.annotate(
-                    text, (x, y), (dx, dy), textcoords="offset points", ha=anchor, va="center",
-                    annotation_clip=False, fontsize=self.size, zorder=5,
+                    text,
+                    (x, y),
+                    (dx, dy),
+                    textcoords="offset points",
+                    ha=anchor,
+                    va="center",
+                    annotation_clip=False,
+                    fontsize=self.size,
+                    zorder=5,
                     **{"color": colour("soft"), **style},
-                )  # fmt: skip
+                )
                 self.drawn.halo(label)
                 return
 

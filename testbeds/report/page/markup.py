@@ -132,9 +132,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
 
 
 def page(
-    *, title: str, sentence: str, setup: str, tiles: str, sections: Sequence[str], foot: str,
-    version: str, kind: str = "prefetch report", notes: Mapping[Note, str] | None = None,
-) -> str:  # fmt: skip
+    *,
+    title: str,
+    sentence: str,
+    setup: str,
+    tiles: str,
+    sections: Sequence[str],
+    foot: str,
+    version: str,
+    kind: str = "prefetch report",
+    notes: Mapping[Note, str] | None = None,
+) -> str:
     """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text. `kind` of report
     stands beside the name, and `notes` under the sentence, each with what it is true of."""
     script = _packaged("page.js")
@@ -163,8 +171,12 @@ def _notes(found: Mapping[Note, str]) -> str:
         tag("li", escape(str(note)) + (f" <small>{escape(where)}</small>" if where else ""))
         for note, where in found.items()
     )
-    return tag("section", tag("ul", items, class_="notes"), id="notes",
-               aria_label="what to know before quoting these figures")  # fmt: skip
+    return tag(
+        "section",
+        tag("ul", items, class_="notes"),
+        id="notes",
+        aria_label="what to know before quoting these figures",
+    )
 
 
 def _packaged(name: str) -> str:

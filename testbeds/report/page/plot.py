@@ -57,8 +57,9 @@ class Plot:
         if self.scroll:
             wide = self._svg(WIDE_INCHES, self.height)
             drawn = self._svg(PAGE_INCHES, self.height)
-            narrow = tag("div", drawn, class_="scroll", tabindex=0, role="region",
-                         aria_label=self.said)  # fmt: skip
+            narrow = tag(
+                "div", drawn, class_="scroll", tabindex=0, role="region", aria_label=self.said
+            )
         elif not alone:
             return self._svg(PANEL_INCHES, self.height + self._legend())
         else:

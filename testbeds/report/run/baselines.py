@@ -20,13 +20,27 @@ from offstage.testbeds.report.run.runs import Group, baseline, groups, label, su
 __all__ = ["baselines_section", "baselines_sentence", "baselines_table"]
 
 COLUMNS = (
-    "staging_bytes", "hit", "late", "miss", "fetch_ms_p50", "fetch_ms_p99",
-    "stall_ms_p50", "stall_ms_p99", "tokens_per_s", "bytes_read", "blocks_corrupt",
-)  # fmt: skip
-CONSOLE_COLUMNS = (
-    "hit", "late", "miss", "fetch_ms_p50", "fetch_ms_p99", "stall_ms_p99",
+    "staging_bytes",
+    "hit",
+    "late",
+    "miss",
+    "fetch_ms_p50",
+    "fetch_ms_p99",
+    "stall_ms_p50",
+    "stall_ms_p99",
     "tokens_per_s",
-)  # fmt: skip
+    "bytes_read",
+    "blocks_corrupt",
+)
+CONSOLE_COLUMNS = (
+    "hit",
+    "late",
+    "miss",
+    "fetch_ms_p50",
+    "fetch_ms_p99",
+    "stall_ms_p99",
+    "tokens_per_s",
+)
 NAMES = {"g2": "G2: host memory, then the drive", "g3": "G3: the drive alone"}
 CAPTION = (
     "The same sessions, selections, HBM pool and pace, every block compared. G3 reads from the "
@@ -51,8 +65,11 @@ def _rows(group: Group, beside: Sequence[RunResult]) -> list[Row]:
 
 def _tables(summary: Summary) -> list[tuple[Group, list[Row]]]:
     there = {one.provenance for one in summary.baselines}
-    return [(group, _rows(group, summary.baselines)) for group in groups(summary.runs)
-            if group.provenance in there]  # fmt: skip
+    return [
+        (group, _rows(group, summary.baselines))
+        for group in groups(summary.runs)
+        if group.provenance in there
+    ]
 
 
 def baselines_sentence(summary: Summary) -> str:
@@ -63,8 +80,10 @@ def baselines_sentence(summary: Summary) -> str:
         for _, one in rows:
             if one not in summary.baselines or not run.fetch_ms_p99 or not run.stall_ms_p99:
                 continue
-            fetch, stall = (ratio(getattr(one, key) / getattr(run, key))
-                            for key in ("fetch_ms_p99", "stall_ms_p99"))  # fmt: skip
+            fetch, stall = (
+                ratio(getattr(one, key) / getattr(run, key))
+                for key in ("fetch_ms_p99", "stall_ms_p99")
+            )
             pieces.append(f"{one.name} on {group.where}: fetch p99 {fetch}, stall p99 {stall}")
     said = "; ".join(pieces)
     return f"Baselines over the DPU with {rows[0][0][5:]}: {said}." if pieces else ""
@@ -79,16 +98,20 @@ def baselines_section(summary: Summary) -> str:
     bodies = []
     for group, rows in found:
         title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
-        lines = [tag("tr", tag("th", title, colspan=len(COLUMNS) + 1, scope="rowgroup"),
-                     class_="group")]  # fmt: skip
+        lines = [
+            tag("tr", tag("th", title, colspan=len(COLUMNS) + 1, scope="rowgroup"), class_="group")
+        ]
         for name, run in rows:
-            cells = [tag("td", escape(show(column, getattr(run, column))), class_="number")
-                     for column in COLUMNS]  # fmt: skip
+            cells = [
+                tag("td", escape(show(column, getattr(run, column))), class_="number")
+                for column in COLUMNS
+            ]
             lines.append(tag("tr", tag("th", escape(name), scope="row") + "".join(cells)))
         bodies.append(tag("tbody", "".join(lines)))
     table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
-    scroll = tag("div", table, class_="scroll", tabindex=0, role="region",
-                 aria_label="table of baselines")  # fmt: skip
+    scroll = tag(
+        "div", table, class_="scroll", tabindex=0, role="region", aria_label="table of baselines"
+    )
     said = tag("p", escape(baselines_sentence(summary)), class_="caption")
     return tag(
         "section",
@@ -119,6 +142,5 @@ def baselines_table(summary: Summary) -> Table | None:
             table.add_row()
         table.add_row(Text(group.where, style="dim"))
         for name, run in rows:
-            table.add_row(name, *(show(column, getattr(run, column))
-                                  for column in CONSOLE_COLUMNS))  # fmt: skip
+            table.add_row(name, *(show(column, getattr(run, column)) for column in CONSOLE_COLUMNS))
     return table

@@ -23,9 +23,7 @@ SIZES = {"measured": 7.5, "emulated": 12.0, "modelled": 16.0}
 CURVES = ("var(--set-1)", "var(--set-2)", "var(--set-3)", "var(--set-4)", "var(--set-5)")
 
 
-def curve_figure(
-    groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours
-) -> Figure:
+def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours) -> Figure:
     """Runs as points, the policies of `curve` as lines with their provenance."""
     seen = {name: shade(run, colours) for run, name, _ in _runs(groups)}
     keys = [key(own, name, "dot") for name, own in seen.items()]
@@ -54,16 +52,21 @@ def _beside(groups: Sequence[Group], curve: Sequence[CurvePoint]) -> str:
     for run, name, group in _runs(groups):
         for point in curve:
             if point.run == run.name:
-                pairs.append(f"{name}, {group.provenance}: {percent(run.hit)} live, "
-                             f"{percent(point.hit)} again")  # fmt: skip
+                pairs.append(
+                    f"{name}, {group.provenance}: {percent(run.hit)} live, "
+                    f"{percent(point.hit)} again"
+                )
     if not pairs:
         return ""
     return f" The same core on the same demands in virtual time: {'; '.join(pairs)}."
 
 
 def _runs(groups: Sequence[Group]) -> list[tuple[RunResult, str, Group]]:
-    return [(run, name, group) for group in groups
-            for run, name in zip(group.runs, labels(group), strict=True)]  # fmt: skip
+    return [
+        (run, name, group)
+        for group in groups
+        for run, name in zip(group.runs, labels(group), strict=True)
+    ]
 
 
 def _shades(curve: Sequence[CurvePoint], colours: Colours) -> dict[tuple[str, str], str]:
@@ -95,8 +98,13 @@ def _plot(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: Colours
         f"{name} on {group.where}: {percent(run.hit)} at {ratio(run.traffic_ratio)}"
         for run, name, group in runs
     )
-    return Plot("hits-over-traffic", f"Hit rate against traffic. {said}.", draw, height=3.6,
-                paper_height=3.0)  # fmt: skip
+    return Plot(
+        "hits-over-traffic",
+        f"Hit rate against traffic. {said}.",
+        draw,
+        height=3.6,
+        paper_height=3.0,
+    )
 
 
 def _axes(
@@ -109,8 +117,11 @@ def _axes(
     left, right = min([*traffic, 1.0]), max([*traffic, 1.1])
     margin = (right - left) * 0.08
     low = max(0.0, math.floor((min([*rates, 0.95]) - 0.02) * 20) / 20)
-    axes.set(xlim=(max(0.0, left - margin), right + margin), ylim=(low, 1.0),
-             xlabel="bytes read, over those without prefetch")  # fmt: skip
+    axes.set(
+        xlim=(max(0.0, left - margin), right + margin),
+        ylim=(low, 1.0),
+        xlabel="bytes read, over those without prefetch",
+    )
     axes.xaxis.set_major_locator(MaxNLocator(4 if drawn.slim else 8))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}×")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
@@ -119,19 +130,27 @@ def _axes(
     axes.set_title("↖ better", loc="left", color=colour("muted"), fontsize=8)
 
 
-def _lines(
-    drawn: Picture, axes: "Axes", curve: Sequence[CurvePoint], colours: Colours
-) -> None:
+def _lines(drawn: Picture, axes: "Axes", curve: Sequence[CurvePoint], colours: Colours) -> None:
     """One line per policy and provenance through its settings as they come, each with a mark."""
     for (policy, provenance), own in _shades(curve, colours).items():
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
-        axes.plot([p.traffic_ratio for p in rows], [p.hit for p in rows], linewidth=1.4,
-                  color=colour(own), linestyle=LINE_STYLES[provenance])  # fmt: skip
+        axes.plot(
+            [p.traffic_ratio for p in rows],
+            [p.hit for p in rows],
+            linewidth=1.4,
+            color=colour(own),
+            linestyle=LINE_STYLES[provenance],
+        )
         for point in rows:
             (mark,) = axes.plot(
-                [point.traffic_ratio], [point.hit], "o", markersize=4.5, clip_on=False,
-                markerfacecolor=colour("surface"), markeredgecolor=colour(own),
-            )  # fmt: skip
+                [point.traffic_ratio],
+                [point.hit],
+                "o",
+                markersize=4.5,
+                clip_on=False,
+                markerfacecolor=colour("surface"),
+                markeredgecolor=colour(own),
+            )
             tip = f"{policy}: {point.label}\n{provenance}\nhit rate {percent(point.hit)}"
             drawn.tip(mark, f"{tip}\ntraffic {ratio(point.traffic_ratio)}")
 
@@ -141,28 +160,39 @@ def _point(
 ) -> None:
     own, measured = colour(shade(run, colours)), group.provenance == "measured"
     (mark,) = axes.plot(
-        [run.traffic_ratio], [run.hit], "o", markersize=SIZES[group.provenance],
-        markerfacecolor=own if measured else "none", clip_on=False, zorder=4,
+        [run.traffic_ratio],
+        [run.hit],
+        "o",
+        markersize=SIZES[group.provenance],
+        markerfacecolor=own if measured else "none",
+        clip_on=False,
+        zorder=4,
         markeredgecolor=colour("surface") if measured else own,
         markeredgewidth=1.0 if measured else 1.8,
-    )  # fmt: skip
-    tip = (
-        f"{name}\n{group.where}\nhit rate {percent(run.hit)}"
-        f"\ntraffic {ratio(run.traffic_ratio)}"
     )
+    tip = f"{name}\n{group.where}\nhit rate {percent(run.hit)}\ntraffic {ratio(run.traffic_ratio)}"
     drawn.tip(mark, tip, spot="spot")
 
 
 def _legend(drawn: Picture, axes: "Axes", groups: Sequence[Group], colours: Colours) -> None:
     from matplotlib.lines import Line2D
 
-    seen = {f"{name}, {group.provenance}": (shade(run, colours), group.provenance)
-            for run, name, group in _runs(groups)}  # fmt: skip
+    seen = {
+        f"{name}, {group.provenance}": (shade(run, colours), group.provenance)
+        for run, name, group in _runs(groups)
+    }
     handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=5, markeredgecolor=colour(own),
-               markerfacecolor=colour(own) if provenance == "measured" else "none")
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker="o",
+            markersize=5,
+            markeredgecolor=colour(own),
+            markerfacecolor=colour(own) if provenance == "measured" else "none",
+        )
         for own, provenance in seen.values()
-    ]  # fmt: skip
+    ]
     drawn.keys(handles, list(seen), fontsize=6.5)
 
 
@@ -176,7 +206,12 @@ def _label(
     for run, _, group in _runs(groups):
         placed.block(run.traffic_ratio, run.hit, SIZES[group.provenance] / 2 + 1)
     for key_of in dict.fromkeys((point.policy, point.provenance) for point in curve):
-        placed.along([(point.traffic_ratio, point.hit) for point in curve
-                      if (point.policy, point.provenance) == key_of])  # fmt: skip
+        placed.along(
+            [
+                (point.traffic_ratio, point.hit)
+                for point in curve
+                if (point.policy, point.provenance) == key_of
+            ]
+        )
     for run, name in zip(groups[0].runs, labels(groups[0]), strict=True) if groups else ():
         placed.add(run.traffic_ratio, run.hit, name, reach=3.0)

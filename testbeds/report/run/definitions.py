@@ -319,8 +319,12 @@ DEFINITIONS = (
         "stall by token",
         "Stall of the tokens in ms, sorted: at most 1,000 evenly spaced quantiles.",
     ),
-    Definition("notes", "notes", "What the reader of this run's figures must know: each with its "
-               "code, what it says and the mend."),
+    Definition(
+        "notes",
+        "notes",
+        "What the reader of this run's figures must know: each with its "
+        "code, what it says and the mend.",
+    ),
     Definition(
         "kernel_bytes_per_s",
         "attention",

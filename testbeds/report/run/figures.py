@@ -48,19 +48,32 @@ def _served_plot(group: Group, colours: Colours, keys: Sequence[Key]) -> Plot:
         thin, thick = _served_segments(run)
         markup.append(_row(run, name, colours, _served_bars(run, group), _served_note(run)))
         rows.append((name, (thin, thick), ""))
-    return _bars(f"served {group.title}", group, markup, rows, keys,
-                 "of selections (thin)\nand of demands, %")  # fmt: skip
+    return _bars(
+        f"served {group.title}",
+        group,
+        markup,
+        rows,
+        keys,
+        "of selections (thin)\nand of demands, %",
+    )
 
 
 def _bars(
-    name: str, group: Group, markup: Sequence[str], rows: Sequence[Row], keys: Sequence[Key],
+    name: str,
+    group: Group,
+    markup: Sequence[str],
+    rows: Sequence[Row],
+    keys: Sequence[Key],
     xlabel: str,
-) -> Plot:  # fmt: skip
+) -> Plot:
     return Plot(
-        name, f"{xlabel}, {group.where}", lambda drawn: draw_bars(drawn, rows, keys, xlabel),
-        heading=heading(group.title, group.provenance), by_hand="".join(markup),
+        name,
+        f"{xlabel}, {group.where}",
+        lambda drawn: draw_bars(drawn, rows, keys, xlabel),
+        heading=heading(group.title, group.provenance),
+        by_hand="".join(markup),
         paper_height=bars_height(rows, keys),
-    )  # fmt: skip
+    )
 
 
 def _end_label(end: str) -> str:
@@ -145,8 +158,16 @@ def fates_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:
             table += _fate_rows(run, name, group)
         if markup:
             drawn_keys = [(f"fate-{fate}", fate) for fate in FATES]
-            plots.append(_bars(f"fates {group.title}", group, markup, rows, drawn_keys,
-                               "of what was read ahead, %"))  # fmt: skip
+            plots.append(
+                _bars(
+                    f"fates {group.title}",
+                    group,
+                    markup,
+                    rows,
+                    drawn_keys,
+                    "of what was read ahead, %",
+                )
+            )
     if not plots:
         return figure("fates", title, '<p class="empty">Nothing was prefetched.</p>', caption, keys)
     return Figure("fates", title, plots, caption, keys, _fate_table(table))
@@ -163,9 +184,10 @@ def _fate_segments(run: RunResult, sums: dict[str, int]) -> list[Segment]:
     segments = []
     for fate in FATES:
         by_cause = [
-            f"{_cause(cause)}: {count(row[fate])}" for cause, row in run.fates.items()
+            f"{_cause(cause)}: {count(row[fate])}"
+            for cause, row in run.fates.items()
             if row.get(fate)
-        ]  # fmt: skip
+        ]
         head = f"{fate}: {percent(sums[fate] / total)}, {count(sums[fate])} blocks"
         tip = "\n".join([head, FATE_TEXTS[fate], *by_cause])
         segments.append(Segment(sums[fate] / total, f"var(--fate-{fate})", tip))
@@ -206,6 +228,12 @@ def _fate_table(rows: Sequence[str]) -> str:
         for name in names
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    inner = tag("div", table, class_="scroll", tabindex=0, role="region",
-                aria_label="prefetched blocks by prefetcher")  # fmt: skip
+    inner = tag(
+        "div",
+        table,
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label="prefetched blocks by prefetcher",
+    )
     return f"<details><summary>By prefetcher, as a table</summary>{inner}</details>"

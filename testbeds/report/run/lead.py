@@ -72,32 +72,65 @@ def lead_plot(
         late_edges = [-(GAP / 2 + i) for i in range(late_high - low + 1, -1, -1)]
         early_edges = [GAP / 2 + i for i in range(early_high - low + 2)]
         top = max((v for row in rows for v in (*row[1], *row[2])), default=0.01) * 1.2
-        axes.set(xlim=(late_edges[0], early_edges[-1]), ylim=(0.0, top),
-                 xlabel="arrival, before or after need")  # fmt: skip
-        axes.axvspan(late_edges[0], late_edges[-1], color=colour("end-late"), alpha=0.13,
-                     linewidth=0, zorder=0)  # fmt: skip
+        axes.set(
+            xlim=(late_edges[0], early_edges[-1]),
+            ylim=(0.0, top),
+            xlabel="arrival, before or after need",
+        )
+        axes.axvspan(
+            late_edges[0],
+            late_edges[-1],
+            color=colour("end-late"),
+            alpha=0.13,
+            linewidth=0,
+            zorder=0,
+        )
         axes.axvline(0.0, color=colour("muted"), linewidth=0.8, linestyle=(0, (2, 3)))
         for one, late, early in rows:
             shade, first = colour(one.shade), True
             for values, edges in ((late[::-1], late_edges), (early, early_edges)):
-                axes.stairs(values, edges, fill=True, color=shade, linewidth=0,
-                            alpha=0.16 if provenance == "measured" else 0.06)  # fmt: skip
-                axes.stairs(values, edges, color=shade, linewidth=1.3, baseline=None,
-                            linestyle=LINE_STYLES[provenance],
-                            label=one.name if first else None)  # fmt: skip
+                axes.stairs(
+                    values,
+                    edges,
+                    fill=True,
+                    color=shade,
+                    linewidth=0,
+                    alpha=0.16 if provenance == "measured" else 0.06,
+                )
+                axes.stairs(
+                    values,
+                    edges,
+                    color=shade,
+                    linewidth=1.3,
+                    baseline=None,
+                    linestyle=LINE_STYLES[provenance],
+                    label=one.name if first else None,
+                )
                 first = False
         _tips(drawn, axes, rows, low, late_edges, early_edges)
         _ticks(drawn, axes, low, late_edges, early_edges)
         for edge, words, side in ((-GAP / 2, "← late", "right"), (GAP / 2, "early →", "left")):
-            axes.annotate(words, (edge, 0.955), xycoords=("data", "axes fraction"), ha=side,
-                          va="center", color=colour("muted"), fontsize=8)  # fmt: skip
+            axes.annotate(
+                words,
+                (edge, 0.955),
+                xycoords=("data", "axes fraction"),
+                ha=side,
+                va="center",
+                color=colour("muted"),
+                fontsize=8,
+            )
         if drawn.paper:
             drawn.legend(axes)
 
     said = "; ".join(f"{one.name}: {percent(sum(early))} early" for one, _, early in rows)
-    return Plot(f"lead {title}", f"When prefetched blocks arrived on {title}. {said}.", draw,
-                height=2.9, heading=heading,
-                paper_height=2.2 + 0.09 * len(rows))  # fmt: skip
+    return Plot(
+        f"lead {title}",
+        f"When prefetched blocks arrived on {title}. {said}.",
+        draw,
+        height=2.9,
+        heading=heading,
+        paper_height=2.2 + 0.09 * len(rows),
+    )
 
 
 def _folded(counts: Sequence[int], low: int, high: int) -> list[int]:
@@ -107,9 +140,13 @@ def _folded(counts: Sequence[int], low: int, high: int) -> list[int]:
 
 
 def _tips(
-    drawn: Picture, axes: "Axes", rows: Sequence[Row], low: int, late_edges: Sequence[float],
+    drawn: Picture,
+    axes: "Axes",
+    rows: Sequence[Row],
+    low: int,
+    late_edges: Sequence[float],
     early_edges: Sequence[float],
-) -> None:  # fmt: skip
+) -> None:
     for side, edges, word in ((0, late_edges, "late"), (1, early_edges, "early")):
         bins = len(edges) - 1
         for at in range(bins):
@@ -124,9 +161,12 @@ def _tips(
 
 
 def _ticks(
-    drawn: Picture, axes: "Axes", low: int, late_edges: Sequence[float],
+    drawn: Picture,
+    axes: "Axes",
+    low: int,
+    late_edges: Sequence[float],
     early_edges: Sequence[float],
-) -> None:  # fmt: skip
+) -> None:
     from matplotlib.ticker import MaxNLocator
 
     marks = [(0.0, "need")]

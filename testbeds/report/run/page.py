@@ -44,14 +44,30 @@ __all__ = [
 ]
 
 COLUMNS = (
-    "hit", "nontrivial_hit", "selection_hit", "late", "miss", "coverage",
-    "accuracy", "traffic_ratio", "stall_ms_p50", "stall_ms_p99", "token_ms_p50", "tokens_per_s",
-    "bytes_read", "blocks_corrupt",
-)  # fmt: skip
+    "hit",
+    "nontrivial_hit",
+    "selection_hit",
+    "late",
+    "miss",
+    "coverage",
+    "accuracy",
+    "traffic_ratio",
+    "stall_ms_p50",
+    "stall_ms_p99",
+    "token_ms_p50",
+    "tokens_per_s",
+    "bytes_read",
+    "blocks_corrupt",
+)
 CONSOLE_COLUMNS = (
-    "hit", "nontrivial_hit", "selection_hit", "late", "traffic_ratio",
-    "stall_ms_p99", "blocks_corrupt",
-)  # fmt: skip
+    "hit",
+    "nontrivial_hit",
+    "selection_hit",
+    "late",
+    "traffic_ratio",
+    "stall_ms_p99",
+    "blocks_corrupt",
+)
 ONLY_WITH_PREFETCH = ("coverage", "accuracy")
 
 
@@ -224,9 +240,14 @@ def _tiles(group: Group) -> str:
     rows = [
         ("hit rate", percent(run.hit), "{} without prefetch", "hit", percent),
         ("bytes read", ratio(run.traffic_ratio), "{} without prefetch", "bytes_read", size),
-        ("stall p99", milliseconds(run.stall_ms_p99), "{} without prefetch", "stall_ms_p99",
-         milliseconds),
-    ]  # fmt: skip
+        (
+            "stall p99",
+            milliseconds(run.stall_ms_p99),
+            "{} without prefetch",
+            "stall_ms_p99",
+            milliseconds,
+        ),
+    ]
     cells = []
     for name, value, note, key, form in rows:
         if key == "bytes_read":
@@ -234,14 +255,22 @@ def _tiles(group: Group) -> str:
             if without is not None:
                 under = f"{under}, {note.format(size(without.bytes_read))}"
             if run.read_amplification:
-                under = (f"{under}, {ratio(run.read_amplification)} of what was demanded, "
-                         f"{size(run.bytes_spared)} spared")  # fmt: skip
+                under = (
+                    f"{under}, {ratio(run.read_amplification)} of what was demanded, "
+                    f"{size(run.bytes_spared)} spared"
+                )
         else:
             under = note.format(form(getattr(without, key))) if without is not None else ""
         cells.append(tile(name, value, under))
     corrupt = f"{count(run.blocks_corrupt)} corrupt"
-    cells.append(tile("blocks compared", count(run.blocks_verified + run.blocks_corrupt), corrupt,
-                       "bad" if run.blocks_corrupt else ""))  # fmt: skip
+    cells.append(
+        tile(
+            "blocks compared",
+            count(run.blocks_verified + run.blocks_corrupt),
+            corrupt,
+            "bad" if run.blocks_corrupt else "",
+        )
+    )
     note = f"{label(run)} on {group.where}"
     return tag("dl", "".join(cells), class_="tiles", aria_label=note) + tag(
         "p", escape(note), class_="tiles-note"

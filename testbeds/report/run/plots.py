@@ -12,8 +12,15 @@ from offstage.testbeds.report.page.tags import escape
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
 from offstage.testbeds.report.run.runs import Group, labels
 
-__all__ = ["Colours", "heading", "hit_rate_figure", "leads_figure", "legend_of", "shade",
-           "stall_figure"]  # fmt: skip
+__all__ = [
+    "Colours",
+    "heading",
+    "hit_rate_figure",
+    "leads_figure",
+    "legend_of",
+    "shade",
+    "stall_figure",
+]
 
 Colours = dict[tuple[str, ...], str]
 
@@ -110,26 +117,36 @@ def _lowest(runs: Sequence[RunResult]) -> float:
 
 def _hit_rate_plot(group: Group, colours: Colours, low: float) -> Plot:
     last = max([len(run.hit_rate_by_step) for run in group.runs] + [2]) - 1
-    rows = [
-        (run, name, _smooth(run))
-        for run, name in zip(group.runs, labels(group), strict=True)
-    ]  # fmt: skip
+    rows = [(run, name, _smooth(run)) for run, name in zip(group.runs, labels(group), strict=True)]
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
         axes.set(xlim=(0, last), ylim=(low, 1.0), xlabel="decode step")
         for run, _, _ in rows:
-            axes.plot(*_clipped(_raw(run), low), color=colour(shade(run, colours)), alpha=0.17,
-                      linewidth=0.7)  # fmt: skip
+            axes.plot(
+                *_clipped(_raw(run), low),
+                color=colour(shade(run, colours)),
+                alpha=0.17,
+                linewidth=0.7,
+            )
         for run, name, smooth in rows:
-            axes.plot(*_clipped(smooth, low), color=colour(shade(run, colours)), label=name,
-                      linewidth=1.4, linestyle=LINE_STYLES[group.provenance])  # fmt: skip
+            axes.plot(
+                *_clipped(smooth, low),
+                color=colour(shade(run, colours)),
+                label=name,
+                linewidth=1.4,
+                linestyle=LINE_STYLES[group.provenance],
+            )
         count = min(BANDS_MAX, last + 1)
         for at in range(count):
             step = round((at + 0.5) * last / count)
             tips = [f"{percent(_near(points, step))}  {name}" for _, name, points in rows if points]
-            drawn.band(axes, at * last / count, (at + 1) * last / count,
-                       "\n".join([f"step {step}", *reversed(tips)]))  # fmt: skip
+            drawn.band(
+                axes,
+                at * last / count,
+                (at + 1) * last / count,
+                "\n".join([f"step {step}", *reversed(tips)]),
+            )
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
         if drawn.paper:
@@ -139,13 +156,14 @@ def _hit_rate_plot(group: Group, colours: Colours, low: float) -> Plot:
     return Plot(
         f"steps {group.title}",
         f"Hit rate over decode steps on {group.title}. All steps: {said}.",
-        draw, height=2.9, heading=heading(group.title, group.provenance), paper_height=2.6,
-    )  # fmt: skip
+        draw,
+        height=2.9,
+        heading=heading(group.title, group.provenance),
+        paper_height=2.6,
+    )
 
 
-def _clipped(
-    points: Sequence[tuple[float, float]], low: float
-) -> tuple[list[float], list[float]]:
+def _clipped(points: Sequence[tuple[float, float]], low: float) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [max(low, y) for _, y in points]
 
 
@@ -160,11 +178,16 @@ def leads_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:
     """When prefetched blocks arrived, before need to the right and after it to the left."""
     found = [_leads(group, colours) for group in groups]
     span = lead_span([row for rows in found for row in rows])
-    plots = [] if span is None else [
-        lead_plot(rows, span, group.title, heading(group.title, group.provenance),
-                  group.provenance)
-        for group, rows in zip(groups, found, strict=True)
-    ]  # fmt: skip
+    plots = (
+        []
+        if span is None
+        else [
+            lead_plot(
+                rows, span, group.title, heading(group.title, group.provenance), group.provenance
+            )
+            for group, rows in zip(groups, found, strict=True)
+        ]
+    )
     return lead_figure(plots, legend_of(groups, colours, "area", prefetching=True))
 
 
@@ -220,28 +243,44 @@ def _stall_plot(group: Group, colours: Colours, low: float, high: float) -> Plot
         shares = [1.0 - 10 ** (-end * at / 160) for at in range(161)]
         for run, name in rows:
             values = [max(_quantile(run.stall_ms_by_token, share), low) for share in shares]
-            axes.plot([_tail(share) for share in shares], values, label=name, linewidth=1.4,
-                      color=colour(shade(run, colours)),
-                      linestyle=LINE_STYLES[group.provenance])  # fmt: skip
+            axes.plot(
+                [_tail(share) for share in shares],
+                values,
+                label=name,
+                linewidth=1.4,
+                color=colour(shade(run, colours)),
+                linestyle=LINE_STYLES[group.provenance],
+            )
         for at in range(STALL_BANDS):
             share = 1.0 - 10 ** (-end * (at + 0.5) / STALL_BANDS)
             tips = [f"{milliseconds(_quantile(r.stall_ms_by_token, share))}  {n}" for r, n in rows]
-            drawn.band(axes, at * end / STALL_BANDS, (at + 1) * end / STALL_BANDS,
-                       "\n".join([f"{share * 100:.4g} % of tokens, at most", *tips]))  # fmt: skip
+            drawn.band(
+                axes,
+                at * end / STALL_BANDS,
+                (at + 1) * end / STALL_BANDS,
+                "\n".join([f"{share * 100:.4g} % of tokens, at most", *tips]),
+            )
         powers = range(round(math.log10(low)), round(math.log10(high)) + 1)
         names = [clock_ns(10.0**power * 1e6) for power in powers]
         axes.set_yticks([10.0**power for power in powers], [f"≤ {names[0]}", *names[1:]])
         axes.minorticks_off()
         ticks = PERCENTILES[1:] if drawn.slim else PERCENTILES
-        axes.set_xticks([_tail(share) for share in ticks],
-                        [f"{share * 100:g} %" for share in ticks])  # fmt: skip
+        axes.set_xticks(
+            [_tail(share) for share in ticks], [f"{share * 100:g} %" for share in ticks]
+        )
         axes.grid(visible=False, axis="x")
         if drawn.paper:
             drawn.legend(axes)
 
-    said = [f"{n} p50 {milliseconds(r.stall_ms_p50)}, p99 {milliseconds(r.stall_ms_p99)}"
-            for r, n in rows]  # fmt: skip
+    said = [
+        f"{n} p50 {milliseconds(r.stall_ms_p50)}, p99 {milliseconds(r.stall_ms_p99)}"
+        for r, n in rows
+    ]
     return Plot(
-        f"stall {group.title}", f"Stall per token on {group.title}. {'; '.join(said)}.", draw,
-        height=2.9, heading=heading(group.title, group.provenance), paper_height=2.6,
-    )  # fmt: skip
+        f"stall {group.title}",
+        f"Stall per token on {group.title}. {'; '.join(said)}.",
+        draw,
+        height=2.9,
+        heading=heading(group.title, group.provenance),
+        paper_height=2.6,
+    )

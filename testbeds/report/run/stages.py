@@ -60,8 +60,9 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
         axes.set(xlim=(LOW_NS, HIGH_NS), ylim=(len(rows) - 0.5, -0.5), xlabel="time")
         for at, (name, stage) in enumerate(rows):
             begin, end = max(stage["ns_p50"], LOW_NS), max(stage["ns_p99"], LOW_NS)
-            (bar,) = axes.barh(at, max(end - begin, 0.15 * begin), 0.36, begin,
-                               color=colour("muted"))  # fmt: skip
+            (bar,) = axes.barh(
+                at, max(end - begin, 0.15 * begin), 0.36, begin, color=colour("muted")
+            )
             tip = ", ".join(f"{key[3:]} {clock_ns(stage[key])}" for key in FIGURES)
             drawn.tip(bar, f"{name}\n{tip}", spot="spot")
         ticks = [10.0**power for power in range(1, 10, 2)]
@@ -72,9 +73,15 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
 
     said = "; ".join(f"{name} {clock_ns(stage['ns_p50'])} median" for name, stage in rows)
     height = 0.7 + ROW_INCHES * len(rows)
-    return Plot(f"stages {group.title}", said, draw, height=height,
-                heading=heading(group.title, group.provenance), below=_table(stages),
-                paper_height=height)  # fmt: skip
+    return Plot(
+        f"stages {group.title}",
+        said,
+        draw,
+        height=height,
+        heading=heading(group.title, group.provenance),
+        below=_table(stages),
+        paper_height=height,
+    )
 
 
 def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:
@@ -88,6 +95,12 @@ def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:
         shown = "".join(tag("td", escape(cell), class_="number") for cell in cells)
         body.append(f'<tr><th scope="row">{escape(name)}</th>{shown}</tr>')
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    inner = tag("div", table, class_="scroll", tabindex=0, role="region",
-                aria_label="stages of a block's way")  # fmt: skip
+    inner = tag(
+        "div",
+        table,
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label="stages of a block's way",
+    )
     return f"<details><summary>As a table</summary>{inner}</details>"

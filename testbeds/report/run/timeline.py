@@ -24,9 +24,12 @@ BAR = 0.6
 # By row, from the top: its name, and the lanes drawn in it.
 ROWS = (("kernel", ("compute", "pace", "stall")), ("copies", ("copy",)), ("fetches", ("fetch",)))
 COLOURS = {
-    "compute": "var(--set-shared)", "pace": "var(--line)", "stall": "var(--bad)",
-    "copy": "var(--set-window)", "fetch": "var(--set-pattern)",
-}  # fmt: skip
+    "compute": "var(--set-shared)",
+    "pace": "var(--line)",
+    "stall": "var(--bad)",
+    "copy": "var(--set-window)",
+    "fetch": "var(--set-pattern)",
+}
 TEXTS = {
     "compute": "attention, really run",
     "pace": "given time of a GPU, nothing runs",
@@ -51,8 +54,9 @@ def timeline_figure(summary: Summary) -> Figure | None:
 
 def _shown(group: Group, ahead: Sequence[RunResult]) -> list[tuple[str, RunResult]]:
     fullest = subject(group)
-    beside = [one for one in ahead
-              if (one.storage, one.provenance) == (group.storage, group.provenance)]  # fmt: skip
+    beside = [
+        one for one in ahead if (one.storage, one.provenance) == (group.storage, group.provenance)
+    ]
     named = [(f"{group.title}, {label(fullest)}", fullest)]
     named += [(f"{group.title}, {label(one)}, a layer ahead", one) for one in beside]
     return [(title, run) for title, run in named if run.timeline]
@@ -92,18 +96,30 @@ def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plo
             high = BAR / (1 + max(depths, default=0))
             for (lane, layer, begin, end), depth in zip(spans, depths, strict=True):
                 (bar,) = axes.barh(
-                    row - BAR / 2 + high * depth, (end - begin) / 1e3, high, begin / 1e3,
-                    align="edge", color=colour(COLOURS[lane]), linewidth=0,
+                    row - BAR / 2 + high * depth,
+                    (end - begin) / 1e3,
+                    high,
+                    begin / 1e3,
+                    align="edge",
+                    color=colour(COLOURS[lane]),
+                    linewidth=0,
                     alpha=1.0 if layer % 2 else 0.6,
-                )  # fmt: skip
+                )
                 tip = f"layer {layer}: {TEXTS[lane]}\n{milliseconds((end - begin) / 1e3)}"
                 drawn.tip(bar, tip)
         if drawn.paper:
             _legend(drawn)
 
-    return Plot(f"timeline {title}", said, draw, height=1.75,
-                heading=heading(title, provenance), below=tag("p", said, class_="caption"),
-                paper_inches=PAGE_INCHES, paper_height=1.9)  # fmt: skip
+    return Plot(
+        f"timeline {title}",
+        said,
+        draw,
+        height=1.75,
+        heading=heading(title, provenance),
+        below=tag("p", said, class_="caption"),
+        paper_inches=PAGE_INCHES,
+        paper_height=1.9,
+    )
 
 
 def _legend(drawn: Picture) -> None:

@@ -274,8 +274,11 @@ class Columns:
     ) -> None:
         """One request; `runs` are (first id, number of ids). Raises BadInput, see above."""
         if len(self) >= REQUESTS_MAX:
-            raise BadInput(f"more than {REQUESTS_MAX:,} requests", where,
-                           "take the first requests, with a limit")  # fmt: skip
+            raise BadInput(
+                f"more than {REQUESTS_MAX:,} requests",
+                where,
+                "take the first requests, with a limit",
+            )
         if not 0 <= arrival_s < _ARRIVAL_S_MAX:  # NaN compares false
             raise BadInput(f"arrival at {arrival_s} s", where, "give a time of 0 s or later")
         if self._ordered and self._arrival_s and arrival_s < self._arrival_s[-1]:
@@ -286,9 +289,10 @@ class Columns:
             )
         if min(input_tokens, output_tokens) < 0 or max(input_tokens, output_tokens) > TOKENS_MAX:
             raise BadInput(
-                f"{input_tokens} input and {output_tokens} output tokens", where,
+                f"{input_tokens} input and {output_tokens} output tokens",
+                where,
                 f"give 0 to {TOKENS_MAX:,}",
-            )  # fmt: skip
+            )
         blocks = 0
         for first, count in runs:
             if count < 1 or first < 0 or first + count > BLOCK_ID_MAX:
@@ -301,8 +305,11 @@ class Columns:
         self._check_blocks(where, blocks, input_tokens)
         self._accesses += blocks
         if self._accesses > ACCESSES_MAX:
-            raise BadInput(f"more than {ACCESSES_MAX:,} blocks in all requests", where,
-                           "take the first requests, with a limit")  # fmt: skip
+            raise BadInput(
+                f"more than {ACCESSES_MAX:,} blocks in all requests",
+                where,
+                "take the first requests, with a limit",
+            )
         self._arrival_s.append(arrival_s)
         self._think_s.append(math.nan if think_s is None else think_s)
         self._input.append(input_tokens)

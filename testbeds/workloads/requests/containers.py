@@ -45,13 +45,22 @@ HEADER_BYTES_MAX = 1 << 20
 
 _DEPTH_MAX = 4
 _BUFFER_BYTES = 1 << 16
-_IN_MEMORY = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-              tarfile.GNUTYPE_LONGLINK)  # fmt: skip
+_IN_MEMORY = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 _BOM = b"\xef\xbb\xbf"
 _WIDE = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"\x00\x00\xfe\xff": "UTF-32"}
-_NOT_READ = {b"PK\x03\x04": "a zip archive", b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-             b"\x1f\x9d": "packed with compress", b"Rar!\x1a\x07": "a RAR archive"}  # fmt: skip
+_NOT_READ = {
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"\x1f\x9d": "packed with compress",
+    b"Rar!\x1a\x07": "a RAR archive",
+}
 _AGAIN = "copy the file again"
 
 
@@ -109,8 +118,11 @@ class _Stream(io.RawIOBase):
             self._error = error
         self._left -= filled
         if self._left < 0:
-            raise BadInput(f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes", self._where(),
-                           "give what is in it, in parts")  # fmt: skip
+            raise BadInput(
+                f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes",
+                self._where(),
+                "give what is in it, in parts",
+            )
         if self._error is None or filled:  # what came before it is handed out first
             return filled
         name, mend = self._packing.name, f"{_AGAIN}, or check it with {self._packing.tested_by}"
@@ -133,8 +145,9 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[by
         begin = file.peek(len(_BOM))
         for mark, name in _WIDE.items():
             if begin.startswith(mark):
-                raise BadInput(f"is {name} text", str(path),
-                               f"write it as UTF-8: iconv -f {name} -t UTF-8")  # fmt: skip
+                raise BadInput(
+                    f"is {name} text", str(path), f"write it as UTF-8: iconv -f {name} -t UTF-8"
+                )
         if begin.startswith(_BOM):
             file.read(len(_BOM))
         try:
@@ -191,8 +204,11 @@ def _copied(path: Path) -> IO[bytes]:
             while some := pipe.read(1 << 20):
                 size += len(some)
                 if size > PIPE_BYTES_MAX:
-                    raise BadInput(f"a pipe of more than {PIPE_BYTES_MAX >> 30} GiB", str(path),
-                                   "write it to a file first")  # fmt: skip
+                    raise BadInput(
+                        f"a pipe of more than {PIPE_BYTES_MAX >> 30} GiB",
+                        str(path),
+                        "write it to a file first",
+                    )
                 copy.write(some)
             copy.flush()
     except BaseException:
@@ -210,8 +226,11 @@ def _begun(pipe: IO[bytes], path: Path) -> bytes:
         with contextlib.suppress(BlockingIOError):  # a writer is there, and takes its time
             if some := os.read(pipe.fileno(), _BUFFER_BYTES):
                 return some
-            raise BadInput(f"a pipe to which nobody wrote in {PIPE_WAIT_S:.0f} s", str(path),
-                           "start what writes to it, or give a file")  # fmt: skip
+            raise BadInput(
+                f"a pipe to which nobody wrote in {PIPE_WAIT_S:.0f} s",
+                str(path),
+                "start what writes to it, or give a file",
+            )
     return b""
 
 
@@ -227,8 +246,11 @@ def _layers(path: Path, where: Callable[[], str], held: ExitStack) -> "io.Buffer
             f"cannot be read ({error.strerror or error})", str(path), "give a readable file"
         ) from None
     if path.suffix == ".gz" and begin and not begin.startswith(_PACKINGS[0].magic):
-        raise BadInput("named .gz, but not a gzip file", str(path),
-                       "compress it with gzip, or drop .gz from its name")  # fmt: skip
+        raise BadInput(
+            "named .gz, but not a gzip file",
+            str(path),
+            "compress it with gzip, or drop .gz from its name",
+        )
     return _unpack(file, path, where)
 
 
@@ -243,8 +265,9 @@ def _unpack(
                 if begin.startswith(magic):
                     raise BadInput(f"is {name}", str(path), "unpack it, and give what is in it")
             return file
-        file = io.BufferedReader(_Stream(_unpacked(packing, file, path), packing, where),
-                                 _BUFFER_BYTES)  # fmt: skip
+        file = io.BufferedReader(
+            _Stream(_unpacked(packing, file, path), packing, where), _BUFFER_BYTES
+        )
     raise BadInput(f"packed more than {_DEPTH_MAX} times", str(path), "unpack it")
 
 
@@ -252,8 +275,11 @@ def _unpacked(packing: _Packing, file: "io.BufferedReader[Any]", path: Path) -> 
     try:
         return packing.unpacked(cast(IO[bytes], file))
     except (ImportError, RuntimeError, ValueError, OSError) as error:
-        raise BadInput(f"is packed with {packing.name}, which this pyarrow does not unpack "
-                       f"({error})", str(path), "unpack it first") from None  # fmt: skip
+        raise BadInput(
+            f"is packed with {packing.name}, which this pyarrow does not unpack ({error})",
+            str(path),
+            "unpack it first",
+        ) from None
 
 
 def _is_tar(file: "io.BufferedReader[Any]") -> bool:
@@ -290,8 +316,11 @@ def _members(path: Path) -> Generator[tuple[str, IO[bytes]]]:
 def _only_member(path: Path, where: Callable[[], str], held: ExitStack) -> "io.BufferedReader[Any]":
     count = sum(1 for _ in _members(path))
     if count != 1:
-        raise BadInput(f"is a tar archive of {count} files", str(path),
-                       "unpack it, and give the trace that is in it")  # fmt: skip
+        raise BadInput(
+            f"is a tar archive of {count} files",
+            str(path),
+            "unpack it, and give the trace that is in it",
+        )
     found = _members(path)
     held.callback(found.close)
     inner = next(found)[1]

@@ -68,10 +68,12 @@ def open_trace(
     found, part = format_of(paths[0], format), (format or "").partition(":")[2]
     if time_unit is not None and (time_unit not in PER_SECOND or not found.time_unit):
         raise BadInput(
-            f"times in {time_unit}" if found.time_unit else
-            f"a time unit, and times of format {found.name} are no numbers", "--time-unit",
+            f"times in {time_unit}"
+            if found.time_unit
+            else f"a time unit, and times of format {found.name} are no numbers",
+            "--time-unit",
             f"give one of {', '.join(PER_SECOND)}" if found.time_unit else "leave it out",
-        )  # fmt: skip
+        )
     source = Source(paths, limit, seed, part, time_unit)
     trace = found.read(source)
     notes = trace.origin.notes
@@ -116,8 +118,10 @@ def _implausible(trace: Trace, unit: str) -> str:
         finer, what = "a finer one", f"{1 / rate:,.0f} s between two requests"
     else:
         return ""
-    return (f"{what}, if its times are in {unit}: where they are in {finer}, say it with "
-            "--time-unit, here or in `offstage trace import`")  # fmt: skip
+    return (
+        f"{what}, if its times are in {unit}: where they are in {finer}, say it with "
+        "--time-unit, here or in `offstage trace import`"
+    )
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
@@ -132,9 +136,10 @@ def _found(path: Path) -> Format:
             return one
     if kind := _kind(head):
         raise BadInput(
-            f"{SELECTIONS[kind]}, and no requests", str(path),
+            f"{SELECTIONS[kind]}, and no requests",
+            str(path),
             "run it in the laboratory: `offstage trace info` of this file alone says by which spec",
-        )  # fmt: skip
+        )
     if head.text == "" and not head.is_tar:
         raise BadInput("the file holds no request", str(path), "give a file that is not empty")
     raise BadInput(

@@ -25,8 +25,9 @@ def requests_in_blocks(trace: Trace) -> Iterator[Request]:
     for index in range(len(trace)):
         tokens = int(trace.input_tokens[index])
         ids = trace.block_ids(index)
-        ends = np.minimum(np.arange(1, -(-tokens // TRACE_BLOCK_TOKENS) + 1) * TRACE_BLOCK_TOKENS,
-                          tokens)  # fmt: skip
+        ends = np.minimum(
+            np.arange(1, -(-tokens // TRACE_BLOCK_TOKENS) + 1) * TRACE_BLOCK_TOKENS, tokens
+        )
         # How many blocks of the trace it takes to cover each of ours.
         theirs = -(-ends // trace.block_tokens) if trace.block_tokens else np.zeros_like(ends)
         found = []

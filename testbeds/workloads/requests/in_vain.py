@@ -25,23 +25,45 @@ def unused(
     name, count = trace.origin.name, len(contexts)
     notes = []
     if count > 1 and all(one == context_tokens_max for one in contexts):
-        notes.append(Note(
-            "cut-alike",
-            f"all {count} requests taken of {name} are cut to {context_tokens_max:,} tokens: their "
-            "own lengths have no effect, and other long requests give the same contexts",
-            "raise the context, or give a trace of shorter requests",
-        ))  # fmt: skip
+        notes.append(
+            Note(
+                "cut-alike",
+                f"all {count} requests taken of {name} are cut to {context_tokens_max:,} tokens: "
+                "their own lengths have no effect, and other long requests give the same contexts",
+                "raise the context, or give a trace of shorter requests",
+            )
+        )
     if not lengths_of_outputs:
-        notes.append(Note("outputs-unused", f"each session decodes {steps_max:,} steps: the output "
-                          f"lengths of {name} have no effect"))  # fmt: skip
+        notes.append(
+            Note(
+                "outputs-unused",
+                f"each session decodes {steps_max:,} steps: the output "
+                f"lengths of {name} have no effect",
+            )
+        )
     elif count > 1 and all(one == steps_max for one in steps):
-        notes.append(Note("outputs-cut-alike", f"all {count} sessions decode {steps_max:,} steps: "
-                          f"the output lengths of {name} are longer, and have no effect",
-                          "raise the steps"))  # fmt: skip
+        notes.append(
+            Note(
+                "outputs-cut-alike",
+                f"all {count} sessions decode {steps_max:,} steps: "
+                f"the output lengths of {name} are longer, and have no effect",
+                "raise the steps",
+            )
+        )
     if trace.has_sessions:
-        notes.append(Note("sessions-unused", f"the sessions of {name} are not followed: each "
-                          "request taken decodes as a session of its own"))  # fmt: skip
+        notes.append(
+            Note(
+                "sessions-unused",
+                f"the sessions of {name} are not followed: each "
+                "request taken decodes as a session of its own",
+            )
+        )
     if np.isfinite(trace.think_s).any():
-        notes.append(Note("think-unused", f"the think times (delays) of {name} have no effect: "
-                          "requests come at the trace's own times"))  # fmt: skip
+        notes.append(
+            Note(
+                "think-unused",
+                f"the think times (delays) of {name} have no effect: "
+                "requests come at the trace's own times",
+            )
+        )
     return notes

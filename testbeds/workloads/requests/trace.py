@@ -112,8 +112,10 @@ class Unread:
     def __str__(self) -> str:
         """Those in most objects first; empty where there is none."""
         most = sorted(self.times.items(), key=lambda one: (-one[1], one[0]))
-        shown = [f"{_shown(key)} ({f'{count:,} times' if count > 1 else 'once'})"
-                 for key, count in most[:KEYS_SHOWN]]  # fmt: skip
+        shown = [
+            f"{_shown(key)} ({f'{count:,} times' if count > 1 else 'once'})"
+            for key, count in most[:KEYS_SHOWN]
+        ]
         more = [f"and {len(most) - KEYS_SHOWN:,} more"] if len(most) > KEYS_SHOWN else []
         return ", ".join([*shown, *more])
 
@@ -160,7 +162,6 @@ def decoded(
         raise
     unread.count(raw, decoder.type)
     return row
-
 
 
 # Which requests of a trace a run takes: a window, chosen by rule and recorded in full.

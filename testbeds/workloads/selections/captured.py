@@ -67,8 +67,10 @@ class CapturedWorkload:
         ):
             raise BadInput(
                 f"{sink_blocks} sinks and {window_blocks} of a window in a selection of "
-                f"{select_blocks} blocks", str(path), "select at least as many as both",
-            )  # fmt: skip
+                f"{select_blocks} blocks",
+                str(path),
+                "select at least as many as both",
+            )
         self._infos = tuple(
             self._info(self._header.sessions[held.index], held.steps) for held in capture.sessions
         )
@@ -131,8 +133,12 @@ class CapturedWorkload:
             "layers": list(header.layers),
             "groups": header.group_count,
             "sessions": [
-                {"name": one.name, "mode": header.sessions[held.index].mode,
-                 "blocks": one.blocks, "steps": one.steps}
+                {
+                    "name": one.name,
+                    "mode": header.sessions[held.index].mode,
+                    "blocks": one.blocks,
+                    "steps": one.steps,
+                }
                 for one, held in zip(self._infos, self._capture.sessions, strict=True)
             ],
             "selector": self._selector,
@@ -141,7 +147,7 @@ class CapturedWorkload:
             "select_blocks": self._select,
             "sink_blocks": self._sinks,
             "window_blocks": self._window,
-        }  # fmt: skip
+        }
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
         """The session from its first step to its last, `steps` at a time."""

@@ -306,8 +306,9 @@ def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
     basis = "fitted" if profile == "pycode" else "compared"
     rows = []
     for name, (low, high) in structure.CAPTURED.items():
-        anchor = Anchor(name, structure.STRUCTURE[name], low, high, _LIKE_CAPTURED,
-                        ("structure", ()), _CAPTURES)  # fmt: skip
+        anchor = Anchor(
+            name, structure.STRUCTURE[name], low, high, _LIKE_CAPTURED, ("structure", ()), _CAPTURES
+        )
         values = np.array([one[name] for one in found])
         row = _row("all layers", anchor, values, basis)
         rows.append(replace(row, target=f"{low:.3f}-{high:.3f}"))

@@ -33,8 +33,16 @@ from offstage.testbeds.workloads.selections.generated import (
 from offstage.testbeds.workloads.selections.process import BLOCK_TOKENS
 from offstage.testbeds.workloads.selections.slab import Alike, Slab
 
-__all__ = ["AGREEMENT", "AGREEMENT_NEW", "FORETOLD", "Foretelling", "agreements", "drawn",
-           "of_capture", "of_layers"]  # fmt: skip
+__all__ = [
+    "AGREEMENT",
+    "AGREEMENT_NEW",
+    "FORETOLD",
+    "Foretelling",
+    "agreements",
+    "drawn",
+    "of_capture",
+    "of_layers",
+]
 
 _ERRORS = 21
 """Purpose of the words that errors are made of; `field.py` and `generated.py` use smaller ones."""
@@ -63,12 +71,24 @@ AGREEMENT_NEW = _read("foretold-new")
 """The same of the blocks that the step before did not select."""
 
 
-FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType({
-    **{f"foretold-{layer}": (f"share of layer {layer}'s selection in the best k foretold", share)
-       for layer, share in enumerate(AGREEMENT)},
-    **{f"foretold-new-{layer}": (f"the same of what layer {layer} did not select before", share)
-       for layer, share in enumerate(AGREEMENT_NEW)},
-})  # fmt: skip
+FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType(
+    {
+        **{
+            f"foretold-{layer}": (
+                f"share of layer {layer}'s selection in the best k foretold",
+                share,
+            )
+            for layer, share in enumerate(AGREEMENT)
+        },
+        **{
+            f"foretold-new-{layer}": (
+                f"the same of what layer {layer} did not select before",
+                share,
+            )
+            for layer, share in enumerate(AGREEMENT_NEW)
+        },
+    }
+)
 """Each figure in words, and what the captures have: the first half is drawn to be so."""
 
 
@@ -150,8 +170,9 @@ class Foretelling(Alike):
 @functools.lru_cache(maxsize=1024)
 def _error(params: ProcessParams, shape: FieldShape, select: int, share: float) -> float:
     """The error of a score at which so much of a selection is foretold, by halving."""
-    scores, errors = _probes(params, FieldShape(shape.context, clump=shape.clump,
-                                                structure=shape.structure))  # fmt: skip
+    scores, errors = _probes(
+        params, FieldShape(shape.context, clump=shape.clump, structure=shape.structure)
+    )
     low, high = 1e-3, 1e3
     for _ in range(_BISECTIONS):
         middle = float(np.sqrt(low * high))
@@ -204,9 +225,16 @@ def drawn(profile: str, seed: int) -> dict[str, float]:
     """What comes out for a profile, in a context and of as many steps as were captured."""
     size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
     options = GeneratedOptions(
-        profile=profile, layers=len(AGREEMENT), context_tokens=_BLOCKS * size, steps=_STEPS,
-        block_tokens=size, select_blocks=_SELECT, sink_blocks=0, window_blocks=0, seed=seed,
-    )  # fmt: skip
+        profile=profile,
+        layers=len(AGREEMENT),
+        context_tokens=_BLOCKS * size,
+        steps=_STEPS,
+        block_tokens=size,
+        select_blocks=_SELECT,
+        sink_blocks=0,
+        window_blocks=0,
+        seed=seed,
+    )
     slabs = list(Foretelling(GeneratedWorkload(options), seed).slabs(0))
     every, new = agreements(slabs, _SELECT)
     return dict(zip(FORETOLD, (*every, *new), strict=True))

@@ -270,9 +270,10 @@ def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Proces
     Raises BadInput for a profile that does not exist."""
     if profile in RENAMED:
         raise BadInput(
-            f"profile {profile!r} has a name that says what it is now", "workload",
+            f"profile {profile!r} has a name that says what it is now",
+            "workload",
             f"give {RENAMED[profile]!r}; its layers and neighbours share more than before",
-        )  # fmt: skip
+        )
     if profile not in PROFILES:
         near = difflib.get_close_matches(profile, PROFILES, n=1)
         mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"

@@ -119,9 +119,10 @@ def decode_header(raw: bytes | None, where: str) -> Header:
     known = json_line(msgspec.json.Decoder(_Version), raw, where, _MEND, what)
     if known.version != VERSION:
         raise BadInput(
-            f"format version {known.version}; this release reads version {VERSION}", where,
+            f"format version {known.version}; this release reads version {VERSION}",
+            where,
             "capture again, or use the release that wrote it",
-        )  # fmt: skip
+        )
     header = json_line(msgspec.json.Decoder(Header), raw, where, _MEND, what)
     _check(header, where)
     return header

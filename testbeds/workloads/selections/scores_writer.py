@@ -64,9 +64,12 @@ class Writer:
         check_path(self.path)
         try:
             self._file: Any = pq.ParquetWriter(
-                self._part, self._schema, compression="zstd", use_dictionary=False,
+                self._part,
+                self._schema,
+                compression="zstd",
+                use_dictionary=False,
                 write_page_checksum=True,
-            )  # fmt: skip
+            )
         except OSError as error:
             self._remove()
             mend = "choose a path you may write to"

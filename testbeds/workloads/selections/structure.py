@@ -33,8 +33,18 @@ from offstage.testbeds.workloads.selections.process import (
 )
 from offstage.testbeds.workloads.selections.simplex import minimise
 
-__all__ = ["CAPTURED", "RECORDED", "SELECT", "STRUCTURE", "as_recorded", "drawn",
-           "drawn_as_recorded", "of_file", "selections", "structure"]  # fmt: skip
+__all__ = [
+    "CAPTURED",
+    "RECORDED",
+    "SELECT",
+    "STRUCTURE",
+    "as_recorded",
+    "drawn",
+    "drawn_as_recorded",
+    "of_file",
+    "selections",
+    "structure",
+]
 
 LAYERS, BLOCKS, SELECT, STEPS = 6, 512, 16, 256
 """Of the captures, and so of what is drawn to be held against them."""
@@ -44,8 +54,10 @@ TURNED = 0.6
 
 STRUCTURE: Mapping[str, str] = MappingProxyType(
     {
-        **{f"lag-{lag}": f"share of a selection that was selected {lag} steps before"
-           for lag in LAGS},
+        **{
+            f"lag-{lag}": f"share of a selection that was selected {lag} steps before"
+            for lag in LAGS
+        },
         "layers-1": "share of a selection that the layer before selects in the same step",
         "layers-2": "the same of the layer two before",
         "neighbours": "share of a selection with a block beside it selected",
@@ -55,7 +67,7 @@ STRUCTURE: Mapping[str, str] = MappingProxyType(
         "lru-4k": "miss rate of lru, buffer of 4 k",
         "belady-4k": "miss rate of Belady, no prefetch, buffer of 4 k",
     }
-)  # fmt: skip
+)
 """What is counted, in words."""
 
 Shares = npt.NDArray[np.float64]
@@ -149,9 +161,16 @@ def as_recorded(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, floa
 def drawn_as_recorded(profile: str, seed: int) -> dict[str, float]:
     """Of a profile, in the shape of what was recorded."""
     options = GeneratedOptions(
-        profile=profile, layers=28, context_tokens=128 * 32, steps=3, block_tokens=32,
-        select_blocks=32, sink_blocks=1, window_blocks=0, seed=seed,
-    )  # fmt: skip
+        profile=profile,
+        layers=28,
+        context_tokens=128 * 32,
+        steps=3,
+        block_tokens=32,
+        select_blocks=32,
+        sink_blocks=1,
+        window_blocks=0,
+        seed=seed,
+    )
     (slab,) = GeneratedWorkload(options).slabs(0)
     return as_recorded(slab.selected, 128)
 

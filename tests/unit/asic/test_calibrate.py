@@ -23,11 +23,15 @@ from offstage.bindings.chip import Chip, Network, Stage, make_requests
 from offstage.bindings.errors import BadInput
 
 STAGES: dict[str, dict[str, float]] = {
-    "ring_wait": {"count": 9, "ns_mean": 40_000}, "decide": {"count": 9, "ns_mean": 26_000},
-    "read_queue": {"count": 9, "ns_mean": 30_000}, "publish": {"count": 9, "ns_mean": 2_500},
-    "read_service": {"count": 9, "ns_mean": 900_000}, "answer": {"count": 9, "ns_mean": 50_000},
-    "copy": {"count": 9, "ns_mean": 7_192}, "check": {"count": 9, "ns_mean": 1_000},
-}  # fmt: skip
+    "ring_wait": {"count": 9, "ns_mean": 40_000},
+    "decide": {"count": 9, "ns_mean": 26_000},
+    "read_queue": {"count": 9, "ns_mean": 30_000},
+    "publish": {"count": 9, "ns_mean": 2_500},
+    "read_service": {"count": 9, "ns_mean": 900_000},
+    "answer": {"count": 9, "ns_mean": 50_000},
+    "copy": {"count": 9, "ns_mean": 7_192},
+    "check": {"count": 9, "ns_mean": 1_000},
+}
 
 
 def own() -> Preset:
@@ -37,14 +41,16 @@ def own() -> Preset:
 def trace(demands: int = 10, scores: int = 1000) -> Any:
     """Two commands, and reads in batches of one and of three: places 1, 1, 2, 3."""
     command = SimpleNamespace(demands=demands, scores=scores)
-    reads = [SimpleNamespace(at_ns=at, ended_ns=at + took)
-             for at, took in ((1, 100), (2, 200), (2, 200), (2, 500))]  # fmt: skip
+    reads = [
+        SimpleNamespace(at_ns=at, ended_ns=at + took)
+        for at, took in ((1, 100), (2, 200), (2, 200), (2, 500))
+    ]
     return SimpleNamespace(fetches=[command, command], reads=reads, block_bytes=32768)
 
 
 def test_the_fit_is_what_the_timers_say() -> None:
     found = {name: number.base for name, number in fit(own(), STAGES, trace(), "run").numbers()}
-    command = (found["cores.command"] + 10 * found["cores.demand"] + 1000 * found["cores.score"])
+    command = found["cores.command"] + 10 * found["cores.demand"] + 1000 * found["cores.score"]
     assert command == pytest.approx(26_000_000), "a command of the run's mean work takes `decide`"
     assert found["cores.read"] == pytest.approx(30_000_000 / 1.75)
     assert found["cores.publish"] == pytest.approx(2_500_000)
@@ -91,20 +97,38 @@ def test_a_fitted_preset_can_be_read_again(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize(
     ("error", "spread", "verdict"),
-    [(0.09, None, "met"), (-0.11, None, "missed"), (-0.11, 0.1, "missed"), (0.09, 0.05, "met"),
-     (0.0, 0.11, "not measurable here"), (0.5, 0.11, "not measurable here")],
-)  # fmt: skip
+    [
+        (0.09, None, "met"),
+        (-0.11, None, "missed"),
+        (-0.11, 0.1, "missed"),
+        (0.09, 0.05, "met"),
+        (0.0, 0.11, "not measurable here"),
+        (0.5, 0.11, "not measurable here"),
+    ],
+)
 def test_a_verdict(error: float, spread: float | None, verdict: str) -> None:
-    one = Judged(run="a", figure="fetch mean", measured=1.0, predicted=1.0 + error, error=error,
-                 tolerance=0.10, spread=spread, points=False)  # fmt: skip
+    one = Judged(
+        run="a",
+        figure="fetch mean",
+        measured=1.0,
+        predicted=1.0 + error,
+        error=error,
+        tolerance=0.10,
+        spread=spread,
+        points=False,
+    )
     assert one.verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("verdicts", "status"),
-    [(("met", "missed", "met"), "uncalibrated"), (("met", "missed", "unseen"), "uncalibrated"),
-     (("met", "unseen", "met"), "not measurable here"), (("met", "met", "met"), "calibrated")],
-)  # fmt: skip
+    [
+        (("met", "missed", "met"), "uncalibrated"),
+        (("met", "missed", "unseen"), "uncalibrated"),
+        (("met", "unseen", "met"), "not measurable here"),
+        (("met", "met", "met"), "calibrated"),
+    ],
+)
 def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
     verdicts: tuple[str, ...], status: str
 ) -> None:
@@ -112,10 +136,18 @@ def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
     run met and another could not judge is met."""
     errors = {"met": (0.0, None), "missed": (1.0, None), "unseen": (0.0, 1.0)}
     judged = [
-        Judged(run="a", figure=figure.text, measured=1, predicted=1, error=errors[verdict][0],
-               tolerance=0.1, spread=errors[verdict][1], points=False)
+        Judged(
+            run="a",
+            figure=figure.text,
+            measured=1,
+            predicted=1,
+            error=errors[verdict][0],
+            tolerance=0.1,
+            spread=errors[verdict][1],
+            points=False,
+        )
         for figure, verdict in zip(FIGURES, (*verdicts, *["met"] * len(FIGURES)), strict=False)
-    ]  # fmt: skip
+    ]
     assert status_of(judged) == status
     again = [msgspec.structs.replace(one, run="b", spread=1.0) for one in judged]
     assert status_of(judged + again) == status
@@ -123,9 +155,16 @@ def test_only_a_miss_is_uncalibrated_and_only_all_met_is_calibrated(
 
 def logged(hits: int, mean_ns: float) -> Logged:
     return Logged(
-        provenance="measured", storage="disk", hits=hits, late=0, misses=100 - hits,
-        fetch_ns=times_of([mean_ns] * 5), stall_ns=times_of([]), seconds=2.0, bytes_read=4_000_000,
-    )  # fmt: skip
+        provenance="measured",
+        storage="disk",
+        hits=hits,
+        late=0,
+        misses=100 - hits,
+        fetch_ns=times_of([mean_ns] * 5),
+        stall_ns=times_of([]),
+        seconds=2.0,
+        bytes_read=4_000_000,
+    )
 
 
 def test_a_prediction_is_judged_against_the_mean_of_the_repeats() -> None:

@@ -143,8 +143,15 @@ def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, 
     chip = open_chip(preset, in_flight_max=64)
     timing, found = chip.timing(), []
     for number, (session, layer, count) in enumerate(commands):
-        timing.ask("command", number * 10**9, tag=number, count=count, size_bytes=BLOCK,
-                   session=session, layer=layer)  # fmt: skip
+        timing.ask(
+            "command",
+            number * 10**9,
+            tag=number,
+            count=count,
+            size_bytes=BLOCK,
+            session=session,
+            layer=layer,
+        )
         chip.run(until_ps=(number + 1) * 10**9 - 1)
         stats = chip.stats()["metadata"]
         found.append((stats.hits, stats.misses))
@@ -189,7 +196,8 @@ def test_a_block_has_the_ratio_of_its_layer_and_a_piece_that_of_its_head() -> No
     assert sum(half[0]) / sum(rows[0]) == pytest.approx(0.35 / codec.ratio.value, rel=0.01)
     flat = msgspec.structs.replace(codec.ratio, spread=())
     assert coded_permille(msgspec.structs.replace(codec, ratio=flat)) == (
-        (round(1000 * codec.ratio.value),),)  # fmt: skip
+        (round(1000 * codec.ratio.value),),
+    )
 
 
 def test_a_smaller_ratio_makes_reads_shorter_and_a_slow_codec_longer() -> None:
@@ -208,8 +216,9 @@ def test_the_bounded_table_is_a_limit_of_the_core() -> None:
 
 def test_the_staging_memory_bounds_the_arena() -> None:
     """Two stacks of so many blocks hold twice as many; fewer than a fetch asks for is refused."""
-    config = CoreConfig(slot_count=64, chunk_max=64, session_chunk_max=64, demand_max=40,
-                        block_size_bytes=BLOCK)  # fmt: skip
+    config = CoreConfig(
+        slot_count=64, chunk_max=64, session_chunk_max=64, demand_max=40, block_size_bytes=BLOCK
+    )
     gib = BLOCK / (1 << 30)
     chip = read_preset("asic_7nm").with_({"hbm.channels": 2, "hbm.capacity": 24.5 * gib})
     assert limited(chip, config) == replace(config, slot_count=49)
@@ -222,8 +231,9 @@ def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(SMALL, encoding="utf-8")
     config = Config(model=Model(device=str(file)))
-    config = msgspec.structs.replace(config, arena=msgspec.structs.replace(
-        config.arena, size_bytes=1 << 30))  # fmt: skip
+    config = msgspec.structs.replace(
+        config, arena=msgspec.structs.replace(config.arena, size_bytes=1 << 30)
+    )
     bounded, timing = as_device(config)
     assert timing is not None
     assert (bounded.limits.queue, bounded.limits.reads) == (100, 8)
@@ -268,19 +278,44 @@ def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
     """Of two tenants that ask for more than the drives give, three to one; within a tenant the
     read that is needed first, also one that comes late: what waits does so at the arbiter."""
     chip = open_chip(
-        read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}), in_flight_max=1024,
+        read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}),
+        in_flight_max=1024,
         weights=(3, 1),
-    )  # fmt: skip
+    )
     timing, order = chip.timing(), []
     for number in range(200):
-        timing.ask("read", 0, tag=2 * number, size_bytes=BLOCK, tenant=0, cause=3,
-                   deadline_ps=10**12 - number, offset_bytes=number * BLOCK)  # fmt: skip
-        timing.ask("read", 0, tag=2 * number + 1, size_bytes=BLOCK, tenant=1, cause=3,
-                   deadline_ps=10**12, offset_bytes=(500 + number) * BLOCK)  # fmt: skip
+        timing.ask(
+            "read",
+            0,
+            tag=2 * number,
+            size_bytes=BLOCK,
+            tenant=0,
+            cause=3,
+            deadline_ps=10**12 - number,
+            offset_bytes=number * BLOCK,
+        )
+        timing.ask(
+            "read",
+            0,
+            tag=2 * number + 1,
+            size_bytes=BLOCK,
+            tenant=1,
+            cause=3,
+            deadline_ps=10**12,
+            offset_bytes=(500 + number) * BLOCK,
+        )
     while len(order) < 100:
         order += [tag for tag, _ in chip.next_ends()]
-    timing.ask("read", chip.now_ps, tag=999, size_bytes=BLOCK, tenant=0, cause=3,
-               deadline_ps=chip.now_ps + 10**6, offset_bytes=999 * BLOCK)  # fmt: skip
+    timing.ask(
+        "read",
+        chip.now_ps,
+        tag=999,
+        size_bytes=BLOCK,
+        tenant=0,
+        cause=3,
+        deadline_ps=chip.now_ps + 10**6,
+        offset_bytes=999 * BLOCK,
+    )
     behind: list[int] = []
     while 999 not in behind:
         behind += [tag for tag, _ in chip.next_ends()]

@@ -30,8 +30,10 @@ def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
     beyond = np.array([1e9, -1e9, np.inf], np.float32)
     largest = lossy.FP8[dtype].largest
     assert lossy.from_fp8(lossy.to_fp8_lossy(beyond, dtype), dtype).tolist() == [
-        largest, -largest, largest
-    ]  # fmt: skip
+        largest,
+        -largest,
+        largest,
+    ]
     tie = np.array([1.0, 1.0 + 2.0 ** -lossy.FP8[dtype].mantissa_bits], np.float32).mean()
     assert lossy.from_fp8(lossy.to_fp8_lossy(np.array([tie]), dtype), dtype)[0] == 1.0
 
@@ -40,8 +42,11 @@ def test_bfloat16_rounds_to_even() -> None:
     """Half a step up from an even and from an odd mantissa; NaN stays one."""
     bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7FC00001], np.uint32)
     assert lossy.to_bfloat16_lossy(bits.view(np.float32)).tolist() == [
-        0x3F80, 0x3F82, 0x3F81, 0x7FC0
-    ]  # fmt: skip
+        0x3F80,
+        0x3F82,
+        0x3F81,
+        0x7FC0,
+    ]
 
 
 @pytest.mark.parametrize("per", ["channel", "token"])

@@ -24,10 +24,20 @@ class Run:
 
 def unit(name: str, count_bytes: int = 0, arrivals: int = 0, **counts: int) -> UnitRun:
     return UnitRun(
-        name=name, kind="server", servers=1, arrivals=arrivals, bytes=count_bytes, utilisation=0,
-        blocked_share=0, wait_ns_mean=0, wait_ns_p99=0, time_ns_mean=0, time_ns_p99=0,
-        waiting_max=0, **counts,
-    )  # fmt: skip
+        name=name,
+        kind="server",
+        servers=1,
+        arrivals=arrivals,
+        bytes=count_bytes,
+        utilisation=0,
+        blocked_share=0,
+        wait_ns_mean=0,
+        wait_ns_p99=0,
+        time_ns_mean=0,
+        time_ns_p99=0,
+        waiting_max=0,
+        **counts,
+    )
 
 
 def test_every_guess_of_energy_and_area_is_a_range() -> None:

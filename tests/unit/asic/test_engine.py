@@ -143,8 +143,11 @@ def test_a_block_is_coded_as_its_layer_and_its_parts_are() -> None:
     found = ends(one, at_ps, size_bytes=2000, layer=[0, 1, 2, 0], coded_bytes=[0, 0, 0, 100])
     assert np.subtract(found, at_ps).tolist() == [750 + 500, 1900 + 1000, 750 + 500, 100 + 50]
     assert one.stats()["b"].bytes == one.stats()["a"].bytes == 750 + 1900 + 750 + 100
-    for rows, said in ((((500,), (1, 2)), "differ in length"), (((0,),), "not within 1 to 2000"),
-                       (((1,),) * 129, "129 rows")):  # fmt: skip
+    for rows, said in (
+        (((500,), (1, 2)), "differ in length"),
+        (((0,),), "not within 1 to 2000"),
+        (((1,),) * 129, "129 rows"),
+    ):
         with pytest.raises(BadInput, match=said):
             Chip(Network(units, route, rows))
 

@@ -7,8 +7,10 @@ from offstage.asic_model.parameters import read_preset
 
 
 def test_a_victim_is_kept_from_an_aggressor_by_qos_alone() -> None:
-    found = {(one.qos, one.same_tenant, one.aggressor_share): one.victim_ns_p99
-             for one in neighbours(read_preset("asic_7nm"), (0.1, 1.2), 32768)}  # fmt: skip
+    found = {
+        (one.qos, one.same_tenant, one.aggressor_share): one.victim_ns_p99
+        for one in neighbours(read_preset("asic_7nm"), (0.1, 1.2), 32768)
+    }
     assert len(found) == 6
     for same_tenant in (False, True):
         kept, alone = found[True, same_tenant, 1.2], found[True, same_tenant, 0.1]
@@ -26,8 +28,10 @@ def test_sessions_are_told_apart_through_the_timing_seam() -> None:
         chip = open_chip(preset, in_flight_max=256)
         timing = chip.timing()
         for tag in range(40):
-            assert timing.ask("read", 0, tag=tag, size_bytes=65536, session=7,
-                              offset_bytes=tag << 16) is None  # fmt: skip
+            assert (
+                timing.ask("read", 0, tag=tag, size_bytes=65536, session=7, offset_bytes=tag << 16)
+                is None
+            )
         timing.ask("read", 0, tag=40, size_bytes=65536, session=8, offset_bytes=40 << 16)
         ends = [tag for tag, _ in timing.poll(10**12)]
         return ends.index(40), chip.session_stats("qos")

@@ -22,8 +22,15 @@ NAMED = ["dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_h
 
 def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
     """A number as a file has it."""
-    return {"value": value, "unit": "1", "low": 1, "high": 64, "source": "a test", "tag": "guess",
-            **changes}  # fmt: skip
+    return {
+        "value": value,
+        "unit": "1",
+        "low": 1,
+        "high": 64,
+        "source": "a test",
+        "tag": "guess",
+        **changes,
+    }
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -98,7 +105,7 @@ def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:
         ("calibrated = 1", "1 is no bool"),
         ("staging = 'hbm", "is not TOML"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_one_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,8 +150,10 @@ def test_every_parameter_has_a_dimension_and_a_sentence() -> None:
 
 def test_no_command_of_today_is_missing() -> None:
     """Every operation of the rings and every event of the core is part of one command."""
-    for enum, prefix, of in (("enum ofs_op", "OFS_OP_", "ring"),
-                             ("enum ofs_event_type", "OFS_EVENT_", "calls")):  # fmt: skip
+    for enum, prefix, of in (
+        ("enum ofs_op", "OFS_OP_", "ring"),
+        ("enum ofs_event_type", "OFS_EVENT_", "calls"),
+    ):
         mapped = [name for one in COMMANDS for name in getattr(one, of)]
         assert sorted(mapped) == sorted(numbered(enum, prefix).values())
     fields = {field for one in COMMANDS for field in one.fields}

@@ -46,8 +46,10 @@ def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
 
 def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) -> None:
     """Golden counts: what a change of the model or of the core would move."""
-    runs = {name: decision_replay(trace, read_preset(name))
-            for name in ("dpu_x86_measured", "asic_7nm", "ideal")}  # fmt: skip
+    runs = {
+        name: decision_replay(trace, read_preset(name))
+        for name in ("dpu_x86_measured", "asic_7nm", "ideal")
+    }
     for one in runs.values():
         assert (one.demands, one.hits, one.late, one.misses) == (768, 637, 21, 110)
         assert one.reads == len(trace.reads) == 486 and sum(one.ends.values()) == 768
@@ -153,14 +155,17 @@ def test_what_the_log_says_of_itself(trace: Trace) -> None:
 def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
     """Twice the host's own time makes the run longer by just that, on one session."""
     one = [fetch for fetch in trace.fetches if fetch.session == 0]
-    chain = [replace(fetch, after=(number - 1,) if number else (), waits=[], lag_ns=10_000)
-             for number, fetch in enumerate(one)]  # fmt: skip
+    chain = [
+        replace(fetch, after=(number - 1,) if number else (), waits=[], lag_ns=10_000)
+        for number, fetch in enumerate(one)
+    ]
     alone = replace(trace, fetches=chain, reads=[])
     slow = replace(alone, fetches=[replace(f, lag_ns=20_000) for f in alone.fetches])
     chip = read_preset("asic_7nm")  # without refreshes, which come by the clock
-    chip = msgspec.structs.replace(chip, **{
-        name: msgspec.structs.replace(chip.memory(name), device="") for name in ("hbm", "ddr")
-    })  # fmt: skip
+    chip = msgspec.structs.replace(
+        chip,
+        **{name: msgspec.structs.replace(chip.memory(name), device="") for name in ("hbm", "ddr")},
+    )
     seconds = [decision_replay(each, chip).seconds for each in (alone, slow)]
     assert seconds[1] - seconds[0] == pytest.approx((len(one) - 1) * 10e-6, rel=1e-6)
 
@@ -272,10 +277,12 @@ def test_a_bad_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
             line = capsys.readouterr().err.splitlines()[-1]
             assert said in line and line.startswith("offstage: "), line
     good = written(tmp_path, recorded())
-    for option, said in ((["--set", "codec.lane=3"], "did you mean 'codec.lanes'"),
-                         (["--set", "codec.lanes=many"], "'many' is not a number"),
-                         (["--preset", "asic_9nm"], "no preset 'asic_9nm'"),
-                         (["--storage", "floppy"], "no NVMe preset 'floppy'")):  # fmt: skip
+    for option, said in (
+        (["--set", "codec.lane=3"], "did you mean 'codec.lanes'"),
+        (["--set", "codec.lanes=many"], "'many' is not a number"),
+        (["--preset", "asic_9nm"], "no preset 'asic_9nm'"),
+        (["--storage", "floppy"], "no NVMe preset 'floppy'"),
+    ):
         assert run(["asic", "run", str(good), *option]) == 2
         assert said in capsys.readouterr().err
 

@@ -61,8 +61,9 @@ def test_what_a_run_says_of_its_heads_is_not_drawn(
     """Every point has the run's, and who wants them drawn is refused; a grid may still say."""
     path = spec_in(tmp_path, 'run = "run"\ndraws = 2\n')
     (tmp_path / "run/summary.json").write_text('{"workload": {"kv_heads": 2}}')
-    names = [set(one.values) for one in (*points_of(load(path), path, 2),
-                                         *points_of(load(path), path))]  # fmt: skip
+    names = [
+        set(one.values) for one in (*points_of(load(path), path, 2), *points_of(load(path), path))
+    ]
     assert ["metadata.heads" in one for one in names] == [False, False, True, True]
     grid = '[grid]\n"metadata.heads" = [1, 2, 8]\n"metadata.heads_per_entry" = [1]\n'
     path = spec_in(tmp_path, f'run = "run"\n{grid}')
@@ -84,7 +85,10 @@ def test_a_row_is_the_run_of_that_chip(tmp_path: Path) -> None:
         values = {name: row[name] for name in ("codec.lanes", "codec.ratio", "nvme.drives")}
         one = decision_replay(trace, read_preset("asic_7nm").with_(values), seed=1)
         assert (row["fetch_ns_p99"], row["hits"], row["hash"]) == (
-            one.fetch_ns.p99, one.hits, one.hash)  # fmt: skip
+            one.fetch_ns.p99,
+            one.hits,
+            one.hash,
+        )
     table = parquet.read_table(tmp_path / "out/sweep.parquet")
     assert table.to_pylist() == rows
 

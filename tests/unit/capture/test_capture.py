@@ -23,10 +23,19 @@ STEPS = 12
 
 def options(model: Path, text: Path, out: Path, **changes: Any) -> Options:
     """A short capture; what a test gives is what it means."""
-    return Options(**{
-        "model": model, "text": text, "out": out, "mode": "teacher", "steps": STEPS,
-        "context_tokens": CONTEXT, "block_tokens": BLOCK, "prefill_piece": 48, **changes,
-    })  # fmt: skip
+    return Options(
+        **{
+            "model": model,
+            "text": text,
+            "out": out,
+            "mode": "teacher",
+            "steps": STEPS,
+            "context_tokens": CONTEXT,
+            "block_tokens": BLOCK,
+            "prefill_piece": 48,
+            **changes,
+        }
+    )
 
 
 def all_steps(path: Path, session: int = 0, score: str = "mass") -> list[Step]:

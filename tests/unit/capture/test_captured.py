@@ -47,10 +47,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three sessions of random scores: mass spans the range of float16, the others have signs."""
     out = tmp_path_factory.mktemp("captured") / "a.parquet"
     header = Header(
-        model="m", config_sha256="", text_sha256="", tokenizer="", dtype="", synthetic=True,
-        block_tokens=BLOCK, layer_count=LAYERS, group_count=GROUPS, layers=(0, 1, 2),
-        index_source=INDEX_SOURCE, sessions=sessions(),
-    )  # fmt: skip
+        model="m",
+        config_sha256="",
+        text_sha256="",
+        tokenizer="",
+        dtype="",
+        synthetic=True,
+        block_tokens=BLOCK,
+        layer_count=LAYERS,
+        group_count=GROUPS,
+        layers=(0, 1, 2),
+        index_source=INDEX_SOURCE,
+        sessions=sessions(),
+    )
     random = np.random.default_rng(5)
     columns = (*SELECTORS, FORETOLD + "mass")
     with Writer(out, header, columns, 2000) as writer:
@@ -117,10 +126,13 @@ def test_what_is_foretold_is_on_the_scale_of_what_selects(path: Path) -> None:
 
 
 @given(
-    k=st.integers(1, 20), sinks=st.integers(0, 3), window=st.integers(0, 3),
-    selector=st.sampled_from(SELECTORS), pool=st.sampled_from(["max", "mean"]),
+    k=st.integers(1, 20),
+    sinks=st.integers(0, 3),
+    window=st.integers(0, 3),
+    selector=st.sampled_from(SELECTORS),
+    pool=st.sampled_from(["max", "mean"]),
     session=st.integers(0, 2),
-)  # fmt: skip
+)
 def test_selection_is_sinks_window_and_the_best_of_the_rest(
     path: Path, k: int, sinks: int, window: int, selector: str, pool: str, session: int
 ) -> None:
@@ -159,8 +171,9 @@ def test_the_map_of_mass_is_fixed_and_finer_than_float16(path: Path) -> None:
         expected = 1 + 65534 * np.clip((24 + np.log2(np.maximum(mass, 1e-30))) / 24, 0, 1)
         assert np.abs(scores[one.step, :, : mass.shape[1]] - expected).max() <= 0.51
     values = np.arange(np.float16(2.0**-14).view(np.uint16), np.float16(1.0).view(np.uint16) + 1)
-    levels = 1 + np.rint(65534 * (24 + np.log2(values.astype(np.uint16).view(np.float16)
-                                               .astype(np.float64))) / 24)  # fmt: skip
+    levels = 1 + np.rint(
+        65534 * (24 + np.log2(values.astype(np.uint16).view(np.float16).astype(np.float64))) / 24
+    )
     assert (np.diff(levels) >= 1).all() and levels[-1] == 65535
 
 
@@ -226,10 +239,14 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
     workload = CapturedWorkload(path, 2, sink_blocks=0, window_blocks=0)
     selected, _ = gathered(workload, 0, 16)
     rates = [
-        np.mean([len(set(now[at]) & set(then[at])) / 2
-                 for then, now in itertools.pairwise(selected[:9])])
+        np.mean(
+            [
+                len(set(now[at]) & set(then[at])) / 2
+                for then, now in itertools.pairwise(selected[:9])
+            ]
+        )
         for at in range(LAYERS)
-    ]  # fmt: skip
+    ]
     found = overlap_of_file(path, 8)
     assert (found["k_blocks"], found["steps"]) == (2, 8)
     assert found["mean"] == pytest.approx(np.mean(rates), abs=1e-4)
@@ -239,8 +256,12 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
     ahead = np.concatenate(slabs)
     best = np.argsort(-ahead.astype(np.int64), axis=2, kind="stable")[:, :, :2]
     told = [
-        np.mean([len(set(selected[step, at]) & set(best[step - (at == 0), at])) / 2
-                 for step in range(1, 9)])
+        np.mean(
+            [
+                len(set(selected[step, at]) & set(best[step - (at == 0), at])) / 2
+                for step in range(1, 9)
+            ]
+        )
         for at in range(LAYERS)
-    ]  # fmt: skip
+    ]
     assert found["foretold"] == pytest.approx(told, abs=1e-4)

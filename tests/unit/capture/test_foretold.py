@@ -42,10 +42,21 @@ def idle(make_model: Any, tmp_path: Path) -> Any:
 
 
 def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, list[Any]]:
-    capture(Options(**{
-        "model": model, "text": text, "out": out, "mode": "free", "steps": STEPS,
-        "context_tokens": CONTEXT, "block_tokens": BLOCK, "prefill_piece": 48, **changes,
-    }))  # fmt: skip
+    capture(
+        Options(
+            **{
+                "model": model,
+                "text": text,
+                "out": out,
+                "mode": "free",
+                "steps": STEPS,
+                "context_tokens": CONTEXT,
+                "block_tokens": BLOCK,
+                "prefill_piece": 48,
+                **changes,
+            }
+        )
+    )
     found = open_capture(out)
     assert found.foretold == found.scores == SCORES
     names = (*SCORES, *(FORETOLD + name for name in SCORES))
@@ -98,8 +109,17 @@ def test_layers_that_are_left_out_leave_no_draft(
     found = captured(model, text, tmp_path / "a.parquet", layers="0-1")
     for one in found[FORETOLD + "mass"]:
         assert not one.scores[0].any() and one.scores[1].any()
-    whole = capture(Options(model=model, text=text, out=tmp_path / "b.parquet", mode="free",
-                            steps=2, context_tokens=CONTEXT, block_tokens=BLOCK))  # fmt: skip
+    whole = capture(
+        Options(
+            model=model,
+            text=text,
+            out=tmp_path / "b.parquet",
+            mode="free",
+            steps=2,
+            context_tokens=CONTEXT,
+            block_tokens=BLOCK,
+        )
+    )
     assert whole.drafts_accepted is not None and 0 <= whole.drafts_accepted <= 1
 
 
@@ -111,15 +131,26 @@ def test_a_draft_model_foretells_the_first_layer(
     monkeypatch.setattr(draft_model, "DRAFTS", 1)
     monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)
     model = make_model("llama", num_hidden_layers=3)
-    told = Options(model=model, text=text, out=tmp_path / "a.parquet", mode="free", steps=4,
-                   context_tokens=CONTEXT, block_tokens=BLOCK, draft_model=model)  # fmt: skip
+    told = Options(
+        model=model,
+        text=text,
+        out=tmp_path / "a.parquet",
+        mode="free",
+        steps=4,
+        context_tokens=CONTEXT,
+        block_tokens=BLOCK,
+        draft_model=model,
+    )
     assert capture(told).model_drafts_accepted == 1.0
     found = open_capture(told.out)
     own, ahead = (list(found.steps(0, name, 0, 9)) for name in ("quest", FORETOLD + "quest"))
     for now, then in itertools.pairwise(range(4)):
         full = CONTEXT // BLOCK
-        np.testing.assert_allclose(ahead[now].scores[0, :, :full].astype(np.float32),
-                                   own[then].scores[0, :, :full].astype(np.float32),
-                                   rtol=2e-3, atol=2e-3)  # fmt: skip
+        np.testing.assert_allclose(
+            ahead[now].scores[0, :, :full].astype(np.float32),
+            own[then].scores[0, :, :full].astype(np.float32),
+            rtol=2e-3,
+            atol=2e-3,
+        )
     with pytest.raises(BadInput, match="draft model is made for"):
         capture(replace(told, draft_model=make_model("llama", max_position_embeddings=64)))

@@ -32,15 +32,32 @@ Scores = dict[str, npt.NDArray[np.float16]]
 def header(session_count: int = 2, **changes: Any) -> Header:
     """Of a small file; what a test gives is what it means."""
     sessions = tuple(
-        Session(name=f"s{i}", mode="generated", context_tokens=CONTEXT_BLOCKS * BLOCK, steps=STEPS,
-                content=f"c{i}")
+        Session(
+            name=f"s{i}",
+            mode="generated",
+            context_tokens=CONTEXT_BLOCKS * BLOCK,
+            steps=STEPS,
+            content=f"c{i}",
+        )
         for i in range(session_count)
-    )  # fmt: skip
-    return Header(**{
-        "model": "m", "config_sha256": "", "text_sha256": "", "tokenizer": "", "dtype": "float32",
-        "synthetic": True, "block_tokens": BLOCK, "layer_count": LAYERS, "group_count": GROUPS,
-        "layers": (0, 1), "index_source": (0, 1), "sessions": sessions, **changes,
-    })  # fmt: skip
+    )
+    return Header(
+        **{
+            "model": "m",
+            "config_sha256": "",
+            "text_sha256": "",
+            "tokenizer": "",
+            "dtype": "float32",
+            "synthetic": True,
+            "block_tokens": BLOCK,
+            "layer_count": LAYERS,
+            "group_count": GROUPS,
+            "layers": (0, 1),
+            "index_source": (0, 1),
+            "sessions": sessions,
+            **changes,
+        }
+    )
 
 
 def blocks_at(step: int) -> int:
@@ -192,7 +209,8 @@ WRONG: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "row order": (lambda whole: whole.take([1, 0, *range(2, len(whole))]), "out of order"),
     "a row missing": (lambda whole: whole.slice(1), "no whole steps"),
     "a step missing": (
-        lambda whole: whole.take([*range(60), *range(66, len(whole))]), "out of order"
+        lambda whole: whole.take([*range(60), *range(66, len(whole))]),
+        "out of order",
     ),
     "begins late": (lambda whole: whole.slice(24), "begins with step 1"),
     "empty": (lambda whole: whole.slice(0, 0), "no decode step"),
@@ -209,7 +227,7 @@ WRONG: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "NaN": (value(40, np.nan), "mass has a value that is not finite"),
     "negative": (value(40, -1.0), "mass has a value below 0"),
     "list length": (shorter, "mass has not one value for each block"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", WRONG)

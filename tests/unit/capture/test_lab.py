@@ -70,11 +70,22 @@ def test_seeds_of_what_is_recorded_are_noted(
 ) -> None:
     """Recorded selections in a drive without jitter draw nothing: three seeds say as much as one,
     and only the policy that draws differs."""
-    changed = ["--set", "seeds=[1,2,3]", "--set", "policy=[{use='none'},{use='none',"
-               "eviction='random'},{use='window'}]", "--out", "out", "--jobs", "1"]  # fmt: skip
+    changed = [
+        "--set",
+        "seeds=[1,2,3]",
+        "--set",
+        "policy=[{use='none'},{use='none',eviction='random'},{use='window'}]",
+        "--out",
+        "out",
+        "--jobs",
+        "1",
+    ]
     assert run(["lab", "run", "captured.toml", *changed, "--format", "json"]) == 0
-    (told,) = (note["what"] for note in json.loads(capsys.readouterr().out)["notes"]
-               if note["code"] == "seeds-unused")  # fmt: skip
+    (told,) = (
+        note["what"]
+        for note in json.loads(capsys.readouterr().out)["notes"]
+        if note["code"] == "seeds-unused"
+    )
     assert told.startswith("all seeds give the same") and told.endswith("(2 of 3 points)")
     assert run(["lab", "run", "captured.toml", "--out", "one", "--jobs", "1"]) == 0
     assert "all seeds give the same" not in capsys.readouterr().out, "one seed is no pattern"

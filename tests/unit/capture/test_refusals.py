@@ -65,20 +65,25 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no weights": (removed("*.safetensors"), "no *.safetensors in it"),
     "torn weights": (torn("model.safetensors"), "the model cannot be loaded"),
     "missing weights": (
-        edited(lambda config: config.update(num_hidden_layers=3)), "weights are missing"
+        edited(lambda config: config.update(num_hidden_layers=3)),
+        "weights are missing",
     ),
     "other weights": (
-        edited(lambda config: config.update(hidden_size=64)), "or of another shape, first"
+        edited(lambda config: config.update(hidden_size=64)),
+        "or of another shape, first",
     ),
     "a text for a number": (
-        edited(lambda config: config.update(num_attention_heads="many")), "expected int, got str"
+        edited(lambda config: config.update(num_attention_heads="many")),
+        "expected int, got str",
     ),
     "layers without end": (
-        edited(lambda config: config.update(num_hidden_layers=10**9)), "1000000000 layers"
+        edited(lambda config: config.update(num_hidden_layers=10**9)),
+        "1000000000 layers",
     ),
     "no layers": (edited(lambda config: config.update(num_hidden_layers=0)), "0 layers"),
     "a window of letters": (
-        edited(lambda config: config.update(sliding_window="x")), "sliding window of 'x' tokens"
+        edited(lambda config: config.update(sliding_window="x")),
+        "sliding window of 'x' tokens",
     ),
     "a config without end": (endless, "config.json cannot be read"),
     "architecture": (
@@ -86,11 +91,12 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
         "architecture 'gpt2' is not supported; supported are llama",
     ),
     "no architecture": (
-        edited(lambda config: config.pop("model_type")), "architecture None is not supported"
+        edited(lambda config: config.pop("model_type")),
+        "architecture None is not supported",
     ),
     "rotary": (edited(lengthen), "depend on how a context is fed in"),
     "heads": (edited(lambda config: config.update(num_key_value_heads=3)), "KV heads"),
-}  # fmt: skip
+}
 
 
 def line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -119,11 +125,13 @@ def test_a_folder_that_is_no_model_is_one_line(
 
 
 OPTIONS: dict[str, tuple[list[str], str]] = {
-    "text too short": (["--context-tokens", "496", "--steps", "5"],
+    "text too short": (
+        ["--context-tokens", "496", "--steps", "5"],
         "the text has 500 tokens; 496 of context and 5 steps",
-   ),
+    ),
     "context too long": (
-        ["--mode", "free", "--context-tokens", "496", "--steps", "40"], "the model is made for 512"
+        ["--mode", "free", "--context-tokens", "496", "--steps", "40"],
+        "the model is made for 512",
     ),
     "part of a block": (["--context-tokens", "70"], "no whole number of blocks of 16 tokens"),
     "no steps": (["--steps", "0"], "--steps = 0"),
@@ -135,7 +143,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "no text": (["--text", "nowhere.txt"], "no such file or directory"),
     "no parent": (["--out", "nowhere/a.parquet"], "no file can be made there"),
     "no folder": (["--model", "nowhere"], "no such folder"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", OPTIONS)
@@ -237,20 +245,31 @@ def test_ctrl_c_keeps_the_steps_that_were_whole(
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("kinds", [
-    ["full_attention", "chunked_attention"], ["full_attention", "linear_attention"],
-    ["full_attention", "sliding_attention"], ["full_attention", "mamba"], ["full_attention"],
-])  # fmt: skip
-def test_layers_that_are_not_plain_attention_are_refused(
-    tmp_path: Path, kinds: list[str]
-) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["full_attention", "chunked_attention"],
+        ["full_attention", "linear_attention"],
+        ["full_attention", "sliding_attention"],
+        ["full_attention", "mamba"],
+        ["full_attention"],
+    ],
+)
+def test_layers_that_are_not_plain_attention_are_refused(tmp_path: Path, kinds: list[str]) -> None:
     """Is a model of other layers, or of a window without a width, one line and no traceback?"""
     config = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "hidden_size": 64,
-        "intermediate_size": 128, "vocab_size": 300, "use_sliding_window": False,
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "vocab_size": 300,
+        "use_sliding_window": False,
         "layer_types": kinds,
-    }  # fmt: skip
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadInput) as caught:
         look(tmp_path)

@@ -34,8 +34,10 @@ class Work:
         """Arguments of `feed`; `end_known`: the last slab with steps says that it is the last."""
         for begin in range(0, STEPS, steps):
             end = min(begin + steps, STEPS)
-            cut = [None if a is None else a[begin:end].copy() for a in
-                   (self.selected, self.served, self.scores)]  # fmt: skip
+            cut = [
+                None if a is None else a[begin:end].copy()
+                for a in (self.selected, self.served, self.scores)
+            ]
             cut_guesses: list = [None, None]
             if self.offsets is not None and self.guesses is not None:
                 offsets = self.offsets[begin * LAYERS : end * LAYERS + 1]
@@ -108,9 +110,14 @@ POLICIES = {
 
 
 def ran(
-    policy: Policy, works: list[Work], cuts: list[int], config: EngineConfig = CONFIG,
-    slots: int = 40, queue_max: int = 5, end_known: bool = True,
-) -> tuple[Core, Engine, np.ndarray]:  # fmt: skip
+    policy: Policy,
+    works: list[Work],
+    cuts: list[int],
+    config: EngineConfig = CONFIG,
+    slots: int = 40,
+    queue_max: int = 5,
+    end_known: bool = True,
+) -> tuple[Core, Engine, np.ndarray]:
     """Every work in its own batch slot; sessions close when they end."""
     core = core_of(policy, slots, queue_max)
     engine = Engine(core, config)
@@ -172,8 +179,12 @@ def test_rows_add_up_to_the_ledger(policy: str) -> None:
     assert rows["demand_reads"].sum() == sum(ledger["issued"][:3])
     assert rows["prefetch_reads"].sum() == sum(ledger["issued"][3:]) > 0
     assert engine.reads == sum(ledger["issued"]) and engine.failed == 0
-    order = [(slot, step, layer) for slot in range(SESSIONS)
-             for step in range(STEPS) for layer in range(LAYERS)]  # fmt: skip
+    order = [
+        (slot, step, layer)
+        for slot in range(SESSIONS)
+        for step in range(STEPS)
+        for layer in range(LAYERS)
+    ]
     assert [tuple(row) for row in rows[["session", "step", "layer"]].tolist()] == order
 
 

@@ -28,10 +28,18 @@ from offstage.bindings.errors import BadInput
 COUNT, GRANULE, CHUNKS, LAYERS, SLOTS = 4, 512, 12, 2, 6
 ALL = (1 << COUNT) - 1
 CONFIG = CoreConfig(
-    slot_count=SLOTS, chunk_max=16 * CHUNKS, session_chunk_max=CHUNKS, layer_count=LAYERS,
-    session_max=3, block_size_bytes=COUNT * GRANULE + 128, io_max=4, demand_max=6,
-    log_size_bytes=1 << 22, granule_count=COUNT, granule_size_bytes=GRANULE,
-)  # fmt: skip
+    slot_count=SLOTS,
+    chunk_max=16 * CHUNKS,
+    session_chunk_max=CHUNKS,
+    layer_count=LAYERS,
+    session_max=3,
+    block_size_bytes=COUNT * GRANULE + 128,
+    io_max=4,
+    demand_max=6,
+    log_size_bytes=1 << 22,
+    granule_count=COUNT,
+    granule_size_bytes=GRANULE,
+)
 
 
 class Machine:
@@ -104,8 +112,9 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
     """Steps, ends in any order, failures, sessions that come and go: as the module says; and the
     log of it all replays, bit for bit."""
     draw = np.random.default_rng(len(eviction) + len(prefetchers))
-    policy = Policy(prefetchers=prefetchers, eviction=eviction, window_blocks=2,
-                    prefetch_in_flight_max=2)  # fmt: skip
+    policy = Policy(
+        prefetchers=prefetchers, eviction=eviction, window_blocks=2, prefetch_in_flight_max=2
+    )
     machine, log = Machine(policy), bytearray()
     sessions = [machine.open(), machine.open()]
     for turn in range(400):
@@ -127,10 +136,17 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
             for index, mask in enumerate(masks):
                 machine.waiting[turn, index] = int(mask) or ALL
             scores = draw.integers(1, 65_535, CHUNKS)
-            ends = machine.core.step(machine.now, int(draw.choice(sessions)), turn,
-                                     int(draw.integers(LAYERS)), demands, waiter=turn,
-                                     granules=masks, scores=scores,
-                                     seen=np.zeros(len(demands)))  # fmt: skip
+            ends = machine.core.step(
+                machine.now,
+                int(draw.choice(sessions)),
+                turn,
+                int(draw.integers(LAYERS)),
+                demands,
+                waiter=turn,
+                granules=masks,
+                scores=scores,
+                seen=np.zeros(len(demands)),
+            )
             assert len(ends) == len(demands)
             machine.take()
         log += machine.core.log()

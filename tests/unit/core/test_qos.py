@@ -41,9 +41,7 @@ def random_item(draw: random.Random, tag: int, busy: list[int], now_ps: int) -> 
     )
 
 
-def change_terms(
-    draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, tenant: int
-) -> None:
+def change_terms(draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, tenant: int) -> None:
     """The tenant is held, or let go, or has another weight."""
     if draw.random() < 0.7:
         held = draw.random() < 0.5
@@ -114,8 +112,9 @@ def test_bytes_are_as_weights_within_one_quantum(seed: int) -> None:
         item = qos.take(0)
         assert item is not None
         refill(item.tenant)
-        sums.append([each + item.cost_bytes * (one == item.tenant)
-                     for one, each in enumerate(sums[-1])])  # fmt: skip
+        sums.append(
+            [each + item.cost_bytes * (one == item.tenant) for one, each in enumerate(sums[-1])]
+        )
     for one, a in enumerate(tenants):
         for other, b in enumerate(tenants):
             apart = [each[one] / a.weight - each[other] / b.weight for each in sums]
@@ -207,10 +206,19 @@ def test_counters() -> None:
     assert qos.take(next_ps) == Item(1, 1000) and qos.take(next_ps + 10) is None
     stats = qos.stats(0)
     assert stats == {
-        "put": 3, "taken": 2, "put_bytes": 2600, "taken_bytes": 2000, "refused_full": 1,
-        "refused_session": 1, "throttled_ps": next_ps + 10, "wait_ps_sum": next_ps,
-        "wait_ps_max": next_ps, "waiting": 1, "waiting_max": 3, "shared": 0,
-    }  # fmt: skip
+        "put": 3,
+        "taken": 2,
+        "put_bytes": 2600,
+        "taken_bytes": 2000,
+        "refused_full": 1,
+        "refused_session": 1,
+        "throttled_ps": next_ps + 10,
+        "wait_ps_sum": next_ps,
+        "wait_ps_max": next_ps,
+        "waiting": 1,
+        "waiting_max": 3,
+        "shared": 0,
+    }
     assert set(qos.stats(1).values()) == {0}
     qos.reset()
     assert set(qos.stats(0).values()) == {0} and qos.take(0) is None
@@ -240,8 +248,9 @@ def test_sessions_of_a_tenant_get_alike(seed: int) -> None:
         item = qos.take(0)
         assert item is not None
         refill(item.session)
-        sums.append([each + item.cost_bytes * (one == item.session)
-                     for one, each in enumerate(sums[-1])])  # fmt: skip
+        sums.append(
+            [each + item.cost_bytes * (one == item.session) for one, each in enumerate(sums[-1])]
+        )
     for one in range(count):
         for other in range(one):
             apart = [each[one] - each[other] for each in sums]
@@ -306,9 +315,18 @@ def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
     while qos.take(0) is not None:
         pass
     assert qos.put(5, Item(4, 100, tenant=1, session=0)) is None  # idle now: whoever comes has it
-    assert qos.session_stats(0) == {"tenant": 1, "put": 1, "put_bytes": 100, "taken": 0,
-                                    "taken_bytes": 0, "refused": 0, "wait_ps_sum": 0,
-                                    "wait_ps_max": 0, "waiting": 1, "waiting_max": 1}  # fmt: skip
+    assert qos.session_stats(0) == {
+        "tenant": 1,
+        "put": 1,
+        "put_bytes": 100,
+        "taken": 0,
+        "taken_bytes": 0,
+        "refused": 0,
+        "wait_ps_sum": 0,
+        "wait_ps_max": 0,
+        "waiting": 1,
+        "waiting_max": 1,
+    }
     with pytest.raises(BadInput):
         qos.session_stats(0, tenant=2)
 
@@ -329,8 +347,13 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(BadInput):
             Qos(config, tenants)
     qos = Qos(good, [TenantShare()])
-    for item in (Item(0, 0), Item(0, QUANTUM + 1), Item(0, 1, tenant=1), Item(0, 1, session=1),
-                 Item(-1, 1)):  # fmt: skip
+    for item in (
+        Item(0, 0),
+        Item(0, QUANTUM + 1),
+        Item(0, 1, tenant=1),
+        Item(0, 1, session=1),
+        Item(-1, 1),
+    ):
         with pytest.raises(BadInput):
             qos.put(5, item)
     with pytest.raises(BadInput):

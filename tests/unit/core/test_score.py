@@ -113,10 +113,15 @@ def test_what_the_host_foretold_waits_for_its_step() -> None:
     assert staged.resident.isdisjoint({20, 21, 22})
 
 
-@pytest.mark.parametrize(("held", "guessed", "taken"), [
-    (0.9, 0.95, True), (0.9, 0.5, False),  # odds 19 and 1 against 3.6
-    (0.1, 0.35, True), (0.1, 0.2, False),  # 0.54 and 0.25 against 0.4
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("held", "guessed", "taken"),
+    [
+        (0.9, 0.95, True),
+        (0.9, 0.5, False),  # odds 19 and 1 against 3.6
+        (0.1, 0.35, True),
+        (0.1, 0.2, False),  # 0.54 and 0.25 against 0.4
+    ],
+)
 def test_a_guess_displaces_what_its_odds_are_worth(
     held: float, guessed: float, taken: bool
 ) -> None:

@@ -41,9 +41,11 @@ def test_a_repair_is_shown_before_it_is_done(
     said: list[tuple[str, str]] = []
     steps = broken(Repair(PAGES, "512"), Repair("", "vfio-pci"))
     failed = repair(
-        steps, Machine(tmp_path, tmp_path), lambda step: said.append((step, file.read_text())),
+        steps,
+        Machine(tmp_path, tmp_path),
+        lambda step: said.append((step, file.read_text())),
         ("sh", "-c", 'touch "$0/$1"', str(tmp_path)),
-    )  # fmt: skip
+    )
     assert failed == [] and file.read_text() == "512"
     assert said == [(f"echo 512 > {PAGES}", "0"), ("modprobe vfio-pci", "512")]
     assert (tmp_path / "vfio-pci").exists()
@@ -57,9 +59,11 @@ def test_a_repair_that_fails_is_said_and_the_next_is_done(
     said: list[str] = []
     failed = repair(steps, Machine(tmp_path, tmp_path), said.append, ("false",))
     assert len(said) == 3
-    assert failed == ["modprobe no_such: exit 1",
-                      "echo 1 > /absent/file: No such file or directory",
-                      "modprobe other: exit 1"]  # fmt: skip
+    assert failed == [
+        "modprobe no_such: exit 1",
+        "echo 1 > /absent/file: No such file or directory",
+        "modprobe other: exit 1",
+    ]
     failed = repair(steps[:1], Machine(tmp_path, tmp_path), said.append, ("no-such-command",))
     assert "No such file" in failed[0]
 
@@ -104,20 +108,32 @@ Ended = tuple[int, str, str] | None  # of a process: exit status, what it printe
 SPDK_ROWS: list[tuple[tuple[int, ...] | None, bool, Ended, str, str, str]] = [
     (None, False, None, "missing", "not found", "PKG_CONFIG_PATH"),
     (None, True, (0, "26.05", ""), "ok", "26.05, extension _spdk built", ""),
-    ((26, 5), True, (1, "", "T\nlibspdk_nvme.so.18: cannot open"), "missing",
-     "does not load: libspdk_nvme.so.18", "LD_LIBRARY_PATH"),
+    (
+        (26, 5),
+        True,
+        (1, "", "T\nlibspdk_nvme.so.18: cannot open"),
+        "missing",
+        "does not load: libspdk_nvme.so.18",
+        "LD_LIBRARY_PATH",
+    ),
     ((26, 5), True, None, "missing", "does not load: it hangs", "LD_LIBRARY_PATH"),
     ((24, 9), False, None, "missing", "24.09, extension _spdk not built", "build again"),
     ((24, 1), False, None, "missing", "24.01", "24.09 to 26.05"),
     ((), False, None, "missing", "unknown release", "build again"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("release", "built", "ended", "state", "found", "mend"), SPDK_ROWS)
 def test_spdk_is_what_loads_or_what_could_be_built(
-    release: tuple[int, ...] | None, built: bool, ended: Ended, state: str, found: str, mend: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    release: tuple[int, ...] | None,
+    built: bool,
+    ended: Ended,
+    state: str,
+    found: str,
+    mend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Does what is built count without headers, by its own release, and not where it fails?"""
     if release:
         (tmp_path / "spdk").mkdir()
@@ -144,16 +160,28 @@ VERBS_ROWS: list[tuple[str | None, bool, Ended, str, str, str]] = [
     ("1.14", False, None, "missing", "1.14, extension _verbs not built", "make dev"),
     ("1.14", True, (0, "", ""), "ok", "1.14, extension _verbs built", ""),
     (None, True, (0, "", ""), "ok", "extension _verbs built", ""),
-    (None, True, (1, "", "ImportError: libibverbs.so.1"), "missing", "not load: ImportError",
-     "libibverbs1"),
-]  # fmt: skip
+    (
+        None,
+        True,
+        (1, "", "ImportError: libibverbs.so.1"),
+        "missing",
+        "not load: ImportError",
+        "libibverbs1",
+    ),
+]
 
 
 @pytest.mark.parametrize(("version", "built", "ended", "state", "found", "mend"), VERBS_ROWS)
 def test_verbs_count_only_where_the_extension_loads(
-    version: str | None, built: bool, ended: Ended, state: str, found: str, mend: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    version: str | None,
+    built: bool,
+    ended: Ended,
+    state: str,
+    found: str,
+    mend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Are headers without the extension, and an extension without its library, told apart?"""
     monkeypatch.setattr(software, "pkg_config", lambda package, what="": version)
     show(monkeypatch, built, ended)

@@ -13,8 +13,10 @@ from offstage.testbeds.doctor.hardware import GPU_CHECKS, HARDWARE
 from offstage.testbeds.doctor.kernel import KERNEL
 
 CHECKS = {check.__name__: check for check in (*KERNEL, *HARDWARE, *GPU_CHECKS)}
-MEMINFO = "MemTotal: {total} kB\nMemAvailable: {total} kB\nHugePages_Total: {pages}\n" \
-          "HugePages_Free: {pages}\nHugepagesize: 2048 kB\n"  # fmt: skip
+MEMINFO = (
+    "MemTotal: {total} kB\nMemAvailable: {total} kB\nHugePages_Total: {pages}\n"
+    "HugePages_Free: {pages}\nHugepagesize: 2048 kB\n"
+)
 CLOCK = "sys/devices/system/clocksource/clocksource0"
 PORT = "sys/class/infiniband/mlx5_0/ports/1"
 GID_V1, GID_V2 = (
@@ -41,8 +43,12 @@ def roce(mtu: int = 9000, state: str = "4: ACTIVE", gids: bool = True) -> Files:
         f"{PORT}/gid_attrs/ndevs/0": "eth0",
         "sys/class/net/eth0/mtu": str(mtu),
     }
-    for index, gid, kind in ((0, GID_V1, "IB/RoCE v1"), (1, GID_V1, "RoCE v2"),
-                             (2, GID_V2, "RoCE v1"), (3, GID_V2, "RoCE v2")):  # fmt: skip
+    for index, gid, kind in (
+        (0, GID_V1, "IB/RoCE v1"),
+        (1, GID_V1, "RoCE v2"),
+        (2, GID_V2, "RoCE v1"),
+        (3, GID_V2, "RoCE v2"),
+    ):
         files[f"{PORT}/gids/{index}"] = gid if gids else ":".join(["0000"] * 8)
         files[f"{PORT}/gid_attrs/types/{index}"] = kind
         files[f"{PORT}/gid_attrs/ndevs/{index}"] = "eth0"
@@ -80,83 +86,259 @@ ROWS: list[Row] = [
     ("_cpu", "arm", {"proc/cpuinfo": "Features : fp asimd"}, "ok", "asimd", ""),
     ("_cpu", "narrow", {"proc/cpuinfo": "flags : fpu sse2"}, "missing", "neither", "-cpu host"),
     ("_clock", "fast", {f"{CLOCK}/current_clocksource": "tsc"}, "ok", "tsc", ""),
-    ("_clock", "slow, tsc offered", {f"{CLOCK}/current_clocksource": "hpet",
-     f"{CLOCK}/available_clocksource": "hpet tsc"}, "missing", "hpet: slow",
-     f"echo tsc > /{CLOCK}/current_clocksource"),
-    ("_clock", "slow", {f"{CLOCK}/current_clocksource": "hpet"}, "missing", "hpet",
-     "invariant TSC"),
-    ("_memory", "enough", {"proc/meminfo": MEMINFO.format(total=8 << 20, pages=0)}, "ok",
-     "8 GiB", ""),
-    ("_memory", "little", {"proc/meminfo": MEMINFO.format(total=2 << 20, pages=0)}, "missing",
-     "2 GiB", "--sessions"),
-    ("_memory", "little by a container's limit",
-     {"proc/meminfo": MEMINFO.format(total=8 << 20, pages=0),
-      "sys/fs/cgroup/memory.max": str(1 << 30)}, "missing", "1 GiB", "--sessions"),
+    (
+        "_clock",
+        "slow, tsc offered",
+        {f"{CLOCK}/current_clocksource": "hpet", f"{CLOCK}/available_clocksource": "hpet tsc"},
+        "missing",
+        "hpet: slow",
+        f"echo tsc > /{CLOCK}/current_clocksource",
+    ),
+    (
+        "_clock",
+        "slow",
+        {f"{CLOCK}/current_clocksource": "hpet"},
+        "missing",
+        "hpet",
+        "invariant TSC",
+    ),
+    (
+        "_memory",
+        "enough",
+        {"proc/meminfo": MEMINFO.format(total=8 << 20, pages=0)},
+        "ok",
+        "8 GiB",
+        "",
+    ),
+    (
+        "_memory",
+        "little",
+        {"proc/meminfo": MEMINFO.format(total=2 << 20, pages=0)},
+        "missing",
+        "2 GiB",
+        "--sessions",
+    ),
+    (
+        "_memory",
+        "little by a container's limit",
+        {
+            "proc/meminfo": MEMINFO.format(total=8 << 20, pages=0),
+            "sys/fs/cgroup/memory.max": str(1 << 30),
+        },
+        "missing",
+        "1 GiB",
+        "--sessions",
+    ),
     ("_memlock", "unlimited", limits("unlimited"), "ok", "unlimited", ""),
     ("_memlock", "enough", limits(str(64 << 20)), "ok", "64 MiB", ""),
     ("_memlock", "low", limits(str(8 << 20)), "missing", "8 MiB", "ulimit -l unlimited"),
     ("_memlock", "low, and lifted", limits("65536", capable=True), "ok", "CAP_IPC_LOCK", ""),
-    ("_hugepages", "some", {"proc/meminfo": MEMINFO.format(total=8 << 20, pages=512)}, "ok",
-     "512 reserved, 512 free", ""),
-    ("_hugepages", "none", {"proc/meminfo": MEMINFO.format(total=80 << 20, pages=0),
-     "proc/sys/vm/nr_hugepages": "0"}, "missing", "0 reserved", "sysctl vm.nr_hugepages=1024"),
-    ("_hugepages", "none, of little memory", {"proc/meminfo": MEMINFO.format(total=1 << 20,
-     pages=0), "proc/sys/vm/nr_hugepages": "0"}, "missing", "0 reserved",
-     "sysctl vm.nr_hugepages=128"),
+    (
+        "_hugepages",
+        "some",
+        {"proc/meminfo": MEMINFO.format(total=8 << 20, pages=512)},
+        "ok",
+        "512 reserved, 512 free",
+        "",
+    ),
+    (
+        "_hugepages",
+        "none",
+        {"proc/meminfo": MEMINFO.format(total=80 << 20, pages=0), "proc/sys/vm/nr_hugepages": "0"},
+        "missing",
+        "0 reserved",
+        "sysctl vm.nr_hugepages=1024",
+    ),
+    (
+        "_hugepages",
+        "none, of little memory",
+        {"proc/meminfo": MEMINFO.format(total=1 << 20, pages=0), "proc/sys/vm/nr_hugepages": "0"},
+        "missing",
+        "0 reserved",
+        "sysctl vm.nr_hugepages=128",
+    ),
     ("_hugepages", "impossible", {}, "missing", "transparent: none", "CONFIG_HUGETLBFS"),
-    ("_iommu", "on", {"sys/class/iommu/dmar0": "", "sys/kernel/iommu_groups/0/type": ""}, "ok",
-     "dmar0; 1 groups", ""),
-    ("_iommu", "unused", {"sys/class/iommu/dmar0": ""}, "missing", "without groups",
-     "intel_iommu=on"),
+    (
+        "_iommu",
+        "on",
+        {"sys/class/iommu/dmar0": "", "sys/kernel/iommu_groups/0/type": ""},
+        "ok",
+        "dmar0; 1 groups",
+        "",
+    ),
+    (
+        "_iommu",
+        "unused",
+        {"sys/class/iommu/dmar0": ""},
+        "missing",
+        "without groups",
+        "intel_iommu=on",
+    ),
     ("_iommu", "off", {}, "missing", "none", "intel_iommu=on"),
-    ("_vfio", "bound", {"sys/bus/pci/drivers/vfio-pci/0000:01:00.0": "",
-     "sys/bus/pci/drivers/vfio-pci/new_id": "", "dev/vfio/vfio": ""}, "ok",
-     "bound: 0000:01:00.0", ""),
-    ("_vfio", "loaded", {"sys/bus/pci/drivers/vfio-pci/new_id": "", "dev/vfio/vfio": ""}, "ok",
-     "bound: nothing", ""),
-    ("_vfio", "loadable", modules("vfio/pci/vfio-pci"), "missing", "not loaded",
-     "modprobe vfio-pci"),
+    (
+        "_vfio",
+        "bound",
+        {
+            "sys/bus/pci/drivers/vfio-pci/0000:01:00.0": "",
+            "sys/bus/pci/drivers/vfio-pci/new_id": "",
+            "dev/vfio/vfio": "",
+        },
+        "ok",
+        "bound: 0000:01:00.0",
+        "",
+    ),
+    (
+        "_vfio",
+        "loaded",
+        {"sys/bus/pci/drivers/vfio-pci/new_id": "", "dev/vfio/vfio": ""},
+        "ok",
+        "bound: nothing",
+        "",
+    ),
+    (
+        "_vfio",
+        "loadable",
+        modules("vfio/pci/vfio-pci"),
+        "missing",
+        "not loaded",
+        "modprobe vfio-pci",
+    ),
     ("_vfio", "absent", modules(), "missing", "not in this kernel", "CONFIG_VFIO_PCI"),
     ("_nvme", "none", {}, "missing", "none", "none needed"),
     ("_nvme", "free", drive(0), "ok", "nvme0n1 (Model 9000, 1 TiB): free", ""),
-    ("_nvme", "one of two", {**drive(0), **drive(1), "dev/nvme1n1": "XFSB"}, "ok",
-     "nvme1n1 (Model 9000, 1 TiB): REFUSED: carries an XFS file system", ""),
-    ("_nvme", "all carry something", drive(0, **{"dev/nvme0n1": "XFSB"}), "missing",
-     "REFUSED: carries an XFS", "a drive of its own"),
+    (
+        "_nvme",
+        "one of two",
+        {**drive(0), **drive(1), "dev/nvme1n1": "XFSB"},
+        "ok",
+        "nvme1n1 (Model 9000, 1 TiB): REFUSED: carries an XFS file system",
+        "",
+    ),
+    (
+        "_nvme",
+        "all carry something",
+        drive(0, **{"dev/nvme0n1": "XFSB"}),
+        "missing",
+        "REFUSED: carries an XFS",
+        "a drive of its own",
+    ),
     ("_nvme", "store", drive(0, **{"dev/nvme0n1": "OFSTORE1"}), "ok", "holds a store", ""),
     ("_rdma", "none", {}, "missing", "no soft-RoCE", "CONFIG_RDMA_RXE"),
-    ("_rdma", "soft-RoCE loadable", modules("infiniband/sw/rxe/rdma_rxe"), "missing", "none",
-     "modprobe rdma_rxe"),
-    ("_rdma", "soft-RoCE without link", {"sys/module/rdma_rxe/refcnt": ""}, "missing",
-     "rdma_rxe is loaded", "rdma link add"),
-    ("_rdma", "good", roce(), "ok", f"mlx5_0 port 1: ACTIVE, Ethernet, 100 Gb/sec (4X EDR), "
-     f"GID 3 {GID_V2}, RoCE v2, MTU 4096 on eth0", ""),
+    (
+        "_rdma",
+        "soft-RoCE loadable",
+        modules("infiniband/sw/rxe/rdma_rxe"),
+        "missing",
+        "none",
+        "modprobe rdma_rxe",
+    ),
+    (
+        "_rdma",
+        "soft-RoCE without link",
+        {"sys/module/rdma_rxe/refcnt": ""},
+        "missing",
+        "rdma_rxe is loaded",
+        "rdma link add",
+    ),
+    (
+        "_rdma",
+        "good",
+        roce(),
+        "ok",
+        f"mlx5_0 port 1: ACTIVE, Ethernet, 100 Gb/sec (4X EDR), "
+        f"GID 3 {GID_V2}, RoCE v2, MTU 4096 on eth0",
+        "",
+    ),
     ("_rdma", "several", two_adapters(), "missing", "rdma_cm alone knows", "modprobe rdma_ucm"),
-    ("_rdma", "several, and who knows which", two_adapters() | {"dev/infiniband/rdma_cm": ""},
-     "ok", "mlx5_1 port 1", ""),
-    ("_rdma", "small packets", roce(1500), "missing", "MTU 1024 on eth0",
-     "ip link set eth0 mtu 9000"),
+    (
+        "_rdma",
+        "several, and who knows which",
+        two_adapters() | {"dev/infiniband/rdma_cm": ""},
+        "ok",
+        "mlx5_1 port 1",
+        "",
+    ),
+    (
+        "_rdma",
+        "small packets",
+        roce(1500),
+        "missing",
+        "MTU 1024 on eth0",
+        "ip link set eth0 mtu 9000",
+    ),
     ("_rdma", "down", roce(state="1: DOWN"), "missing", "DOWN", "ip link set eth0 up"),
     ("_rdma", "no GID", roce(gids=False), "missing", "no GID", "give it an address"),
-    ("_rdma", "InfiniBand without manager", {f"{PORT}/state": "2: INIT",
-     f"{PORT}/link_layer": "InfiniBand", f"{PORT}/gids/0": GID_V1}, "missing", "INIT", "opensm"),
-    ("_rdma", "InfiniBand", {f"{PORT}/state": "4: ACTIVE", f"{PORT}/link_layer": "InfiniBand",
-     f"{PORT}/gids/0": GID_V1}, "ok", f"GID 0 {GID_V1}", ""),
+    (
+        "_rdma",
+        "InfiniBand without manager",
+        {f"{PORT}/state": "2: INIT", f"{PORT}/link_layer": "InfiniBand", f"{PORT}/gids/0": GID_V1},
+        "missing",
+        "INIT",
+        "opensm",
+    ),
+    (
+        "_rdma",
+        "InfiniBand",
+        {
+            f"{PORT}/state": "4: ACTIVE",
+            f"{PORT}/link_layer": "InfiniBand",
+            f"{PORT}/gids/0": GID_V1,
+        },
+        "ok",
+        f"GID 0 {GID_V1}",
+        "",
+    ),
     ("_gpu", "none", {}, "missing", "no NVIDIA device", "CPU kernels"),
-    ("_gpu", "good", {f"{GPU}/version": "NVRM version: 580.1\nGCC", "dev/nvidia0": "",
-     "dev/nvidiactl": "", f"{GPU}/gpus/0000:01:00.0/information": "Model: \t NVIDIA H200\n"},
-     "ok", "NVIDIA H200; NVRM version: 580.1", ""),
-    ("_gpu", "driver without devices", {f"{GPU}/version": "NVRM version: 580.1"}, "missing",
-     "without devices", "--gpus all"),
-    ("_gpu", "card without driver", {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de",
-     "sys/bus/pci/devices/0000:01:00.0/class": "0x030200"}, "missing",
-     "0000:01:00.0 without a driver", "nvidia-driver"),
+    (
+        "_gpu",
+        "good",
+        {
+            f"{GPU}/version": "NVRM version: 580.1\nGCC",
+            "dev/nvidia0": "",
+            "dev/nvidiactl": "",
+            f"{GPU}/gpus/0000:01:00.0/information": "Model: \t NVIDIA H200\n",
+        },
+        "ok",
+        "NVIDIA H200; NVRM version: 580.1",
+        "",
+    ),
+    (
+        "_gpu",
+        "driver without devices",
+        {f"{GPU}/version": "NVRM version: 580.1"},
+        "missing",
+        "without devices",
+        "--gpus all",
+    ),
+    (
+        "_gpu",
+        "card without driver",
+        {
+            "sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de",
+            "sys/bus/pci/devices/0000:01:00.0/class": "0x030200",
+        },
+        "missing",
+        "0000:01:00.0 without a driver",
+        "nvidia-driver",
+    ),
     ("_gpudirect", "no driver", {}, "missing", "no NVIDIA driver", "host memory"),
-    ("_gpudirect", "good", {f"{GPU}/version": "", "sys/module/nvidia_peermem/refcnt": ""}, "ok",
-     "nvidia_peermem", ""),
-    ("_gpudirect", "not loaded", {f"{GPU}/version": ""}, "missing", "no module",
-     "modprobe nvidia-peermem"),
-]  # fmt: skip
+    (
+        "_gpudirect",
+        "good",
+        {f"{GPU}/version": "", "sys/module/nvidia_peermem/refcnt": ""},
+        "ok",
+        "nvidia_peermem",
+        "",
+    ),
+    (
+        "_gpudirect",
+        "not loaded",
+        {f"{GPU}/version": ""},
+        "missing",
+        "no module",
+        "modprobe nvidia-peermem",
+    ),
+]
 
 
 def given(root: Path, files: Files) -> Machine:
@@ -191,20 +373,35 @@ def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
 @pytest.mark.parametrize(
     ("name", "files", "repairs"),
     [
-        ("_hugepages", {"proc/meminfo": MEMINFO.format(total=1 << 20, pages=0),
-         "proc/sys/vm/nr_hugepages": "0"}, [Repair("/proc/sys/vm/nr_hugepages", "128")]),
-        ("_hugepages", {"proc/meminfo": MEMINFO.format(total=1 << 20, pages=4),
-         "proc/sys/vm/nr_hugepages": "4"}, []),
+        (
+            "_hugepages",
+            {
+                "proc/meminfo": MEMINFO.format(total=1 << 20, pages=0),
+                "proc/sys/vm/nr_hugepages": "0",
+            },
+            [Repair("/proc/sys/vm/nr_hugepages", "128")],
+        ),
+        (
+            "_hugepages",
+            {
+                "proc/meminfo": MEMINFO.format(total=1 << 20, pages=4),
+                "proc/sys/vm/nr_hugepages": "4",
+            },
+            [],
+        ),
         ("_vfio", modules("vfio/pci/vfio-pci"), [Repair("", "vfio-pci")]),
         ("_vfio", modules(), []),
         ("_rdma", modules("rdma_rxe"), [Repair("", "rdma_rxe")]),
         ("_rdma", two_adapters() | modules("rdma_ucm"), [Repair("", "rdma_ucm")]),
         ("_rdma", two_adapters(), []),
-        ("_gpudirect", {f"{GPU}/version": "", **modules("nvidia-peermem")},
-         [Repair("", "nvidia-peermem")]),
+        (
+            "_gpudirect",
+            {f"{GPU}/version": "", **modules("nvidia-peermem")},
+            [Repair("", "nvidia-peermem")],
+        ),
         ("_nvme", drive(0, **{"dev/nvme0n1": "XFSB"}), []),
     ],
-)  # fmt: skip
+)
 def test_only_what_is_safe_has_a_repair(
     name: str, files: Files, repairs: list[Repair], tmp_path: Path
 ) -> None:
@@ -222,16 +419,28 @@ def test_a_drive_is_told_to_programs_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("printed", "error", "code", "state", "found"),
     [
-        ([{"name": "batch", "bytes_per_s": 52e9, "share": 0.97, "reason": ""},
-          {"name": "gather", "bytes_per_s": 0, "share": 0, "reason": "cupy is not installed"}],
-         "", 0, "ok", "batch 52 GB/s, 97% of one large copy (taken); gather: cupy is not"),
+        (
+            [
+                {"name": "batch", "bytes_per_s": 52e9, "share": 0.97, "reason": ""},
+                {"name": "gather", "bytes_per_s": 0, "share": 0, "reason": "cupy is not installed"},
+            ],
+            "",
+            0,
+            "ok",
+            "batch 52 GB/s, 97% of one large copy (taken); gather: cupy is not",
+        ),
         ([], "RuntimeError: the driver is too old", 1, "missing", "cuda: RuntimeError: the driver"),
     ],
-)  # fmt: skip
+)
 def test_transfers_are_measured_and_the_fastest_is_marked(
-    printed: list[dict[str, object]], error: str, code: int, state: str, found: str,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    printed: list[dict[str, object]],
+    error: str,
+    code: int,
+    state: str,
+    found: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With a driver on its device, and one line where that fails."""
     asked: list[str] = []
 

@@ -16,12 +16,36 @@ from offstage.dpu.options import PolicyOptions
 
 # Of `struct ofs_tenant_status`.
 TENANT_FIGURES = (
-    "weight", "bandwidth_bytes_per_s", "in_flight", "in_flight_max", "waiting", "issued",
-    "issued_bytes", "wait_ns_sum", "wait_ns_max", "throttled_ns", "held_back", "chunks",
-    "chunks_max", "archived_chunks", "stored_blocks", "stored_bytes", "stored_bytes_max",
-    "dirty_blocks", "dirty_blocks_max", "purged", "quota_refused", "arena_bytes",
-    "arena_bytes_max", "sessions", "sessions_max", "ports", "ports_max", "logins", "logins_max",
-)  # fmt: skip
+    "weight",
+    "bandwidth_bytes_per_s",
+    "in_flight",
+    "in_flight_max",
+    "waiting",
+    "issued",
+    "issued_bytes",
+    "wait_ns_sum",
+    "wait_ns_max",
+    "throttled_ns",
+    "held_back",
+    "chunks",
+    "chunks_max",
+    "archived_chunks",
+    "stored_blocks",
+    "stored_bytes",
+    "stored_bytes_max",
+    "dirty_blocks",
+    "dirty_blocks_max",
+    "purged",
+    "quota_refused",
+    "arena_bytes",
+    "arena_bytes_max",
+    "sessions",
+    "sessions_max",
+    "ports",
+    "ports_max",
+    "logins",
+    "logins_max",
+)
 
 
 class FakeDevice:
@@ -68,13 +92,26 @@ class FakeDevice:
 
     def tenant_status(self, tenant: int) -> dict[str, Any]:
         chunks, stored, dirty = self.quotas.get(tenant, (0, 0, 0))
-        return {name: 0 for name in TENANT_FIGURES} | {"weight": 1, "waiting": 5} | {
-            "chunks_max": chunks, "stored_bytes_max": stored, "dirty_blocks_max": dirty,
-        } | self.has.get(tenant, {})  # fmt: skip
+        return (
+            {name: 0 for name in TENANT_FIGURES}
+            | {"weight": 1, "waiting": 5}
+            | {
+                "chunks_max": chunks,
+                "stored_bytes_max": stored,
+                "dirty_blocks_max": dirty,
+            }
+            | self.has.get(tenant, {})
+        )
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
-        return {"chunks": 1, "blocks": 2, "bytes": 8192 * tenant + keep_blocks, "more": 0,
-                "marking": 0, **self.purge_left}  # fmt: skip
+        return {
+            "chunks": 1,
+            "blocks": 2,
+            "bytes": 8192 * tenant + keep_blocks,
+            "more": 0,
+            "marking": 0,
+            **self.purge_left,
+        }
 
     def drop_idle(self) -> int:
         return 0
@@ -129,8 +166,10 @@ class FakeDevice:
         sessions = [self.session_open(port, 0, 0, select_blocks, 0) for _ in contents]
         for session, one in zip(sessions, contents, strict=True):
             self.session_append(session, [one[i : i + 16] for i in range(0, len(one), 16)])
-        return [OpenedChain(session, 0, one, b"\0" * (len(one) // 4))
-                for session, one in zip(sessions, contents, strict=True)]  # fmt: skip
+        return [
+            OpenedChain(session, 0, one, b"\0" * (len(one) // 4))
+            for session, one in zip(sessions, contents, strict=True)
+        ]
 
     def sessions_close(self, sessions: list[int], archive: bool) -> None:
         for session in sessions:
@@ -150,17 +189,38 @@ class FakeDevice:
 
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
         counters = dict.fromkeys(
-            ("steps", "selected", "demands", "nontrivial", "demand_bytes_read",
-             "prefetch_bytes_read", "pollution", "evictions", "evictions_generating",
-             "shared_chunks", "appended_chunks", "leases_expired", "busy", "records_lost",
-             "log_bytes_lost", "hint_bytes", "resident_slots", "demand_bytes_wanted",
-             "demand_bytes_spared"), 0,
-        )  # fmt: skip
+            (
+                "steps",
+                "selected",
+                "demands",
+                "nontrivial",
+                "demand_bytes_read",
+                "prefetch_bytes_read",
+                "pollution",
+                "evictions",
+                "evictions_generating",
+                "shared_chunks",
+                "appended_chunks",
+                "leases_expired",
+                "busy",
+                "records_lost",
+                "log_bytes_lost",
+                "hint_bytes",
+                "resident_slots",
+                "demand_bytes_wanted",
+                "demand_bytes_spared",
+            ),
+            0,
+        )
         return {
-            **counters, "ends": [5, 0, 0, 0, 2, 1, 0, 0, 0], "nontrivial_ends": [3] + [0] * 8,
-            "fates": [[0] * 5 for _ in range(8)], "issued": [0] * 8,
-            "lead_ns_log2": [0] * 20 + [4] + [0] * 43, "late_ns_log2": [0] * 64,
-        }  # fmt: skip
+            **counters,
+            "ends": [5, 0, 0, 0, 2, 1, 0, 0, 0],
+            "nontrivial_ends": [3] + [0] * 8,
+            "fates": [[0] * 5 for _ in range(8)],
+            "issued": [0] * 8,
+            "lead_ns_log2": [0] * 20 + [4] + [0] * 43,
+            "late_ns_log2": [0] * 64,
+        }
 
     def records(self) -> Any:
         return self.pending.pop(0) if self.pending else np.zeros(0, RECORD)
@@ -170,17 +230,29 @@ class FakeDevice:
 
     def status(self) -> dict[str, Any]:
         return {
-            "epoch": self.epoch, "dirty_blocks": self.dirty, "commands": 9, "busy_ns": 10**9,
-            "idle_ns": 3 * 10**9, "ports": len(self.ports),
+            "epoch": self.epoch,
+            "dirty_blocks": self.dirty,
+            "commands": 9,
+            "busy_ns": 10**9,
+            "idle_ns": 3 * 10**9,
+            "ports": len(self.ports),
             "storage": {"bytes_read": 1, "bytes_written": 2, "errors": 0},
             "store": {"bytes_live": 4096, "segments_total": 3},
-        }  # fmt: skip
+        }
 
     def stages(self) -> dict[str, Any]:
-        return {"decide": {
-            "count": 3, "ns_mean": 400.0, "ns_p50": 127, "ns_p90": 1000, "ns_p99": 1000,
-            "ns_max": 1000, "overflow": 0, "buckets": [[127, 2], [1023, 1]],
-        }}  # fmt: skip
+        return {
+            "decide": {
+                "count": 3,
+                "ns_mean": 400.0,
+                "ns_p50": 127,
+                "ns_p90": 1000,
+                "ns_p99": 1000,
+                "ns_max": 1000,
+                "overflow": 0,
+                "buckets": [[127, 2], [1023, 1]],
+            }
+        }
 
     def step_times(self, tenant: int) -> dict[str, Any]:
         return {"count": 0}

@@ -125,24 +125,38 @@ def test_a_delete_that_a_read_contradicts_is_not_done(tiny: TinyS3) -> None:
     assert NAME not in tiny.objects
 
 
-@pytest.mark.parametrize("page", [
-    b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
-    b"<ListBucketResult><IsTruncated>true</IsTruncated>"
-    b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>",
-    b"<ListBucketResult>" + b"<Contents><Key>a</Key></Contents>" * (s3.KEYS_MAX + 1)
-    + b"<IsTruncated>false</IsTruncated></ListBucketResult>",
-    b"<ListBucketResult><KeyCount>2</KeyCount><Contents><Key>t/a</Key></Contents>"
-    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
-    b"<ListBucketResult><IsTruncated>false</IsTruncated>"
-    b"<NextContinuationToken>more</NextContinuationToken></ListBucketResult>",
-    b"<ListBucketResult><IsTruncated>True</IsTruncated></ListBucketResult>",
-    b"<ListBucketResult><Contents><Key>u/a</Key></Contents>"
-    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
-    b"<ListBucketResult>" + b" " * s3.BODY_BYTES_MAX + b"</ListBucketResult>",
-    b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult><Contents><Key>&a;</Key></Contents>'
-    b"<IsTruncated>false</IsTruncated></ListBucketResult>",
-], ids=["no token", "a token again", "many names", "fewer than counted", "ends with a token",
-       "neither true nor false", "another prefix", "many bytes", "entities"])  # fmt: skip
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><IsTruncated>true</IsTruncated>"
+        b"<NextContinuationToken>again</NextContinuationToken></ListBucketResult>",
+        b"<ListBucketResult>"
+        + b"<Contents><Key>a</Key></Contents>" * (s3.KEYS_MAX + 1)
+        + b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><KeyCount>2</KeyCount><Contents><Key>t/a</Key></Contents>"
+        b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><IsTruncated>false</IsTruncated>"
+        b"<NextContinuationToken>more</NextContinuationToken></ListBucketResult>",
+        b"<ListBucketResult><IsTruncated>True</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult><Contents><Key>u/a</Key></Contents>"
+        b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+        b"<ListBucketResult>" + b" " * s3.BODY_BYTES_MAX + b"</ListBucketResult>",
+        b'<!DOCTYPE x [<!ENTITY a "aaaa">]><ListBucketResult><Contents><Key>&a;</Key></Contents>'
+        b"<IsTruncated>false</IsTruncated></ListBucketResult>",
+    ],
+    ids=[
+        "no token",
+        "a token again",
+        "many names",
+        "fewer than counted",
+        "ends with a token",
+        "neither true nor false",
+        "another prefix",
+        "many bytes",
+        "entities",
+    ],
+)
 def test_a_listing_beyond_its_bounds_is_a_failure(tiny: TinyS3, page: bytes) -> None:
     """Does a listing without an end or a bound fail in place of filling memory, and one that came
     short in place of being taken for all?"""

@@ -41,8 +41,10 @@ class Store:
 
     def read(self, tenant: int, names: Sequence[tuple[bytes, int]]) -> list[tuple[int, bytes]]:
         rc = self.rcs.pop() if self.rcs else 0
-        return [(rc, b"x" * 64) if layer < self.there[key] else (-errno.ENOENT, b"")
-                for key, layer in names]  # fmt: skip
+        return [
+            (rc, b"x" * 64) if layer < self.there[key] else (-errno.ENOENT, b"")
+            for key, layer in names
+        ]
 
     def look(self, tenant: int, keys: Sequence[bytes]) -> tuple[list[int], int]:
         return [self.there[key] for key in keys], 0
@@ -67,8 +69,9 @@ class Objects:
         self._ask()
         hidden, self.hidden = self.hidden, set()
         self.listings += 1
-        return iter([name for name in self.names_ if name.startswith(prefix)
-                     and name not in hidden])  # fmt: skip
+        return iter(
+            [name for name in self.names_ if name.startswith(prefix) and name not in hidden]
+        )
 
     def put(self, name: str, data: bytes) -> None:
         self._ask()
@@ -113,8 +116,15 @@ class Bed:
 
         def quiet() -> bool:
             with self.state.lock:
-                return not (self.workers.away or self.state.active or self.state.uploads
-                            or self.workers.deletes_waiting) and self.tenant.is_listed
+                return (
+                    not (
+                        self.workers.away
+                        or self.state.active
+                        or self.state.uploads
+                        or self.workers.deletes_waiting
+                    )
+                    and self.tenant.is_listed
+                )
 
         self.until(quiet)
 
@@ -301,8 +311,11 @@ def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
     """A device over the bed's state and workers whose store loses so many chunks with each call."""
 
     def purge(tenant: int, keep_blocks: int, again: bool) -> dict[str, int]:
-        return {"chunks": chunks.pop(0) if chunks else 0, "more": more.pop(0) if more else 0,
-                "marking": 0}  # fmt: skip
+        return {
+            "chunks": chunks.pop(0) if chunks else 0,
+            "more": more.pop(0) if more else 0,
+            "marking": 0,
+        }
 
     device = ArchivedDevice.__new__(ArchivedDevice)
     device._device = SimpleNamespace(tenant_purge=purge)
@@ -379,8 +392,9 @@ def test_two_answers_that_end_at_once_and_deleted_something() -> None:
         raise OffstageError("no reactor")
 
     device: Any = SimpleNamespace(wanted=[], look=look, wiped=lambda *_: (True, 1, 0))
-    config: Any = SimpleNamespace(storage=SimpleNamespace(io_timeout_ns=10**9),
-                                  archive=SimpleNamespace(wait_ns=10**12))  # fmt: skip
+    config: Any = SimpleNamespace(
+        storage=SimpleNamespace(io_timeout_ns=10**9), archive=SimpleNamespace(wait_ns=10**12)
+    )
     sent: list[bytes] = []
     log: Any = None
     held = Returns(config, device, lambda route, _: sent.append(route), log)

@@ -220,9 +220,12 @@ def row(key: str, one: Option, default: Any) -> str:
 def test_a_number_without_a_unit_is_no_time(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option of the configuration that is a time, and each command that takes one: is a bare
     number, or one with the unit of something else, refused with its name?"""
-    times = [f"{section}.{key}" for section, kind in SECTIONS.items()
-             for key, one in declared(kind).items()
-             if one.unit is not None and one.unit.base == "ns"]  # fmt: skip
+    times = [
+        f"{section}.{key}"
+        for section, kind in SECTIONS.items()
+        for key, one in declared(kind).items()
+        if one.unit is not None and one.unit.base == "ns"
+    ]
     assert {"policy.lease", "store.ttl", "daemon.spin", "storage.io_timeout"} <= set(times)
     for where in times:
         for text in ("5", "1e9", "5GB/s", "5KiB"):
@@ -232,8 +235,11 @@ def test_a_number_without_a_unit_is_no_time(capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(BadInput, match="is not a rate"):
             load(overrides={**PATH, "policy.bandwidth": text}, environ={})
     for words in (
-        "dpu status --watch 5", "dpu drain --timeout 5", "host run --timeout 5",
-        "host run --time-per-token 5", "demo --time-per-token 5",
-    ):  # fmt: skip
+        "dpu status --watch 5",
+        "dpu drain --timeout 5",
+        "host run --timeout 5",
+        "host run --time-per-token 5",
+        "demo --time-per-token 5",
+    ):
         assert run(words.split()) == 2, words
         assert "'5' is not a time; write one such as 20ms" in capsys.readouterr().err, words

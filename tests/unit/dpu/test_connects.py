@@ -69,10 +69,16 @@ def test_the_daemon_answers_others_meanwhile(tmp_path: Path, device: Any, stoppe
     """While one host's address is being resolved: is another answered, and a daemon that is
     stopped then ended in order, its ports detached after the connect?"""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    config = load(overrides={
-        "daemon.endpoint": f"ipc://{tmp_path}/c", "daemon.runtime_dir": str(tmp_path / "run"),
-        "daemon.metrics_endpoint": "", "storage.backend": "emulated", "arena.size": "16MiB",
-    }, environ={})  # fmt: skip
+    config = load(
+        overrides={
+            "daemon.endpoint": f"ipc://{tmp_path}/c",
+            "daemon.runtime_dir": str(tmp_path / "run"),
+            "daemon.metrics_endpoint": "",
+            "storage.backend": "emulated",
+            "arena.size": "16MiB",
+        },
+        environ={},
+    )
     daemon = Daemon(config, derive(config), lambda: device)
     said: list[str] = []
 

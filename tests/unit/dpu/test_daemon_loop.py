@@ -32,10 +32,13 @@ def restored_signals() -> Iterator[None]:
 
 def make(tmp_path: Path, device: Any, **more: str) -> Daemon:
     overrides = {
-        "daemon.endpoint": f"ipc://{tmp_path}/c", "daemon.runtime_dir": str(tmp_path / "run"),
-        "daemon.metrics_endpoint": "", "storage.backend": "emulated", "arena.size": "16MiB",
+        "daemon.endpoint": f"ipc://{tmp_path}/c",
+        "daemon.runtime_dir": str(tmp_path / "run"),
+        "daemon.metrics_endpoint": "",
+        "storage.backend": "emulated",
+        "arena.size": "16MiB",
         **{name.replace("__", "."): value for name, value in more.items()},
-    }  # fmt: skip
+    }
     config = load(overrides=overrides, environ={})
     return Daemon(config, derive(config), lambda: device)
 
@@ -121,8 +124,9 @@ def test_a_reactor_that_does_not_answer_is_logged_and_the_daemon_still_ends(
 
     closed: list[bool] = []
     device.close = closed.append
-    daemon = make(tmp_path, device, daemon__drain_timeout="100ms",
-                  daemon__record_dir=str(tmp_path / "rec"))  # fmt: skip
+    daemon = make(
+        tmp_path, device, daemon__drain_timeout="100ms", daemon__record_dir=str(tmp_path / "rec")
+    )
     for name in ("ledger", "status", "records", "detach"):
         setattr(device, name, stuck)
     device.dirty = 1  # the firmware's own drain cannot tell stuck from not yet drained
@@ -141,10 +145,16 @@ def test_a_failed_start_leaves_the_socket_free(tmp_path: Path, device: Any) -> N
 
     config = make(tmp_path, device)
     config._close()
-    broken = load(overrides={"daemon.endpoint": f"ipc://{tmp_path}/c", "arena.size": "16MiB",
-                             "daemon.runtime_dir": str(tmp_path / "run"),
-                             "daemon.metrics_endpoint": "", "storage.backend": "emulated"},
-                  environ={})  # fmt: skip
+    broken = load(
+        overrides={
+            "daemon.endpoint": f"ipc://{tmp_path}/c",
+            "arena.size": "16MiB",
+            "daemon.runtime_dir": str(tmp_path / "run"),
+            "daemon.metrics_endpoint": "",
+            "storage.backend": "emulated",
+        },
+        environ={},
+    )
     with pytest.raises(DeviceTimeout):
         Daemon(broken, derive(broken), fails)
     make(tmp_path, device)._close()

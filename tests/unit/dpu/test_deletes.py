@@ -22,8 +22,12 @@ def test_an_answer_waits_for_the_drive_and_no_longer_than_it_works(
     deletes = Deletes(config, device, lambda to, reply: sent.append((to, reply)), Log("error"))
     device.wiping = 7
     opened = p.SessionsOpened(id=4, sessions=[], keys=[], stored_layers=[])
-    for tenant, reply in ((None, p.Ok(id=1)), (0, p.Error(id=2, code="io", what="")),
-                          (0, p.Ok(id=3)), (0, opened)):  # fmt: skip
+    for tenant, reply in (
+        (None, p.Ok(id=1)),
+        (0, p.Error(id=2, code="io", what="")),
+        (0, p.Ok(id=3)),
+        (0, opened),
+    ):
         deletes.answer(tenant, b"r", reply)
     assert [reply.id for _, reply in sent[:2]] == [1, 2]
     if patience_ns == 10**12:

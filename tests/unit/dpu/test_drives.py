@@ -44,21 +44,34 @@ def mounted(root: Path, row: str) -> None:
 USED: list[tuple[str, Callable[[Path], object], str]] = [
     ("nothing", lambda root: None, ""),
     ("partition table", partition, "carries a partition table (nvme0n1p1)"),
-    ("mount", lambda root: mounted(root, "36 1 259:0 / /data rw - ext4 /dev/nvme0n1 rw"),
-     "is mounted at /data"),
-    ("mount by name only, as Btrfs has it",
-     lambda root: mounted(root, "36 1 0:40 / /data rw - btrfs /dev/nvme0n1 rw"),
-     "is mounted at /data"),
+    (
+        "mount",
+        lambda root: mounted(root, "36 1 259:0 / /data rw - ext4 /dev/nvme0n1 rw"),
+        "is mounted at /data",
+    ),
+    (
+        "mount by name only, as Btrfs has it",
+        lambda root: mounted(root, "36 1 0:40 / /data rw - btrfs /dev/nvme0n1 rw"),
+        "is mounted at /data",
+    ),
     ("mount of another", lambda root: mounted(root, "36 1 8:0 / /data rw - ext4 /dev/sda rw"), ""),
-    ("mount of a partition",
-     lambda root: (partition(root), mounted(root, "36 1 259:1 / / rw - ext4 /dev/root rw")),
-     "its nvme0n1p1 is mounted at /"),
-    ("swap", lambda root: write(root, "proc/swaps", "Filename Type\n/dev/nvme0n1 partition 1\n"),
-     "is mounted at swap"),
+    (
+        "mount of a partition",
+        lambda root: (partition(root), mounted(root, "36 1 259:1 / / rw - ext4 /dev/root rw")),
+        "its nvme0n1p1 is mounted at /",
+    ),
+    (
+        "swap",
+        lambda root: write(root, "proc/swaps", "Filename Type\n/dev/nvme0n1 partition 1\n"),
+        "is mounted at swap",
+    ),
     ("RAID", lambda root: write(root, "sys/class/block/nvme0n1/holders/md0"), "is in use by md0"),
-    ("unreadable", lambda root: (root / "dev/nvme0n1").unlink(),
-     "cannot be read to see what it carries (No such file or directory)"),
-]  # fmt: skip
+    (
+        "unreadable",
+        lambda root: (root / "dev/nvme0n1").unlink(),
+        "cannot be read to see what it carries (No such file or directory)",
+    ),
+]
 
 
 @pytest.mark.parametrize(("what", "make", "said"), USED, ids=[row[0] for row in USED])
@@ -121,8 +134,13 @@ def loop(tmp_path: Path) -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("needs root for losetup: sudo pytest")
     try:
-        done = subprocess.run(["losetup", "--find", "--show", str(file)], capture_output=True,
-                              text=True, check=False, timeout=30)  # fmt: skip
+        done = subprocess.run(
+            ["losetup", "--find", "--show", str(file)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
     except FileNotFoundError:
         pytest.skip("no losetup: apt-get install util-linux")
     if done.returncode != 0:

@@ -33,8 +33,14 @@ def quiet() -> Log:
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[ControlSocket]:
     """The daemon's own socket, which answers every message with its number of frames."""
-    config = load(overrides={"daemon.endpoint": "tcp://127.0.0.1:*", "limits.connections": "8",
-                             "limits.message": "64KiB"}, environ={})  # fmt: skip
+    config = load(
+        overrides={
+            "daemon.endpoint": "tcp://127.0.0.1:*",
+            "limits.connections": "8",
+            "limits.message": "64KiB",
+        },
+        environ={},
+    )
     control = ControlSocket(config, quiet())
     control.listen()
     control.open(tmp_path)
@@ -120,8 +126,9 @@ def test_whoever_has_most_connections_makes_room(control: ControlSocket, tmp_pat
 
 def test_an_address_with_few_connections_keeps_them() -> None:
     """Is it the flood's own connection that goes, even where another has been silent for longer?"""
-    one = gate.Gate("tcp://127.0.0.1:*", connections_max=3, message_bytes_max=1, shared=False,
-                    log=quiet())  # fmt: skip
+    one = gate.Gate(
+        "tcp://127.0.0.1:*", connections_max=3, message_bytes_max=1, shared=False, log=quiet()
+    )
     ends = [socket.socketpair() for _ in range(3)]
     for number, (pair, peer) in enumerate(zip(ends, ("quiet", "flood", "flood"), strict=True)):
         one._pairs[str(number)] = gate._Pair(*pair, peer, heard_s=float(number))
@@ -151,12 +158,14 @@ def test_a_host_that_named_itself_is_not_displaced_by_a_flood_from_its_address(
 
 def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
     """Is a port in use refused, and a path that a killed daemon left taken over?"""
-    first = gate.Gate(f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False,
-                      log=quiet())  # fmt: skip
+    first = gate.Gate(
+        f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=False, log=quiet()
+    )
     first.listen()
     assert (tmp_path / "c").stat().st_mode & 0o777 == 0o600
-    again = gate.Gate(f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=True,
-                      log=quiet())  # fmt: skip
+    again = gate.Gate(
+        f"ipc://{tmp_path}/c", connections_max=8, message_bytes_max=1, shared=True, log=quiet()
+    )
     with pytest.raises(BadInput, match="in use"):
         again.listen()
     assert first._listener is not None
@@ -170,8 +179,13 @@ def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(BadInput, match="in use"):
-            gate.Gate(f"tcp://127.0.0.1:{port}", connections_max=8, message_bytes_max=1,
-                      shared=False, log=quiet()).listen()  # fmt: skip
+            gate.Gate(
+                f"tcp://127.0.0.1:{port}",
+                connections_max=8,
+                message_bytes_max=1,
+                shared=False,
+                log=quiet(),
+            ).listen()
 
 
 def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
@@ -198,11 +212,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     control.close()
 
 
-
-
 def test_connections_of_many_addresses_displace_no_host() -> None:
-    """Each address has one connection, a tenant has three: does a stranger make room for the next?
-    """
+    """Each address has one connection, a tenant three: does a stranger make room for the next?"""
     gate = Gate("ipc://@x", connections_max=8, message_bytes_max=1, shared=False, log=quiet())
     pairs = []
     for number, peer in enumerate(["tenant a"] * 3 + [f"10.0.0.{at}" for at in range(5)]):
@@ -223,8 +234,13 @@ def test_a_gate_takes_the_place_of_no_file(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
 
     def gate_at(name: str) -> Gate:
-        return Gate(f"ipc://{tmp_path / name}", connections_max=8, message_bytes_max=1024,
-                    shared=False, log=quiet())  # fmt: skip
+        return Gate(
+            f"ipc://{tmp_path / name}",
+            connections_max=8,
+            message_bytes_max=1024,
+            shared=False,
+            log=quiet(),
+        )
 
     for name in ("file", "link", "folder"):
         one = gate_at(name)

@@ -25,8 +25,12 @@ STORE = StoreConfig(payload_size_bytes=8 * LBA, layer_count=4, segment_size_byte
 
 
 def config(path: Path) -> Config:
-    given = {"storage.path": str(path), "storage.size": "16MiB", "store.segment": "1MiB",
-             "storage.backend": "posix"}  # fmt: skip
+    given = {
+        "storage.path": str(path),
+        "storage.size": "16MiB",
+        "store.segment": "1MiB",
+        "storage.backend": "posix",
+    }
     return load(overrides=given, environ={})
 
 
@@ -140,8 +144,15 @@ def test_one_move_at_a_time_and_the_next_from_where_the_last_went(tmp_path: Path
     moves.tick()
     with pytest.raises(BadInput, match="a move is running"):
         moves.begin({"path": str(tmp_path / "three")})
-    device.status = {"state": "done", "switched": 1, "unrecorded": 0, "path": "two",
-                     "blocks_copied": 3, "blocks_lost": 0, "held_ns": 1}  # fmt: skip
+    device.status = {
+        "state": "done",
+        "switched": 1,
+        "unrecorded": 0,
+        "path": "two",
+        "blocks_copied": 3,
+        "blocks_lost": 0,
+        "held_ns": 1,
+    }
     (tmp_path / "two").write_bytes(b"")
     with pytest.raises(BadInput, match="is the present storage"):
         moves.begin({"path": str(tmp_path / "two")})
@@ -159,8 +170,15 @@ def test_a_move_that_is_refused_or_fails_leaves_the_storage_what_it_was(tmp_path
     device.refuse = False
     moves.begin({"path": str(tmp_path / "two")})
     wait_begun(moves)
-    device.status = {"state": "failed", "switched": 0, "path": "two", "error": "it hangs",
-                     "blocks_copied": 3, "blocks_lost": 0, "held_ns": 1}  # fmt: skip
+    device.status = {
+        "state": "failed",
+        "switched": 0,
+        "path": "two",
+        "error": "it hangs",
+        "blocks_copied": 3,
+        "blocks_lost": 0,
+        "held_ns": 1,
+    }
     moves.tick()
     assert "it hangs" in log.getvalue()
     with pytest.raises(BadInput, match="is the present storage"):

@@ -187,16 +187,25 @@ def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, na
     """Of whoever might come to have such a name: a tenant of it is refused at the start."""
     with pytest.raises(BadInput, match=r"is no name for a tenant|not printable"):
         derive(Config(tenants=(Tenant(name=name),)))
-    told = Snapshot(tenants={name: device.ledger()}, shares={name: device.tenant_status(0)},
-                    status=device.status(), stages=device.stages(), daemon={})  # fmt: skip
+    told = Snapshot(
+        tenants={name: device.ledger()},
+        shares={name: device.tenant_status(0)},
+        status=device.status(),
+        stages=device.stages(),
+        daemon={},
+    )
     for who in (p.OPERATOR, name):
         telemetry = Telemetry()
         telemetry.set(told)
         telemetry.show({"token": who})
         page = telemetry._render("token")[1].decode()
         assert all(one.isprintable() or one == "\n" for one in page)
-        labels = {one.labels["tenant"] for family in text_string_to_metric_families(page)
-                  for one in family.samples if "tenant" in one.labels}  # fmt: skip
+        labels = {
+            one.labels["tenant"]
+            for family in text_string_to_metric_families(page)
+            for one in family.samples
+            if "tenant" in one.labels
+        }
         assert labels == {printable(name)}
 
 
@@ -208,9 +217,15 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
         with pytest.raises(BadInput, match="metrics"):
             Telemetry().start("127.0.0.1", telemetry.port)
         share = device.tenant_status(0) | {"wait_ns_sum": 2_500_000_000}
-        telemetry.set(Snapshot(tenants={"red": device.ledger()}, shares={"red": share},
-                               status=device.status(), stages=device.stages(),
-                               daemon={"messages": 4}))  # fmt: skip
+        telemetry.set(
+            Snapshot(
+                tenants={"red": device.ledger()},
+                shares={"red": share},
+                status=device.status(),
+                stages=device.stages(),
+                daemon={"messages": 4},
+            )
+        )
         telemetry.show({"all": p.OPERATOR})
         request = urllib.request.Request(
             f"http://127.0.0.1:{telemetry.port}/metrics", headers={"Authorization": "Bearer all"}
@@ -248,8 +263,16 @@ def test_the_reference_pages_name_every_metric_and_message(
     status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
     daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
     shares = {"a": {**device.tenant_status(0), "pod": Exceptions().counts(0)}}
-    shown = View(Snapshot(tenants={"a": device.ledger()}, shares=shares, status=status,
-                          stages=device.stages(), daemon=daemon), p.OPERATOR)  # fmt: skip
+    shown = View(
+        Snapshot(
+            tenants={"a": device.ledger()},
+            shares=shares,
+            status=status,
+            stages=device.stages(),
+            daemon=daemon,
+        ),
+        p.OPERATOR,
+    )
     metrics = (reference / "metrics.md").read_text()
     for family in shown.collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -84,8 +84,9 @@ def key_of_the_daemon(folder: Path) -> tuple[Path, Callable[[], object]]:
     (folder / "clients").mkdir()
 
     def secure() -> None:
-        control = ControlSocket(load(overrides={"daemon.curve_dir": str(folder)}, environ={}),
-                                Log("error"))  # fmt: skip
+        control = ControlSocket(
+            load(overrides={"daemon.curve_dir": str(folder)}, environ={}), Log("error")
+        )
         try:
             control.secure(control._socket)
         finally:
@@ -106,9 +107,10 @@ def key_of_a_host(folder: Path) -> tuple[Path, Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "made", [secret_file, config_with_a_secret, keys_of_the_archive, key_of_the_daemon,
-             key_of_a_host], ids=lambda one: str(one.__name__),
-)  # fmt: skip
+    "made",
+    [secret_file, config_with_a_secret, keys_of_the_archive, key_of_the_daemon, key_of_a_host],
+    ids=lambda one: str(one.__name__),
+)
 def test_a_secret_that_its_group_can_read_is_refused_wherever_it_is_read(
     tmp_path: Path, made: Callable[[Path], tuple[Path, Callable[[], object]]]
 ) -> None:

@@ -19,19 +19,33 @@ KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
 SESSION = st.integers(0, 0xFFFFFFFE)
 REQUESTS = st.one_of(
-    st.builds(p.Hello, id=U32, versions=st.lists(U32, min_size=1, max_size=16),
-              name=st.just("host-1"), tenant=st.just("a.b"), nonce=KEY),
+    st.builds(
+        p.Hello,
+        id=U32,
+        versions=st.lists(U32, min_size=1, max_size=16),
+        name=st.just("host-1"),
+        tenant=st.just("a.b"),
+        nonce=KEY,
+    ),
     st.builds(p.Prove, id=U32, nonce=KEY, proof=st.binary(min_size=32, max_size=32)),
     st.builds(p.Append, id=U32, session=SESSION, contents=st.lists(KEY, max_size=20)),
     st.builds(p.SessionOpen, id=U32, select_blocks=st.integers(1, 2**32 - 1), sink_blocks=U32),
-    st.builds(p.PolicySet, id=U32, changes=st.dictionaries(st.text(max_size=9), st.text(),
-                                                           max_size=8)),
+    st.builds(
+        p.PolicySet, id=U32, changes=st.dictionaries(st.text(max_size=9), st.text(), max_size=8)
+    ),
     st.builds(p.Ledger, id=U32, tenant=st.text(max_size=30)),
-    st.builds(p.Segments, id=U32, served=U32, hot_per_s=st.floats(0, 1e9), news=st.lists(
-        st.builds(News, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4)),
+    st.builds(
+        p.Segments,
+        id=U32,
+        served=U32,
+        hot_per_s=st.floats(0, 1e9),
+        news=st.lists(
+            st.builds(News, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4
+        ),
+    ),
     st.builds(p.SetGenerating, session=SESSION, generating=st.booleans()),
     st.sampled_from([p.Status(), p.Heartbeat(id=3), p.Detach(), p.Reset(), p.Attach(fabric="zmq")]),
-)  # fmt: skip
+)
 DECODERS = [p.decode_request, p.decode_reply, p.decode_fabric_request, p.decode_fabric_reply]
 
 
@@ -142,11 +156,13 @@ BOUNDED_BY = {
     "SessionsOpen.deleting": "limits.message, and the sessions that the host has",
     "SessionsOpen.contents": "limits.message, and the sessions of the tenant",
     "SessionsOpen.contents[]": "limits.message, and the chunks of a session",
-    "FabricFetch.ordinals": "limits.demands", "FabricFetch.keys": "limits.demands",
+    "FabricFetch.ordinals": "limits.demands",
+    "FabricFetch.keys": "limits.demands",
     "FabricFetch.scores": "the chunks of a session",
-    "FabricPut.ordinals": "limits.put_slots", "FabricPut.checksums": "limits.put_slots",
+    "FabricPut.ordinals": "limits.put_slots",
+    "FabricPut.checksums": "limits.put_slots",
     "FabricHint.guesses": "the frame, and the room in the port",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("path", PARTS)
@@ -172,10 +188,14 @@ def test_the_longest_pace_is_the_cores() -> None:
         assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
 
 
-@pytest.mark.parametrize("message", [
-    {"type": "x" * 100_000}, {"type": "Status", "y" * 100_000: 1},
-    {"type": "Attach", "fabric": "z" * 100_000},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "x" * 100_000},
+        {"type": "Status", "y" * 100_000: 1},
+        {"type": "Attach", "fabric": "z" * 100_000},
+    ],
+)
 def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> None:
     """Can anybody have the daemon answer, and log, what he made up at any length?"""
     with pytest.raises(BadInput) as raised:
@@ -183,16 +203,19 @@ def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> N
     assert len(str(raised.value)) < 600
 
 
-@pytest.mark.parametrize("request_", [
-    {"type": "SessionOpen", "select_blocks": 0},
-    {"type": "SessionsOpen", "closing": [2**32]},
-    {"type": "Drain", "timeout_ns": 3_600_000_000_001},
-    {"type": "SessionOpen", "select_blocks": 1, "step_ns": 3_600_000_000_001},
-    {"type": "SessionsOpen", "due_ns": 3_600_000_000_001},
-    {"type": "SetGenerating", "session": 2**32 - 1, "generating": True},
-    {"type": "Ledger", "tenant": "t" * 65},
-    {"type": "PolicySet", "changes": {"k": "v" * 4097}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"type": "SessionOpen", "select_blocks": 0},
+        {"type": "SessionsOpen", "closing": [2**32]},
+        {"type": "Drain", "timeout_ns": 3_600_000_000_001},
+        {"type": "SessionOpen", "select_blocks": 1, "step_ns": 3_600_000_000_001},
+        {"type": "SessionsOpen", "due_ns": 3_600_000_000_001},
+        {"type": "SetGenerating", "session": 2**32 - 1, "generating": True},
+        {"type": "Ledger", "tenant": "t" * 65},
+        {"type": "PolicySet", "changes": {"k": "v" * 4097}},
+    ],
+)
 def test_a_number_out_of_its_bounds_is_refused(request_: dict[str, object]) -> None:
     """Does a count beyond u32, or a time beyond its bound, get past the wire?"""
     with pytest.raises(BadInput):

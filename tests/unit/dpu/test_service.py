@@ -136,15 +136,19 @@ def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
 
 def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
     """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
-    for tenant, secret in (("red", SECRETS["blue"]), (p.OPERATOR, SECRETS["red"]),
-                           ("nobody", b"\0" * 32)):  # fmt: skip
+    for tenant, secret in (
+        ("red", SECRETS["blue"]),
+        (p.OPERATOR, SECRETS["red"]),
+        ("nobody", b"\0" * 32),
+    ):
         refused = world.login(tenant, secret)
         assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
     assert world.hosts.counts["logins_refused"] == 3
     challenge = world.service.answer(b"", hello("red"))
     assert isinstance(challenge, p.Challenge)
-    proof = p.Prove(nonce=challenge.nonce,
-                    proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h"))  # fmt: skip
+    proof = p.Prove(
+        nonce=challenge.nonce, proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h")
+    )
     assert isinstance(world.service.answer(b"", proof), p.Welcome)
     assert world.code(b"", proof) == "unauthenticated"
 
@@ -256,10 +260,12 @@ def test_shares_of_a_tenant_change_live(world: World) -> None:
     assert world.code(operator, p.PolicySet(changes=quota)) == "PolicyReply"
     assert world.device.quotas[blue] == (7, 1 << 20, 0)
     for name, text, code in [
-        ("tenant.green.weight", "1", "unknown"), ("tenant.blue.name", "x", "invalid"),
+        ("tenant.green.weight", "1", "unknown"),
+        ("tenant.blue.name", "x", "invalid"),
         ("tenant.blue.arena_max", "1MiB", "invalid"),
-        ("tenant.blue.weight", "0", "invalid"), ("tenant.blue", "1", "invalid"),
-    ]:  # fmt: skip
+        ("tenant.blue.weight", "0", "invalid"),
+        ("tenant.blue", "1", "invalid"),
+    ]:
         bad = p.PolicySet(changes={name: text, "degree_max": "7"})
         assert world.code(operator, bad) == code, name
     # The policy may be refused by what only the device or its drive says.
@@ -441,10 +447,18 @@ FAR = (1 << 32) - 1
 
 
 @pytest.mark.parametrize(
-    "bad", [{"select_blocks": 101}, {"select_blocks": FAR}, {"closing": [0, 0]},
-            {"deleting": [0]}, {"deleting": [0, 0]}, {"deleting": [FAR]}, {"contents": [b"x"]},
-            {"contents": [b"c" * 16] * ((1 << 16) + 1)}],
-)  # fmt: skip
+    "bad",
+    [
+        {"select_blocks": 101},
+        {"select_blocks": FAR},
+        {"closing": [0, 0]},
+        {"deleting": [0]},
+        {"deleting": [0, 0]},
+        {"deleting": [FAR]},
+        {"contents": [b"x"]},
+        {"contents": [b"c" * 16] * ((1 << 16) + 1)},
+    ],
+)
 def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[str, Any]) -> None:
     """Is every number of SessionsOpen checked before the first session is closed?"""
     ticket = world.ticket("red")

@@ -22,10 +22,16 @@ PRICES = {"policy.prefill_price": "0.222USD", "policy.drive_price": "10950USD"}
 
 def llama(**more: str) -> Any:
     """Llama-3-70B: 80 layers of 64 tokens, 4 KiB a token and layer; a drive of 30.72 TB."""
-    chosen = {"arena.layers": "80", "arena.payload": "256KiB", "arena.size": "64GiB",
-              "storage.size": "30720GB", "storage.backend": "emulated"}  # fmt: skip
-    return load(None, chosen | {name.replace("__", "."): text for name, text in more.items()},
-                environ={})  # fmt: skip
+    chosen = {
+        "arena.layers": "80",
+        "arena.payload": "256KiB",
+        "arena.size": "64GiB",
+        "storage.size": "30720GB",
+        "storage.backend": "emulated",
+    }
+    return load(
+        None, chosen | {name.replace("__", "."): text for name, text in more.items()}, environ={}
+    )
 
 
 def test_keep_is_the_rent_that_prefilling_costs() -> None:
@@ -120,8 +126,12 @@ def test_the_device_has_them_from_the_start_and_at_each_change(device: Any) -> N
     rate = PolicyOptions(prefill_tokens_per_s=20_000, admit_named_min=2)
     spending.set_policy(rate)
     told = spending.look(pace, rate)["thresholds"]
-    assert told == {"admit_named_min": 2, "keep_ns": 0, "return_tokens_min": 2048,
-                    "written_per_hit_max": 0}  # fmt: skip
+    assert told == {
+        "admit_named_min": 2,
+        "keep_ns": 0,
+        "return_tokens_min": 2048,
+        "written_per_hit_max": 0,
+    }
     spending.look(pace | {"storage": {"bytes_written": 10**9}}, rate)
     assert len(device.policies) == 2
     with pytest.raises(BadInput, match="endurance"):

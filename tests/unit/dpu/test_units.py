@@ -40,8 +40,14 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         (tmp_path / unit.name.replace("@", "@red")).write_text(text)
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.glob("*.service"))],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    wrong = [line for line in done.stderr.splitlines() if str(tmp_path) in line
-             or line.startswith("offstage")]  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    wrong = [
+        line
+        for line in done.stderr.splitlines()
+        if str(tmp_path) in line or line.startswith("offstage")
+    ]
     assert not wrong, done.stderr

@@ -22,9 +22,13 @@ def config(**more: str) -> Any:
 
 
 def status(puts: int, written: int, *, days: float = 1.0, segments: int = 1000) -> dict[str, Any]:
-    return {"store": {"puts": puts, "put_bytes_spared": 0, "segments_total": segments},
-            "storage": {"bytes_written": written}, "busy_ns": int(days * DAY_NS),
-            "idle_ns": 0, "sleep_ns": 0}  # fmt: skip
+    return {
+        "store": {"puts": puts, "put_bytes_spared": 0, "segments_total": segments},
+        "storage": {"bytes_written": written},
+        "busy_ns": int(days * DAY_NS),
+        "idle_ns": 0,
+        "sleep_ns": 0,
+    }
 
 
 def ledger(hits: int, late: int = 0) -> dict[str, Any]:

@@ -76,9 +76,15 @@ def worker_of(driver: HitDriver) -> Iterator[Callable[[p.FabricRequest, bytes], 
 
 def fetch_of(**more: Any) -> p.FabricFetch:
     return p.FabricFetch(
-        session=1, step=1, layer=0, ordinals=np.arange(2, dtype="<u4").tobytes(),
-        keys=np.zeros(4, "<u8").tobytes(), selected_count=2, timeout_ns=10**9, **more,
-    )  # fmt: skip
+        session=1,
+        step=1,
+        layer=0,
+        ordinals=np.arange(2, dtype="<u4").tobytes(),
+        keys=np.zeros(4, "<u8").tobytes(),
+        selected_count=2,
+        timeout_ns=10**9,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -97,8 +103,11 @@ def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.Mon
     """Best scores come with how many there are of all: are those made that no step can have?"""
     monkeypatch.setattr(zmq_fabric, "unpack", lambda packed: pytest.fail("scores were made"))
     with worker_of(HitDriver(answered=True)) as ask:
-        for more in ({"packed": (2, 1 << 22, 1), "scores": bytes(6)}, {"scores": bytes(34)},
-                     {"packed": (0, 2**32 - 1, 0), "scores": b""}):  # fmt: skip
+        for more in (
+            {"packed": (2, 1 << 22, 1), "scores": bytes(6)},
+            {"scores": bytes(34)},
+            {"packed": (0, 2**32 - 1, 0), "scores": b""},
+        ):
             said = p.decode_fabric_reply(ask(fetch_of(**more), b"")[0])
             assert isinstance(said, p.Error) and "at most 16" in said.mend
 
@@ -109,7 +118,13 @@ def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(zmq_fabric, "checksum", lambda row: pytest.fail("a row was looked at"))
     count = 100_000
     with worker_of(HitDriver(answered=True)) as ask:
-        put = p.FabricPut(session=1, layer=0, length_bytes=1, ordinals=bytes(4 * count),
-                          checksums=bytes(8 * count), timeout_ns=10**9)  # fmt: skip
+        put = p.FabricPut(
+            session=1,
+            layer=0,
+            length_bytes=1,
+            ordinals=bytes(4 * count),
+            checksums=bytes(8 * count),
+            timeout_ns=10**9,
+        )
         said = p.decode_fabric_reply(ask(put, bytes(count))[0])
     assert isinstance(said, p.Error) and "at most 4" in said.mend

@@ -60,9 +60,15 @@ class Case:
 
 
 def make_case(
-    kv_heads: int, group: int, tokens: int, dim: int, blocks: list[int], seed: int, layer: int = 0,
+    kv_heads: int,
+    group: int,
+    tokens: int,
+    dim: int,
+    blocks: list[int],
+    seed: int,
+    layer: int = 0,
     value_dim: int = 0,
-) -> Case:  # fmt: skip
+) -> Case:
     """`blocks`: how many each session selects. With a `value_dim` layer 0 stores latents."""
     first = LayerKv("gqa", kv_heads, dim)
     if value_dim:
@@ -151,9 +157,11 @@ def test_a_batch_is_its_sessions_one_by_one(name: str, case: Case) -> None:
     ]
     np.testing.assert_allclose(case.run(name), np.stack(alone), atol=1e-5)
     turned = case.run(
-        name, queries=case.queries[::-1].copy(), indices=case.indices[::-1],
+        name,
+        queries=case.queries[::-1].copy(),
+        indices=case.indices[::-1],
         counts=case.counts[::-1],
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(turned[::-1], np.stack(alone), atol=1e-5)
 
 
@@ -171,9 +179,12 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
             view[index, 0, :, count:] = np.nan
             view[index, 1:, :, count:] = np.inf
         again = case.run(
-            name, storage=spoiled, queries=case.queries[row : row + 1],
-            indices=[indices[::-1]], counts=[counts[::-1]],
-        )  # fmt: skip
+            name,
+            storage=spoiled,
+            queries=case.queries[row : row + 1],
+            indices=[indices[::-1]],
+            counts=[counts[::-1]],
+        )
         np.testing.assert_allclose(again[0], output[row], atol=2e-5)
 
 

@@ -316,8 +316,11 @@ def test_kvikio_reads_what_it_wrote(tmp_path: Path) -> None:
         cuda_driver_stub.build(tmp_path)
         env["LD_LIBRARY_PATH"] = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", THROUGH_KVIKIO, str(tmp_path / "blocks")], env=env,
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        [sys.executable, "-c", THROUGH_KVIKIO, str(tmp_path / "blocks")],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("kvikio ")

@@ -20,16 +20,32 @@ from offstage.host.fabrics.zmq import connect
 
 SECRET = b"s" * 32
 USER = os.getuid()
-GEOMETRY = p.Geometry(payload_size_bytes=1024, layer_count=1, block_tokens=16, slot_count=4,
-                      lba_size_bytes=512)  # fmt: skip
-LIMITS = p.Limits(message_size_bytes_max=1 << 20, session_max=4, session_chunk_max=4, demand_max=4,
-                  score_max=4, put_slot_count=4, host_timeout_ns=10**9)  # fmt: skip
+GEOMETRY = p.Geometry(
+    payload_size_bytes=1024, layer_count=1, block_tokens=16, slot_count=4, lba_size_bytes=512
+)
+LIMITS = p.Limits(
+    message_size_bytes_max=1 << 20,
+    session_max=4,
+    session_chunk_max=4,
+    demand_max=4,
+    score_max=4,
+    put_slot_count=4,
+    host_timeout_ns=10**9,
+)
 Prove = Callable[[p.Hello, p.Challenge], bytes]
 
 
 def honest(hello: p.Hello, said: p.Challenge) -> bytes:
-    return p.prove_daemon(SECRET, hello.nonce, said.nonce, hello.tenant, hello.name, said.version,
-                          said.user, said.fabric_key)  # fmt: skip
+    return p.prove_daemon(
+        SECRET,
+        hello.nonce,
+        said.nonce,
+        hello.tenant,
+        hello.name,
+        said.version,
+        said.user,
+        said.fabric_key,
+    )
 
 
 class Impostor:
@@ -60,16 +76,32 @@ class Impostor:
 
     def _answer(self, request: p.Request) -> p.Reply:
         if isinstance(request, p.Hello):
-            said = p.Challenge(version=p.VERSIONS[0], nonce=secrets.token_bytes(16), user=USER,
-                               fabric_key=self.fabric_key, proof=b"")  # fmt: skip
+            said = p.Challenge(
+                version=p.VERSIONS[0],
+                nonce=secrets.token_bytes(16),
+                user=USER,
+                fabric_key=self.fabric_key,
+                proof=b"",
+            )
             said.proof = self.prove(request, said)
             return said
         if isinstance(request, p.Prove):
-            return p.Welcome(version=p.VERSIONS[0], ticket=b"t" * 16, epoch=0, geometry=GEOMETRY,
-                             storage="", limits=LIMITS)  # fmt: skip
+            return p.Welcome(
+                version=p.VERSIONS[0],
+                ticket=b"t" * 16,
+                epoch=0,
+                geometry=GEOMETRY,
+                storage="",
+                limits=LIMITS,
+            )
         if isinstance(request, p.Attach):
-            return p.Attached(fabric="zmq", token="ab" * 16, endpoint=self.fabric,
-                              payload_size_bytes=1024, demand_max=4)  # fmt: skip
+            return p.Attached(
+                fabric="zmq",
+                token="ab" * 16,
+                endpoint=self.fabric,
+                payload_size_bytes=1024,
+                demand_max=4,
+            )
         return p.Ok()
 
     def kinds(self) -> set[str]:
@@ -95,8 +127,16 @@ def login(endpoint: str, *, heartbeat: bool = False) -> Control:
 
 
 def other_secret(hello: p.Hello, said: p.Challenge) -> bytes:
-    return p.prove_daemon(b"x" * 32, hello.nonce, said.nonce, hello.tenant, hello.name,
-                          said.version, said.user, said.fabric_key)  # fmt: skip
+    return p.prove_daemon(
+        b"x" * 32,
+        hello.nonce,
+        said.nonce,
+        hello.tenant,
+        hello.name,
+        said.version,
+        said.user,
+        said.fabric_key,
+    )
 
 
 def reflected(hello: p.Hello, said: p.Challenge) -> bytes:
@@ -203,8 +243,14 @@ def test_descriptors_come_from_the_daemons_user(tmp_path: Path) -> None:
     finally:
         os.seteuid(0)
     inside.rename(path)
-    attached = p.Attached(fabric="shm", token="cafe", socket_path=str(path), user=30_001,
-                          payload_size_bytes=1024, demand_max=4)  # fmt: skip
+    attached = p.Attached(
+        fabric="shm",
+        token="cafe",
+        socket_path=str(path),
+        user=30_001,
+        payload_size_bytes=1024,
+        demand_max=4,
+    )
     with pytest.raises(BadInput, match="user 30002 listens there"):
         shm.fetch_descriptors(attached, 2.0)
     peer, _ = server.accept()

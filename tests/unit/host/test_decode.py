@@ -63,16 +63,29 @@ class FakeFabric:
     dilation: int = 1
 
     def fetch_begin(
-        self, session: int, step: int, layer: int, ordinals: Any, keys: Any, target: Any,
-        *, target_index: Any = None, selected_count: Any = None, scores: Any = None,
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: Any,
+        keys: Any,
+        target: Any,
+        *,
+        target_index: Any = None,
+        selected_count: Any = None,
+        scores: Any = None,
         timeout_ns: int = 0,
-    ) -> Fetch:  # fmt: skip
+    ) -> Fetch:
         assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
         assert selected_count >= len(ordinals)
         assert scores is None or len(scores) > max(ordinals, default=0)
-        fetch = Fetch(len(ordinals), SimpleNamespace(
-            number=self.begun, session=session, keys=keys, target=target, rows=target_index
-        ), ())  # fmt: skip
+        fetch = Fetch(
+            len(ordinals),
+            SimpleNamespace(
+                number=self.begun, session=session, keys=keys, target=target, rows=target_index
+            ),
+            (),
+        )
         self.begun += 1
         self.flying.append(fetch)
         self.calls.append(("begin", session))
@@ -154,10 +167,16 @@ class World:
         layers = range(self.shape.layer_count)
         keys = [[key_of(number, layer, o) for o in range(len(identities))] for layer in layers]
         return HostSession(
-            number, f"s{number}", number, context, np.array(keys), len(identities) * 16, 9,
+            number,
+            f"s{number}",
+            number,
+            context,
+            np.array(keys),
+            len(identities) * 16,
+            9,
             [self.kv.queries(number, layer) for layer in layers],
             [ScoreQuantizer() for _ in layers],
-        )  # fmt: skip
+        )
 
     def run(self, steps: int = 3, ahead: bool = False) -> AgentRecord:
         """Decode, one new token of each session per step, as the agent does."""
@@ -223,9 +242,7 @@ def torch_cpu() -> Arrays:
 @pytest.mark.parametrize("arrays", [open_arrays, LaterArrays, torch_cpu, torch_staged])
 @pytest.mark.parametrize("last_first", [False, True])
 @pytest.mark.parametrize("calls_max", [8, 2, 1])
-def test_the_kernel_reads_what_prefill_wrote(
-    arrays: Any, last_first: bool, calls_max: int
-) -> None:
+def test_the_kernel_reads_what_prefill_wrote(arrays: Any, last_first: bool, calls_max: int) -> None:
     """On every array library, in whatever order fetches end, many or one at a time."""
     world = World(FakeFabric(calls_max=calls_max, last_first=last_first), arrays())
     record = world.run()
@@ -334,8 +351,14 @@ def test_a_block_that_does_not_come_is_computed_again_used_and_written() -> None
     assert record.blocks_recomputed == 1 and record.blocks_corrupt == 0
     assert record.blocks_verified == demands - 1 == sum(int(t.ends.sum()) for t in record.tokens)
     assert fabric.calls[:7] == [
-        ("begin", 0), ("begin", 1), ("begin", 2), ("end", 0), ("end", 1), ("end", 2), ("put", 1),
-    ]  # fmt: skip
+        ("begin", 0),
+        ("begin", 1),
+        ("begin", 2),
+        ("end", 0),
+        ("end", 1),
+        ("end", 2),
+        ("put", 1),
+    ]
 
 
 def test_all_tokens_of_a_batch_have_waited_what_the_batch_waited(

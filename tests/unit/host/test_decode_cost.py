@@ -24,16 +24,35 @@ DEMO = geometry("demo")
 def cost(**changes: Any) -> DecodeCost:
     """Projections 10 us, MLP 20, attention 1 us a session and 64 tokens: lines all over."""
     rows = tuple(
-        CostRow(batch=batch, tokens=tokens, projection_ns=10_000, mlp_ns=20_000,
-                attention_ns=batch * tokens * 1_000 // 64)
-        for batch in (1, 8) for tokens in (512, 4096)
-    )  # fmt: skip
+        CostRow(
+            batch=batch,
+            tokens=tokens,
+            projection_ns=10_000,
+            mlp_ns=20_000,
+            attention_ns=batch * tokens * 1_000 // 64,
+        )
+        for batch in (1, 8)
+        for tokens in (512, 4096)
+    )
     plain: dict[str, Any] = {
-        "format": FORMAT, "geometry": "demo", "q_heads": 8, "kv_heads": 2, "head_dim": 64,
-        "layer_count": 4, "block_tokens": 64, "hidden": 512, "mlp": 1792, "dtype": "float32",
-        "value_type": "float16", "kernel": "numpy", "device": "a machine", "versions": {},
-        "date": "2026-01-01", "command": "offstage host calibrate", "rows": rows,
-    }  # fmt: skip
+        "format": FORMAT,
+        "geometry": "demo",
+        "q_heads": 8,
+        "kv_heads": 2,
+        "head_dim": 64,
+        "layer_count": 4,
+        "block_tokens": 64,
+        "hidden": 512,
+        "mlp": 1792,
+        "dtype": "float32",
+        "value_type": "float16",
+        "kernel": "numpy",
+        "device": "a machine",
+        "versions": {},
+        "date": "2026-01-01",
+        "command": "offstage host calibrate",
+        "rows": rows,
+    }
     return DecodeCost(**{**plain, **changes})
 
 
@@ -66,10 +85,15 @@ def test_what_was_not_measured_is_not_answered(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("{", "not JSON"), ("[]", "no file of decode costs"), ('{"format": 3}', "no file of decode"),
-     ({"rows": []}, "below 1"), ({"rows": [{"batch": 1}]}, "missing required field"),
-     ({"hidden": "wide"}, "Expected `int`")],
-)  # fmt: skip
+    [
+        ("{", "not JSON"),
+        ("[]", "no file of decode costs"),
+        ('{"format": 3}', "no file of decode"),
+        ({"rows": []}, "below 1"),
+        ({"rows": [{"batch": 1}]}, "missing required field"),
+        ({"hidden": "wide"}, "Expected `int`"),
+    ],
+)
 def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "cost.json"
     if isinstance(content, dict):
@@ -86,8 +110,22 @@ def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> No
     it and is in no token's time."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     out = tmp_path / "tiny.json"
-    words = ["host", "calibrate", "--geometry", "tiny", "--batch", "2,1", "--tokens", "512,32",
-             "--selector", "quest,quest8", "--context-tokens", "900", "--out", str(out)]
+    words = [
+        "host",
+        "calibrate",
+        "--geometry",
+        "tiny",
+        "--batch",
+        "2,1",
+        "--tokens",
+        "512,32",
+        "--selector",
+        "quest,quest8",
+        "--context-tokens",
+        "900",
+        "--out",
+        str(out),
+    ]
     for kernel in ("numpy", "torch"):
         assert run([*words, "--kernel", kernel]) == 0
         found = read(out)
@@ -136,8 +174,10 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     assert run(["host", "run", "--time-per-token", "1ms", "--decode-cost", str(file)]) == 2
     assert "give one of them" in capsys.readouterr().err
     spec = tmp_path / "e.toml"
-    text = f'[workload]\nsessions = 8\nconcurrent = 4\n[geometry]\nmodel = "demo"\n[tier]\n' \
-           f'decode_cost = "{file}"\n'  # fmt: skip
+    text = (
+        f'[workload]\nsessions = 8\nconcurrent = 4\n[geometry]\nmodel = "demo"\n[tier]\n'
+        f'decode_cost = "{file}"\n'
+    )
     spec.write_text(text)
     assert load(spec).time_per_token_ns == 4 * (30_000 + 4 * 32 * 1_000)
     spec.write_text(text + 'device = "asic_7nm"\n')

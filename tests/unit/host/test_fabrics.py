@@ -37,8 +37,13 @@ class Server:
         self._thread.start()
         dealer = self.context.socket(zmq.DEALER)
         dealer.connect(f"tcp://127.0.0.1:{port}")
-        attached = p.Attached(fabric="zmq", token="ab" * 16, endpoint=f"tcp://127.0.0.1:{port}",
-                              payload_size_bytes=PAYLOAD, demand_max=3)  # fmt: skip
+        attached = p.Attached(
+            fabric="zmq",
+            token="ab" * 16,
+            endpoint=f"tcp://127.0.0.1:{port}",
+            payload_size_bytes=PAYLOAD,
+            demand_max=3,
+        )
         self.client = ZmqDriver(dealer, attached, put_slot_count=2)
 
     def _run(self) -> None:
@@ -74,11 +79,18 @@ def good_reply(request: p.FabricFetch) -> p.FabricFetchReply:
     """All blocks came, and are ROWS."""
     count = len(request.ordinals) // 4
     return p.FabricFetchReply(
-        id=request.id, ends=bytes(count), rcs=bytes(4 * count),
+        id=request.id,
+        ends=bytes(count),
+        rcs=bytes(4 * count),
         lengths=np.full(count, PAYLOAD, "<u4").tobytes(),
         checksums=np.array([checksum(row) for row in ROWS[:count]], "<u8").tobytes(),
-        hit_count=count, failed_count=0, retry_count=0, torn_count=0, stall_ns=5, copy_ns=7,
-    )  # fmt: skip
+        hit_count=count,
+        failed_count=0,
+        retry_count=0,
+        torn_count=0,
+        stall_ns=5,
+        copy_ns=7,
+    )
 
 
 def fetch(client: ZmqDriver, count: int = 3, **more: Any) -> tuple[Any, Any]:
@@ -195,8 +207,15 @@ def hand_out(path: Path, said: bytes, fds: list[int]) -> threading.Thread:
 
 
 def attached(path: Path, blob: bytes = b"") -> p.Attached:
-    return p.Attached(fabric="shm", token="00", socket_path=str(path), blob=blob,
-                      payload_size_bytes=PAYLOAD, demand_max=3, user=os.getuid())  # fmt: skip
+    return p.Attached(
+        fabric="shm",
+        token="00",
+        socket_path=str(path),
+        blob=blob,
+        payload_size_bytes=PAYLOAD,
+        demand_max=3,
+        user=os.getuid(),
+    )
 
 
 def real_blob() -> bytes:

@@ -42,10 +42,16 @@ SHAPES = [
 
 @pytest.mark.parametrize(
     ("shape", "value_type"),
-    [(SHAPES[0], "bfloat16"), (SHAPES[0], "float32"), (SHAPES[1], "float8_e4m3fn"),
-     (SHAPES[2], "bfloat16"), (SHAPES[2], "float8_e4m3fn"), (SHAPES[3], "float16")],
+    [
+        (SHAPES[0], "bfloat16"),
+        (SHAPES[0], "float32"),
+        (SHAPES[1], "float8_e4m3fn"),
+        (SHAPES[2], "bfloat16"),
+        (SHAPES[2], "float8_e4m3fn"),
+        (SHAPES[3], "float16"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: str) -> None:
     """K and V apart and latents, each type, blocks that no tile of tokens divides, sessions of
     unlike length and one without a block, split into parts that are combined."""
@@ -59,14 +65,18 @@ def test_attention_over_blocks_is_softmax_attention(shape: Shape, value_type: st
 @settings(max_examples=8)
 @given(
     shape=st.builds(
-        Shape, st.integers(1, 2), st.integers(1, 5), st.sampled_from([4, 16, 33]),
-        st.sampled_from([1, 7, 16]), st.sampled_from([0, 3]),
+        Shape,
+        st.integers(1, 2),
+        st.integers(1, 5),
+        st.sampled_from([4, 16, 33]),
+        st.sampled_from([1, 7, 16]),
+        st.sampled_from([0, 3]),
     ),
     value_type=st.sampled_from(["bfloat16", "float8_e4m3fn"]),
     widths=st.lists(st.integers(0, 6), min_size=1, max_size=3),
     seed=st.integers(0, 999),
     splits=st.integers(0, 2),
-)  # fmt: skip
+)
 def test_attention_of_any_shape(
     shape: Shape, value_type: str, widths: list[int], seed: int, splits: int
 ) -> None:
@@ -102,9 +112,12 @@ def test_sixty_four_sessions_of_mixed_length() -> None:
     for session in (0, 3, 63):
         own = slice(session, session + 1)
         alone = replace(
-            case, queries=case.queries[own], tables=case.tables[own], counts=case.counts[own],
+            case,
+            queries=case.queries[own],
+            tables=case.tables[own],
+            counts=case.counts[own],
             lengths=case.lengths[own],
-        )  # fmt: skip
+        )
         assert (alone.run("cpu", tiling=Tiling(tokens=16, splits=1))[0] == whole[session]).all()
 
 
@@ -114,9 +127,10 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
     import torch
 
     kind = replace(
-        geometry("tiny"), value_type=value_type,
+        geometry("tiny"),
+        value_type=value_type,
         layers=(LayerKv("gqa", 2, 32), LayerKv("gqa", 1, 48), LayerKv("mla", 1, 37, value_dim=29)),
-    )  # fmt: skip
+    )
     random = np.random.default_rng(7)
     for layer in (0, 1, 2):
         numbers = torch.from_numpy(random.standard_normal((9, kind.block_bytes(layer)), np.float32))
@@ -164,9 +178,12 @@ def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
     shapes of Llama and of DeepSeek, with shared memory that a multiprocessor has."""
     bare = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, str(COMPILE)], capture_output=True, text=True, timeout=400,
+        [sys.executable, str(COMPILE)],
+        capture_output=True,
+        text=True,
+        timeout=400,
         env={**bare, "TRITON_CACHE_DIR": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     made = [json.loads(line) for line in done.stdout.splitlines()]
     kinds = {"_attend", "_combine", "_summarise", "_score", "_best", "_resolve"}

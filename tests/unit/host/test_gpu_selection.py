@@ -53,9 +53,12 @@ def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -
 
 
 SHAPES = st.builds(
-    shape_of, st.integers(1, 3), st.integers(1, 5), st.sampled_from([3, 16, 40]),
+    shape_of,
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from([3, 16, 40]),
     st.sampled_from([8, 24, 130]),
-)  # fmt: skip
+)
 LATENT = shape_of(1, 5, 16, 576)
 
 
@@ -66,7 +69,7 @@ LATENT = shape_of(1, 5, 16, 576)
     value_type=st.sampled_from(sorted(DTYPES)),
     blocks=st.integers(1, 9),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 def test_scores_are_those_of_the_hosts_selectors(
     kind: str, shape: KvGeometry, value_type: str, blocks: int, seed: int
 ) -> None:
@@ -130,8 +133,9 @@ def test_bounds_in_8_bits_are_bounds(
     # No further out than one step of the group's own grid, which is finer than 1/63 of its largest.
     wide = np.maximum(np.abs(low), np.abs(high))
     groups = [wide[..., begin : begin + 32] for begin in range(0, dim, 32)]
-    step = np.concatenate([one.max(-1, keepdims=True).repeat(one.shape[-1], -1) / 63
-                           for one in groups], -1)  # fmt: skip
+    step = np.concatenate(
+        [one.max(-1, keepdims=True).repeat(one.shape[-1], -1) / 63 for one in groups], -1
+    )
     assert (np.abs(held - np.stack([low, high], 1)) <= step[:, None] + 2.0**-99).all()
     query = random.standard_normal((shape.q_heads, dim)).astype(np.float32)
     grouped = query.astype(np.float64).reshape(heads, -1, dim)
@@ -148,11 +152,13 @@ def test_bounds_in_8_bits_are_bounds(
 
 SCORES = st.lists(
     st.one_of(
-        st.integers(-3, 3).map(float), st.floats(-128, 128, width=32, allow_subnormal=False),
+        st.integers(-3, 3).map(float),
+        st.floats(-128, 128, width=32, allow_subnormal=False),
         st.sampled_from([np.nan, -np.inf, np.inf, -0.0]),
     ),
-    min_size=1, max_size=40,
-)  # fmt: skip
+    min_size=1,
+    max_size=40,
+)
 
 
 @settings(max_examples=12)
@@ -175,9 +181,15 @@ def test_the_best_are_those_that_the_host_selects(
     scale = ScoreScale(0.25, 0.5)
     with poisoned():
         found = scores.best(
-            torch.from_numpy(given_scores), whole(*lengths), k_blocks, runners_up, sinks, window,
-            torch.full((2,), scale.centre), torch.full((2,), scale.spread),
-        )  # fmt: skip
+            torch.from_numpy(given_scores),
+            whole(*lengths),
+            k_blocks,
+            runners_up,
+            sinks,
+            window,
+            torch.full((2,), scale.centre),
+            torch.full((2,), scale.spread),
+        )
     for session, length in enumerate(lengths):
         own = given_scores[session]
         selected = select(own, top, sinks, window, length)

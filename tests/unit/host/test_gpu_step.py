@@ -50,7 +50,7 @@ def test_a_step_over_the_pool_is_attention_over_what_was_selected() -> None:
     case.forget(layer=1, session=0)
     lacking = case.run()
     assert [layer for layer, _ in lacking] == [1]
-    (session, ordinals), = lacking[0][1]  # fmt: skip
+    ((session, ordinals),) = lacking[0][1]
     assert session == 0 and ordinals.size == 5
     assert case.run() == [], "what came in stays"
     for layer in range(2):

@@ -63,21 +63,29 @@ class PlainTier:
         for content in contents:
             name = hashlib.blake2b(b"".join(keys[-1:]) + content, digest_size=16)
             keys.append(name.digest())
-        stored = [sum((key, layer) in self.blocks for layer in range(LAYERS))
-                  for key in keys[before:]]  # fmt: skip
+        stored = [
+            sum((key, layer) in self.blocks for layer in range(LAYERS)) for key in keys[before:]
+        ]
         return protocol.Appended(keys=keys[before:], store_keys=[], stored_layers=stored)
 
     def fetch_begin(
-        self, session: int, step: int, layer: int, ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64], target: NDArray[np.uint8], **more: Any,
-    ) -> Fetch:  # fmt: skip
+        self,
+        session: int,
+        step: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        keys: NDArray[np.uint64],
+        target: NDArray[np.uint8],
+        **more: Any,
+    ) -> Fetch:
         chain, rows = self.chains[session], iter(more["target_index"].tolist())
         assert np.array_equal(np.unique(ordinals), ordinals), "a block is one demand"
         assert more["selected_count"] >= len(ordinals)
         assert more["scores"] is None or len(more["scores"]) == len(chain)
         rcs, sums = np.zeros(len(ordinals), np.int32), []
-        for at, (ordinal, mask) in enumerate(zip(ordinals.tolist(), more["granules"].tolist(),
-                                                 strict=True)):  # fmt: skip
+        for at, (ordinal, mask) in enumerate(
+            zip(ordinals.tolist(), more["granules"].tolist(), strict=True)
+        ):
             assert np.array_equal(keys[at], block_keys([chain[ordinal]], LAYERS)[layer, 0])
             block = self.blocks.get((chain[ordinal], layer))
             rcs[at] = 0 if block is not None else -errno.ENOENT
@@ -89,15 +97,31 @@ class PlainTier:
                     sums[-1] = checksum(np.ascontiguousarray(target[row, :BYTES]))
         fetch = Fetch(len(ordinals), None, ())
         whole = np.full(len(ordinals), GRANULES * BYTES, np.uint32)
-        self.fetches[fetch] = FetchResult(np.zeros(len(ordinals), np.uint8), rcs, whole,
-                                          np.array(sums, np.uint64), 0, 0, 0, 0, 0, 0)  # fmt: skip
+        self.fetches[fetch] = FetchResult(
+            np.zeros(len(ordinals), np.uint8),
+            rcs,
+            whole,
+            np.array(sums, np.uint64),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         return self.fetches.pop(fetch)
 
-    def put_begin(self, session: int, layer: int, ordinals: NDArray[np.uint32],
-                  source: NDArray[np.uint8], **more: Any) -> Put:  # fmt: skip
+    def put_begin(
+        self,
+        session: int,
+        layer: int,
+        ordinals: NDArray[np.uint32],
+        source: NDArray[np.uint8],
+        **more: Any,
+    ) -> Put:
         if self.refuses:
             self.refuses -= 1
             raise RunFailed("4 calls are in flight", "fabric", "end one", errno=errno.EAGAIN)
@@ -141,8 +165,9 @@ class Host:
             source = np.array([granule(name, layer) for name in names]).reshape(-1, BYTES)
             self.put(layer, ordinals[lacks], source[lacks], in_flight)
 
-    def put(self, layer: int, ordinals: NDArray[np.uint32], source: NDArray[np.uint8],
-            in_flight: bool) -> None:  # fmt: skip
+    def put(
+        self, layer: int, ordinals: NDArray[np.uint32], source: NDArray[np.uint8], in_flight: bool
+    ) -> None:
         while True:
             try:
                 put = self.fabric.put_begin(self.number, layer, ordinals, source)
@@ -159,10 +184,16 @@ class Host:
         target = np.zeros((len(ordinals), BYTES + 3), np.uint8)
         self.step += 1
         done = self.fabric.fetch(
-            self.number, self.step, layer, np.array(ordinals, np.uint32),
-            np.zeros((len(ordinals), 2), np.uint64), target, target_index=rows,
-            selected_count=len(ordinals) + 2, scores=np.arange(self.length, dtype=np.uint16),
-        )  # fmt: skip
+            self.number,
+            self.step,
+            layer,
+            np.array(ordinals, np.uint32),
+            np.zeros((len(ordinals), 2), np.uint64),
+            target,
+            target_index=rows,
+            selected_count=len(ordinals) + 2,
+            scores=np.arange(self.length, dtype=np.uint16),
+        )
         for at, ordinal in enumerate(ordinals):
             expected = granule(identity(self.text, ordinal), layer)
             if done.rcs[at] == 0:
@@ -202,8 +233,11 @@ def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> 
         elif what == "refuse":
             tier.refuses = number
     for (_, layer), block in tier.blocks.items():
-        known = {granule(identity(text, at), layer).tobytes()
-                 for text in range(TEXTS) for at in range(25 * 9)}  # fmt: skip
+        known = {
+            granule(identity(text, at), layer).tobytes()
+            for text in range(TEXTS)
+            for at in range(25 * 9)
+        }
         assert all(part.tobytes() in known for part in block.reshape(GRANULES, BYTES))
     kept = host.sessions.chains[host.number].kept
     last = host.length // GRANULES * GRANULES

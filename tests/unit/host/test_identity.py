@@ -110,9 +110,7 @@ def test_what_changed_a_moment_ago_is_not_kept(
         assert found.read_bytes == found.size_bytes
 
 
-def test_a_hubs_name_leads_to_its_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hubs_name_leads_to_its_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are a Hub's name, at a revision too, a file of its own and the folder itself one content?"""
     hub = tmp_path / "hub"
     monkeypatch.setenv("HF_HUB_CACHE", str(hub))
@@ -133,8 +131,11 @@ def test_no_files_need_a_name_that_is_set(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="weights_id") as told:
         identity_of("org/nowhere", {})
     assert "\n" not in str(told.value)
-    lines = {identity_of("org/nowhere", computed, weights_id=name)
-             for name in "ab" for computed in ({}, {"KV": "fp8"}, {"KV": "bf16"})}  # fmt: skip
+    lines = {
+        identity_of("org/nowhere", computed, weights_id=name)
+        for name in "ab"
+        for computed in ({}, {"KV": "fp8"}, {"KV": "bf16"})
+    }
     assert len(lines) == 6
     model = str(model_of(tmp_path / "a"))
     assert identity_of(model, {"KV": 1}) == identity_of(digest_of(files_of(model)), {"KV": 1})

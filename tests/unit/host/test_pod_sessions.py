@@ -79,9 +79,7 @@ class Daemon:
         self._hear()
         self.stored |= set(self.sessions.pop(session))
 
-    def put_begin(
-        self, session: int, layer: int, ordinals: Any, source: Any, **more: Any
-    ) -> Put:
+    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any, **more: Any) -> Put:
         if self.broken:
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
         put = Put(len(ordinals), None, (ordinals,))
@@ -146,7 +144,8 @@ def test_a_segment_is_named_by_all_before_it() -> None:
     begun = [contents[0] for one in daemons for contents in one.sessions.values()]
     assert sorted(begun) == sorted(name for one in opened for name in names(sessions, one))
     assert [one.at for one in sessions.segments(opened[0])] == [
-        one.at for one in sessions.segments(opened[1])]  # fmt: skip
+        one.at for one in sessions.segments(opened[1])
+    ]
 
 
 def test_chunk_by_chunk_is_as_all_at_once() -> None:
@@ -262,9 +261,9 @@ def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() 
     assert fabric.admit(coming) is before and daemons[1].closed
     assert not fabric.in_flight(dataclasses.replace(segment, at=before))
     assert not fabric.put_end(put).any()
-    assert set(daemons[0].puts) | set(anew.puts) == set().union(*(
-        one.chain for one in sessions.segments(session)
-    ))  # fmt: skip
+    assert set(daemons[0].puts) | set(anew.puts) == set().union(
+        *(one.chain for one in sessions.segments(session))
+    )
 
 
 def test_a_put_that_nobody_takes_ends() -> None:
@@ -285,9 +284,12 @@ def test_a_put_that_nobody_takes_ends() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "lost"),
-    [(RunFailed("the daemon drains"), False), (StoreFull("no session is left"), False),
-     (BadInput("no such host"), True)],
-)  # fmt: skip
+    [
+        (RunFailed("the daemon drains"), False),
+        (StoreFull("no session is left"), False),
+        (BadInput("no such host"), True),
+    ],
+)
 def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> None:
     """Who refuses is left alone for a while, and its segments go elsewhere; only one that knows the
     host no more is lost."""
@@ -422,8 +424,9 @@ def test_a_host_follows_the_map() -> None:
     until(lambda: lost not in sessions.members)
     assert [one.registered for one in came] == [[id(landing)], [id(landing)]]
     until(lambda: daemons[0].closed == 2)  # fabric and connection of the earlier life
-    kept.pod = replace(kept.pod, member=(first, replace(second, state="draining"),
-                                         replace(third, state="gone")))  # fmt: skip
+    kept.pod = replace(
+        kept.pod, member=(first, replace(second, state="draining"), replace(third, state="gone"))
+    )
     until(lambda: any(one.lost for one in sessions.members))
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 40)))

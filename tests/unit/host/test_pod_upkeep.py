@@ -111,9 +111,11 @@ def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
 
 
 NEWS = st.builds(
-    News, st.binary(min_size=16, max_size=16), st.integers(0, 2**40),
+    News,
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, 2**40),
     contents=st.integers(0, 5000).map(bytes),
-)  # fmt: skip
+)
 
 
 @given(st.lists(NEWS, max_size=40), st.integers(4096, 1 << 15))

@@ -59,9 +59,14 @@ def test_puts_are_in_flight_together_up_to_what_the_fabric_takes() -> None:
     assert len(narrow.calls) == 6 and not narrow.flying
 
 
-@pytest.mark.parametrize(("code", "error"), [
-    (errno.ENOSPC, StoreFull), (errno.EDQUOT, StoreFull), (errno.EIO, RunFailed),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.EIO, RunFailed),
+    ],
+)
 def test_a_refused_block_is_an_error_and_nothing_stays_in_flight(
     code: int, error: type[Exception]
 ) -> None:

@@ -15,10 +15,17 @@ def begin(kind: Any, matched: list[list[int]], total: list[int], **given: Any) -
     rule = Rule(kind=kind, weight=given.pop("weight", 1.0), patience=given.pop("patience", 4))
     values = {"passed": [0] * len(total), "ahead": [0] * hosts, "room": [True] * hosts} | given
     kinds = {"room": np.bool_}
-    arrays = {name: np.array(values[name], kinds.get(name, np.int64))
-              for name in ("passed", "ahead", "room")}  # fmt: skip
-    return begin_next(rule, np.array(matched, np.int64).reshape(len(total), hosts),
-                      np.array(total, np.int64), turn=given.get("turn", 0), **arrays)  # fmt: skip
+    arrays = {
+        name: np.array(values[name], kinds.get(name, np.int64))
+        for name in ("passed", "ahead", "room")
+    }
+    return begin_next(
+        rule,
+        np.array(matched, np.int64).reshape(len(total), hosts),
+        np.array(total, np.int64),
+        turn=given.get("turn", 0),
+        **arrays,
+    )
 
 
 def test_weight_one_is_where_the_first_token_comes_first() -> None:
@@ -39,8 +46,10 @@ def test_least_loaded_looks_at_load_and_round_robin_at_nothing() -> None:
     assert begin("least-loaded", [[9, 0]], [9], ahead=[5, 4]) == Begin(0, 1)
     assert begin("least-loaded", [[9, 0]], [9], ahead=[5, 4], room=[True, False]) == Begin(0, 0)
     assert [begin("round-robin", [[0, 0]], [9], turn=turn) for turn in range(3)] == [
-        Begin(0, 0), Begin(0, 1), Begin(0, 0),
-    ]  # fmt: skip
+        Begin(0, 0),
+        Begin(0, 1),
+        Begin(0, 0),
+    ]
     assert begin("round-robin", [[0, 0]], [9], room=[False, True]) == Begin(0, 1)
 
 
@@ -67,8 +76,13 @@ def test_a_request_is_passed_over_only_so_often(
     waiting = [[number, share, 0] for number, share in enumerate(shares)]
     begun: list[int] = []
     for number in range(3, 3 + 3 * (patience + 1) + 1):
-        found = begin("reuse", [[one[1]] for one in waiting], [100] * len(waiting),
-                      passed=[one[2] for one in waiting], patience=patience)  # fmt: skip
+        found = begin(
+            "reuse",
+            [[one[1]] for one in waiting],
+            [100] * len(waiting),
+            passed=[one[2] for one in waiting],
+            patience=patience,
+        )
         assert found is not None
         for one in waiting[: found.waiting]:
             one[2] += 1

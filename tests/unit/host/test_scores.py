@@ -14,8 +14,11 @@ from offstage.bindings.firmware import lib
 from offstage.bindings.scores import Packed, pack, unpack
 
 LIMITS = st.tuples(*map(st.sampled_from, ([0, 1, 5, 200], [1, 3], [8, 16])))
-SCORES = st.lists(st.one_of(st.sampled_from([0, 1, 255, 256, 511, 65535]), st.integers(0, 65535)),
-                  min_size=1, max_size=90)  # fmt: skip
+SCORES = st.lists(
+    st.one_of(st.sampled_from([0, 1, 255, 256, 511, 65535]), st.integers(0, 65535)),
+    min_size=1,
+    max_size=90,
+)
 BLOCKS, STEPS, PAYLOAD = 96, 24, 4096
 
 
@@ -24,8 +27,10 @@ def taken_in(limits: tuple[int, int, int], scores: list[int]) -> list[int]:
     most, _, bits = limits
     order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
     kept = set(order[: most or len(order)])
-    return [(one | 255 if bits == 8 and one else one) if at in kept else 0
-            for at, one in enumerate(scores)]  # fmt: skip
+    return [
+        (one | 255 if bits == 8 and one else one) if at in kept else 0
+        for at, one in enumerate(scores)
+    ]
 
 
 @given(LIMITS, st.integers(0, 8), SCORES)
@@ -61,9 +66,14 @@ def test_bytes_that_no_host_packs_are_refused(flags: int) -> None:
 def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[str, Any]]:
     """The ends of a seeded decode in virtual time, and the ledger; `told`: the host knows."""
     config = BareConfig(
-        payload_size_bytes=PAYLOAD, slot_count=24, block_max=BLOCKS, demand_max=16, hints=hints,
-        prefetchers=int(lib.OFS_PREFETCH_EMA), layer_count=1,
-    )  # fmt: skip
+        payload_size_bytes=PAYLOAD,
+        slot_count=24,
+        block_max=BLOCKS,
+        demand_max=16,
+        hints=hints,
+        prefetchers=int(lib.OFS_PREFETCH_EMA),
+        layer_count=1,
+    )
     source = np.random.default_rng(3)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         session = device.session(BLOCKS, select_blocks=12)

@@ -110,8 +110,12 @@ def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
         def fence(self) -> None:
             sum(range(30_000))
 
-    there = [Kind("slow", Lazy), Kind("broken", broken), Kind("absent", None, "not installed"),
-             Kind("good", HostCopies)]  # fmt: skip
+    there = [
+        Kind("slow", Lazy),
+        Kind("broken", broken),
+        Kind("absent", None, "not installed"),
+        Kind("good", HostCopies),
+    ]
     monkeypatch.setattr(measure, "kinds", lambda device: there)
     found = {one.name: one for one in measure.measure(torch.device("cpu"), 256)}
     assert found["broken"].reason == "launch failure" and found["absent"].reason == "not installed"
@@ -126,8 +130,11 @@ def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_command_prints_what_doctor_reads() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "offstage.host.transfers.measure", "cpu"],
-        capture_output=True, text=True, timeout=200, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
     one, *others = json.loads(done.stdout)
     assert one["name"] == "memcpy" and one["bytes_per_s"] > 0 and one["reason"] == ""
     assert [other["name"] for other in others] == ["nixl", "gpudirect"]
@@ -203,8 +210,11 @@ def test_what_gpudirect_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert plain.open is not None and bool(direct.open) == (not made)
         steps.append(direct.reason)
         (tmp_path / made).mkdir(parents=True, exist_ok=True)
-    assert steps == ["no RDMA adapter",
-                     "nvidia-peermem is not loaded (modprobe nvidia-peermem)", ""]  # fmt: skip
+    assert steps == [
+        "no RDMA adapter",
+        "nvidia-peermem is not loaded (modprobe nvidia-peermem)",
+        "",
+    ]
 
 
 def test_an_event_is_given_up_with_its_object() -> None:

@@ -19,9 +19,19 @@ def lmcache() -> None:
 
 
 def sglang() -> None:
-    Storage(SimpleNamespace(extra_config=NOWHERE, model_name="m", is_mla_model=False, tp_rank=0,
-                            tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0,
-                            attn_cp_size=1))  # fmt: skip
+    Storage(
+        SimpleNamespace(
+            extra_config=NOWHERE,
+            model_name="m",
+            is_mla_model=False,
+            tp_rank=0,
+            tp_size=1,
+            pp_rank=0,
+            pp_size=1,
+            attn_cp_rank=0,
+            attn_cp_size=1,
+        )
+    )
 
 
 @pytest.mark.parametrize(("engine", "made"), [("LMCache", lmcache), ("SGLang", sglang)])

@@ -68,7 +68,7 @@ def request(name: str, tokens: list[int], **more: Any) -> Any:
         "cache_salt": None,
         "block_hashes": [b"h%d" % i for i in range(len(tokens) // BLOCK)],
     }
-    return SimpleNamespace(**fields | more)  # fmt: skip
+    return SimpleNamespace(**fields | more)
 
 
 def weights(digest: str) -> Weights:
@@ -92,8 +92,13 @@ def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
     other = chain([99, *tokens[1:]], BLOCK, salt)
     assert not set(keys) & set(other)
     one, other = weights("a"), weights("b")
-    salts = [({}, None), ({"cache_salt": "a"}, None), ({}, one), ({}, other),
-             ({"cache_salt": "a"}, one)]  # fmt: skip
+    salts = [
+        ({}, None),
+        ({"cache_salt": "a"}, None),
+        ({}, one),
+        ({}, other),
+        ({"cache_salt": "a"}, one),
+    ]
     assert len({salt_of(request("r", [], **more), held) for more, held in salts}) == 5
 
 
@@ -154,9 +159,17 @@ def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path)
     assert plans.counts["adapter_unknown"] == 2
 
 
-@pytest.mark.parametrize(("count", "stored", "computed", "matched"), [
-    (13, 3, 0, 12), (12, 3, 0, 8), (13, 2, 0, 8), (13, 3, 4, 8), (13, 1, 8, 0), (3, 0, 0, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("count", "stored", "computed", "matched"),
+    [
+        (13, 3, 0, 12),
+        (12, 3, 0, 8),
+        (13, 2, 0, 8),
+        (13, 3, 4, 8),
+        (13, 1, 8, 0),
+        (3, 0, 0, 0),
+    ],
+)
 def test_the_longest_stored_prefix_is_matched(
     count: int, stored: int, computed: int, matched: int
 ) -> None:
@@ -272,8 +285,9 @@ def test_what_another_engine_prefills_is_waited_for() -> None:
         wish = {"offstage": {"expect": {"tokens": 17, "seconds": seconds}}}
         plans, one = arrive(store, tokens, kv_transfer_params=wish)
         assert plans.match(one, 0) == ends
-    plans, one = arrive(store, tokens, kv_transfer_params={
-        "offstage": {"expect": {"tokens": 99, "seconds": 100}}})  # fmt: skip
+    plans, one = arrive(
+        store, tokens, kv_transfer_params={"offstage": {"expect": {"tokens": 99, "seconds": 100}}}
+    )
     while not store.lookups:
         assert plans.match(one, 0) is None
     assert store.lookups[0][0] == keys[1:2]
@@ -287,12 +301,24 @@ def test_what_another_engine_prefills_is_waited_for() -> None:
 
 def test_hints_come_by_both_doors() -> None:
     """Are actions of vLLM's envelope and of transfer parameters understood, and others left out?"""
-    actions = [SimpleNamespace(action_type=name, payload=payload) for name, payload in (
-        ("retain", {"seconds": 9}), ("share", {"tokens": 64}), ("prefetch", {"in_seconds": 2.5}),
-        ("retain", {"seconds": -1}), ("burn", {}), ("share", [1]), ("priority", {"speed": 1}),
-    )]  # fmt: skip
-    one = request("r", [], kv_hints=SimpleNamespace(actions=actions),
-                  kv_transfer_params={"offstage": {"priority": {"chance": 0.25}}})  # fmt: skip
+    actions = [
+        SimpleNamespace(action_type=name, payload=payload)
+        for name, payload in (
+            ("retain", {"seconds": 9}),
+            ("share", {"tokens": 64}),
+            ("prefetch", {"in_seconds": 2.5}),
+            ("retain", {"seconds": -1}),
+            ("burn", {}),
+            ("share", [1]),
+            ("priority", {"speed": 1}),
+        )
+    ]
+    one = request(
+        "r",
+        [],
+        kv_hints=SimpleNamespace(actions=actions),
+        kv_transfer_params={"offstage": {"priority": {"chance": 0.25}}},
+    )
     assert hints_of(one) == Hints(0.25, 9.0, 2.5, 1.0, 64)
     assert hints_of(request("r", [], kv_transfer_params={"offstage": 3})) == Hints()
 
@@ -353,8 +379,10 @@ def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
     step = plans.plan({"r": 9}, lambda _: [5, 6])
     assert plans.events() == []
     plans.learn(Report(step.number, 9, stored=step.saves[0][0]))
-    assert plans.events() == [Saved(b"h0", None, [0, 1, 2, 3], None),
-                              Saved(b"h1", b"h0", [4, 5, 6, 7], None)]  # fmt: skip
+    assert plans.events() == [
+        Saved(b"h0", None, [0, 1, 2, 3], None),
+        Saved(b"h1", b"h0", [4, 5, 6, 7], None),
+    ]
     plans.fail({6}, lambda _: [5, 6])
     assert plans.events() == [Gone(b"h1")]
 
@@ -365,8 +393,9 @@ def test_what_is_computed_faster_is_computed() -> None:
     store.stored.update(chain(tokens, BLOCK, salt_of(request("r", []))))
     plans, one = arrive(store, tokens)
     for count in (4, 8, 12, 16):
-        plans.learn(Report(0, count, loaded_bytes=100 * count, waited_s=1.0 * count,
-                           took_s=1.01 * count))  # fmt: skip
+        plans.learn(
+            Report(0, count, loaded_bytes=100 * count, waited_s=1.0 * count, took_s=1.01 * count)
+        )
     assert plans.match(one, 0) == 0 and plans.match(one, 0) == 0
     step = plans.plan({"r": 17}, lambda _: [1, 2, 3, 4, 5], 17)
     plans.learn(Report(step.number, 17, took_s=0.5))
@@ -389,8 +418,10 @@ def test_a_prefix_is_fetched_while_computing_seems_to_cost_nothing() -> None:
 
 def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
     """Is what its tokens do not name neither matched nor saved, nor anything without a tier?"""
-    for plans, one in (arrive(Store(), list(range(9)), mm_features=["a"]),
-                       (Plans(None, BLOCK, SIZE), request("r", list(range(9))))):  # fmt: skip
+    for plans, one in (
+        arrive(Store(), list(range(9)), mm_features=["a"]),
+        (Plans(None, BLOCK, SIZE), request("r", list(range(9)))),
+    ):
         plans.arrive(one)
         assert plans.match(one, 0) == 0
         assert plans.plan({"r": 9}, lambda _: [1, 2]).saves == []
@@ -434,17 +465,23 @@ class FullAttentionSpec:
     """Stands in for vLLM's."""
 
 
-@pytest.mark.parametrize(("workers", "policy", "specs", "what"), [
-    ((4, 2, 1), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
-    ((2, 2, 2), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
-    ((2, 2, 1), "fail", [FullAttentionSpec()], "would fail its request"),
-    ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "more than the KV of full"),
-    ((1, 1, 1), "recompute", [object()], "more than the KV of full"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("workers", "policy", "specs", "what"),
+    [
+        ((4, 2, 1), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
+        ((2, 2, 2), "recompute", [FullAttentionSpec()], "share a model by tensors only"),
+        ((2, 2, 1), "fail", [FullAttentionSpec()], "would fail its request"),
+        ((1, 1, 1), "recompute", [FullAttentionSpec()] * 2, "more than the KV of full"),
+        ((1, 1, 1), "recompute", [object()], "more than the KV of full"),
+    ],
+)
 def test_what_it_cannot_keep_is_refused_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, workers: tuple[int, int, int], policy: str, specs: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    workers: tuple[int, int, int],
+    policy: str,
+    specs: list[Any],
     what: str,
-) -> None:  # fmt: skip
+) -> None:
     """Are workers that share more than tensors, another policy and other kinds of KV one line when
     vLLM starts?"""
 

@@ -36,12 +36,15 @@ class Memory:
         def drop() -> None:
             tell(Completion(1, (State.ABSENT,) * len(keys), ()))
 
-        return SimpleNamespace(fill=lambda size: self.order.append(f"sent {size}"), drop=drop,
-                               commit=lambda: self.put(keys, buffers, tell=tell))  # fmt: skip
+        return SimpleNamespace(
+            fill=lambda size: self.order.append(f"sent {size}"),
+            drop=drop,
+            commit=lambda: self.put(keys, buffers, tell=tell),
+        )
 
     def get(
         self, keys: list[bytes], buffers: Any, *, cuts: Any, landed: Any, tell: Any, within_s: float
-    ) -> None:  # fmt: skip
+    ) -> None:
         lost = frozenset(row for row, key in enumerate(keys) if key not in self.objects)
         for row, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
             buffer[:] = 99 if row in lost else list(self.objects[key])
@@ -65,8 +68,10 @@ def copies(
 ) -> tuple[Copies, list[Any]]:
     """A worker with two layers of 6 blocks: 4 bytes a block in one part, 24 in two."""
     torch = pytest.importorskip("torch")
-    layers = [torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
-              torch.arange(72, dtype=torch.bfloat16).reshape(12, 1, 2, 3) + fill]  # fmt: skip
+    layers = [
+        torch.arange(6, dtype=torch.int32).reshape(6, 1, 1, 1) + fill,
+        torch.arange(72, dtype=torch.bfloat16).reshape(12, 1, 2, 3) + fill,
+    ]
     worker = Copies(memory, 28, by_layer=by_layer, **more)  # type: ignore[arg-type]
     worker.register(layers, 6)
     return worker, layers
@@ -161,9 +166,12 @@ def test_no_worker_stores_what_another_could_not_load(by_layer: bool) -> None:
     """Of two workers, one of which misses its part of a block: does the other one store nothing of
     the request either until the scheduler has taken note, and does each keep keys of its own?"""
     memory, failed = Memory(), [set[int](), {1}]
-    workers = [copies(memory, 0, by_layer, rank=rank, ranks=2,
-                      agree=lambda mine: failed[0] | failed[1] | mine)[0]
-               for rank in range(2)]  # fmt: skip
+    workers = [
+        copies(
+            memory, 0, by_layer, rank=rank, ranks=2, agree=lambda mine: failed[0] | failed[1] | mine
+        )[0]
+        for rank in range(2)
+    ]
     memory.objects = {key: bytes(28) for key in shards([b"a"], 2)[:1]}
     step = Step(loads=[(b"a", 1)], saves=[([b"b"], [1, 2])])
     for worker, lost in zip(workers, failed, strict=True):
@@ -249,9 +257,7 @@ def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_no_step_waits_for_a_load_apart(
-    late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do steps go on while it has not come, is nothing of it written before all of it is there, and
     is its request named once, with what took how long? And is it computed where it comes too late,
     with nothing written after that?"""
@@ -296,8 +302,14 @@ def test_loads_apart_take_no_more_memory_than_a_step(monkeypatch: pytest.MonkeyP
     worker, _ = copies(memory, 0)
     monkeypatch.setattr(memory, "get", lambda keys, _, **more: flying.append((keys, more)))
     keys = [b"%d" % one for one in range(6)]
-    worker.load(Step(apart=[("long", list(zip(keys[:5], range(5), strict=True)), 60.0),
-                            ("short", [(keys[5], 5)], 60.0)]))  # fmt: skip
+    worker.load(
+        Step(
+            apart=[
+                ("long", list(zip(keys[:5], range(5), strict=True)), 60.0),
+                ("short", [(keys[5], 5)], 60.0),
+            ]
+        )
+    )
     named, sizes = list[str](), list[int]()
     while flying:
         sizes.append(sum(len(keys) for keys, _ in flying))

@@ -18,20 +18,28 @@ def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
     """vLLM's configuration, as far as what KV is of follows from it."""
     text = json.dumps({"rope_theta": more.pop("rope_theta", 1), "_name_or_path": model})
     fields: dict[str, Any] = {
-        "model": model, "dtype": "bf16", "quantization": None, "revision": None,
-              "model_weights": "", "hf_config": SimpleNamespace(to_json_string=lambda: text),
-    }  # fmt: skip
+        "model": model,
+        "dtype": "bf16",
+        "quantization": None,
+        "revision": None,
+        "model_weights": "",
+        "hf_config": SimpleNamespace(to_json_string=lambda: text),
+    }
     fields |= {name: more.pop(name) for name in tuple(more) if name in fields}
     load = {"load_format": "auto", "download_dir": None}
     load |= {name: more.pop(name) for name in tuple(more) if name in load}
     kv = SimpleNamespace(cache_dtype=more.pop("cache_dtype", "auto"))
-    kernels = {f"{name}_config": SimpleNamespace(compute_hash=lambda text=text: text)
-               for name, text in more.items()}  # fmt: skip
+    kernels = {
+        f"{name}_config": SimpleNamespace(compute_hash=lambda text=text: text)
+        for name, text in more.items()
+    }
     return SimpleNamespace(
-        model_config=SimpleNamespace(**fields), load_config=SimpleNamespace(**load),
-        cache_config=kv, kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra),
+        model_config=SimpleNamespace(**fields),
+        load_config=SimpleNamespace(**load),
+        cache_config=kv,
+        kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra),
         **kernels,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -39,15 +47,19 @@ def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A vLLM stand-in; by its configuration what an object client is told that objects are of."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
-    names = {"vllm": SimpleNamespace(__version__="0.32.0"),
-             "vllm.platforms": SimpleNamespace(current_platform=platform),
-             "torch": SimpleNamespace(__version__="2")}  # fmt: skip
+    names = {
+        "vllm": SimpleNamespace(__version__="0.32.0"),
+        "vllm.platforms": SimpleNamespace(current_platform=platform),
+        "torch": SimpleNamespace(__version__="2"),
+    }
     for name, module in names.items():
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
     monkeypatch.setattr("offstage.host.connectors.vllm.process_began_ns", lambda: 1 << 62)
     told: list[str] = []
-    monkeypatch.setattr("offstage.host.connectors.vllm.ObjectClient",
-                        lambda where, *, model, layout: told.append(layout))  # fmt: skip
+    monkeypatch.setattr(
+        "offstage.host.connectors.vllm.ObjectClient",
+        lambda where, *, model, layout: told.append(layout),
+    )
 
     def layout(model: Path, **more: Any) -> str:
         _client_of(config_of(str(model), more.pop("extra", {}), **more), "layers")
@@ -68,10 +80,17 @@ def test_what_kv_is_of_is_weights_and_all_that_computes_it(
     copy = Path(shutil.copytree(model, tmp_path / "n"))
     assert layouts(copy) == first
     others: list[dict[str, Any]] = [
-        {"rope_theta": 2}, {"cache_dtype": "fp8"}, {"quantization": "awq"}, {"dtype": "fp16"},
-              {"lora": "on"}, {"attention": "other"}, {"compilation": "eager"},
-              {"kernel": "other"}, {"load_format": "dummy"}, {"extra": {"weights_id": "w"}},
-    ]  # fmt: skip
+        {"rope_theta": 2},
+        {"cache_dtype": "fp8"},
+        {"quantization": "awq"},
+        {"dtype": "fp16"},
+        {"lora": "on"},
+        {"attention": "other"},
+        {"compilation": "eager"},
+        {"kernel": "other"},
+        {"load_format": "dummy"},
+        {"extra": {"weights_id": "w"}},
+    ]
     found = {layouts(model, **more) for more in others}
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     found.add(layouts(model))
@@ -96,9 +115,12 @@ def test_how_many_threads_count_and_not_on_which_cores(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("invariant", ["0", "1"])
 def test_the_log_says_when_a_hit_changes_nothing(
-    invariant: str, layouts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    invariant: str,
+    layouts: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """One line what KV is of and what reading it cost, one when tokens are sure to be equal?"""
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
     (tmp_path / "model.safetensors").write_bytes(bytes(100))
@@ -114,8 +136,10 @@ def test_no_daemon_and_an_unknown_version_are_a_line_each(
     """Where no daemon answers, does vLLM start without the tier and say so; is a version that was
     not tried said; and is a setting that is none refused?"""
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
-    names = {"vllm": SimpleNamespace(__version__="9.9.9+cpu"),
-             "vllm.platforms": SimpleNamespace(current_platform=platform)}  # fmt: skip
+    names = {
+        "vllm": SimpleNamespace(__version__="9.9.9+cpu"),
+        "vllm.platforms": SimpleNamespace(current_platform=platform),
+    }
     names["torch"] = SimpleNamespace(__version__="2")
     for name, module in names.items():
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]

@@ -64,18 +64,34 @@ def by_hand() -> tuple[SeedRun, SeedRun, SeedBounds]:
     own = run(
         0,
         [
-            row(0, 0, 0, {"pattern": 2, "retained": 4, "late": 1, "cold": 1}, trivial=2,
-                pool_hits=4, nontrivial_pool_hits=1, prefetch_reads=3, demand_reads=1,
-                stall_ns=2_000_000, pollution=1),
+            row(
+                0,
+                0,
+                0,
+                {"pattern": 2, "retained": 4, "late": 1, "cold": 1},
+                trivial=2,
+                pool_hits=4,
+                nontrivial_pool_hits=1,
+                prefetch_reads=3,
+                demand_reads=1,
+                stall_ns=2_000_000,
+                pollution=1,
+            ),
             row(0, 70, 1, {"retained": 2}, stall_ns=0),
-            row(1, 63, 1, {"pattern": 1, "retained": 4, "policy": 1}, demand_reads=1,
-                stall_ns=1_000_000),
+            row(
+                1,
+                63,
+                1,
+                {"pattern": 1, "retained": 4, "policy": 1},
+                demand_reads=1,
+                stall_ns=1_000_000,
+            ),
             row(1, 64, 0, {"retained": 3, "capacity": 1}, demand_reads=1, stall_ns=4_000_000),
             row(1, 64, 1, {}, stall_ns=3_000_000),
         ],
         turns={1: (64,)},
         counters={"fates": fates},
-    )  # fmt: skip
+    )
     none = run(
         0,
         [
@@ -98,15 +114,29 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
     info = LAB.info(block_bytes=100)
     found = measure(info, [own], [bounds], none=[none], reference=[own])
     shares = {
-        "hit": 16 / 20, "nontrivial_hit": 14 / 18, "hit_without_cold": 16 / 19,
-        "nontrivial_hit_without_cold": 14 / 17, "selection_hit": 20 / 24,
-        "nontrivial_selection_hit": 15 / 19, "hbm_share": 4 / 24, "late": 1 / 20, "cold": 1 / 20,
-        "capacity": 1 / 20, "policy": 1 / 20, "pollution": 1 / 20, "coverage": 1 - 4 / 8,
-        "accuracy": 3 / 6, "traffic_ratio": 6 / 8, "traffic_vs_reference": 1.0,
-        "gap_closed": (16 - 12) / (20 - 12), "nontrivial_gap_closed": (14 - 10) / (18 - 10),
-        "stall_ms_p50": 1.0, "stall_ms_p99": 7.0,
-        "hint_bytes_per_token": 1300 / 4, "kv_bytes_per_token": 20 * 100 / 4,
-    }  # fmt: skip
+        "hit": 16 / 20,
+        "nontrivial_hit": 14 / 18,
+        "hit_without_cold": 16 / 19,
+        "nontrivial_hit_without_cold": 14 / 17,
+        "selection_hit": 20 / 24,
+        "nontrivial_selection_hit": 15 / 19,
+        "hbm_share": 4 / 24,
+        "late": 1 / 20,
+        "cold": 1 / 20,
+        "capacity": 1 / 20,
+        "policy": 1 / 20,
+        "pollution": 1 / 20,
+        "coverage": 1 - 4 / 8,
+        "accuracy": 3 / 6,
+        "traffic_ratio": 6 / 8,
+        "traffic_vs_reference": 1.0,
+        "gap_closed": (16 - 12) / (20 - 12),
+        "nontrivial_gap_closed": (14 - 10) / (18 - 10),
+        "stall_ms_p50": 1.0,
+        "stall_ms_p99": 7.0,
+        "hint_bytes_per_token": 1300 / 4,
+        "kv_bytes_per_token": 20 * 100 / 4,
+    }
     got = {name: value(getattr(found, name)) for name in shares}
     assert got == pytest.approx(shares)
     assert (found.requests, found.weak, found.demands, found.nontrivial) == (2, True, 20, 18)
@@ -170,9 +200,18 @@ def test_sums_equal_those_of_a_slow_loop(
     made = []
     for (session, step, layer), (ends, pool, reads, stall) in cells.items():
         made.append(
-            row(session, step, layer, dict(zip(ENDS, ends, strict=True)), pool_hits=pool,
-                trivial=min(1, ends[4]), demand_reads=reads, prefetch_reads=1, stall_ns=stall)
-        )  # fmt: skip
+            row(
+                session,
+                step,
+                layer,
+                dict(zip(ENDS, ends, strict=True)),
+                pool_hits=pool,
+                trivial=min(1, ends[4]),
+                demand_reads=reads,
+                prefetch_reads=1,
+                stall_ns=stall,
+            )
+        )
     begins = {session: tuple(steps) for session, steps in turns.items()}
     found = totals(run(3, made, turns=begins))
     sessions = sorted({session for session, _, _ in cells})
@@ -221,8 +260,9 @@ def test_points_are_paired() -> None:
     requests differ: coverage excludes 0 where the two rates' own intervals overlap widely."""
     draw = np.random.default_rng(6)
     level = draw.integers(10, 60, 30)
-    rows = [row(at, 0, 0, {"retained": 80 - n, "capacity": n, "late": 1}) for at, n in
-            enumerate(level)]  # fmt: skip
+    rows = [
+        row(at, 0, 0, {"retained": 80 - n, "capacity": n, "late": 1}) for at, n in enumerate(level)
+    ]
     better = [row(at, 0, 0, {"retained": 81 - n, "capacity": n}) for at, n in enumerate(level)]
     none, own = run(0, rows), run(0, better)
     found = measure(LAB.info(), [own], [], none=[none])

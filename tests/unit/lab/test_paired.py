@@ -52,12 +52,15 @@ def test_a_difference_is_that_of_the_sums(write: Write) -> None:
     for each in runs.values():
         rows = np.concatenate([run.rows for run in each])
         rates.append(rows["nontrivial_ends"][:, :HIT_ENDS].sum() / rows["nontrivial"].sum())
-        reads.append((rows["demand_reads"].sum() + rows["prefetch_reads"].sum())
-                     / rows["demands"].sum())  # fmt: skip
+        reads.append(
+            (rows["demand_reads"].sum() + rows["prefetch_reads"].sum()) / rows["demands"].sum()
+        )
         waits.append(rows["stall_ns"].sum() / 1e6 / (len(rows) / 6))
     for figure, (none, ema) in (
-        ("nontrivial_hit", rates), ("reads_per_demand", reads), ("stall_ms_mean", waits),
-    ):  # fmt: skip
+        ("nontrivial_hit", rates),
+        ("reads_per_demand", reads),
+        ("stall_ms_mean", waits),
+    ):
         one = found[figure]
         assert one.first_value is not None and one.difference is not None
         assert one.first_value.value == pytest.approx(none)
@@ -115,8 +118,10 @@ def test_other_requests_are_refused(write: Write) -> None:
     other[1].rows["selected"][5] += 1
     a = sides_of(write("a", {"ema": own}))
     for name, runs in (
-        ("seeds", invented("ema", (1, 3))), ("more", invented("ema", sessions=5)), ("other", other),
-    ):  # fmt: skip
+        ("seeds", invented("ema", (1, 3))),
+        ("more", invented("ema", sessions=5)),
+        ("other", other),
+    ):
         b = sides_of(write(name, {"ema": runs}))
         with pytest.raises(BadInput, match="other requests"):
             difference(a[0], b[0], ["hit"])

@@ -41,8 +41,11 @@ def test_every_field_comes_back(tmp_path: Path) -> None:
     rows = np.concatenate([part for _, _, part in parts])
     assert table.column_names == [name for name, _ in ledger_columns()]
     assert sorted(set(zip(*(table[c].to_pylist() for c in ("point", "seed")), strict=True))) == [
-        (0, 1), (0, 2), (3, 1), (3, 2),
-    ]  # fmt: skip
+        (0, 1),
+        (0, 2),
+        (3, 1),
+        (3, 2),
+    ]
     for name in ROW.names or ():
         if ROW[name].shape:
             kept = [table[f"{name.removesuffix('s')}_{end}"].to_numpy() for end in ENDS]

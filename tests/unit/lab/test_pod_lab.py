@@ -27,8 +27,13 @@ from offstage.testbeds.workloads.requests.importer import open_trace
 
 TINY = Path(__file__).parents[2] / "golden/data/tiny_mooncake.jsonl"
 S = 10**9
-FREE = {"pool": "0B", "prefill_tokens_per_s": 1 << 40, "deadline": "0s", "copies.copies_max": 0,
-        "first_segment_tokens": 0}  # fmt: skip
+FREE = {
+    "pool": "0B",
+    "prefill_tokens_per_s": 1 << 40,
+    "deadline": "0s",
+    "copies.copies_max": 0,
+    "first_segment_tokens": 0,
+}
 """Hosts that keep nothing and compute in no time, and equal segments: what is left is the pod."""
 
 
@@ -110,10 +115,14 @@ def prompts(count: int, blocks: int, fault_s: int) -> Requests:
     """Prompts of one segment each, asked for once before `fault_s` and once after it."""
     begin = np.r_[np.arange(count), fault_s + 1 + np.arange(count)] * S
     return Requests(
-        begin, np.full(2 * count, 512 * blocks), np.ones(2 * count, np.int64),
-        np.full(2 * count, -1), np.arange(2 * count + 1) * blocks,
-        np.tile(np.arange(count * blocks, dtype=np.uint32), 2), count * blocks,
-    )  # fmt: skip
+        begin,
+        np.full(2 * count, 512 * blocks),
+        np.ones(2 * count, np.int64),
+        np.full(2 * count, -1),
+        np.arange(2 * count + 1) * blocks,
+        np.tile(np.arange(count * blocks, dtype=np.uint32), 2),
+        count * blocks,
+    )
 
 
 def with_fault(
@@ -184,10 +193,14 @@ def test_hot_segments_get_copies_that_take_load() -> None:
     """One prompt that everybody asks for: without copies one daemon serves it all."""
     count = 600
     requests = Requests(
-        np.arange(count) * (S // 20), np.full(count, 4096), np.ones(count, np.int64),
-        np.full(count, -1), np.arange(count + 1) * 8, np.tile(np.arange(8, dtype=np.uint32), count),
+        np.arange(count) * (S // 20),
+        np.full(count, 4096),
+        np.ones(count, np.int64),
+        np.full(count, -1),
+        np.arange(count + 1) * 8,
+        np.tile(np.arange(8, dtype=np.uint32), count),
         8,
-    )  # fmt: skip
+    )
     found = {}
     for most in (0, 3):
         spec = spec_of(**FREE | {"copies.copies_max": most})
@@ -259,13 +272,28 @@ def test_processes_change_no_figure() -> None:
 def test_counts_on_the_tiny_trace() -> None:
     """Does any change move a single block? Each figure was looked at when it was written down."""
     gold = json.loads((TINY.parent / "tiny_pod.json").read_text())
-    spec = spec_of(trace=str(TINY), faults=["none", "death", "return", "join", "drain", "slow"],
-                   daemons=[4], hosts=2, schedules=["reuse", "round-robin"],
-                   pool="8GiB", slow=1000, first_segment_tokens=0)  # fmt: skip
-    found = [[one.schedule, one.fault, one.read_bytes // spec.block_bytes,
-              one.put_bytes // spec.block_bytes, one.filled_bytes // spec.block_bytes,
-              one.deadlines, 0 if one.loss is None else one.loss.tokens]
-             for one in compute(spec, Silent(), 1)]  # fmt: skip
+    spec = spec_of(
+        trace=str(TINY),
+        faults=["none", "death", "return", "join", "drain", "slow"],
+        daemons=[4],
+        hosts=2,
+        schedules=["reuse", "round-robin"],
+        pool="8GiB",
+        slow=1000,
+        first_segment_tokens=0,
+    )
+    found = [
+        [
+            one.schedule,
+            one.fault,
+            one.read_bytes // spec.block_bytes,
+            one.put_bytes // spec.block_bytes,
+            one.filled_bytes // spec.block_bytes,
+            one.deadlines,
+            0 if one.loss is None else one.loss.tokens,
+        ]
+        for one in compute(spec, Silent(), 1)
+    ]
     assert found == gold
 
 
@@ -275,19 +303,44 @@ def test_counts_on_the_tiny_trace() -> None:
 def test_the_command_writes_page_table_and_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live = {"members": {f"m{at}": {"weight": 1, "state": "served", "demands": 10 + at,
-                                   "fetch_ms_max": 2.0} for at in range(4)},
-            "segment_tokens": 4096, "load_cv": 0.1, "hit_rate": 0.5, "lost_rate": 0.0}  # fmt: skip
+    live = {
+        "members": {
+            f"m{at}": {"weight": 1, "state": "served", "demands": 10 + at, "fetch_ms_max": 2.0}
+            for at in range(4)
+        },
+        "segment_tokens": 4096,
+        "load_cv": 0.1,
+        "hit_rate": 0.5,
+        "lost_rate": 0.0,
+    }
     (tmp_path / "live").mkdir()
     (tmp_path / "live/pod.json").write_text(json.dumps(live))
-    words = ("--set", "sessions=20", "--daemons", "2,4", "--beside", str(tmp_path / "live"),
-             "--seed", "1", "--seed", "2", "--out", str(tmp_path / "o"), "--jobs", "1",
-             "--format", "json")  # fmt: skip
+    words = (
+        "--set",
+        "sessions=20",
+        "--daemons",
+        "2,4",
+        "--beside",
+        str(tmp_path / "live"),
+        "--seed",
+        "1",
+        "--seed",
+        "2",
+        "--out",
+        str(tmp_path / "o"),
+        "--jobs",
+        "1",
+        "--format",
+        "json",
+    )
     assert command(["lab", "pod", *words]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [(one["daemons"], one["fault"]) for one in document["rows"]] == [
-        (2, "none"), (2, "death"), (4, "none"), (4, "death"),
-    ]  # fmt: skip
+        (2, "none"),
+        (2, "death"),
+        (4, "none"),
+        (4, "death"),
+    ]
     assert pq.read_table(tmp_path / "o/points.parquet").num_rows == 8
     page = (tmp_path / "o/report.html").read_text()
     assert "Beside a live pod" in page and "Hit rate over daemons" in page
@@ -299,15 +352,30 @@ def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     """Keys of the trace, and seeds where there is one daemon to choose; of several, none."""
     trace = tmp_path / "t.jsonl"
     trace.write_text(TINY.read_text().replace('{"timestamp"', '{"delay": 1, "timestamp"'))
-    words = ("--trace", str(trace), "--seed", "1", "--seed", "2", "--set", 'faults=["none"]',
-             "--out", str(tmp_path / "o"), "--jobs", "1", "--format", "json")  # fmt: skip
+    words = (
+        "--trace",
+        str(trace),
+        "--seed",
+        "1",
+        "--seed",
+        "2",
+        "--set",
+        'faults=["none"]',
+        "--out",
+        str(tmp_path / "o"),
+        "--jobs",
+        "1",
+        "--format",
+        "json",
+    )
     for daemons, codes in (("1", ["trace", "seeds-unused"]), ("4", ["trace"])):
         assert command(["lab", "pod", *words, "--daemons", daemons]) == 0
         told = json.loads(capsys.readouterr().out)["notes"]
         assert [one["code"] for one in told] == codes and "delay (" in told[0]["what"]
-        assert "do not read" not in told[0]["what"] and told[0]["what"] in (
-            tmp_path / "o/report.html"
-        ).read_text()
+        assert (
+            "do not read" not in told[0]["what"]
+            and told[0]["what"] in (tmp_path / "o/report.html").read_text()
+        )
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,29 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/reference/policies.md"
 PATTERN = CAUSES.index("pattern")
 
 
-def setting(layers: int = 2, k: int = 2, *, sources: Any = None, draft: float | None = None,
-            buffer: int = 4, foretells: bool = False) -> Setting:  # fmt: skip
+def setting(
+    layers: int = 2,
+    k: int = 2,
+    *,
+    sources: Any = None,
+    draft: float | None = None,
+    buffer: int = 4,
+    foretells: bool = False,
+) -> Setting:
     own = np.arange(layers) if sources is None else np.asarray(sources)
     return Setting(layers, k, buffer, 0, 0, 64, own, draft, foretells)
 
 
-def view(step: int, scores: Any, *, k: int = 2, draft: Any = None, turn: bool = False,
-         session: int = 0, foretold: Any = None) -> View:  # fmt: skip
+def view(
+    step: int,
+    scores: Any,
+    *,
+    k: int = 2,
+    draft: Any = None,
+    turn: bool = False,
+    session: int = 0,
+    foretold: Any = None,
+) -> View:
     """The k best of each layer are selected."""
     scores = np.asarray(scores, np.uint16)
     selected = np.full((len(scores), k), ABSENT, np.uint32)
@@ -364,8 +379,14 @@ def test_foretold_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_ste
     opened = parse("lookahead-query").open(setting(4, k=2, foretells=True))
     foretold = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
     answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, foretold=foretold))
-    assert guesses_of(answer) == {(2, 0, 1, 0), (2, 0, 1, 1), (2, 0, 1, 2),
-                                  (1, 3, 0, 0), (1, 3, 0, 1), (1, 3, 0, 2)}  # fmt: skip
+    assert guesses_of(answer) == {
+        (2, 0, 1, 0),
+        (2, 0, 1, 1),
+        (2, 0, 1, 2),
+        (1, 3, 0, 0),
+        (1, 3, 0, 1),
+        (1, 3, 0, 2),
+    }
     assert set(answer["cause"]) == {CAUSES.index("lookahead")}
 
 

@@ -274,16 +274,24 @@ def test_a_table_has_every_combination_and_its_bounds(tmp_path: Path) -> None:
     path.write_text(
         "".join(
             json.dumps(
-                {"timestamp": at * 1e3, "input_length": 16 * len(row), "output_length": 1,
-                 "hash_runs": runs_of(row)}
-            ) + "\n"
+                {
+                    "timestamp": at * 1e3,
+                    "input_length": 16 * len(row),
+                    "output_length": 1,
+                    "hash_runs": runs_of(row),
+                }
+            )
+            + "\n"
             for at, row in enumerate(rows)
         )
-    )  # fmt: skip
+    )
     options = RequestsOptions(
-        (path,), evictions=("lru", "arc"), admissions=("all", "second-touch"), ttls_s=(None, 2.0),
+        (path,),
+        evictions=("lru", "arc"),
+        admissions=("all", "second-touch"),
+        ttls_s=(None, 2.0),
         capacity_shares=(0.5, 1.0),
-    )  # fmt: skip
+    )
     result = run_requests(options)
     assert [(r.capacity_share, r.eviction, r.admission, r.ttl_s) for r in result.rows] == list(
         options.caches()

@@ -37,8 +37,12 @@ class Runs:
 
     def __init__(self, folder: Path, *policies: str | dict[str, Any], **changes: Any) -> None:
         of_file = ("workload", "selection") if changes.get("workload__kind") == "selections" else ()
-        chosen = {f"{table}.{key}": value for table, keys in SMALL.items() if table not in of_file
-                  for key, value in keys.items()}  # fmt: skip
+        chosen = {
+            f"{table}.{key}": value
+            for table, keys in SMALL.items()
+            if table not in of_file
+            for key, value in keys.items()
+        }
         chosen |= {key.replace("__", "."): value for key, value in changes.items()}
         chosen["policy"] = [{"use": one} if isinstance(one, str) else one for one in policies]
         self.folder = folder
@@ -116,8 +120,9 @@ def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
     assert serious_misses(right.rows[right.rows["layer"] == 0]) > 0
     half = runs("lookahead-draft", workload__draft_agreement=0.6, **settings)["lookahead-draft"]
     assert serious_misses(half.rows[half.rows["layer"] > 0]) > 0
-    late = runs("lookahead-draft", workload__draft_agreement=1.0, workload__draft_cost=0.75,
-                **ALONE)["lookahead-draft"]  # fmt: skip
+    late = runs(
+        "lookahead-draft", workload__draft_agreement=1.0, workload__draft_cost=0.75, **ALONE
+    )["lookahead-draft"]
     assert serious_misses(late.rows[late.rows["layer"] == 2]) > 0
     assert serious_misses(late.rows[late.rows["layer"] == 3]) == 0
 
@@ -141,8 +146,13 @@ def test_what_is_foretold_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
 def test_granules_read_less_than_whole_blocks(runs: Any) -> None:
     """As many tokens are selected either way; without `granule` a block comes with every token of
     it, so its demands are fewer and its bytes more. Without granule_tokens nothing differs."""
-    parted = runs("none", "granule", geometry__granule_tokens=16, tier__buffer_over_k=[8],
-                  reference__buffer_over_k=8)  # fmt: skip
+    parted = runs(
+        "none",
+        "granule",
+        geometry__granule_tokens=16,
+        tier__buffer_over_k=[8],
+        reference__buffer_over_k=8,
+    )
     whole, granule = parted["none"], parted["granule"]
     assert granule.rows["selected"].max() == 8 * 4 and whole.rows["selected"].max() <= 8 * 4
     assert whole.rows["demands"].sum() < granule.rows["demands"].sum()
@@ -176,12 +186,19 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
     """Two groups of two. One after another, a session finds what the one before it staged of the
     same prefix, more of it where the group's members follow each other; without a common prefix
     nothing is shared."""
-    sharing = {"workload__sessions": 4, "workload__concurrent": 1, "workload__groups": 2,
-               "tier__buffer_over_k": [3], "reference__buffer_over_k": 3}  # fmt: skip
+    sharing = {
+        "workload__sessions": 4,
+        "workload__concurrent": 1,
+        "workload__groups": 2,
+        "tier__buffer_over_k": [3],
+        "reference__buffer_over_k": 3,
+    }
     prefix = runs("shared", "shared+coschedule", workload__shared_prefix_tokens=4096, **sharing)
     shared = ENDS.index("shared")
-    hits = {name: int(prefix[name].rows["ends"][:, shared].sum())
-            for name in ("shared", "shared+coschedule")}  # fmt: skip
+    hits = {
+        name: int(prefix[name].rows["ends"][:, shared].sum())
+        for name in ("shared", "shared+coschedule")
+    }
     assert hits["shared+coschedule"] > hits["shared"]
     apart = runs("shared", **sharing)["shared"].rows
     assert apart["ends"][:, shared].sum() == 0
@@ -190,8 +207,13 @@ def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
 def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) -> None:
     """The published runs: their layers, steps and blocks; a spec that says others is refused."""
     file = traces / "attn_block_selection_qwen3-0.6b.jsonl.gz"
-    found = runs("window+ema", workload__kind="selections", workload__file=str(file),
-                 geometry__block_tokens=32, **ALONE)  # fmt: skip
+    found = runs(
+        "window+ema",
+        workload__kind="selections",
+        workload__file=str(file),
+        geometry__block_tokens=32,
+        **ALONE,
+    )
     rows = found["none"].rows
     assert np.unique(rows["layer"]).tolist() == list(range(28))
     assert len(np.unique(rows["session"])) == 13 and rows["selected"].max() == 32
@@ -204,10 +226,17 @@ def test_recorded_selections_run_as_they_were_recorded(runs: Any, traces: Path) 
 
 def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:
     """A trace's sessions differ in steps and blocks; each has the rows of its own."""
-    found = runs("window+ema", "shared+coschedule", workload__trace=str(TRACE),
-                 workload__context_tokens=8192, workload__context_tokens_min=1024,
-                 workload__sessions=4, workload__concurrent=2, workload__steps=150,
-                 **ALONE)  # fmt: skip
+    found = runs(
+        "window+ema",
+        "shared+coschedule",
+        workload__trace=str(TRACE),
+        workload__context_tokens=8192,
+        workload__context_tokens_min=1024,
+        workload__sessions=4,
+        workload__concurrent=2,
+        workload__steps=150,
+        **ALONE,
+    )
     steps = {}
     for run in found.runs.values():
         for session in range(4):
@@ -219,8 +248,9 @@ def test_sessions_of_other_lengths_end_when_theirs_is_over(runs: Any) -> None:
 
 
 def test_one_step_is_a_session(runs: Any) -> None:
-    found = runs("window+ema+warmup+lookahead", workload__steps=1, workload__draft_agreement=1.0,
-                 **ALONE)  # fmt: skip
+    found = runs(
+        "window+ema+warmup+lookahead", workload__steps=1, workload__draft_agreement=1.0, **ALONE
+    )
     for run in found.runs.values():
         assert len(run.rows) == 2 * 4 and set(run.rows["step"]) == {0}
     assert all(point.hit is not None for point in found.summary().points)
@@ -256,8 +286,9 @@ def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
         "print(code, open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
     )
     words = ["lab", "run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--jobs", "1"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True,
-                          timeout=500)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=500
+    )
     exit_code, peak_kib = done.stdout.splitlines()[-1].split()
     assert exit_code == "0", done.stderr
     assert int(peak_kib) < 1 << 20
@@ -282,10 +313,13 @@ def test_what_is_drawn_once_gives_each_point_what_it_has_alone(tmp_path: Path) -
         f"{table}.{key}": value for table, keys in SMALL.items() for key, value in keys.items()
     }
     changes |= {
-        "workload.steps": 12, "workload.turn_steps": 5, "workload.draft_agreement": 0.8,
-        "tier.buffer_over_k": [2, 4], "policy": [{"use": "warmup+ema+lookahead"}],
+        "workload.steps": 12,
+        "workload.turn_steps": 5,
+        "workload.draft_agreement": 0.8,
+        "tier.buffer_over_k": [2, 4],
+        "policy": [{"use": "warmup+ema+lookahead"}],
         "sweep": {"tier.hbm_pool_over_k": [0, 1, 2], "workload.profile": ["gvr", "hisparse"]},
-    }  # fmt: skip
+    }
     experiment = plan(tmp_path / "e.toml", changes, sweep=True)
     variants, code = experiment.variants, experiment.code
     tasks = [Task(one.spec, 1, points) for one in variants for points in (one.points, ())]

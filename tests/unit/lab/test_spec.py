@@ -90,16 +90,24 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"workload.layers": 3}, "[workload] layers"),
     ({"workload.draft_agreement": 1.5}, "workload.draft_agreement"),
     ({"workload.foretold": "guessed"}, "workload.foretold"),
-    ({"workload.foretold": "captured", "workload.kind": "captured", "workload.file": "x"},
-     "[workload] foretold"),
+    (
+        {"workload.foretold": "captured", "workload.kind": "captured", "workload.file": "x"},
+        "[workload] foretold",
+    ),
     ({"geometry.model": "tinny"}, "did you mean 'tiny'"),
     ({"geometry.block_tokens": 8192}, "[geometry] block_tokens"),
     ({"geometry.granule_tokens": 24}, "[geometry] granule_tokens"),
     ({"geometry.granule_tokens": 128}, "[geometry] granule_tokens"),
     ({"selection.k_blocks": 65}, "[selection] k_blocks"),
     ({"selection.window_blocks": 7}, "[selection] window_blocks"),
-    ({"workload.context_tokens": 1 << 20, "geometry.granule_tokens": 1,
-      "selection.k_blocks": 1024}, "[selection] k_blocks"),
+    (
+        {
+            "workload.context_tokens": 1 << 20,
+            "geometry.granule_tokens": 1,
+            "selection.k_blocks": 1024,
+        },
+        "[selection] k_blocks",
+    ),
     ({"tier.buffer_over_k": []}, "[tier] buffer_over_k"),
     ({"tier.buffer_over_k": [0.5]}, "[tier] buffer_over_k"),
     ({"tier.buffer_over_k": [math.nan]}, "tier.buffer_over_k"),
@@ -122,12 +130,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"policy": [{"use": "window", "parameters": {"degree_mx": 2}}]}, "'degree_max'"),
     ({"policy": [{"use": "window", "parameters": {"degree_max": -1}}]}, "degree_max"),
     ({"policy": [{"use": "window", "parameters": {"degree_max": 1 << 32}}]}, "degree_max"),
-    ({"policy": [{"use": "window", "parameters": {"prefetch_bytes_per_s_max": 1}}]},
-     "[[policy]] parameters"),
+    (
+        {"policy": [{"use": "window", "parameters": {"prefetch_bytes_per_s_max": 1}}]},
+        "[[policy]] parameters",
+    ),
     ({"reference.use": "nope"}, "there is no policy 'nope'"),
     ({"reference.eviction": "lrux"}, "[reference] eviction"),
     ({"reference.buffer_over_k": 0.5}, "[reference] buffer_over_k"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changes", "named"), BAD, ids=lambda one: str(one)[:60])
@@ -157,8 +167,11 @@ def test_an_unknown_key_names_the_nearest_at_every_level(table: str, tmp_path: P
     raw = merged({})
     inner = {"use": "none", field + "s": 1} if table == "policy" else {field + "s": 1}
     raw[table] = [inner] if table == "policy" else inner
-    with pytest.raises(BadInput, match=rf"\[{table}\]: unknown key '{field}s'; did you mean "
-                                       rf"'{field}'"):  # fmt: skip
+    with pytest.raises(
+        BadInput,
+        match=rf"\[{table}\]: unknown key '{field}s'; did you mean "
+        rf"'{field}'",
+    ):
         load(write(tmp_path, raw))
     with pytest.raises(BadInput, match=rf"e.toml: unknown key '{table}z'; did you mean '{table}'"):
         load(write(tmp_path, merged({f"{table}z": 1})))
@@ -193,8 +206,9 @@ def test_a_combination_that_contradicts_itself_is_kept_and_the_others_run(tmp_pa
     path = write(tmp_path, {**GOOD, "sweep": sweep})
     found = dict(variants(path))
     assert [label for label, one in found.items() if isinstance(one, Spec)] == [
-        "k_blocks=8, block_tokens=32", "k_blocks=8, block_tokens=64"
-    ]  # fmt: skip
+        "k_blocks=8, block_tokens=32",
+        "k_blocks=8, block_tokens=64",
+    ]
     experiment = plan(path, {}, sweep=True)
     assert [label for label, _ in experiment.refused] == [
         f"k_blocks={k}, block_tokens={tokens}" for k in (3, "x") for tokens in (32, 64)
@@ -256,11 +270,17 @@ def test_changes_reach_every_level(tmp_path: Path) -> None:
             load(path, {key: 7})
 
 
-WORDS = {("geometry", "granule_tokens"): "whole blocks", ("workload", "trace"): "none",
-         ("policy", "eviction"): "the components'", ("policy", "label"): "made of the others",
-         ("policy", "parameters"): "none", ("workload", "file"): "",
-         ("workload", "capacity_share"): "1, 5, 10, 25, 50 %", ("tier", "below"): "none",
-         ("tier.below", "promote_within"): "break-even"}  # fmt: skip
+WORDS = {
+    ("geometry", "granule_tokens"): "whole blocks",
+    ("workload", "trace"): "none",
+    ("policy", "eviction"): "the components'",
+    ("policy", "label"): "made of the others",
+    ("policy", "parameters"): "none",
+    ("workload", "file"): "",
+    ("workload", "capacity_share"): "1, 5, 10, 25, 50 %",
+    ("tier", "below"): "none",
+    ("tier.below", "promote_within"): "break-even",
+}
 
 
 def test_the_page_has_every_key_with_its_default_and_no_other() -> None:
@@ -299,19 +319,43 @@ def test_the_page_shows_a_spec_that_is_good(tmp_path: Path) -> None:
 
 KEYS = [f"{table}.{name}" for table, kind in TABLES.items() for name in kind.__struct_fields__]
 SCALARS = st.one_of(
-    st.integers(-(1 << 40), 1 << 40), st.integers(0, 300), st.booleans(), st.text(max_size=8),
-    st.floats(), st.sampled_from(["lru", "none", "4GB/s", "1ms", "captured", "1e9", "tiny", "mass",
-                                  "unlimited", "window+ema", "granule", "+", ":", "a:b"]),
+    st.integers(-(1 << 40), 1 << 40),
+    st.integers(0, 300),
+    st.booleans(),
+    st.text(max_size=8),
+    st.floats(),
+    st.sampled_from(
+        [
+            "lru",
+            "none",
+            "4GB/s",
+            "1ms",
+            "captured",
+            "1e9",
+            "tiny",
+            "mass",
+            "unlimited",
+            "window+ema",
+            "granule",
+            "+",
+            ":",
+            "a:b",
+        ]
+    ),
     st.dates(),
-)  # fmt: skip
+)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["use", "label", "eviction", "parameters", "degree_max", "x", "a.b"]),
-        inner, max_size=3,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["use", "label", "eviction", "parameters", "degree_max", "x", "a.b"]),
+            inner,
+            max_size=3,
+        )
     ),
     max_leaves=4,
-)  # fmt: skip
+)
 CHANGES = st.dictionaries(
     st.one_of(
         st.sampled_from([key for key in KEYS if not key.startswith("policy.")]),
@@ -351,9 +395,11 @@ IDLE_KEYS: list[tuple[dict[str, Any], str, str]] = [
 ]
 """What a workload says, the table beside it, and the error."""
 BESIDE: dict[str, dict[str, Any]] = {
-    "geometry": {"model": "tiny"}, "selection": {"k_blocks": 9}, "tier": {"buffer_over_k": [2]},
+    "geometry": {"model": "tiny"},
+    "selection": {"k_blocks": 9},
+    "tier": {"buffer_over_k": [2]},
     "reference": {"use": "none"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("work", "table", "said"), IDLE_KEYS, ids=lambda one: str(one)[:40])
@@ -374,22 +420,34 @@ def test_keys_that_do_nothing_beside_their_workload_are_refused(
 
 def test_every_idle_key_is_tried() -> None:
     said = [said for _, _, said in IDLE_KEYS]
-    assert all(any(row.why.startswith(one.split(" has no effect ")[1]) for one in said)
-               for row in IDLE) and len(IDLE) == 9  # fmt: skip
+    assert (
+        all(
+            any(row.why.startswith(one.split(" has no effect ")[1]) for one in said) for row in IDLE
+        )
+        and len(IDLE) == 9
+    )
 
 
 def test_a_sweep_over_files_needs_only_those(tmp_path: Path) -> None:
     """The spec's own file is not opened where each variant has another; one that is not there is
     refused by itself."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
-    one = {"run": "a", "model": "M", "layers": 2, "prompt_tokens": 256, "block_tokens": 32,
-           "steps": steps}  # fmt: skip
+    one = {
+        "run": "a",
+        "model": "M",
+        "layers": 2,
+        "prompt_tokens": 256,
+        "block_tokens": 32,
+        "steps": steps,
+    }
     (tmp_path / "one.jsonl").write_text(json.dumps(one) + "\n")
     files = [str(tmp_path / name) for name in ("one.jsonl", "two.jsonl")]
     path = tmp_path / "e.toml"
-    path.write_text('[workload]\nkind = "selections"\nfile = "not-there.jsonl"\n'
-                    '[geometry]\nmodel = "llama-3-70b"\nblock_tokens = 32\n'
-                    '[[policy]]\nuse = "none"\n')  # fmt: skip
+    path.write_text(
+        '[workload]\nkind = "selections"\nfile = "not-there.jsonl"\n'
+        '[geometry]\nmodel = "llama-3-70b"\nblock_tokens = 32\n'
+        '[[policy]]\nuse = "none"\n'
+    )
     experiment = plan(path, {"sweep": {"workload.file": files}}, sweep=True)
     assert [variant.spec.workload.file for variant in experiment.variants] == files[:1]
     assert "no such file" in experiment.refused[0][1]

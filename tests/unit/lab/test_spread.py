@@ -12,8 +12,17 @@ from offstage.testbeds.lab.run.spread import spread
 
 
 def computed(work: Callable[[Any], Any], pieces: list[int], jobs: int) -> dict[int, Any]:
-    found = list(spread(pieces, work, there=work, jobs=jobs, cluster="", command="lab pod",
-                        mend="start it again"))  # fmt: skip
+    found = list(
+        spread(
+            pieces,
+            work,
+            there=work,
+            jobs=jobs,
+            cluster="",
+            command="lab pod",
+            mend="start it again",
+        )
+    )
     assert len(found) == len(pieces)
     return dict(found)
 
@@ -33,5 +42,6 @@ def test_what_the_work_raises_comes_through() -> None:
 def test_a_process_that_dies_is_one_line() -> None:
     with pytest.raises(RunFailed) as died:
         computed(os._exit, [1, 2], 2)
-    assert str(died.value) == ("lab pod: a process that computed it died; "
-                               "give it more memory; start it again")  # fmt: skip
+    assert str(died.value) == (
+        "lab pod: a process that computed it died; give it more memory; start it again"
+    )

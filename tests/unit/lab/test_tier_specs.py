@@ -78,23 +78,38 @@ def test_times_are_integers_of_the_catalog(tmp_path: Path) -> None:
     assert (nvme.latency_ps, nvme.drive, nvme.devices) == (0, "gen5-tlc", 2)
     assert (dpu.latency_ps, dpu.drive) == (30_000_000, "gen5-tlc")
     assert (store.latency_ps, store.read_ps, store.concurrency) == (
-        30_000_000_000, block * 1000, 64)  # fmt: skip
+        30_000_000_000,
+        block * 1000,
+        64,
+    )
     cited = preset("gen5-tlc").cited["read_bytes_per_s"]
     assert nvme.read_bytes_per_s == min(2 * cited, 50 * 10**9)
-    slow, fast = (tiers_of(loaded(tmp_path, GOOD + CHAIN, **{"tier.timing": one}), block)[1]
-                  for one in ("slow", "fast"))  # fmt: skip
+    slow, fast = (
+        tiers_of(loaded(tmp_path, GOOD + CHAIN, **{"tier.timing": one}), block)[1]
+        for one in ("slow", "fast")
+    )
     assert (slow.latency_ps, fast.latency_ps) == (600_000, 200_000)
     assert slow.read_ps > cxl.read_ps > fast.read_ps
     assert [one.promote_ns for one in (slow, fast)] == 2 * [cxl.promote_ns]
 
 
 def test_more_devices_are_faster_up_to_the_link_before_them(tmp_path: Path) -> None:
-    each = [tiers_of(loaded(tmp_path, GOOD + f"""
+    each = [
+        tiers_of(
+            loaded(
+                tmp_path,
+                GOOD
+                + f"""
 [[tier.below]]
 use = "host-dram"
 capacity = "1TiB"
 devices = {count}
-"""), 1 << 20)[0].read_bytes_per_s for count in (1, 2, 0)]  # fmt: skip
+""",
+            ),
+            1 << 20,
+        )[0].read_bytes_per_s
+        for count in (1, 2, 0)
+    ]
     assert each == [40 * 10**9, 50 * 10**9, 50 * 10**9]
 
 

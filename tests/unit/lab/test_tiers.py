@@ -36,14 +36,21 @@ TRACES = st.lists(st.tuples(st.integers(0, CHUNKS - 1), st.integers(0, 4)), max_
 
 @settings(max_examples=150, deadline=None)
 @given(
-    TRACES, st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    TRACES,
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
     st.lists(st.sampled_from([0, 1, 3, 20, NEVER]), min_size=4, max_size=4),
-    st.booleans(), st.booleans(), st.integers(0, CHUNKS),
-)  # fmt: skip
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, CHUNKS),
+)
 def test_blocks_lie_where_the_plain_model_has_them(
-    trace: list[tuple[int, int]], sizes: list[int], promote: list[int], exclusive: bool,
-    place_last: bool, filled: int,
-) -> None:  # fmt: skip
+    trace: list[tuple[int, int]],
+    sizes: list[int],
+    promote: list[int],
+    exclusive: bool,
+    place_last: bool,
+    filled: int,
+) -> None:
     """Inclusive and exclusive, at any thresholds: the tier of every block after every read, what
     each served, and what was written to it."""
     sizes = sorted(sizes)
@@ -136,13 +143,16 @@ def test_no_more_requests_than_a_server_takes_are_under_way() -> None:
 def test_a_drive_takes_the_time_of_its_model_and_the_link_before_it_comes_on_top() -> None:
     drive = preset("gen5-tlc").params
     bare, behind = (
-        open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK, seed=3), [
-            TierCosts(CHUNKS, latency_ps=latency, drive_count=2, drive=drive)
-        ])
+        open_tiers(
+            TiersConfig(CHUNKS, 1, 1, BLOCK, seed=3),
+            [TierCosts(CHUNKS, latency_ps=latency, drive_count=2, drive=drive)],
+        )
         for latency in (0, 30_000_000)
-    )  # fmt: skip
-    ends = [(read(bare, now, chunk), read(behind, now, chunk))
-            for now, chunk in ((0, 1), (5, 1), (1_000_000, 2))]  # fmt: skip
+    )
+    ends = [
+        (read(bare, now, chunk), read(behind, now, chunk))
+        for now, chunk in ((0, 1), (5, 1), (1_000_000, 2))
+    ]
     assert all(there - here == 30_000_000 for here, there in ends)
     assert ends[0][0] > 40_000_000
 
@@ -170,10 +180,15 @@ def test_a_wait_is_that_of_the_tier_whose_read_ended_it() -> None:
 
 @pytest.mark.parametrize(
     "costs",
-    [[], [TierCosts(0)], [TierCosts(4), TierCosts(3)], [TierCosts(4)] * 9,
-     [TierCosts(4, concurrency=2, drive_count=1, drive=preset("gen5-tlc").params)],
-     [TierCosts(4, latency_ps=2**60)]],
-)  # fmt: skip
+    [
+        [],
+        [TierCosts(0)],
+        [TierCosts(4), TierCosts(3)],
+        [TierCosts(4)] * 9,
+        [TierCosts(4, concurrency=2, drive_count=1, drive=preset("gen5-tlc").params)],
+        [TierCosts(4, latency_ps=2**60)],
+    ],
+)
 def test_tiers_out_of_range_are_refused(costs: list[TierCosts]) -> None:
     with pytest.raises(BadInput):
         open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK), costs)

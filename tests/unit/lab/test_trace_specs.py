@@ -116,8 +116,10 @@ def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> No
 def test_caches_of_requests_say_what_of_trace_and_seeds_had_no_effect(tmp_path: Path) -> None:
     more = tmp_path / "more.jsonl"
     more.write_text(TRACE.read_text().replace('{"timestamp"', '{"chat_id": 1, "timestamp"'))
-    spec_of(REQUESTS.replace(str(TRACE), str(more)).replace("[workload]", "seeds = [1, 2]\n"
-                                                            "[workload]"), tmp_path)  # fmt: skip
+    spec_of(
+        REQUESTS.replace(str(TRACE), str(more)).replace("[workload]", "seeds = [1, 2]\n[workload]"),
+        tmp_path,
+    )
     told = finish(plan(tmp_path / "spec.toml", {}, sweep=False), tmp_path, tmp_path, Silent()).notes
     assert [note.code for note in told] == ["trace", "seeds-unused"]
     assert "chat_id (" in told[0].what and "seed 1 alone" in told[1].what

@@ -174,8 +174,14 @@ def test_last_step_is_the_best_by_the_scores_before(
 def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
     """Does a regression on the past beat the step before, from the first step on, without knowing
     what comes: are its hits the same where all later steps are others?"""
-    options = GeneratedOptions(profile="gvr", layers=6, context_tokens=64 * 512, steps=96,
-                               select_blocks=32, window_blocks=2)  # fmt: skip
+    options = GeneratedOptions(
+        profile="gvr",
+        layers=6,
+        context_tokens=64 * 512,
+        steps=96,
+        select_blocks=32,
+        window_blocks=2,
+    )
     workload = GeneratedWorkload(options)
     slabs = list(workload.slabs(0, 24))
     found = []
@@ -188,8 +194,10 @@ def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
     assert two[0] > last[0] + 0.01 * demands and two[1] > last[1]
     assert found[0][0].sum() == 0 < found[1][0].sum()
     other = GeneratedWorkload(replace(options, seed=2))
-    later = [replace(one, scores=two.scores, selected=two.selected)
-             for one, two in zip(slabs, other.slabs(0, 24), strict=True)]  # fmt: skip
+    later = [
+        replace(one, scores=two.scores, selected=two.selected)
+        for one, two in zip(slabs, other.slabs(0, 24), strict=True)
+    ]
     predictor = TwoAverages(workload, (64, 128))
     changed = [predictor.take(slab)[1] for slab in (*slabs[:2], *later[2:])]
     plain = TwoAverages(workload, (64, 128))

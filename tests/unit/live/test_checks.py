@@ -13,9 +13,14 @@ from offstage.testbeds.live.pod_run import PodResult
 from offstage.testbeds.live.results import RunResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/checks.md"
-RESULTS = {"demo": RunResult, "host run": RunResult, "testbed run": RunResult,
-           "host run --model": ModelPass, "pod run": PodResult,
-           "dpu serve --record": Lost}  # fmt: skip
+RESULTS = {
+    "demo": RunResult,
+    "host run": RunResult,
+    "testbed run": RunResult,
+    "host run --model": ModelPass,
+    "pod run": PodResult,
+    "dpu serve --record": Lost,
+}
 BAD = {"bit_equal": False, "pace_overruns": 0.011}
 GOOD = {"bit_equal": True, "log_diverged_at": -1, "pace_overruns": 0.01}
 

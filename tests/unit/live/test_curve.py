@@ -40,19 +40,23 @@ def recorded() -> DemandTrace:
 
 def first_step(trace: DemandTrace, number: int) -> NDArray[np.void]:
     """Guesses that are right."""
-    return np.concatenate([
-        guesses(layer, blocks[blocks < LENGTHS[number]], after_layer=0, steps=0, cause=PATTERN)
-        for layer in range(OPTIONS.geometry.layer_count)
-        for blocks in [trace.demands[number, 0, layer]]
-    ])
+    return np.concatenate(
+        [
+            guesses(layer, blocks[blocks < LENGTHS[number]], after_layer=0, steps=0, cause=PATTERN)
+            for layer in range(OPTIONS.geometry.layer_count)
+            for blocks in [trace.demands[number, 0, layer]]
+        ]
+    )
 
 
 def test_what_decoding_wrote_is_left_out_of_each_session() -> None:
     plan = recorded().plan(OPTIONS, (0, 1), LENGTHS)
     rows = np.split(plan.demands, plan.offsets[1:-1].astype(int))
     assert len(rows) == 2 * STEPS * 2 and {row.size for row in rows} == {20}
-    assert [max(int(row.max()) < length for row in part) for length, part in
-            zip(LENGTHS, (rows[:12], rows[12:]), strict=True)] == [True, True]  # fmt: skip
+    assert [
+        max(int(row.max()) < length for row in part)
+        for length, part in zip(LENGTHS, (rows[:12], rows[12:]), strict=True)
+    ] == [True, True]
     assert plan.score_counts == (256, 150) and plan.scores is not None
     assert plan.scores[1, :, :, :150].min() == 9 and plan.scores[1, :, :, 150:].max() == 0
 
@@ -83,9 +87,13 @@ def test_sessions_of_different_length_make_a_curve() -> None:
 @pytest.mark.parametrize("counts", [(4,), (4, 9), (4, -1)])
 def test_scores_that_no_row_holds_are_refused(counts: tuple[int, ...]) -> None:
     plan = DecodePlan(
-        (0, 1), 1, np.zeros(3, np.uint64), np.zeros(0, np.uint32),
-        scores=np.zeros((2, 1, 1, 8), np.uint16), score_counts=counts,
-    )  # fmt: skip
+        (0, 1),
+        1,
+        np.zeros(3, np.uint64),
+        np.zeros(0, np.uint32),
+        scores=np.zeros((2, 1, 1, 8), np.uint16),
+        score_counts=counts,
+    )
     core: Any = SimpleNamespace(config=SimpleNamespace(layer_count=1))
     with pytest.raises(BadInput, match="score_counts"):
         decode(core, plan)

@@ -17,12 +17,15 @@ def config(folder: Path, **arena: object) -> Path:
     """A small daemon in memory."""
     path = folder / "daemon.toml"
     sections = {
-        "daemon": {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run"),
-                   "metrics_endpoint": ""},
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+        },
         "arena": {"size": "1MiB", "payload": "4KiB", "layers": 2, **arena},
         "storage": {"backend": "emulated", "size": "16MiB"},
         "store": {"segment": "256KiB"},
-    }  # fmt: skip
+    }
     write_config(path, sections, "lab")
     return path
 

@@ -18,16 +18,26 @@ from offstage.testbeds.report.engine import below, hits_of, regret_of, render
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     rows = [(0, [1, 2, 3, 4]), (1000, [1, 2, 9]), (3000, [7, 8]), (4000, list(range(1, 41)))]
-    lines = [json.dumps({"timestamp": at, "input_length": 512 * len(ids), "output_length": 5,
-                         "hash_ids": ids}) for at, ids in rows]  # fmt: skip
+    lines = [
+        json.dumps(
+            {"timestamp": at, "input_length": 512 * len(ids), "output_length": 5, "hash_ids": ids}
+        )
+        for at, ids in rows
+    ]
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
 def arrivals(trace: Path, **more: Any) -> Any:
-    usual = {"count": 9, "context_tokens": 2048, "vocabulary": 4096, "seconds": 2.0, "outputs": 4,
-             "seed": 1}  # fmt: skip
+    usual = {
+        "count": 9,
+        "context_tokens": 2048,
+        "vocabulary": 4096,
+        "seconds": 2.0,
+        "outputs": 4,
+        "seed": 1,
+    }
     return arrivals_of(trace, **(usual | more))
 
 
@@ -50,12 +60,14 @@ def test_prompts_share_what_the_trace_says(trace: Path) -> None:
 def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
     """Is a Python without vLLM told by its last line, and no Python at all too?"""
     log = tmp_path / "engine.log"
-    with pytest.raises(RunFailed, match=r"ended"), engine(
-        Path(sys.executable), tmp_path, None, {"no": "such"}, log
+    with (
+        pytest.raises(RunFailed, match=r"ended"),
+        engine(Path(sys.executable), tmp_path, None, {"no": "such"}, log),
     ):
         pass
-    with pytest.raises(BadInput, match="no such program"), engine(
-        tmp_path / "python", tmp_path, None, {}, log
+    with (
+        pytest.raises(BadInput, match="no such program"),
+        engine(tmp_path / "python", tmp_path, None, {}, log),
     ):
         pass
 
@@ -63,11 +75,24 @@ def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
 def test_page_and_table_have_every_arm() -> None:
     """Are times, hits by tier and regret of what was run on page and table?"""
     made = {"took_s": 0.5, "regret_s": 0.1, "fetched": True}
-    arm = {"first_s": [0.1, 0.2, 0.9], "reused": [0], "decisions": [made, {**made, "took_s": -1.0}],
-           "counters": {"objects_on_time": 7, "objects_late": 2}}  # fmt: skip
-    found = {"trace": "t.jsonl", "scale": 0.0625, "hurry": 10.0, "requests": 3, "reuse": 0.4,
-             "rounds": 1, "tokens": [10, 20, 30], "provenance": "measured", "storage": "io_uring",
-             "arms": {"recompute": {"first_s": [0.4]}, "looked up <on> arrival": arm}}  # fmt: skip
+    arm = {
+        "first_s": [0.1, 0.2, 0.9],
+        "reused": [0],
+        "decisions": [made, {**made, "took_s": -1.0}],
+        "counters": {"objects_on_time": 7, "objects_late": 2},
+    }
+    found = {
+        "trace": "t.jsonl",
+        "scale": 0.0625,
+        "hurry": 10.0,
+        "requests": 3,
+        "reuse": 0.4,
+        "rounds": 1,
+        "tokens": [10, 20, 30],
+        "provenance": "measured",
+        "storage": "io_uring",
+        "arms": {"recompute": {"first_s": [0.4]}, "looked up <on> arrival": arm},
+    }
     assert hits_of(arm) == {"on_time": 7, "late": 2, "missing": 0, "failed": 0}
     assert regret_of(arm)["decisions"] == 1 and below([3.0, 1.0, 2.0], 0.5) == 2.0
     page = render(found, "1")

@@ -24,9 +24,14 @@ from offstage.testbeds.live.results import RunResult, Summary
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {
-    "busy_ns": 1, "idle_ns": 2, "sleep_ns": 1,
-    "reads": 90, "writes": 10, "emulation_late": 0, "emulation_late_ns_sum": 0,
-}  # fmt: skip
+    "busy_ns": 1,
+    "idle_ns": 2,
+    "sleep_ns": 1,
+    "reads": 90,
+    "writes": 10,
+    "emulation_late": 0,
+    "emulation_late_ns_sum": 0,
+}
 BLOCK = 4096
 #        window pattern lookahead shared retained late cold capacity policy
 ENDED = (30, 10, 0, 5, 15, 8, 20, 7, 5)
@@ -38,12 +43,25 @@ def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> dict[str, Any]:
     fates[CAUSES.index("window")] = [30, 3, 40, 100, 7]
     fates[CAUSES.index("demand")] = [15, 0, 9, 0, 0]
     made: dict[str, Any] = {
-        "steps": 8, "selected": 2 * sum(ends), "demands": sum(ends), "nontrivial": sum(ends),
-        "ends": list(ends), "nontrivial_ends": list(ends), "fates": fates, "issued": [0] * 8,
-        "demand_bytes_read": 32 * BLOCK, "prefetch_bytes_read": 80 * BLOCK, "shadow_misses": 56,
-        "pollution": 2, "evictions": 9, "shared_chunks": 4, "lead_ns_log2": [0] * 64,
-        "late_ns_log2": [0] * 64, "degree_now": 4, "resident_slots": 3,
-    }  # fmt: skip
+        "steps": 8,
+        "selected": 2 * sum(ends),
+        "demands": sum(ends),
+        "nontrivial": sum(ends),
+        "ends": list(ends),
+        "nontrivial_ends": list(ends),
+        "fates": fates,
+        "issued": [0] * 8,
+        "demand_bytes_read": 32 * BLOCK,
+        "prefetch_bytes_read": 80 * BLOCK,
+        "shadow_misses": 56,
+        "pollution": 2,
+        "evictions": 9,
+        "shared_chunks": 4,
+        "lead_ns_log2": [0] * 64,
+        "late_ns_log2": [0] * 64,
+        "degree_now": 4,
+        "resident_slots": 3,
+    }
     return {**made, **changed}
 
 
@@ -160,14 +178,25 @@ def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
     """And with nothing beside it where it is true of all and has none."""
     runs = [
         msgspec.structs.replace(
-            result_of(ledger_of(), record_of()), name=name,
+            result_of(ledger_of(), record_of()),
+            name=name,
             notes=[Note("late", "many are late", figures=f"{late} %"), Note("warm", "it is warm")],
         )
         for name, late in (("none", 48), ("window", 64))
-    ]  # fmt: skip
-    summary = Summary(runs=runs, workload={}, machine={}, seed=1, sentence="", curve=[],
-                      definitions={}, command="", version="")  # fmt: skip
+    ]
+    summary = Summary(
+        runs=runs,
+        workload={},
+        machine={},
+        seed=1,
+        sentence="",
+        curve=[],
+        definitions={},
+        command="",
+        version="",
+    )
     where = f"on {runs[0].storage}"
     assert note_lines(summary.noted()) == [
-        f"note: many are late (none {where}: 48 %; window {where}: 64 %)", "note: it is warm",
-    ]  # fmt: skip
+        f"note: many are late (none {where}: 48 %; window {where}: 64 %)",
+        "note: it is warm",
+    ]

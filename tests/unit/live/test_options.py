@@ -16,15 +16,24 @@ from offstage.testbeds.live.workload import full_chunks, prepare
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"sessions": 0}, {"sessions": 65}, {"steps": 0}, {"context_tokens": 4_095},
-        {"context_tokens": 131_073}, {"seed": -1}, {"time_per_token_s": -0.1},
-        {"time_per_token_s": float("nan")}, {"shared_prefix_tokens": 131_073},
-        {"kernel": "cuda"}, {"device": "cuda"},  # a kernel and a device that are not there
-        {"select_blocks": 5}, {"pool_ratio": 0.9}, {"pool_ratio": float("nan")},
+        {"sessions": 0},
+        {"sessions": 65},
+        {"steps": 0},
+        {"context_tokens": 4_095},
+        {"context_tokens": 131_073},
+        {"seed": -1},
+        {"time_per_token_s": -0.1},
+        {"time_per_token_s": float("nan")},
+        {"shared_prefix_tokens": 131_073},
+        {"kernel": "cuda"},
+        {"device": "cuda"},  # a kernel and a device that are not there
+        {"select_blocks": 5},
+        {"pool_ratio": 0.9},
+        {"pool_ratio": float("nan")},
         {"geometry": geometry("deepseek-v4-pro")},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_the_host_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as refused:
         DriveOptions(**wrong).check()

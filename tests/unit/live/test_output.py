@@ -21,12 +21,16 @@ ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}
 ENTRY = "import sys; from offstage.testbeds.cli import main; main()"
 
 
-def offstage(
-    *arguments: str, out: int, **environ: str
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", ENTRY, *arguments], stdout=out, text=True,
-                          stderr=subprocess.PIPE, check=False, timeout=120,
-                          env={**os.environ, **environ})  # fmt: skip
+def offstage(*arguments: str, out: int, **environ: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", ENTRY, *arguments],
+        stdout=out,
+        text=True,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environ},
+    )
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -45,14 +49,26 @@ def test_a_character_that_the_output_lacks_is_replaced(tmp_path: Path) -> None:
     """Is text printed on a terminal that cannot show all of it?"""
     trace = tmp_path / "t\u2192.jsonl"
     trace.write_text(ROW)
-    done = offstage("trace", "info", str(trace), out=subprocess.PIPE, PYTHONIOENCODING="latin-1",
-                    PYTHONUTF8="0", LC_ALL="C.UTF-8")  # fmt: skip
+    done = offstage(
+        "trace",
+        "info",
+        str(trace),
+        out=subprocess.PIPE,
+        PYTHONIOENCODING="latin-1",
+        PYTHONUTF8="0",
+        LC_ALL="C.UTF-8",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "t?.jsonl" in done.stdout
 
 
-SHORT = [["--help"], ["lab", "policies"], ["lab", "policies", "--format", "json"],
-         ["asic", "presets"], ["plan"]]  # fmt: skip
+SHORT = [
+    ["--help"],
+    ["lab", "policies"],
+    ["lab", "policies", "--format", "json"],
+    ["asic", "presets"],
+    ["plan"],
+]
 
 
 @pytest.mark.parametrize("words", SHORT, ids=" ".join)
@@ -70,13 +86,21 @@ def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
     """As of a service that is started without any."""
     program = shlex.join([sys.executable, "-c", ENTRY, *words])
     for closed in (">&-", "2>&-", ">&- 2>&-"):
-        done = subprocess.run(["sh", "-c", f"{program} {closed}"], capture_output=True, text=True,
-                              check=False, timeout=120)  # fmt: skip
+        done = subprocess.run(
+            ["sh", "-c", f"{program} {closed}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == code and "Traceback" not in done.stderr
 
 
-ENCODINGS = [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"},
-             {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]  # fmt: skip
+ENCODINGS = [
+    {"PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "cp1252"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+]
 
 
 @pytest.mark.parametrize("environ", ENCODINGS, ids=str)
@@ -95,8 +119,13 @@ def test_every_command_prints_in_any_encoding(environ: dict[str, str]) -> None:
         "print('\\u2192 \\u2588'.encode(sys.stdout.encoding, 'replace'))\n"
         "for words in every: assert run(words) == 0, words\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False,
-                          timeout=300, env={**os.environ, **environ})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **environ},
+    )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
 
 
@@ -105,7 +134,7 @@ LONG = {
     "demo": ["demo", "--storage", "emulated", "--out", "{}/out"],
     "host calibrate": ["host", "calibrate", "--out", "{}/cost.json"],
     "a trace of a pipe": ["trace", "info", "{}/pipe"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LONG)
@@ -115,9 +144,13 @@ def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> Non
     holds = os.open(tmp_path / "pipe", os.O_RDWR)
     words = [one.format(tmp_path) for one in LONG[case]]
     started = "import sys; from offstage.testbeds.cli import main; print(flush=True); main()"
-    with subprocess.Popen([sys.executable, "-c", started, *words], stdout=subprocess.PIPE,
-                          text=True, stderr=subprocess.PIPE,
-                          start_new_session=True) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", started, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -140,10 +173,13 @@ def test_json_without_bottom_is_one_line(
     assert said.count("\n") == 1 and f"{deep}:1" in said
 
 
-@pytest.mark.parametrize(("endpoint", "what"), [
-    ("ipc:///nonexistent/offstage.sock", "nothing listens there"),
-    ("tcp://no-such-host.invalid:7100", "cannot resolve 'no-such-host.invalid'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("endpoint", "what"),
+    [
+        ("ipc:///nonexistent/offstage.sock", "nothing listens there"),
+        ("tcp://no-such-host.invalid:7100", "cannot resolve 'no-such-host.invalid'"),
+    ],
+)
 def test_nobody_there_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, what: str
 ) -> None:
@@ -157,9 +193,7 @@ def test_nobody_there_is_exit_3(
     assert (Unreachable.exit_code, NoAnswer.exit_code) == (3, 3)
 
 
-def test_a_pod_that_is_down_is_exit_3(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_that_is_down_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of each command that asks its members, after what it has to show."""
     pod = str(tmp_path / "pod.toml")
     for name in ("a", "b"):
@@ -179,10 +213,13 @@ OTHER = 30_001  # a number that no user need have
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
-@pytest.mark.parametrize(("folder_mode", "socket_mode", "what"), [
-    (0o755, 0o600, f"the daemon there is of user {OTHER}, and user {OTHER + 1} may not use"),
-    (0o700, 0o600, f"user {OTHER + 1} may not look into the folder of its socket"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folder_mode", "socket_mode", "what"),
+    [
+        (0o755, 0o600, f"the daemon there is of user {OTHER}, and user {OTHER + 1} may not use"),
+        (0o700, 0o600, f"user {OTHER + 1} may not look into the folder of its socket"),
+    ],
+)
 def test_another_users_daemon_is_told_by_name(
     tmp_path: Path, folder_mode: int, socket_mode: int, what: str
 ) -> None:
@@ -213,11 +250,17 @@ def test_another_users_daemon_is_told_by_name(
     assert found["code"] == 2 and what in str(found["line"])
 
 
-@pytest.mark.parametrize("error", [
-    RecursionError("maximum depth"), OSError(errno.EMFILE, "Too many open files"), OSError("odd"),
-    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), MemoryError(),
-    OSError(errno.ENOSPC, "No space left on device", "out/summary.json"),
-])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RecursionError("maximum depth"),
+        OSError(errno.EMFILE, "Too many open files"),
+        OSError("odd"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        MemoryError(),
+        OSError(errno.ENOSPC, "No space left on device", "out/summary.json"),
+    ],
+)
 def test_no_error_of_the_machine_is_a_traceback(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:

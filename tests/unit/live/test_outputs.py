@@ -36,8 +36,20 @@ buffer_over_k = [2]
 use = "window+ema"
 """
 WRITES: dict[str, list[str]] = {
-    "demo": ["demo", "--quick", "--steps", "3", "--sessions", "1", "--storage", "emulated",
-             "--time-per-token", "0ms", "--out", "{}"],
+    "demo": [
+        "demo",
+        "--quick",
+        "--steps",
+        "3",
+        "--sessions",
+        "1",
+        "--storage",
+        "emulated",
+        "--time-per-token",
+        "0ms",
+        "--out",
+        "{}",
+    ],
     "trace import": ["trace", "import", "{trace}", "--out", "{}/t.jsonl"],
     "trace import, packed": ["trace", "import", "{trace}", "--out", "{}/t.jsonl.gz"],
     "trace generate": ["trace", "generate", "--out", "{}/t.parquet"],
@@ -45,9 +57,17 @@ WRITES: dict[str, list[str]] = {
     "plan": ["plan", "--out", "{}"],
     "bench qos": ["bench", "qos", "--out", "{}/qos.json"],
     "keys make": ["keys", "make", "server", "{}/keys"],
-    "host calibrate": ["host", "calibrate", "--batch", "1", "--tokens", "64", "--out",
-                       "{}/cost.json"],
-}  # fmt: skip
+    "host calibrate": [
+        "host",
+        "calibrate",
+        "--batch",
+        "1",
+        "--tokens",
+        "64",
+        "--out",
+        "{}/cost.json",
+    ],
+}
 
 
 @pytest.fixture
@@ -56,16 +76,21 @@ def words(tmp_path: Path) -> Callable[[str, Path], list[str]]:
     (tmp_path / "spec.toml").write_text(SPEC)
 
     def of(case: str, out: Path) -> list[str]:
-        return [one.format(out, trace=tmp_path / "trace.jsonl", spec=tmp_path / "spec.toml")
-                for one in WRITES[case]]  # fmt: skip
+        return [
+            one.format(out, trace=tmp_path / "trace.jsonl", spec=tmp_path / "spec.toml")
+            for one in WRITES[case]
+        ]
 
     return of
 
 
 def mounted(folder: Path, options: str) -> Iterator[Path]:
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"may not mount here: {done.stderr.decode().strip()}")
     try:
@@ -98,8 +123,17 @@ def test_no_room(case: str, words: Any, full: Path, capfd: pytest.CaptureFixture
     refused(words(case, full), (1, 2), capfd)
     left = [one for one in full.rglob("*") if one.is_file() and one.name != "fill"]
     names = {one.name for one in left}
-    assert not names & {"t.jsonl", "t.jsonl.gz", "t.parquet", "plan.json", "qos.json", "cost.json",
-                        "summary.json", "server.key_secret", "server.key"}, names  # fmt: skip
+    assert not names & {
+        "t.jsonl",
+        "t.jsonl.gz",
+        "t.parquet",
+        "plan.json",
+        "qos.json",
+        "cost.json",
+        "summary.json",
+        "server.key_secret",
+        "server.key",
+    }, names
 
 
 @pytest.mark.parametrize("case", WRITES)

@@ -19,10 +19,10 @@ def fake(folder: Path, program: str, said: str) -> None:
     """As perftest: a server waits, a client prints a table, but the first finds no server."""
     path = folder / program
     path.write_text(
-        "#!/bin/sh\ncase \"$*\" in *127.0.0.1) ;; *) exec sleep 100 ;; esac\n"
-        f"[ -e {folder}/up ] || {{ touch {folder}/up; echo \"Couldn't connect\" >&2; exit 1; }}\n"
+        '#!/bin/sh\ncase "$*" in *127.0.0.1) ;; *) exec sleep 100 ;; esac\n'
+        f'[ -e {folder}/up ] || {{ touch {folder}/up; echo "Couldn\'t connect" >&2; exit 1; }}\n'
         f"cat <<'T'\n{said}\nT\n"
-    )  # fmt: skip
+    )
     path.chmod(0o755)
 
 

@@ -175,10 +175,24 @@ def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
             pytest.skip(error.mend)
     begun = time.time()
     done = subprocess.run(
-        [sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "testbed", "run",
-         "qemu", "--fabric", fabric, "--out", str(tmp_path), "--format", "json"],
-        capture_output=True, text=True, timeout=3500,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from offstage.testbeds.cli import main; main()",
+            "testbed",
+            "run",
+            "qemu",
+            "--fabric",
+            fabric,
+            "--out",
+            str(tmp_path),
+            "--format",
+            "json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=3500,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     across = found["runs"]["across"]

@@ -114,8 +114,15 @@ def test_a_build_ends_with_all_that_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     sender = once(lambda: numbers(pids, 2), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        finished(["sh", "-c", f"echo $$ > {pids}; (echo $(exec sh -c 'echo $PPID') >> {pids}; "
-                  "exec sleep 1000) & wait"], DEADLINE_S)  # fmt: skip
+        finished(
+            [
+                "sh",
+                "-c",
+                f"echo $$ > {pids}; (echo $(exec sh -c 'echo $PPID') >> {pids}; "
+                "exec sleep 1000) & wait",
+            ],
+            DEADLINE_S,
+        )
     sender.join()
     assert gone(numbers(pids, 2))
     with pytest.raises(subprocess.TimeoutExpired):

@@ -27,9 +27,20 @@ def test_what_names_an_adapter(text: str, meant: Rdma) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["rxe0,rxe1", "gid=", "gid=-2", "gid=99999999999", "mtu=-5", "mtu=8192", "port=1",
-             "gid=1-", "gid=--1", "mtu=1e3"]
-)  # fmt: skip
+    "text",
+    [
+        "rxe0,rxe1",
+        "gid=",
+        "gid=-2",
+        "gid=99999999999",
+        "mtu=-5",
+        "mtu=8192",
+        "port=1",
+        "gid=1-",
+        "gid=--1",
+        "mtu=1e3",
+    ],
+)
 def test_what_names_none(text: str) -> None:
     """Numbers too that no adapter can have, which the firmware has no room for."""
     with pytest.raises(BadInput, match="names no part of an adapter") as caught:
@@ -53,9 +64,10 @@ def test_the_adapter_is_chosen_when_the_daemon_has_said_where_it_is(
         return Rdma("second", 1, 3, rdma.mtu_bytes) if blob == b"there" else rdma
 
     control: Any = SimpleNamespace(
-        limits=SimpleNamespace(put_slot_count=1), geometry=SimpleNamespace(payload_size_bytes=1),
+        limits=SimpleNamespace(put_slot_count=1),
+        geometry=SimpleNamespace(payload_size_bytes=1),
         attach=lambda fabric: SimpleNamespace(blob=b"there"),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(verbs, "prepare", prepare)
     monkeypatch.setattr(verbs, "by_route", by_route)
     monkeypatch.setattr(Driver, "__init__", lambda self, attachment: did.append(attachment.blob))

@@ -35,9 +35,12 @@ SAYS = {
     "deep": "print('[' * 100_000)",
     "no text": "import sys; sys.stdout.buffer.write(bytes([0xff, 0xfe, 10]))",
     "dies": "import sys; sys.exit('the drive is gone')",
-}  # fmt: skip
-MARKED = {"garbage": "print('ENGINE oops')", "another value": "print('ENGINE [1]')",
-          "half": "print('ENGINE {')"}  # fmt: skip
+}
+MARKED = {
+    "garbage": "print('ENGINE oops')",
+    "another value": "print('ENGINE [1]')",
+    "half": "print('ENGINE {')",
+}
 
 
 @pytest.fixture(params=SAYS)
@@ -143,9 +146,15 @@ def test_the_transfers(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.state == "missing" or "another value" in program.read_text()
 
 
-ANSWERS = {b"garbage\n": RunFailed, b"[1]\n": RunFailed, b'{"return": 7}\n': RunFailed,
-           b'{"return": {}}\n': RunFailed, b'{"error": "no"}\n': RunFailed, b"": DeviceTimeout,
-           b"{": DeviceTimeout}  # fmt: skip
+ANSWERS = {
+    b"garbage\n": RunFailed,
+    b"[1]\n": RunFailed,
+    b'{"return": 7}\n': RunFailed,
+    b'{"return": {}}\n': RunFailed,
+    b'{"error": "no"}\n': RunFailed,
+    b"": DeviceTimeout,
+    b"{": DeviceTimeout,
+}
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -190,8 +199,9 @@ def test_a_line_without_end_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None
     for module in (said, outside):
         monkeypatch.setattr(module, "BYTES_MAX", 1 << 17)
     endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
-    with subprocess.Popen([sys.executable, "-c", endless], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", endless], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout is not None
         with pytest.raises(RunFailed, match="a line of more than 131,072 bytes"):
             Lines(process.stdout.fileno()).next(60)
@@ -221,5 +231,3 @@ def test_figures_in_another_form(form: str) -> None:
 
 def test_the_last_line_is_what_says_why() -> None:
     assert last_line("a\nwhy\n\n") == "why" and last_line(" \n") == "it said nothing"
-
-

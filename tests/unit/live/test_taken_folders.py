@@ -15,8 +15,16 @@ from offstage.testbeds.live import demo
 from offstage.testbeds.live.options import DemoOptions
 from offstage.testbeds.progress import Silent
 
-SIZES = DaemonSizes(payload_bytes=4096, layers=1, block_tokens=16, slots=64, window_tokens=16,
-                    context_tokens=64, stored_bytes=1 << 20, sessions=1)  # fmt: skip
+SIZES = DaemonSizes(
+    payload_bytes=4096,
+    layers=1,
+    block_tokens=16,
+    slots=64,
+    window_tokens=16,
+    context_tokens=64,
+    stored_bytes=1 << 20,
+    sessions=1,
+)
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "testbed up local": lambda out: here.up("local", out, SIZES),
     "testbed up pod": lambda out: pod.up(out, SIZES, with_etcd=False),
@@ -24,11 +32,14 @@ COMMANDS: dict[str, Callable[[Path], object]] = {
     "demo": lambda out: demo.run(DemoOptions(out=out), Silent()),
 }
 WRITES = [
-    ("testbed up local", "work/thesis.tex"), ("testbed up local", "testbed.json"),
-    ("testbed up pod", "work/thesis.tex"), ("testbed up pod", "testbed.json"),
-    ("testbed up pod", "pod.toml"), ("testbed up qemu", "share/thesis.tex"),
+    ("testbed up local", "work/thesis.tex"),
+    ("testbed up local", "testbed.json"),
+    ("testbed up pod", "work/thesis.tex"),
+    ("testbed up pod", "testbed.json"),
+    ("testbed up pod", "pod.toml"),
+    ("testbed up qemu", "share/thesis.tex"),
     ("demo", "work/thesis.tex"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("command", "name"), WRITES)

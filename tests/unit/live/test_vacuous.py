@@ -35,8 +35,12 @@ def test_each_is_told_at_its_bound_and_not_beyond(code: str) -> None:
 def test_a_pool_that_holds_the_longest_session_is_told(over: int, told: set[str]) -> None:
     """Of 48 blocks that stay of a layer: 47 of the context, and one that decoding fills."""
     shape = geometry("tiny")
-    options = DriveOptions(geometry=shape, sessions=2, context_tokens=47 * shape.block_tokens,
-                           steps=shape.block_tokens + over)  # fmt: skip
+    options = DriveOptions(
+        geometry=shape,
+        sessions=2,
+        context_tokens=47 * shape.block_tokens,
+        steps=shape.block_tokens + over,
+    )
     assert options.pool_layer_blocks == 48
     found = prepare(options).noted(1, 1, options.pool_layer_blocks)
     assert {note.code for note in found} == told

@@ -13,9 +13,13 @@ from offstage.testbeds.live.warm_up import first_guesses
 from offstage.testbeds.live.workload import prepare
 
 OPTIONS = DemoOptions(
-    out=Path("out"), sessions=1, context_tokens=4096, select_blocks=16, geometry=geometry("tiny"),
+    out=Path("out"),
+    sessions=1,
+    context_tokens=4096,
+    select_blocks=16,
+    geometry=geometry("tiny"),
     buffer_ratio=2.0,
-)  # fmt: skip
+)
 BLOCKS, WINDOWS = 256, 32
 
 

@@ -6,8 +6,12 @@ from offstage.testbeds.live.wear import run_wear, written
 
 
 def look(host: int, drive: int) -> dict[str, Any]:
-    return {"host_bytes": host, "drive_bytes": drive, "drive_writes_per_day": 0.5,
-            "life_years": None}  # fmt: skip
+    return {
+        "host_bytes": host,
+        "drive_bytes": drive,
+        "drive_writes_per_day": 0.5,
+        "life_years": None,
+    }
 
 
 def test_a_run_has_what_prefill_and_decode_wrote() -> None:
@@ -15,9 +19,13 @@ def test_a_run_has_what_prefill_and_decode_wrote() -> None:
     empty, filled, ended = look(50, 70), look(950, 1070), look(1050, 1270)
     found = run_wear(4, written(empty, filled), written(filled, ended), ended)
     assert found == {
-        "prefill_bytes": 1000, "decode_bytes": 200, "written_per_hit_bytes": 300.0,
-        "amplification": 1.2, "drive_writes_per_day": 0.5, "life_years": None,
-    }  # fmt: skip
+        "prefill_bytes": 1000,
+        "decode_bytes": 200,
+        "written_per_hit_bytes": 300.0,
+        "amplification": 1.2,
+        "drive_writes_per_day": 0.5,
+        "life_years": None,
+    }
     nothing = run_wear(0, written(empty, empty), written(empty, empty), empty)
     assert nothing["written_per_hit_bytes"] is None and nothing["amplification"] is None
 

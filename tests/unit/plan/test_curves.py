@@ -60,8 +60,9 @@ def test_years_are_those_of_as_much_flash(tiny: Curves) -> None:
 
 
 def test_second_touch_writes_less_and_reuse_ends_at_one(tiny: Curves) -> None:
-    lru, second = ({one.capacity_bytes: one for one in tiny.kept[name]}
-                   for name in ("lru", "second touch"))  # fmt: skip
+    lru, second = (
+        {one.capacity_bytes: one for one in tiny.kept[name]} for name in ("lru", "second touch")
+    )
     for size, one in second.items():
         if one.written_bytes_per_day is not None:
             assert one.written_bytes_per_day < (lru[size].written_bytes_per_day or 0)
@@ -101,10 +102,16 @@ def test_of_a_long_trace_lru_alone_is_walked_and_that_is_said(
 def test_class_aware_admission_needs_sessions(tmp_path: Path, tiny: Curves) -> None:
     """It lets in what a session asks for again, and not what was asked for once."""
     rows = [
-        {"id": f"s{n}", "block_size": 64, "requests": [
-            {"t": float(t), "in": 64 * 4, "out": 5, "hash_ids": list(range(4))} for t in range(3)
-        ]} for n in range(8)
-    ]  # fmt: skip
+        {
+            "id": f"s{n}",
+            "block_size": 64,
+            "requests": [
+                {"t": float(t), "in": 64 * 4, "out": 5, "hash_ids": list(range(4))}
+                for t in range(3)
+            ],
+        }
+        for n in range(8)
+    ]
     path = tmp_path / "w.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     found, _ = from_trace(path, None, None, V, Silent())

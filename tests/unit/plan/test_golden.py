@@ -132,8 +132,10 @@ def test_7_where_kv_is_half_the_weights(
 
 def test_8_kv_over_weights() -> None:
     """Of a 70B model in 8 bits with KV in 16."""
-    shares = [LLAMA_70B * n / at.tokens_of_share(70e9, 1, 1.0) for n in
-              (8 * K, 32 * K, 128 * K, 512 * K, M)]  # fmt: skip
+    shares = [
+        LLAMA_70B * n / at.tokens_of_share(70e9, 1, 1.0)
+        for n in (8 * K, 32 * K, 128 * K, 512 * K, M)
+    ]
     assert [round(100 * share, 1) for share in shares] == [3.8, 15.3, 61.4, 245.4, 490.9]
 
 
@@ -249,5 +251,8 @@ def test_19_ratios() -> None:
     seventy = geometry("llama-3-70b")
     assert per_token("llama-3-70b") / token_bytes(all_heads(seventy), "fp16").value == 0.125
     assert [at.users_fed(*pair) for pair in ((135, 8), (61, 11.7), (900, 128), (343, 9.62))] == [
-        near(16.9), near(5.2), near(7.0), near(35.7)
-    ]  # fmt: skip
+        near(16.9),
+        near(5.2),
+        near(7.0),
+        near(35.7),
+    ]

@@ -19,8 +19,10 @@ def run(folder: Path, storage: str = "io_uring", count: int = 10) -> Path:
     """A folder as `dpu serve --record` leaves it, with round stage times."""
     folder.mkdir()
     (folder / "decisions.log").write_bytes(b"")
-    stages = {name: {"count": count, "ns_p50": 1_000.0 * (at + 1), "ns_p90": 9_000.0 * (at + 1)}
-              for at, name in enumerate(STAGES)}  # fmt: skip
+    stages = {
+        name: {"count": count, "ns_p50": 1_000.0 * (at + 1), "ns_p90": 9_000.0 * (at + 1)}
+        for at, name in enumerate(STAGES)
+    }
     record = {"version": __version__, "storage": storage, "stages": stages, "closed": True}
     (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
     return folder

@@ -26,10 +26,18 @@ def test_page_and_json_hold_the_plan(tmp_path: Path) -> None:
     plan = small_plan()
     point = CurvePoint(capacity_bytes=1e9, hit_rate=0.5, written_per_hit=1.0, life_years=2.0)
     curves = Curves(
-        trace="t<b>", format="mooncake", requests=3, duration_s=60.0, input_p50=10, output_p50=2,
-        notes=[], ideal_hit_rate=0.6, needed_bytes=1e9, reuse=[(1.0, 0.2), (10.0, 1.0)],
+        trace="t<b>",
+        format="mooncake",
+        requests=3,
+        duration_s=60.0,
+        input_p50=10,
+        output_p50=2,
+        notes=[],
+        ideal_hit_rate=0.6,
+        needed_bytes=1e9,
+        reuse=[(1.0, 0.2), (10.0, 1.0)],
         kept={"lru": [point, msgspec.structs.replace(point, capacity_bytes=2e9)]},
-    )  # fmt: skip
+    )
     page, figures = write_plan(msgspec.structs.replace(plan, curves=curves), tmp_path)
     text = page.read_text(encoding="utf-8")
     assert plan.sentence.partition(";")[0].split("$")[0] in text
@@ -43,6 +51,13 @@ def test_page_and_json_hold_the_plan(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_prefixes_has_a_sentence() -> None:
-    curves = Curves(trace="a", format="azure", requests=3, duration_s=60.0, input_p50=10,
-                    output_p50=2, notes=[Note("one", "arrivals only")])  # fmt: skip
+    curves = Curves(
+        trace="a",
+        format="azure",
+        requests=3,
+        duration_s=60.0,
+        input_p50=10,
+        output_p50=2,
+        notes=[Note("one", "arrivals only")],
+    )
     assert trace_sentence(curves).startswith("3 requests in 60 s; prompts of 10 and answers of 2")

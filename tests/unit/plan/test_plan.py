@@ -199,10 +199,19 @@ def test_a_daemon_decides_by_what_the_plan_tells_it() -> None:
     read, and does it keep, admit and fetch as the plan's rules say?"""
     plan = planned()
     rules = {one.name: one.figure.value for one in plan.rules if one.figure is not None}
-    config = load(None, plan.daemon | {
-        "arena.layers": "80", "arena.payload": "256KiB", "arena.size": "64GiB",
-        "storage.lba": "512B", "storage.size": "30720GB", "storage.backend": "emulated",
-    }, environ={})  # fmt: skip
+    config = load(
+        None,
+        plan.daemon
+        | {
+            "arena.layers": "80",
+            "arena.payload": "256KiB",
+            "arena.size": "64GiB",
+            "storage.lba": "512B",
+            "storage.size": "30720GB",
+            "storage.backend": "emulated",
+        },
+        environ={},
+    )
     thresholds, policy = Thresholds(config, 30_720 * 10**9), config.policy
     assert thresholds.keep_ns(policy) / 1e9 == pytest.approx(rules["keep_flash"], rel=0.02)
     written = thresholds.written_per_hit_max(policy) / (256 << 10)

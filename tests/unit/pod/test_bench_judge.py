@@ -29,8 +29,16 @@ def sample(phase: str, number: int, hits: int = 10, **more: Any) -> Sample:
     """Request `number` of a phase: one each second, of ten known blocks."""
     at_s = (100.0 if phase == NAME else 0.0) + number
     given = {"asked": 10, "known": 10, "chunks": tuple(range(10)), **more}
-    return Sample(phase, number, at_s, at_s, at_s + 0.1, hits=hits,
-                  by_member=Counter({"dpu0/1": hits}), **given)  # fmt: skip
+    return Sample(
+        phase,
+        number,
+        at_s,
+        at_s,
+        at_s + 0.1,
+        hits=hits,
+        by_member=Counter({"dpu0/1": hits}),
+        **given,
+    )
 
 
 def looks() -> list[Look]:
@@ -48,14 +56,19 @@ def board_of(*changed: Sample) -> Board:
     board.samples = [sample("none", number) for number in range(20)]
     board.samples += [
         sample(NAME, number, 6, misses=miss, again=[1, 2, 3, 4], marked=4, put=4)
-        if number in struck else sample(NAME, number, marked=4)
+        if number in struck
+        else sample(NAME, number, marked=4)
         for number in range(20)
-    ]  # fmt: skip
+    ]
     for one in changed:
-        board.samples = [one if (one.phase, one.number) == (old.phase, old.number) else old
-                         for old in board.samples]  # fmt: skip
-    board.seen = [Seen(STRUCK_S + 0.4, "host0", "dpu1", "suspect", "", 0.3),
-                  Seen(STRUCK_S + 0.6, "host1", "dpu1", "lost", "", 0.3)]  # fmt: skip
+        board.samples = [
+            one if (one.phase, one.number) == (old.phase, old.number) else old
+            for old in board.samples
+        ]
+    board.seen = [
+        Seen(STRUCK_S + 0.4, "host0", "dpu1", "suspect", "", 0.3),
+        Seen(STRUCK_S + 0.6, "host1", "dpu1", "lost", "", 0.3),
+    ]
     board.waited_s = {("host0", "dpu1", 0): 0.3, ("host1", "dpu1", 0): 0.5}
     board.samples[25].begin_s += 0.2  # after the death, and before the first host has noticed
     board.samples[25].end_s += 0.6
@@ -145,19 +158,26 @@ def test_a_fault_is_no_reason_for_what_is_missed_long_after(miss: Any, explained
 @pytest.mark.parametrize("what", ["struck", "suspected"])
 @pytest.mark.parametrize(
     ("begin_s", "end_s", "explained"),
-    [(30.0, 49.0, False), (30.0, 51.0, True), (70.0, 71.0, True), (81.0, 82.0, True),
-     (95.0, 96.0, False)],
-)  # fmt: skip
+    [
+        (30.0, 49.0, False),
+        (30.0, 51.0, True),
+        (70.0, 71.0, True),
+        (81.0, 82.0, True),
+        (95.0, 96.0, False),
+    ],
+)
 def test_a_fault_is_a_reason_for_its_time(
     what: str, begin_s: float, end_s: float, explained: bool
 ) -> None:
     """From when it may have begun, until hosts have found out that it is over; at that member."""
     done = [Done(50.0, "stop", "dpu1"), Done(80.0, "stop", "dpu1", healed=True)]
-    seen = [Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),
-            Seen(53.0, "host1", "dpu1", "suspect", "", 0.0, since_s=52.0),
-            Seen(60.0, "host1", "dpu1", "back", "", 0.0),
-            Seen(61.0, "host0", "dpu1", "lost", "", 0.0),
-            Seen(80.0, "host0", "dpu1", "back", "", 0.0)]  # fmt: skip
+    seen = [
+        Seen(52.0, "host0", "dpu1", "suspect", "", 0.0, since_s=50.0),
+        Seen(53.0, "host1", "dpu1", "suspect", "", 0.0, since_s=52.0),
+        Seen(60.0, "host1", "dpu1", "back", "", 0.0),
+        Seen(61.0, "host0", "dpu1", "lost", "", 0.0),
+        Seen(80.0, "host0", "dpu1", "back", "", 0.0),
+    ]
     reasons = Reasons(done, [], [], 0.5) if what == "struck" else Reasons([], seen, [], 0.5)
     assert 80 + reasons.grace_s < 95
     one = Sample("trace", 1, begin_s, begin_s, end_s)
@@ -169,8 +189,10 @@ def test_a_fault_is_a_reason_for_its_time(
 def test_who_left_the_pod_took_its_blocks_along() -> None:
     """Those that it had been given by then; who is drained took none."""
     states = [(10.0, "up", "up"), (20.0, "up", "draining"), (30.0, "gone", "draining")]
-    changes = [Look(at_s, True, number, {"dpu0": ("up", 0), "dpu4": (joined, 0), "dpu1": (one, 0)})
-               for number, (at_s, joined, one) in enumerate(states)]  # fmt: skip
+    changes = [
+        Look(at_s, True, number, {"dpu0": ("up", 0), "dpu4": (joined, 0), "dpu1": (one, 0)})
+        for number, (at_s, joined, one) in enumerate(states)
+    ]
     reasons = Reasons([], [], changes, DEADLINE_S)
     late = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 1)
     assert reasons.has(late, ("dpu4", "dpu0", "", 25.0))
@@ -180,8 +202,10 @@ def test_who_left_the_pod_took_its_blocks_along() -> None:
 
 def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
     """It remembers four changes."""
-    changes = [Look(20.0 * number, True, number, {"dpu0": ("up", 0), "dpu1": (state, 0)})
-               for number, state in enumerate(["up", "draining"] * 3)]  # fmt: skip
+    changes = [
+        Look(20.0 * number, True, number, {"dpu0": ("up", 0), "dpu1": (state, 0)})
+        for number, state in enumerate(["up", "draining"] * 3)
+    ]
     reasons = Reasons([], [], changes, DEADLINE_S)
     late = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 1)
     assert reasons.has(late, ("dpu0", "dpu2", "", 30.0))
@@ -192,8 +216,10 @@ def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
 def test_what_nothing_was_there_for_is_not_judged() -> None:
     """No lives without leases, no misses of what nobody wrote, nothing without requests."""
     fence = "nothing served past a fence"
-    without = [Look(at_s, True, 5, {"dpu1": (state, 0)}) for at_s, state in
-               ((1.0, "up"), (STRUCK_S, "gone"))]  # fmt: skip
+    without = [
+        Look(at_s, True, 5, {"dpu1": (state, 0)})
+        for at_s, state in ((1.0, "up"), (STRUCK_S, "gone"))
+    ]
     for some in (without, looks()[:1]):
         found = held(board_of(), DONE, some, DEADLINE_S)
         assert [name for name, met in found.items() if met is None] == [fence]
@@ -243,19 +269,31 @@ def test_faults_come_one_at_a_time() -> None:
     assert not {one.fault for one in drawn(1, 3600.0, with_etcd=False)} & {"etcd", "quorum"}
 
 
-@pytest.mark.parametrize(("wrong", "strict", "code"),
-                         [(1, False, 1), (1, True, 1), (0, False, 0), (0, True, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "strict", "code"), [(1, False, 1), (1, True, 1), (0, False, 0), (0, True, 1)]
+)
 def test_verdict_and_missed_aim_stand_in_one_line(
-    wrong: int, strict: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    wrong: int,
+    strict: bool,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """A connection that waited twice its deadline, and perhaps a wrong byte: does the verdict
     decide with `--strict` and without, the aim with it alone, is each told that decides, and the
     file written?"""
     board = board_of(sample(NAME, 3, wrong=wrong, marked=4))
     board.waited_s["host0", "dpu1", 0] = 2 * DEADLINE_S
-    about = {"with_etcd": False, "hosts": 2, "rate_hz": 1.0, "seconds": 20.0, "block_bytes": 4096,
-             "deadline_s": DEADLINE_S, "seed": 1}  # fmt: skip
+    about = {
+        "with_etcd": False,
+        "hosts": 2,
+        "rate_hz": 1.0,
+        "seconds": 20.0,
+        "block_bytes": 4096,
+        "deadline_s": DEADLINE_S,
+        "seed": 1,
+    }
     found = {**about, **judged(board, DONE, looks(), DEADLINE_S)}
     monkeypatch.setattr("offstage.testbeds.bench.pod.run.bench_pod", lambda **_: found)
     words = ["bench", "pod", "--folder", str(tmp_path), "--out", str(tmp_path / "found.json")]
@@ -275,15 +313,22 @@ def test_a_host_that_breaks_leaves_the_phases_before_it(
 
     def ask(board: Board, phase: str, begin_s: float) -> None:
         asked.append(phase)
-        board.samples.append(Sample(phase, 0, begin_s, begin_s, begin_s + 1, asked=4, known=4,
-                                    hits=4))  # fmt: skip
+        board.samples.append(
+            Sample(phase, 0, begin_s, begin_s, begin_s + 1, asked=4, known=4, hits=4)
+        )
         if phase == NAME:
             board.broken.append("host0: KeyError: 7")
 
     def live_pod(folder: Path, board: Board) -> Any:
         bed = SimpleNamespace(processes={"dpu0": 1})
-        live = SimpleNamespace(bed=bed, board=board, done=[], prepare=lambda *_: None,
-                               strike=lambda *_: None, heal=lambda *_: None)  # fmt: skip
+        live = SimpleNamespace(
+            bed=bed,
+            board=board,
+            done=[],
+            prepare=lambda *_: None,
+            strike=lambda *_: None,
+            heal=lambda *_: None,
+        )
         return nullcontext((live, SimpleNamespace(looks=[])))
 
     def hosts_of(live: Any, deadline_s: float, board: Board) -> Any:
@@ -294,8 +339,18 @@ def test_a_host_that_breaks_leaves_the_phases_before_it(
 
     monkeypatch.setattr(bench_run, "live_pod", live_pod)
     monkeypatch.setattr(bench_run, "hosts_of", hosts_of)
-    words = ["bench", "pod", "--folder", str(tmp_path), "--seconds", "2", "--page",
-             str(tmp_path / "page.html"), "--out", str(tmp_path / "found.json")]  # fmt: skip
+    words = [
+        "bench",
+        "pod",
+        "--folder",
+        str(tmp_path),
+        "--seconds",
+        "2",
+        "--page",
+        str(tmp_path / "page.html"),
+        "--out",
+        str(tmp_path / "found.json"),
+    ]
     assert run(words) == 1
     said = capsys.readouterr()
     assert "bench pod: host0: KeyError: 7; every request ended: NO" in said.err

@@ -44,9 +44,12 @@ def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_what_cannot_be_is_one_line(
-    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["pod", *words]) == (3 if "does not answer" in said else 2)
     error = capsys.readouterr().err

@@ -22,8 +22,9 @@ NAME, OTHER = b"n" * 16, b"o" * 16
 
 
 def news(demands: int = 0, made: str = "", contents: bytes = b"") -> News:
-    return News(NAME, demands, hot_per_s=100, copies_max=2, cool_ns=5 * S, made=made,
-                contents=contents)  # fmt: skip
+    return News(
+        NAME, demands, hot_per_s=100, copies_max=2, cool_ns=5 * S, made=made, contents=contents
+    )
 
 
 def test_one_host_at_a_time_makes_a_copy() -> None:

@@ -31,8 +31,10 @@ def test_heat_is_the_sum_of_what_decayed(demands: list[tuple[int, int]]) -> None
         now_ns += gap_ns
         heat = warmed(heat, count, now_ns)
     at_ns = np.cumsum([gap for _, gap in demands])
-    exact = sum(count * 0.5 ** ((now_ns - at) / HALF_LIFE_NS)
-                for (count, _), at in zip(demands, at_ns, strict=True))  # fmt: skip
+    exact = sum(
+        count * 0.5 ** ((now_ns - at) / HALF_LIFE_NS)
+        for (count, _), at in zip(demands, at_ns, strict=True)
+    )
     assert rate(heat, now_ns) == pytest.approx(exact * np.log(2) / (HALF_LIFE_NS / S))
 
 

@@ -36,8 +36,16 @@ def membership(tmp_path: Path) -> Counted:
 
 def keeper_of(membership: StaticMembership) -> Keeper:
     member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
-    return Keeper(membership, member, Seen(), "", lambda until_ns: None, lambda: None,
-                  Log("error"), lambda life, others: [])  # fmt: skip
+    return Keeper(
+        membership,
+        member,
+        Seen(),
+        "",
+        lambda until_ns: None,
+        lambda: None,
+        Log("error"),
+        lambda life, others: [],
+    )
 
 
 def joined(membership: StaticMembership) -> Keeper:
@@ -119,8 +127,17 @@ def test_who_waits_for_an_answer_promises_before_it_has_given_up(tmp_path: Path)
     place.lease = lease
     now, said = [0], list[bool]()
     member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
-    keeper = Keeper(place, member, Seen(), "", lambda until_ns: None, lambda: None, Log("error"),
-                    lambda life, others: [], lambda: now[0])  # fmt: skip
+    keeper = Keeper(
+        place,
+        member,
+        Seen(),
+        "",
+        lambda until_ns: None,
+        lambda: None,
+        Log("error"),
+        lambda life, others: [],
+        lambda: now[0],
+    )
     keeper.beat()
     keeper.carried_out(keeper.newest.epoch)
     keeper._kick.clear()

@@ -67,7 +67,7 @@ def test_a_deletion_is_of_all_epochs_before_the_next() -> None:
         ({"segment_tokens": 100}, "segment_tokens"),
         ({"epoch": "new"}, "epoch"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_map_is_one_line(tables: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput) as error:
         from_tables(tables, "pod.toml")

@@ -55,9 +55,15 @@ class World:
         (self.folder / name).mkdir(exist_ok=True)
         hosts = self.hosts = Hosts(self.device, [TENANT], b"", 4, Log("error"))
         member = PodMember(
-            config, f"ipc:///{name}", self.folder / name, self.device,  # type: ignore[arg-type]
-            hosts, lambda host, why: self.left.append(host), lambda: None, Log("error"),
-        )  # fmt: skip
+            config,
+            f"ipc:///{name}",
+            self.folder / name,
+            self.device,  # type: ignore[arg-type]
+            hosts,
+            lambda host, why: self.left.append(host),
+            lambda: None,
+            Log("error"),
+        )
         member.keeper.beat()
         if serves:
             self.turn(member)

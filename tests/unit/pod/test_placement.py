@@ -18,9 +18,7 @@ from offstage.dpu.pod.placement import (
     segment_key,
 )
 
-KEYS = [
-    hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(6000)
-]
+KEYS = [hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(6000)]
 
 GOLDEN = [[2, 3], [0, 2], [1, 0], [2, 1], [3, 2], [1, 2], [1, 0], [0, 3]]
 GOLDEN_ALL = "f24ee14d3c45caa9"
@@ -123,10 +121,14 @@ def test_copies_are_different_members_and_the_first_is_the_home() -> None:
 
 def test_draining_and_gone_members_are_no_homes() -> None:
     one, two, three = members(1, 1, 1)
-    pod = PodMap(epoch=1, member=(
-        one, Member(name=two.name, endpoint=two.endpoint, state="draining"),
-        Member(name=three.name, endpoint=three.endpoint, state="gone"),
-    ))  # fmt: skip
+    pod = PodMap(
+        epoch=1,
+        member=(
+            one,
+            Member(name=two.name, endpoint=two.endpoint, state="draining"),
+            Member(name=three.name, endpoint=three.endpoint, state="gone"),
+        ),
+    )
     assert {one.name for one in homes(pod, KEYS)} == {"dpu00"}
     with pytest.raises(RunFailed, match="offstage pod status"):
         homes(PodMap(epoch=1), KEYS)

@@ -31,12 +31,15 @@ def test_it_is_the_rule_written_out(most: int, first: int, length: int) -> None:
 
 @pytest.mark.parametrize(
     ("first_tokens", "block_tokens", "starts"),
-    [(512, 64, [0, 8, 16, 32, 64, 128]), (0, 64, [0, 64, 128]), (8192, 64, [0, 64, 128]),
-     (100, 64, [0, 2, 4, 8, 16, 32, 64, 128]), (512, 512, [0, 1, 2, 4, 8, 16])],
-)  # fmt: skip
-def test_a_maps_segments_in_chunks(
-    first_tokens: int, block_tokens: int, starts: list[int]
-) -> None:
+    [
+        (512, 64, [0, 8, 16, 32, 64, 128]),
+        (0, 64, [0, 64, 128]),
+        (8192, 64, [0, 64, 128]),
+        (100, 64, [0, 2, 4, 8, 16, 32, 64, 128]),
+        (512, 512, [0, 1, 2, 4, 8, 16]),
+    ],
+)
+def test_a_maps_segments_in_chunks(first_tokens: int, block_tokens: int, starts: list[int]) -> None:
     """4,096 tokens at most, the first as the map says, of whole blocks."""
     pod = PodMap(first_segment_tokens=first_tokens)
     assert pod.grid(block_tokens).starts(9000 // block_tokens).tolist()[: len(starts)] == starts

@@ -42,22 +42,33 @@ def column(device: str, provenance: str, hit_ns: float, miss_ns: float, seed: in
         for at, name in enumerate(UNITS)
     ]
     return Column(
-        device=device, provenance=provenance, calibrated=False if modelled else None,
-        storage="made up", demands=5000, hits=4000, late=100, misses=900,
-        fetch_ns=times(hit_ns, miss_ns, seed), stall_ns=times(miss_ns, 3 * miss_ns, seed),
-        seconds=12.0, bytes_read=5000 * 32768, bytes_per_s=5000 * 32768 / 12.0,
+        device=device,
+        provenance=provenance,
+        calibrated=False if modelled else None,
+        storage="made up",
+        demands=5000,
+        hits=4000,
+        late=100,
+        misses=900,
+        fetch_ns=times(hit_ns, miss_ns, seed),
+        stall_ns=times(miss_ns, 3 * miss_ns, seed),
+        seconds=12.0,
+        bytes_read=5000 * 32768,
+        bytes_per_s=5000 * 32768 / 12.0,
         deadlines_missed=seed * 10,
-        tokens=1200, joule_per_gb=Range(1.5, 0.5, 4.0) if modelled else None,
+        tokens=1200,
+        joule_per_gb=Range(1.5, 0.5, 4.0) if modelled else None,
         joule_per_token=Range(0.003, 0.001, 0.01) if modelled else None,
         area_mm2=Range(40.0, 20.0, 80.0) if modelled else None,
         watt=Range(25.0, 12.0, 40.0) if modelled else None,
         arm_cores=Range(90.0, 30.0, 300.0) if device.startswith("asic") else None,
-        binds_first="NVMe", units=units if modelled else units[:4],
+        binds_first="NVMe",
+        units=units if modelled else units[:4],
         speed_up_mean=Range(9.0, 5.0, 14.0) if modelled else None,
         speed_up_p99=Range(6.0, 4.0, 8.0) if modelled else None,
         speed_up_same_drives=Range(1.4, 1.1, 2.0) if modelled else None,
         notes=[Note("one", "made up")],
-    )  # fmt: skip
+    )
 
 
 def comparison() -> Comparison:
@@ -69,34 +80,64 @@ def comparison() -> Comparison:
     ]
     loads = [
         [
-            LoadPoint(copies=many, bytes_per_s=limit * many / (1 + many),
-                      ns_p50=one.fetch_ns.p50, ns_p99=one.fetch_ns.p99 * (1 + (many / 16) ** 2))
+            LoadPoint(
+                copies=many,
+                bytes_per_s=limit * many / (1 + many),
+                ns_p50=one.fetch_ns.p50,
+                ns_p99=one.fetch_ns.p99 * (1 + (many / 16) ** 2),
+            )
             for many in (1, 4, 16, 64)
         ]
         for one, limit in zip(columns, (2e8, 2e8, 8e9, 4e10), strict=True)
-    ]  # fmt: skip
+    ]
     effects = [
-        Effect(parameter=f"unit{at}.rate", unit="GB/s", low=1.0, high=4.0,
-               at_low=9.0 - 3 / (at + 1), at_high=9.0 + 2 / (at + 1))
+        Effect(
+            parameter=f"unit{at}.rate",
+            unit="GB/s",
+            low=1.0,
+            high=4.0,
+            at_low=9.0 - 3 / (at + 1),
+            at_high=9.0 + 2 / (at + 1),
+        )
         for at in range(20)
-    ]  # fmt: skip
+    ]
     xs, ys = [10.0, 30.0, 100.0, 300.0], [0.4, 0.6, 0.8, 1.0]
     crossover = Crossover(
-        device="asic_7nm", what="speed-up over no codec", x_name="codec rate", x_unit="GB/s",
-        y_name="compressed size", y_unit="of raw", xs=xs, ys=ys,
-        speed_up=[[(x / 100) ** 0.3 / y**0.5 for x in xs] for y in ys], x=62.5, y=0.53,
-    )  # fmt: skip
+        device="asic_7nm",
+        what="speed-up over no codec",
+        x_name="codec rate",
+        x_unit="GB/s",
+        y_name="compressed size",
+        y_unit="of raw",
+        xs=xs,
+        ys=ys,
+        speed_up=[[(x / 100) ** 0.3 / y**0.5 for x in xs] for y in ys],
+        x=62.5,
+        y=0.53,
+    )
     neighbours = [
-        NeighbourPoint(qos=qos, same_tenant=same, aggressor_share=share,
-                       victim_ns_p99=2e4 * (1 + share**3 * step))
+        NeighbourPoint(
+            qos=qos,
+            same_tenant=same,
+            aggressor_share=share,
+            victim_ns_p99=2e4 * (1 + share**3 * step),
+        )
         for qos, same, step in ((True, False, 1.0), (True, True, 1.2), (False, False, 40.0))
         for share in (0.1, 0.5, 0.9, 1.2)
     ]
     return Comparison(
-        run="made up", sentence="On made-up decisions asic_7nm is 5 to 14 times as fast; "
-        "the model of the DPU is off by -5 %.", setup="Nothing was run.", columns=columns,
-        loads=loads, tornados=[Tornado(device="asic_7nm", base=9.0, effects=effects)],
-        crossovers=[crossover], neighbours=neighbours, neighbours_device="asic_7nm",
-        workload={"sessions": 4}, samples=32, command="offstage compare made-up",
+        run="made up",
+        sentence="On made-up decisions asic_7nm is 5 to 14 times as fast; "
+        "the model of the DPU is off by -5 %.",
+        setup="Nothing was run.",
+        columns=columns,
+        loads=loads,
+        tornados=[Tornado(device="asic_7nm", base=9.0, effects=effects)],
+        crossovers=[crossover],
+        neighbours=neighbours,
+        neighbours_device="asic_7nm",
+        workload={"sessions": 4},
+        samples=32,
+        command="offstage compare made-up",
         version=__version__,
-    )  # fmt: skip
+    )

@@ -168,8 +168,9 @@ def points(
         none = [run("none", buffer, seed, **size) for seed in seeds]
         limits = [bounds(one) for one in none]
         for policy in policies:
-            where = info(policy=policy, buffer_over_k=buffer, buffer_blocks=int(buffer * K),
-                         **setting)  # fmt: skip
+            where = info(
+                policy=policy, buffer_over_k=buffer, buffer_blocks=int(buffer * K), **setting
+            )
             runs = [run(policy, buffer, seed, **size) for seed in seeds]
             found.append(
                 measure(where, runs, limits, none=none, reference=reference, resamples=200)
@@ -194,10 +195,13 @@ def request_rows() -> list[RequestsRow]:
             opt=ideal * share**0.25,
         )
         for trace, ideal in (("invented chat", 0.36), ("invented agents", 0.93))
-        for eviction, admission, gain in (("lru", "all", 0.8), ("sieve", "all", 0.9),
-                                          ("lru", "second-touch", 0.87))
+        for eviction, admission, gain in (
+            ("lru", "all", 0.8),
+            ("sieve", "all", 0.9),
+            ("lru", "second-touch", 0.87),
+        )
         for share in (0.01, 0.05, 0.1, 0.25, 0.5)
-    ]  # fmt: skip
+    ]
 
 
 def summary(**changes: Any) -> LabSummary:
@@ -210,8 +214,12 @@ def summary(**changes: Any) -> LabSummary:
             "command": "offstage lab run invented.toml --out lab-out",
             "workloads": {
                 "invented": {
-                    "kind": "generated", "profile": "mixed", "synthetic": True, "block_tokens": 64,
-                    "selector": "top-k", "layer_count": 6,
+                    "kind": "generated",
+                    "profile": "mixed",
+                    "synthetic": True,
+                    "block_tokens": 64,
+                    "selector": "top-k",
+                    "layer_count": 6,
                 }
             },
             "ledger_sha256": "0" * 64,
@@ -220,7 +228,7 @@ def summary(**changes: Any) -> LabSummary:
         "failed": [Failed(point="prr-ema at 2 k", message="the policy raised ValueError")],
         "notes": [Note("one", "parameters were set on seeds 101 to 105")],
         "requests": request_rows(),
-    }  # fmt: skip
+    }
     if "points" not in changes:
         found["points"] = points()
     return LabSummary(**{**found, **changes})

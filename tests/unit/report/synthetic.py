@@ -125,10 +125,13 @@ def run(
 
 def _wear(hits: int) -> dict[str, float | None]:
     return {
-        "prefill_bytes": 3.1e9, "decode_bytes": 2.0e7,
-        "written_per_hit_bytes": 3.12e9 / max(hits, 1), "amplification": 1.07,
-        "drive_writes_per_day": 0.412, "life_years": None,
-    }  # fmt: skip
+        "prefill_bytes": 3.1e9,
+        "decode_bytes": 2.0e7,
+        "written_per_hit_bytes": 3.12e9 / max(hits, 1),
+        "amplification": 1.07,
+        "drive_writes_per_day": 0.412,
+        "life_years": None,
+    }
 
 
 def summary(**changes: Any) -> Summary:

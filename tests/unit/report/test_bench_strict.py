@@ -23,21 +23,37 @@ from offstage.testbeds.cli.bench_tables import TABLES
 
 RESULTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "of all": ({"aims": {"a": True, "b >= 2": False}}, ["b >= 2"]),
-    "of rows": ({"rows": [{"name": "4 KiB", "aims": {"ratio": False}}, {"aims": {"x": True}}],
-                 "aims_met": False}, ["4 KiB: ratio"]),
-    "of both": ({"aims": {"a": False}, "rows": [{"name": "r", "aims": {"b": False}}, 7]},
-                ["a", "r: b"]),
+    "of rows": (
+        {
+            "rows": [{"name": "4 KiB", "aims": {"ratio": False}}, {"aims": {"x": True}}],
+            "aims_met": False,
+        },
+        ["4 KiB: ratio"],
+    ),
+    "of both": (
+        {"aims": {"a": False}, "rows": [{"name": "r", "aims": {"b": False}}, 7]},
+        ["a", "r: b"],
+    ),
     "of one number": ({"aim": 1.5, "aim_reached": False}, ["1.5 times of files"]),
     "reached": ({"aims": {"a": True}, "aim": 1.5, "aim_reached": True}, []),
     "none": ({"verdicts_met": True}, []),
-}  # fmt: skip
+}
 Patch = pytest.MonkeyPatch
 HALF = StorageSample(1e9, 2e6, 2e6), StorageSample(2e9, 1e6, 1e6)
 """What is read by us and by fio, as a slow machine has it."""
-SAID = "keys data verified OK\n" + json.dumps({"metrics": {
-    f"op_{name}": {"operation": name, "total_success": 4, "keys_per_round": 4,
-                   "duration_p50_ms": 2.0} for name in ("Store", "Load")
-}})  # fmt: skip
+SAID = "keys data verified OK\n" + json.dumps(
+    {
+        "metrics": {
+            f"op_{name}": {
+                "operation": name,
+                "total_success": 4,
+                "keys_per_round": 4,
+                "duration_p50_ms": 2.0,
+            }
+            for name in ("Store", "Load")
+        }
+    }
+)
 
 
 def slow_asic(patch: Patch, folder: Path) -> list[str]:
@@ -57,8 +73,9 @@ def slow_core(patch: Patch, folder: Path) -> list[str]:
     pytest.importorskip("libcachesim", reason="the reference: pip install '.[test]'")
     patch.setattr(core, "FLAT_AIM_RATIO", 10**9)
     patch.setattr(core, "_traces", lambda *_: [("short", core.dense(np.arange(4096) % 640))])
-    patch.setattr(core, "_decode_rows", lambda *_: {"decode": CORE["decode"],
-                                                    "replay": CORE["replay"]})  # fmt: skip
+    patch.setattr(
+        core, "_decode_rows", lambda *_: {"decode": CORE["decode"], "replay": CORE["replay"]}
+    )
     patch.setattr(core, "lab_row", lambda *_: CORE["lab"])
     return ["core"]
 
@@ -96,8 +113,16 @@ def slow_fabric(patch: Patch, folder: Path) -> list[str]:
 
 def slow_links(patch: Patch, folder: Path) -> list[str]:
     patch.setattr(links.nixl, "load", lambda: None)
-    patch.setattr(links, "_in_a_process", lambda link, size, *_: {
-        **LINKS["links"][0], "link": link, "block_bytes": size, "latency_ratio": 99.0})
+    patch.setattr(
+        links,
+        "_in_a_process",
+        lambda link, size, *_: {
+            **LINKS["links"][0],
+            "link": link,
+            "block_bytes": size,
+            "latency_ratio": 99.0,
+        },
+    )
     return ["fabric", "--links", "nixl"]
 
 
@@ -112,10 +137,13 @@ def slow_l2(patch: Patch, folder: Path) -> list[str]:
 BENCHES: dict[str, tuple[Callable[[Patch, Path], list[str]], str]] = {
     "asic": (slow_asic, "three stages >= 1000000000x"),
     "core": (slow_core, "flat LRU >= 1000000000 of libCacheSim"),
-    "fabric": (slow_fabric, "round trip / floor <= "), "l2": (slow_l2, "1.5 times of files"),
-    "links": (slow_links, "nixl latency / floor <= "), "qos": (slow_qos, "Jain >= 2"),
-    "spdk": (slow_spdk, "ratio >= "), "storage": (slow_storage, "bandwidth_ratio >= "),
-}  # fmt: skip
+    "fabric": (slow_fabric, "round trip / floor <= "),
+    "l2": (slow_l2, "1.5 times of files"),
+    "links": (slow_links, "nixl latency / floor <= "),
+    "qos": (slow_qos, "Jain >= 2"),
+    "spdk": (slow_spdk, "ratio >= "),
+    "storage": (slow_storage, "bandwidth_ratio >= "),
+}
 """How each is made to miss, and what it says. Those of live daemons are tested beside them:
 `bench pod` in test_bench_judge.py, `bench tenants` in test_tenants.py."""
 
@@ -168,7 +196,8 @@ def test_notes_stand_above_the_table_and_in_the_file(
     monkeypatch.setitem(TABLES, "core", lambda _: ("the table", []))
     assert run(["bench", "core", "--out", str(tmp_path / "found.json")]) == 0
     assert capsys.readouterr().out.split("\n")[:2] == [
-        "note: keys [x] have no effect", "the table",
-    ]  # fmt: skip
+        "note: keys [x] have no effect",
+        "the table",
+    ]
     (note,) = json.loads((tmp_path / "found.json").read_text())["notes"]
     assert note["what"] == "keys [x] have no effect"

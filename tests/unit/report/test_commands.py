@@ -35,8 +35,13 @@ def test_trace_info_as_json_holds_the_definitions(capsys: pytest.CaptureFixture[
 def test_values_are_shown_as_people_write_them() -> None:
     """Is there no tuple, no None and no False in a table of names and values?"""
     shown = table({"one": (682,), "off": False, "none": None, "empty": [], "names": ["a", "b"]})
-    assert [list(column.cells) for column in shown.columns][1] == ["682", "no", "none", "none",
-                                                                   "a, b"]  # fmt: skip
+    assert [list(column.cells) for column in shown.columns][1] == [
+        "682",
+        "no",
+        "none",
+        "none",
+        "a, b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +83,10 @@ def test_a_damaged_log_and_a_page_without_a_path_are_bad_input(
     """Is what the user can mend reported as such, and no run called failed?"""
     (tmp_path / "garbage").write_bytes(bytes(range(256)))
     write_summary(made.summary(), tmp_path / "summary.json")
-    for words in (["dpu", "replay", str(tmp_path / "garbage")],
-                  ["report", str(tmp_path), "--out", str(tmp_path)]):  # fmt: skip
+    for words in (
+        ["dpu", "replay", str(tmp_path / "garbage")],
+        ["report", str(tmp_path), "--out", str(tmp_path)],
+    ):
         assert run(words) == 2
         output = capsys.readouterr()
         assert output.out == "" and len(output.err.splitlines()) == 1

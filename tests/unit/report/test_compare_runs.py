@@ -12,9 +12,12 @@ from offstage.testbeds.report.compare.build import Plan
 from offstage.testbeds.report.compare.recorded import find_runs, read_run
 
 RECORD: dict[str, Any] = {
-    "version": __version__, "stages": {}, "closed": True, "log_bytes_lost": 0,
+    "version": __version__,
+    "stages": {},
+    "closed": True,
+    "log_bytes_lost": 0,
     "storage": "io_uring",
-}  # fmt: skip
+}
 
 
 def recorded(folder: Path, **changes: Any) -> Path:

@@ -28,9 +28,16 @@ from .compare_synthetic import comparison
 
 ENGINE = {
     "arms": {"without": {"first_s": [0.1, 0.4, 0.2]}, "tier": {"first_s": [0.05, 0.2, 0.1]}},
-    "tokens": [10, 20], "requests": 3, "trace": "t", "rounds": 1, "scale": 1.0, "hurry": 2.0,
-    "reuse": 0.5, "storage": "emulated", "provenance": "emulated",
-}  # fmt: skip
+    "tokens": [10, 20],
+    "requests": 3,
+    "trace": "t",
+    "rounds": 1,
+    "scale": 1.0,
+    "hurry": 2.0,
+    "reuse": 0.5,
+    "storage": "emulated",
+    "provenance": "emulated",
+}
 
 
 def widths_inches(folder: Path) -> set[float]:
@@ -44,11 +51,20 @@ def widths_inches(folder: Path) -> set[float]:
 
 def difference(value: Interval | None, **own: Any) -> Difference:
     row: dict[str, Any] = {
-        "figure": "nontrivial_hit", "workload": "generated", "buffer_over_k": 1.0,
-        "hbm_pool_over_k": 0.0, "first_run": "a", "first": "none", "second_run": "a",
-        "second": "ema", "requests": 6, "weak": False, "first_value": value,
-        "second_value": value, "difference": value,
-    }  # fmt: skip
+        "figure": "nontrivial_hit",
+        "workload": "generated",
+        "buffer_over_k": 1.0,
+        "hbm_pool_over_k": 0.0,
+        "first_run": "a",
+        "first": "none",
+        "second_run": "a",
+        "second": "ema",
+        "requests": 6,
+        "weak": False,
+        "first_value": value,
+        "second_value": value,
+        "difference": value,
+    }
     return Difference(**(row | own))
 
 
@@ -60,8 +76,15 @@ def test_the_command_writes_every_figure_of_a_demo(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of the page by name, bars of markup too, each as SVG, PDF and PNG."""
-    stage = {"count": 70, "ns_mean": 5e4, "ns_p50": 1023, "ns_p90": 90_000, "ns_p99": 120_000,
-             "ns_max": 130_000, "overflow": 0}  # fmt: skip
+    stage = {
+        "count": 70,
+        "ns_mean": 5e4,
+        "ns_p50": 1023,
+        "ns_p90": 90_000,
+        "ns_p99": 120_000,
+        "ns_max": 130_000,
+        "overflow": 0,
+    }
     spans = [["fetch", 0, 0.0, 900.0], ["stall", 0, 50.0, 900.0], ["compute", 1, 900.0, 1_400.0]]
     full = {"stages": {"copy": stage}, "timeline": {"tick": 7, "source": "x", "spans": spans}}
     summary = made.summary(runs=[made.run((), hit=0.8), made.run(("window",), **full)])
@@ -71,8 +94,15 @@ def test_the_command_writes_every_figure_of_a_demo(
     files = json.loads(capsys.readouterr().out)["files"]
     sections = {name.partition(".")[0].partition("-synthetic")[0] for name in files}
     assert sections == {
-        "steps", "served", "lead", "stall", "hits-over-traffic", "fates", "timeline", "stages",
-    }  # fmt: skip
+        "steps",
+        "served",
+        "lead",
+        "stall",
+        "hits-over-traffic",
+        "fates",
+        "timeline",
+        "stages",
+    }
     assert sorted(out.iterdir()) == sorted(Path(one) for one in files.values())
     assert len(files) == 3 * len(sections) and widths_inches(out) == {COLUMN_INCHES, PAGE_INCHES}
     texts = [path.read_text(encoding="utf-8") for path in out.glob("*.svg")]
@@ -98,12 +128,16 @@ def test_an_engines_file_has_its_own_and_another_is_refused(
     bench.write_text(json.dumps(ENGINE))
     assert offstage(["report", str(bench), "--figures", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "first-token.svg", "first-token.pdf", "first-token.png",
-    }  # fmt: skip
+        "first-token.svg",
+        "first-token.pdf",
+        "first-token.png",
+    }
     for text, given in (
-        ('{"arms": 7}', bench), ('{"arms": {"a": {"first_s": []}}}', bench),
-        ("", tmp_path / "out"), ("", tmp_path / "nowhere"),
-    ):  # fmt: skip
+        ('{"arms": 7}', bench),
+        ('{"arms": {"a": {"first_s": []}}}', bench),
+        ("", tmp_path / "out"),
+        ("", tmp_path / "nowhere"),
+    ):
         bench.write_text(text)
         capsys.readouterr()
         assert offstage(["report", str(given), "--figures", str(tmp_path / "more")]) == 2
@@ -131,8 +165,11 @@ def test_differences_without_values_are_a_page_too(tmp_path: Path) -> None:
 
 def test_rows_of_two_workloads_and_pools_have_labels_of_their_own(tmp_path: Path) -> None:
     value = Interval(value=0.1, low=0.0, high=0.2)
-    rows = [difference(value, workload=workload, hbm_pool_over_k=pool)
-            for workload in ("gvr", "hisparse") for pool in (0.0, 1.0)]  # fmt: skip
+    rows = [
+        difference(value, workload=workload, hbm_pool_over_k=pool)
+        for workload in ("gvr", "hisparse")
+        for pool in (0.0, 1.0)
+    ]
     page = write_differences(rows, tmp_path, "1")["html"].read_text()
     for workload in ("gvr", "hisparse"):
         for pool in (0, 1):

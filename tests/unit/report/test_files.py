@@ -16,10 +16,25 @@ from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
 
 ISSUE_KEYS = {
-    "name", "storage", "provenance", "prefetchers", "selected", "demands", "hit",
-    "nontrivial_hit", "late", "miss", "coverage", "accuracy", "traffic_ratio",
-    "stall_ms_p50", "stall_ms_p99", "bytes_read", "blocks_verified", "blocks_corrupt",
-}  # fmt: skip
+    "name",
+    "storage",
+    "provenance",
+    "prefetchers",
+    "selected",
+    "demands",
+    "hit",
+    "nontrivial_hit",
+    "late",
+    "miss",
+    "coverage",
+    "accuracy",
+    "traffic_ratio",
+    "stall_ms_p50",
+    "stall_ms_p99",
+    "bytes_read",
+    "blocks_verified",
+    "blocks_corrupt",
+}
 
 
 def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
@@ -103,10 +118,13 @@ def test_a_summary_of_before_the_names_were_those_of_the_laboratory_is_read(
     write_summary(summary, path)
     text = path.read_text()
     for new, old in (
-        ("hit", "hit_rate"), ("nontrivial_hit", "nontrivial_hit_rate"), ("late", "late_rate"),
-        ("selection_hit", "selection_hit_rate"), ("miss", "miss_rate"),
+        ("hit", "hit_rate"),
+        ("nontrivial_hit", "nontrivial_hit_rate"),
+        ("late", "late_rate"),
+        ("selection_hit", "selection_hit_rate"),
+        ("miss", "miss_rate"),
         ("hit_without_cold", "hit_rate_without_cold"),
-    ):  # fmt: skip
+    ):
         # Not the ends of demands, which are counted: `late` is a share, and so not whole.
         text, count = re.subn(rf'"{new}": (\d\.\d)', rf'"{old}": \1', text)
         assert count

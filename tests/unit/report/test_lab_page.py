@@ -34,9 +34,20 @@ from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
 
 ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = [
-    "notes", "pareto", "points", "buffer", "hints", "misses", "layers", "parts", "lead", "fates",
-    "requests", "workloads", "reproduce",
-]  # fmt: skip
+    "notes",
+    "pareto",
+    "points",
+    "buffer",
+    "hints",
+    "misses",
+    "layers",
+    "parts",
+    "lead",
+    "fates",
+    "requests",
+    "workloads",
+    "reproduce",
+]
 TWO_LINES = 210
 """Characters of the heading in a window of 1280 pixels."""
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -179,12 +190,13 @@ def test_the_sentence_of_a_sweep_is_of_all_its_settings(lab: SimpleNamespace) ->
     few: dict[str, Any] = {"policies": ("none", "window", "ema"), "buffers": (2.0,)}
     points = [
         msgspec.structs.replace(
-            point, nontrivial_hit=Interval(value=hit),
+            point,
+            nontrivial_hit=Interval(value=hit),
             traffic_vs_reference=Interval(value=1.0 + cap / 1e10),
         )
         for cap, hits in ((10**9, (0.8, 0.9, 0.85)), (2 * 10**9, (0.82, 0.84, 0.95)))
         for point, hit in zip(lab.points(**few, bandwidth_bytes_per_s=cap), hits, strict=True)
-    ]  # fmt: skip
+    ]
     summary = lab.summary(points=points)
     sentence = plain(lab_sentence(summary))
     assert sentence.startswith(
@@ -208,8 +220,9 @@ def test_the_sentence_of_a_request_trace_names_the_best_at_each_capacity(
     rows = [
         msgspec.structs.replace(row, block_hit_rate=0.09)
         if (row.eviction, row.admission, row.capacity_share) == ("lru", "second-touch", small)
-        else row for row in rows
-    ]  # fmt: skip
+        else row
+        for row in rows
+    ]
     sentence = plain(lab_sentence(lab.summary(points=[], requests=rows)))
     best = max(row.block_hit_rate for row in rows if row.capacity_share == 0.1)
     found = "found 9.0 % of the blocks asked for with room for 1 % of all distinct blocks"
@@ -322,9 +335,11 @@ def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> N
     swept = [
         msgspec.structs.replace(one, info=replace(one.info, workload=name, hbm_pool_over_k=pool))
         for one in lab.points(**few)
-        for pool, name in ((1.0, "profile=mixed, hbm_pool_over_k=1"),
-                           (2.0, "profile=mixed, hbm_pool_over_k=2"))
-    ]  # fmt: skip
+        for pool, name in (
+            (1.0, "profile=mixed, hbm_pool_over_k=1"),
+            (2.0, "profile=mixed, hbm_pool_over_k=2"),
+        )
+    ]
     titles = [plain(facet.title) for facet in view_of(swept).facets]
     assert titles == ["profile=mixed, HBM pool 1 k", "profile=mixed, HBM pool 2 k"]
 
@@ -334,10 +349,11 @@ def test_what_reads_nothing_ahead_stands_beside_each_cap(lab: SimpleNamespace) -
     few: dict[str, Any] = {"buffers": (2.0,), "seeds": (1,)}
     none = lab.points(policies=("none",), bandwidth_bytes_per_s=0, **few)
     capped = [
-        point for cap in (10**9, 2 * 10**9)
+        point
+        for cap in (10**9, 2 * 10**9)
         for point in lab.points(policies=("none", "ema"), bandwidth_bytes_per_s=cap, **few)
         if point.info.policy == "ema"
-    ]  # fmt: skip
+    ]
     found = view_of([*none, *capped]).facets
     assert [plain(one.title) for one in found] == ["invented, cap 1 GB/s", "invented, cap 2 GB/s"]
     assert [sorted(p.info.policy for p in one.points) for one in found] == [["ema", "none"]] * 2
@@ -345,7 +361,7 @@ def test_what_reads_nothing_ahead_stands_beside_each_cap(lab: SimpleNamespace) -
 
 
 HOSTILE = (
-    "<script>alert(1)</script>\"><img src=x onerror=alert(1)>${sentence}$policy</style></svg><b>"
+    '<script>alert(1)</script>"><img src=x onerror=alert(1)>${sentence}$policy</style></svg><b>'
     "a\u2028b\x00c"
 )
 
@@ -356,18 +372,33 @@ def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
 
     def page(word: str) -> Outline:
         info = msgspec.structs.asdict(points[0])["info"]
-        named = PointInfo(**{**vars(info), "workload": word, "policy": word, "storage": word,
-                             "parameters": {word: 1}})  # fmt: skip
+        named = PointInfo(
+            **{
+                **vars(info),
+                "workload": word,
+                "policy": word,
+                "storage": word,
+                "parameters": {word: 1},
+            }
+        )
         point = PointSummary(**{**msgspec.structs.asdict(points[0]), "info": named})
-        rows = [msgspec.structs.replace(row, trace=word, eviction=word) for row in
-                lab.request_rows()[:2]]  # fmt: skip
+        rows = [
+            msgspec.structs.replace(row, trace=word, eviction=word)
+            for row in lab.request_rows()[:2]
+        ]
         manifest = {"version": word, "command": word, "workloads": {word: {"kind": word}}}
         return Outline(
             render_lab(
-                lab.summary(name=word, points=[point], requests=rows, notes=[Note("one", word)],
-                            manifest=manifest, spec={word: [word]})
+                lab.summary(
+                    name=word,
+                    points=[point],
+                    requests=rows,
+                    notes=[Note("one", word)],
+                    manifest=manifest,
+                    spec={word: [word]},
+                )
             )
-        )  # fmt: skip
+        )
 
     plain, attacked = page("word"), page(HOSTILE)
     # A longer name stands elsewhere in a picture, or is left out: the same kinds of tags.
@@ -389,9 +420,15 @@ def test_a_point_of_which_nothing_is_known_is_a_page_too(lab: SimpleNamespace) -
     none = [lab.run("none", 2.0, 1, sessions=1)]
     point = lab.measure(lab.info(), none, [], none=none)
     empty = msgspec.structs.replace(
-        point, hit=None, nontrivial_hit=None, traffic_ratio=None, worst_layer=None,
-        nontrivial_hit_by_layer=[None] * 6, hit_by_layer=[None] * 6, stall_ms_p99=None,
-    )  # fmt: skip
+        point,
+        hit=None,
+        nontrivial_hit=None,
+        traffic_ratio=None,
+        worst_layer=None,
+        nontrivial_hit_by_layer=[None] * 6,
+        hit_by_layer=[None] * 6,
+        stall_ms_p99=None,
+    )
     for made in (point, empty):
         summary = lab.summary(points=[made], requests=[], manifest={})
         text = render_lab(summary)
@@ -416,15 +453,23 @@ def test_the_file_comes_back_and_the_command_makes_its_page(
 @pytest.mark.parametrize(
     "path, value",
     [
-        (["kind"], "demo"), (["points", 0, "hit", "value"], 1.5), (["points", 0, "demands"], -1),
-        (["points", 0, "hit", "low"], None), (["points", 0, "hit", "low"], 0.999),
-        (["points", 0, "traffic_ratio", "value"], -0.1), (["points", 0, "fates"], {"pattern": {}}),
-        (["points", 0, "ends"], {"elsewhere": 1}), (["points", 0, "hit_by_layer", 0], 2),
-        (["points", 0, "info", "buffer_over_k"], 0), (["points", 0, "info"], None),
-        (["points", 0, "bounds", 0, "hit", "value"], 7), (["points"], {}),
-        (["requests", 0, "opt"], 1.01), (["points", 0, "first_steps", "hit", "value"], -1),
+        (["kind"], "demo"),
+        (["points", 0, "hit", "value"], 1.5),
+        (["points", 0, "demands"], -1),
+        (["points", 0, "hit", "low"], None),
+        (["points", 0, "hit", "low"], 0.999),
+        (["points", 0, "traffic_ratio", "value"], -0.1),
+        (["points", 0, "fates"], {"pattern": {}}),
+        (["points", 0, "ends"], {"elsewhere": 1}),
+        (["points", 0, "hit_by_layer", 0], 2),
+        (["points", 0, "info", "buffer_over_k"], 0),
+        (["points", 0, "info"], None),
+        (["points", 0, "bounds", 0, "hit", "value"], 7),
+        (["points"], {}),
+        (["requests", 0, "opt"], 1.01),
+        (["points", 0, "first_steps", "hit", "value"], -1),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_in_one_line(
     lab: SimpleNamespace, tmp_path: Path, path: list[Any], value: object
 ) -> None:

@@ -44,8 +44,12 @@ def test_all_and_nothing_are_never_rounded_to(share: int, more: int) -> None:
 def test_what_is_per_second_is_never_a_time() -> None:
     """Rates of the configuration, of results and of a node's links, by whatever key they are shown:
     with their own unit, and no time's; and what is a time has one."""
-    rates = [one.name for kind in (*SECTIONS.values(), Tenant) for one in declared(kind).values()
-             if one.unit is not None and one.unit.base == "B/s"]  # fmt: skip
+    rates = [
+        one.name
+        for kind in (*SECTIONS.values(), Tenant)
+        for one in declared(kind).values()
+        if one.unit is not None and one.unit.base == "B/s"
+    ]
     rates += ["bytes_per_s", "demand_bytes_per_s", "prefetch_bytes_per_s_max", "read_bytes_per_s"]
     assert len(rates) >= 6
     for key in rates:

@@ -14,8 +14,16 @@ from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
 SECTIONS = [
-    "runs", "steps", "served", "lead", "stall", "curve", "fates", "wear", "reproduce",
-]  # fmt: skip
+    "runs",
+    "steps",
+    "served",
+    "lead",
+    "stall",
+    "curve",
+    "fates",
+    "wear",
+    "reproduce",
+]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -103,11 +111,16 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
         return outline(
             render(
                 made.summary(
-                    runs=runs, curve=curve, sentence=word, command=word, version=word,
-                    workload={word: word, "sentence": word}, machine={word: [word, {word: word}]},
+                    runs=runs,
+                    curve=curve,
+                    sentence=word,
+                    command=word,
+                    version=word,
+                    workload={word: word, "sentence": word},
+                    machine={word: [word, {word: word}]},
                 )
             )
-        )  # fmt: skip
+        )
 
     plain, attacked = page("word"), page(HOSTILE)
     # A longer name stands elsewhere in a picture, or is left out: the same kinds of tags.
@@ -169,8 +182,15 @@ def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None
 
 def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace, shown: str) -> None:
     """Are the stages of the fullest set drawn and listed, and no section made where none is?"""
-    stage = {"count": 70, "ns_mean": 5e4, "ns_p50": 1023, "ns_p90": 90_000, "ns_p99": 120_000,
-             "ns_max": 130_000, "overflow": 0}  # fmt: skip
+    stage = {
+        "count": 70,
+        "ns_mean": 5e4,
+        "ns_p50": 1023,
+        "ns_p90": 90_000,
+        "ns_p99": 120_000,
+        "ns_max": 130_000,
+        "overflow": 0,
+    }
     summary = made.summary()
     assert "Where time goes" not in shown
     summary.runs[3].stages = {"read_service": stage, "copy": stage}
@@ -196,9 +216,14 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
     made: SimpleNamespace, shown: str
 ) -> None:
     """Each span is one bar with its tip, of the fullest run and the one that it is beside."""
-    spans = [["fetch", 0, 0.0, 900.0], ["fetch", 0, 100.0, 400.0], ["stall", 0, 50.0, 900.0],
-             ["compute", 0, 900.0, 1_400.0], ["pace", 0, 1_400.0, 2_000.0],
-             ["copy", 1, 900.0, 950.0]]  # fmt: skip
+    spans = [
+        ["fetch", 0, 0.0, 900.0],
+        ["fetch", 0, 100.0, 400.0],
+        ["stall", 0, 50.0, 900.0],
+        ["compute", 0, 900.0, 1_400.0],
+        ["pace", 0, 1_400.0, 2_000.0],
+        ["copy", 1, 900.0, 950.0],
+    ]
     line = {"tick": 7, "source": "the host's clock", "spans": spans}
     runs = [made.run((), hit=0.8), made.run(("window",), timeline=line)]
     rates = {"kernel_bytes_per_s": 1e12, "roof_bytes_per_s": 4e12}

@@ -18,10 +18,20 @@ def perf(folder: Path, *runs: str) -> str:
     """A program whose n-th run is the n-th line, and every later one the last."""
     lines = [f"  {number}) {run};;" for number, run in enumerate(runs[:-1])]
     program = folder / "perf"
-    program.write_text("\n".join([
-        "#!/bin/sh", f'n=$(cat "{folder}/n" || echo 0)', f'echo $((n + 1)) > "{folder}/n"', INIT,
-        "case $n in", *lines, f"  *) {runs[-1]};;", "esac",
-    ]))  # fmt: skip
+    program.write_text(
+        "\n".join(
+            [
+                "#!/bin/sh",
+                f'n=$(cat "{folder}/n" || echo 0)',
+                f'echo $((n + 1)) > "{folder}/n"',
+                INIT,
+                "case $n in",
+                *lines,
+                f"  *) {runs[-1]};;",
+                "esac",
+            ]
+        )
+    )
     program.chmod(0o755)
     return str(program)
 

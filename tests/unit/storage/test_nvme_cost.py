@@ -56,7 +56,9 @@ def test_two_commands_for_a_part() -> None:
     assert part.link == pytest.approx(whole.link / 3, rel=0.01)
     assert part.command == 2 * whole.command
     slow = {**params, "command_interval_ps": 10**9}
-    assert nvme_cost(slow, [(0, 8 * KIB), (32 * KIB, 4 * KIB)]).ns == 2 * nvme_cost(
-        slow, [(0, 36 * KIB)]).ns  # fmt: skip
+    assert (
+        nvme_cost(slow, [(0, 8 * KIB), (32 * KIB, 4 * KIB)]).ns
+        == 2 * nvme_cost(slow, [(0, 36 * KIB)]).ns
+    )
     with pytest.raises(OffstageError):
         nvme_cost(params, [(0, 0)])

@@ -28,20 +28,39 @@ GOOD: dict[str, str] = {
     "mooncake": '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}',
     "lmcache": '{"timestamp": 0, "input": "abc", "output": "d", "session_id": "s"}',
     "lmcache hashed": '{"timestamp": 0, "input_length": 10, "output_length": 1, "session": 1, '
-                      '"hash_runs": [[1, 1]]}',
+    '"hash_runs": [[1, 1]]}',
     "sharegpt": '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_runs": [[1, 1]]}',
     "weka": '{"id": "a", "block_size": 64, "requests": [{"t": 0, "in": 10, "out": 1, '
-            '"hash_ids": [1]}]}',
+    '"hash_ids": [1]}]}',
     "offstage": '{"offstage_trace": 1, "name": "a", "format": "mooncake", "requests": 1, '
-                '"block_tokens": 64}\n{"t": 0, "in": 10, "out": 1, "runs": [[1, 1]]}',
+    '"block_tokens": 64}\n{"t": 0, "in": 10, "out": 1, "runs": [[1, 1]]}',
     "azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,10,1",
-}  # fmt: skip
+}
 """A trace of each format with one request: 0 s, 10 tokens in, 1 out."""
 
-LENGTHS = ("9" * 400, "9223372036854775808", "9223372036854775807", "1e308", "1e999", "-1", "-0.5",
-           "NaN", "Infinity", "-Infinity", "null", '""', '"10"', "[]", "{}", "true", "0x10", "1_0",
-           "\u0661\u0660", "10" + "0" * 5000)  # fmt: skip
-PLACES = {"length": (': 10,', ',10,', ': "abc",'), "time": (': 0,', '2023-11-16 18:15:46.5')}
+LENGTHS = (
+    "9" * 400,
+    "9223372036854775808",
+    "9223372036854775807",
+    "1e308",
+    "1e999",
+    "-1",
+    "-0.5",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "null",
+    '""',
+    '"10"',
+    "[]",
+    "{}",
+    "true",
+    "0x10",
+    "1_0",
+    "\u0661\u0660",
+    "10" + "0" * 5000,
+)
+PLACES = {"length": (": 10,", ",10,", ': "abc",'), "time": (": 0,", "2023-11-16 18:15:46.5")}
 
 
 def with_value(name: str, place: str, value: str) -> str:
@@ -73,16 +92,23 @@ WHOLE: dict[str, bytes] = {
     "a long field": b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + b"1" * 200_000 + b",1,1\n",
     "a header of ours": b'{"offstage_trace": 1, "name": "a", "format": "b", "requests": 1}\n',
     "a header of many": b'{"offstage_trace": 1, "name": "a", "format": "b", "requests": '
-                        + b"9" * 30 + b"}\n",
+    + b"9" * 30
+    + b"}\n",
     "another version": b'{"offstage_trace": 2, "name": "a", "format": "b", "requests": 1}\n',
     "empty gzip": gzip.compress(b""),
     "the head of gzip": b"\x1f\x8b",
     "the head of Zstandard": b"\x28\xb5\x2f\xfd",
     "the head of xz": b"\xfd7zXZ\x00",
     "a torn tar": (b"a" * 100 + b"\0" * 157 + b"ustar").ljust(700, b"\0"),
-    "tar's numbers": (b"a".ljust(100, b"\0") + b"zzzzzzz\0" * 3 + b"zzzzzzzzzzz\0" * 2
-                               + b"        0" + bytes(100) + b"ustar\x0000").ljust(1024, b"\0"),
-}  # fmt: skip
+    "tar's numbers": (
+        b"a".ljust(100, b"\0")
+        + b"zzzzzzz\0" * 3
+        + b"zzzzzzzzzzz\0" * 2
+        + b"        0"
+        + bytes(100)
+        + b"ustar\x0000"
+    ).ljust(1024, b"\0"),
+}
 
 
 def refused(path: Path, format: str | None = None) -> str:
@@ -129,8 +155,14 @@ def test_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     bound.bind(str(tmp_path / "socket"))
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    for path in (tmp_path, tmp_path / "none", tmp_path / "socket", loop, Path("x" * 300),
-                 Path("/dev/null")):  # fmt: skip
+    for path in (
+        tmp_path,
+        tmp_path / "none",
+        tmp_path / "socket",
+        loop,
+        Path("x" * 300),
+        Path("/dev/null"),
+    ):
         for name in (None, *FORMATS):
             assert refused(path, name), name
     bound.close()
@@ -160,13 +192,16 @@ def test_a_pipe_without_a_writer_is_no_wait_for_ever(
 
 ENDLESS: dict[str, Callable[[Any], object]] = {
     "a line": lambda file: [file.write(b"x" * (1 << 20)) for _ in range(1 << 10)],
-    "a line of JSON": lambda file: [file.write(b'{"timestamp": "' if not i else b"x" * (1 << 20))
-                                    for i in range(1 << 10)],
-    "an indented object": lambda file: [file.write(b"{\n" if not i else b" " * (1 << 20))
-                                        for i in range(1 << 10)],
-    "a name in a tar": lambda file: [file.write(long_name(1 << 30) if not i else b"x" * (1 << 20))
-                                     for i in range(1 << 10)],
-}  # fmt: skip
+    "a line of JSON": lambda file: [
+        file.write(b'{"timestamp": "' if not i else b"x" * (1 << 20)) for i in range(1 << 10)
+    ],
+    "an indented object": lambda file: [
+        file.write(b"{\n" if not i else b" " * (1 << 20)) for i in range(1 << 10)
+    ],
+    "a name in a tar": lambda file: [
+        file.write(long_name(1 << 30) if not i else b"x" * (1 << 20)) for i in range(1 << 10)
+    ],
+}
 
 
 def long_name(size: int) -> bytes:
@@ -204,9 +239,7 @@ def test_what_has_no_end_is_not_held(content: str, tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
-def test_requests_without_end_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that are all good, and bytes that unpack for ever."""
     path = tmp_path / "t"
     path.write_text((GOOD["mooncake"] + "\n") * 300)
@@ -231,7 +264,7 @@ RATES = {
     "negative": "0,-1,1,Gamma,1,1",
     "six commas": ",,,,,",
     "none": "",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rate", RATES)

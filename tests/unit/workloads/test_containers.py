@@ -16,10 +16,12 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.importer import open_trace, selections_kind
 
 ROWS = b"".join(
-    json.dumps({"timestamp": n * 1000, "input_length": 600, "output_length": 5,
-                "hash_ids": [n, n + 1]}).encode() + b"\n"
+    json.dumps(
+        {"timestamp": n * 1000, "input_length": 600, "output_length": 5, "hash_ids": [n, n + 1]}
+    ).encode()
+    + b"\n"
     for n in range(40)
-)  # fmt: skip
+)
 
 
 def packed_by(codec: str, folder: Path) -> bytes:
@@ -41,19 +43,24 @@ def tar(members: dict[str, bytes]) -> bytes:
     return sink.getvalue()
 
 
-@pytest.mark.parametrize("how", ["gzip", "bz2", "xz", "zstd", "lz4", "bom", "tar", "tar.gz",
-                                 "zstd in tar", "zstd in gzip"])  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    ["gzip", "bz2", "xz", "zstd", "lz4", "bom", "tar", "tar.gz", "zstd in tar", "zstd in gzip"],
+)
 def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> None:
     """Does a trace out of each container hold what the plain file does, whatever its name?"""
     packed = {
-        "gzip": lambda: gzip.compress(ROWS), "bz2": lambda: bz2.compress(ROWS),
-        "xz": lambda: lzma.compress(ROWS), "zstd": lambda: packed_by("zstd", tmp_path),
-        "lz4": lambda: packed_by("lz4", tmp_path), "bom": lambda: b"\xef\xbb\xbf" + ROWS,
+        "gzip": lambda: gzip.compress(ROWS),
+        "bz2": lambda: bz2.compress(ROWS),
+        "xz": lambda: lzma.compress(ROWS),
+        "zstd": lambda: packed_by("zstd", tmp_path),
+        "lz4": lambda: packed_by("lz4", tmp_path),
+        "bom": lambda: b"\xef\xbb\xbf" + ROWS,
         "tar": lambda: tar({"a/t.jsonl": ROWS, "a/._t.jsonl": b"x"}),
         "tar.gz": lambda: gzip.compress(tar({"t.jsonl": ROWS})),
         "zstd in tar": lambda: tar({"t.zst": packed_by("zstd", tmp_path)}),
         "zstd in gzip": lambda: gzip.compress(packed_by("zstd", tmp_path)),
-    }[how]()  # fmt: skip
+    }[how]()
     path = tmp_path / "trace.data"
     path.write_bytes(packed)
     trace = open_trace(path)
@@ -61,15 +68,18 @@ def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> No
     assert trace.arrival_s.tolist() == [float(n) for n in range(40)]
 
 
-@pytest.mark.parametrize(("data", "what"), [
-    (tar({"a.jsonl": ROWS, "b.jsonl": ROWS}), "tar archive of 2 files"),
-    (tar({"a/._t.jsonl": b"x"}), "tar archive of 0"),
-    (ROWS.decode().encode("utf-16"), "UTF-16"),
-    (b"PK\x03\x04" + b"\0" * 600, "zip archive"),
-    (bz2.compress(ROWS)[:60], "bzip2 stream"),
-    (lzma.compress(ROWS)[:60], "xz stream"),
-    (b"\x28\xb5\x2f\xfd" + b"\x07" * 600, "Zstandard"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (tar({"a.jsonl": ROWS, "b.jsonl": ROWS}), "tar archive of 2 files"),
+        (tar({"a/._t.jsonl": b"x"}), "tar archive of 0"),
+        (ROWS.decode().encode("utf-16"), "UTF-16"),
+        (b"PK\x03\x04" + b"\0" * 600, "zip archive"),
+        (bz2.compress(ROWS)[:60], "bzip2 stream"),
+        (lzma.compress(ROWS)[:60], "xz stream"),
+        (b"\x28\xb5\x2f\xfd" + b"\x07" * 600, "Zstandard"),
+    ],
+)
 def test_a_container_that_is_not_read_is_named(tmp_path: Path, data: bytes, what: str) -> None:
     """Does an error say what the file is, and not that no format begins so?"""
     path = tmp_path / "t.jsonl"
@@ -93,10 +103,13 @@ def test_a_pipe_is_read_once_and_as_a_file(tmp_path: Path) -> None:
     assert found.origin.sha256 == expected.origin.sha256
 
 
-@pytest.mark.parametrize("line", [
-    b'{"timestamp":0,"input_length":10,"output_length":1,"hash_ids":[1],"x":' + b"[" * 100_000,
-    b'{"block_size":64,"id":"a","requests":' + b'[{"t":0,"requests":' * 20_000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"timestamp":0,"input_length":10,"output_length":1,"hash_ids":[1],"x":' + b"[" * 100_000,
+        b'{"block_size":64,"id":"a","requests":' + b'[{"t":0,"requests":' * 20_000,
+    ],
+)
 def test_json_without_bottom_is_one_error(tmp_path: Path, line: bytes) -> None:
     """Is nesting beyond any bound an error with its file, in every format?"""
     path = tmp_path / "deep.jsonl"
@@ -113,8 +126,13 @@ def test_absurd_lengths_are_refused_where_they_stand(
 ) -> None:
     """Is a prompt of 2^40 tokens an error of its line, before an array of it is asked for?"""
     path = tmp_path / "t.jsonl"
-    head = {"offstage_trace": 1, "name": "x", "format": "x", "requests": 1,
-            "block_tokens": block_tokens}  # fmt: skip
+    head = {
+        "offstage_trace": 1,
+        "name": "x",
+        "format": "x",
+        "requests": 1,
+        "block_tokens": block_tokens,
+    }
     row = {"t": 0, "in": tokens, "out": 1, "runs": [[0, tokens // block_tokens]]}
     path.write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n")
     with pytest.raises(BadInput, match=f"{tokens} input") as caught:
@@ -123,10 +141,13 @@ def test_absurd_lengths_are_refused_where_they_stand(
 
 
 def times(path: Path, *stamps: float) -> Path:
-    path.write_text("".join(
-        json.dumps({"timestamp": at, "input_length": 10, "output_length": 1, "hash_ids": [1]})
-        + "\n" for at in stamps
-    ))  # fmt: skip
+    path.write_text(
+        "".join(
+            json.dumps({"timestamp": at, "input_length": 10, "output_length": 1, "hash_ids": [1]})
+            + "\n"
+            for at in stamps
+        )
+    )
     return path
 
 

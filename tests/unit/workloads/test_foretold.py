@@ -19,8 +19,13 @@ from offstage.testbeds.workloads.selections.generated import GeneratedOptions, G
 from offstage.testbeds.workloads.selections.slab import coarsen
 
 SMALL = GeneratedOptions(
-    layers=6, context_tokens=64 * 128, steps=40, select_blocks=16, seed=3, profile="pycode",
-)  # fmt: skip
+    layers=6,
+    context_tokens=64 * 128,
+    steps=40,
+    select_blocks=16,
+    seed=3,
+    profile="pycode",
+)
 
 
 def foretold(options: GeneratedOptions, steps: int = 16) -> np.ndarray[Any, Any]:

@@ -118,8 +118,9 @@ def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
     assert upstream.arrival_s[:3].tolist() == [0.0, 11.0, 12.5]
     sets = [set(upstream.block_ids(i).tolist()) for i in range(6)]
     assert not set.union(*sets[:3]) & set.union(*sets[3:])
-    shared = open_trace([jsonl(tmp_path / f"{i}.json", {**WEKA, "hash_id_scope": "global"})
-                         for i in (1, 2)])  # fmt: skip
+    shared = open_trace(
+        [jsonl(tmp_path / f"{i}.json", {**WEKA, "hash_id_scope": "global"}) for i in (1, 2)]
+    )
     assert shared.runs.block_count == 4
 
 
@@ -207,20 +208,29 @@ LONG = b"".join(json.dumps({**HASHED, "timestamp": n}).encode() + b"\n" for n in
         (text(AZURE + "2023-13-16 18:15:47,3,44\n"), "t:3", "is no time"),
         (text(AZURE + "2023-11-16 18:15:47,3\n"), "t:3", "2 fields"),
         (text(AZURE.splitlines()[0] + "\n"), "t", "holds no request"),
-        (lambda d: archive(d / "t", {"x/a-trace.csv": "600,nan,1,Gamma,1,1\n"}), "a-trace.csv:1",
-         "is no rate"),
-        (lambda d: archive(d / "t", {"x/a-trace.csv": "600,1,1,Pareto,1,1\n"}), "a-trace.csv:1",
-         "is no rate"),
+        (
+            lambda d: archive(d / "t", {"x/a-trace.csv": "600,nan,1,Gamma,1,1\n"}),
+            "a-trace.csv:1",
+            "is no rate",
+        ),
+        (
+            lambda d: archive(d / "t", {"x/a-trace.csv": "600,1,1,Pareto,1,1\n"}),
+            "a-trace.csv:1",
+            "is no rate",
+        ),
         (lambda d: archive(d / "t", {"x/a-trace.csv": "600,0,0,,0,0\n"}), "t", "no rate above 0"),
         (rows({**OURS, "offstage_trace": 2}), "t:1", "version 2"),
         (rows(OURS), "t", "0 requests, the header says 1"),
-        (rows({**OURS, "block_tokens": None}, {"t": 0, "in": 64, "out": 1, "runs": [[1, 1]]}),
-         "t:2", "without block_tokens"),
+        (
+            rows({**OURS, "block_tokens": None}, {"t": 0, "in": 64, "out": 1, "runs": [[1, 1]]}),
+            "t:2",
+            "without block_tokens",
+        ),
         (lambda d: [jsonl(d / "t", HASHED)] * 2, "t", "2 files of a format"),
         (lambda d: d / "absent", "absent", "no such file"),
         (lambda d: d, "", "cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_every_defect_is_one_line_with_its_place(
     tmp_path: Path, bad: Bad, place: str, what: str
 ) -> None:

@@ -195,8 +195,14 @@ def test_a_draft_agrees_as_stated(agreement: float) -> None:
 def test_a_draft_does_not_know_the_users_next_turn() -> None:
     """Where a turn begins, does the draft go on as if there were none, and share no more with the
     selection than the step before does?"""
-    calm = replace(SMALL, profile="flexicache", layers=24, context_tokens=64 * 400,
-                   select_blocks=40, draft_agreement=0.9)  # fmt: skip
+    calm = replace(
+        SMALL,
+        profile="flexicache",
+        layers=24,
+        context_tokens=64 * 400,
+        select_blocks=40,
+        draft_agreement=0.9,
+    )
     turned = whole(GeneratedWorkload(replace(calm, turn_steps=4, turn_share=1.0)))
     plain = whole(GeneratedWorkload(calm))
     assert turned.draft is not None and plain.draft is not None
@@ -218,8 +224,9 @@ def test_a_draft_knows_no_block_that_is_not_written() -> None:
 
 def test_a_turn_redraws_the_topic() -> None:
     """Are turns where they are announced, does a full one break the selection, and only there?"""
-    calm = replace(SMALL, profile="flexicache", layers=24, context_tokens=64 * 400,
-                   select_blocks=40)  # fmt: skip
+    calm = replace(
+        SMALL, profile="flexicache", layers=24, context_tokens=64 * 400, select_blocks=40
+    )
     workload = GeneratedWorkload(replace(calm, turn_steps=4, turn_share=1.0))
     assert workload.sessions[0].turns == (4, 8)
     turned, plain = whole(workload), whole(GeneratedWorkload(calm))
@@ -306,8 +313,14 @@ def test_windows_of_the_prefill_are_a_block_apart() -> None:
 @pytest.mark.parametrize("ticks", [2, 5, 64])
 def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> None:
     """Is what is left of a process after so many ticks the same, bursts included?"""
-    params = replace(layer_processes("flexicache", 1, 64)[0].params, w_static=0.0, recency=0.0,
-                     sink=0.0, tau_slow=30.0, burst=0.05)  # fmt: skip
+    params = replace(
+        layer_processes("flexicache", 1, 64)[0].params,
+        w_static=0.0,
+        recency=0.0,
+        sink=0.0,
+        tau_slow=30.0,
+        burst=0.05,
+    )
 
     def kept(jump: int) -> float:
         shares = []
@@ -360,8 +373,10 @@ def test_layers_and_neighbours_share_and_keep_their_law() -> None:
         return field.scores(8000).astype(float).copy()
 
     moved = scores(slow, tied)
-    near, far = (np.mean([np.corrcoef(moved[one], moved[one + apart])[0, 1] for one in range(10)])
-                 for apart in (1, 13))  # fmt: skip
+    near, far = (
+        np.mean([np.corrcoef(moved[one], moved[one + apart])[0, 1] for one in range(10)])
+        for apart in (1, 13)
+    )
     assert 0.55 < near < 0.66 and abs(far) < 0.05
     lags = [np.corrcoef(moved[:, :-lag].ravel(), moved[:, lag:].ravel())[0, 1] for lag in (1, 2, 4)]
     assert lags == pytest.approx([2 / 3, 1 / 3, 0], abs=0.04)
@@ -379,8 +394,15 @@ def test_a_profile_shares_as_captures_do(profile: str) -> None:
     found = {name: float(np.mean([one[name] for one in values])) for name in STRUCTURE}
     assert 0.33 < found["layers-1"] < 0.67 and found["neighbours"] > 0.45
     if profile == "pycode":
-        for name, slack in (("lag-1", 0.05), ("lag-5", 0.05), ("lag-20", 0.06), ("layers-1", 0.05),
-                            ("neighbours", 0.06), ("lru-2k", 0.06), ("lru-4k", 0.05)):  # fmt: skip
+        for name, slack in (
+            ("lag-1", 0.05),
+            ("lag-5", 0.05),
+            ("lag-20", 0.06),
+            ("layers-1", 0.05),
+            ("neighbours", 0.06),
+            ("lru-2k", 0.06),
+            ("lru-4k", 0.05),
+        ):
             low, high = CAPTURED[name]
             assert low - slack < found[name] < high + slack, (name, found[name])
 

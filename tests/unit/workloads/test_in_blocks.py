@@ -31,8 +31,10 @@ def trace_of(block_tokens: int | None, rows: Sequence[Ask]) -> Trace:
 
 def shared(one: Sequence[int], two: Sequence[int]) -> int:
     """Ids from the front that are equal."""
-    return next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
-                min(len(one), len(two)))  # fmt: skip
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
+        min(len(one), len(two)),
+    )
 
 
 @given(
@@ -81,8 +83,10 @@ def test_an_imported_trace_gives_the_plan_of_the_trace_itself(tmp_path: Path) ->
 def test_other_traces_are_planned_too(block_tokens: int | None, tmp_path: Path) -> None:
     """One without blocks, whose sessions share nothing, and two of other blocks, where they do."""
     count = 0 if block_tokens is None else 5000 // block_tokens
-    rows = [(5000, [*range(count // 2), *range(base, base + count - count // 2)])
-            for base in (10_000, 20_000, 30_000)]  # fmt: skip
+    rows = [
+        (5000, [*range(count // 2), *range(base, base + count - count // 2)])
+        for base in (10_000, 20_000, 30_000)
+    ]
     path = tmp_path / "trace.jsonl"
     write_trace(trace_of(block_tokens, rows), path)
     options = DriveOptions(trace=path, sessions=3, context_tokens=4096, steps=4)

@@ -18,14 +18,22 @@ from offstage.testbeds.workloads.requests.in_vain import unused
 def trace_of(*, sessions: bool = False, think_s: float | None = None) -> Trace:
     columns = Columns(64, ordered=True)
     for number in range(4):
-        columns.add("here", float(number), 640, 8, [(0, 10)],
-                    session=f"s{number % 2}" if sessions else None, think_s=think_s)  # fmt: skip
+        columns.add(
+            "here",
+            float(number),
+            640,
+            8,
+            [(0, 10)],
+            session=f"s{number % 2}" if sessions else None,
+            think_s=think_s,
+        )
     return columns.finish(Origin("some", "test"))
 
 
 def codes(trace: Trace, contexts: list[int], steps: list[int], outputs: bool = True) -> set[str]:
-    found = unused(trace, contexts, steps, context_tokens_max=512, steps_max=8,
-                   lengths_of_outputs=outputs)  # fmt: skip
+    found = unused(
+        trace, contexts, steps, context_tokens_max=512, steps_max=8, lengths_of_outputs=outputs
+    )
     assert all("some" in note.what for note in found)
     return {note.code for note in found}
 
@@ -44,8 +52,9 @@ def test_outputs_that_a_fixed_number_of_steps_replaces() -> None:
 def test_sessions_and_think_times_that_nobody_follows() -> None:
     assert codes(trace_of(sessions=True), [512, 448], [8, 3]) == {"sessions-unused"}
     assert codes(trace_of(sessions=True, think_s=2.0), [512, 448], [8, 3]) == {
-        "sessions-unused", "think-unused",
-    }  # fmt: skip
+        "sessions-unused",
+        "think-unused",
+    }
 
 
 HASHED = {"timestamp": 5, "input_length": 32, "output_length": 7, "hash_runs": [[4, 2]]}
@@ -56,17 +65,30 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "mooncake": [MOONCAKE | {"session_id": "a", "delay": 3}, MOONCAKE | {"chat_id": 7, "delay": 1}],
     "sharegpt": [HASHED | {"delay": 3, "chat_id": 1}, HASHED | {"delay": 1, "session_id": "a"}],
     "lmcache": [CALL | {"delay": 3, "chat_id": 1}, CALL | {"delay": 1, "turn": [{"a": [1]}]}],
-    "weka": [{"id": "a", "block_size": 64, "chat_id": 2, "requests": [
-        ASKED | {"delay": 1}, {"t": 1.0, "requests": [ASKED | {"delay": 2, "model": "m"}]},
-    ]}],
+    "weka": [
+        {
+            "id": "a",
+            "block_size": 64,
+            "chat_id": 2,
+            "requests": [
+                ASKED | {"delay": 1},
+                {"t": 1.0, "requests": [ASKED | {"delay": 2, "model": "m"}]},
+            ],
+        }
+    ],
     "offstage": [
         {"offstage_trace": 1, "name": "n", "format": "f", "requests": 2, "chat_id": 3},
-        {"t": 0, "in": 64, "out": 1, "delay": 4}, {"t": 1, "in": 64, "out": 1, "delay": 5, "x": 0},
+        {"t": 0, "in": 64, "out": 1, "delay": 4},
+        {"t": 1, "in": 64, "out": 1, "delay": 5, "x": 0},
     ],
-}  # fmt: skip
-UNREAD = {"mooncake": ("chat_id", "session_id"), "sharegpt": ("chat_id", "session_id"),
-          "lmcache": ("chat_id", "turn"), "weka": ("chat_id", "model"),
-          "offstage": ("chat_id", "x")}  # fmt: skip
+}
+UNREAD = {
+    "mooncake": ("chat_id", "session_id"),
+    "sharegpt": ("chat_id", "session_id"),
+    "lmcache": ("chat_id", "turn"),
+    "weka": ("chat_id", "model"),
+    "offstage": ("chat_id", "x"),
+}
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -99,7 +121,8 @@ def test_many_keys_are_counted_and_the_most_frequent_named(tmp_path: Path) -> No
 def test_what_a_trace_says_in_vain_is_told_wherever_one_is_taken(tmp_path: Path) -> None:
     path = written(tmp_path / "t", ROWS["mooncake"])
     notes = open_trace(path).notes
-    made = arrivals_of(path, count=2, context_tokens=512, vocabulary=99, seconds=1.0, outputs=4,
-                       seed=1)  # fmt: skip
+    made = arrivals_of(
+        path, count=2, context_tokens=512, vocabulary=99, seconds=1.0, outputs=4, seed=1
+    )
     assert made.notes == of_trace(path, begin_s=0, span_s=9, seconds=1).notes == notes
     assert tuple(trace_notes(load_spec(None, {"trace": str(path)}))) == notes

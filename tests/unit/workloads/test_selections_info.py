@@ -16,8 +16,14 @@ from offstage.testbeds.workloads.selections.generated import GeneratedOptions, G
 def recorded(path: Path) -> Path:
     """Two layers, three steps, blocks 0 and the last always selected."""
     steps = [[token, layer, [0, token, 7], []] for token in (1, 2, 3) for layer in (0, 1)]
-    one = {"run": "a", "model": "M", "layers": 2, "prompt_tokens": 256, "block_tokens": 32,
-           "steps": steps}  # fmt: skip
+    one = {
+        "run": "a",
+        "model": "M",
+        "layers": 2,
+        "prompt_tokens": 256,
+        "block_tokens": 32,
+        "steps": steps,
+    }
     path.write_text(json.dumps(one) + "\n")
     return path
 
@@ -25,17 +31,25 @@ def recorded(path: Path) -> Path:
 def captured(path: Path) -> Path:
     pytest.importorskip("pyarrow")
     options = GeneratedOptions(
-        layers=2, context_tokens=1024, steps=3, block_tokens=32, select_blocks=1, sink_blocks=0,
+        layers=2,
+        context_tokens=1024,
+        steps=3,
+        block_tokens=32,
+        select_blocks=1,
+        sink_blocks=0,
         window_blocks=0,
-    )  # fmt: skip
+    )
     export(GeneratedWorkload(options), path, Silent())
     return path
 
 
-@pytest.mark.parametrize(("make", "name", "kind"), [
-    (recorded, 'a "quoted" name.jsonl', "selections"),
-    (captured, "capture.parquet", "captured"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "name", "kind"),
+    [
+        (recorded, 'a "quoted" name.jsonl', "selections"),
+        (captured, "capture.parquet", "captured"),
+    ],
+)
 def test_the_spec_that_is_printed_can_be_planned(
     make: object, name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,8 +71,10 @@ def test_where_requests_are_wanted_the_line_says_what_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = recorded(tmp_path / "r.jsonl"), str(tmp_path / "out")
-    for command in (["trace", "import", str(path), "--out", out],
-                    ["demo", "--trace", str(path), "--out", out]):  # fmt: skip
+    for command in (
+        ["trace", "import", str(path), "--out", out],
+        ["demo", "--trace", str(path), "--out", out],
+    ):
         assert run(command) == 2
         line = capsys.readouterr().err.strip().splitlines()[-1]
         assert "recorded selections, and no requests" in line and "trace info" in line

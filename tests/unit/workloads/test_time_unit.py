@@ -15,11 +15,13 @@ from offstage.testbeds.lab.pod.spec import load_spec
 def path(tmp_path: Path) -> Path:
     """Mooncake's form, with times in seconds: 10 s in all."""
     file = tmp_path / "seconds.jsonl"
-    file.write_text("".join(
-        f'{{"timestamp": {n}, "input_length": 1024, "output_length": 4, '
-        f'"hash_ids": [1, {n + 2}]}}\n'
-        for n in range(11)
-    ))  # fmt: skip
+    file.write_text(
+        "".join(
+            f'{{"timestamp": {n}, "input_length": 1024, "output_length": 4, '
+            f'"hash_ids": [1, {n + 2}]}}\n'
+            for n in range(11)
+        )
+    )
     return file
 
 
@@ -35,16 +37,34 @@ def test_a_unit_without_a_trace_is_refused() -> None:
 
 
 def test_prompts_for_an_engine(path: Path) -> None:
-    made = arrivals_of(path, count=20, context_tokens=512, vocabulary=1000, seconds=1.0, outputs=4,
-                       seed=1, time_unit="s")  # fmt: skip
+    made = arrivals_of(
+        path,
+        count=20,
+        context_tokens=512,
+        vocabulary=1000,
+        seconds=1.0,
+        outputs=4,
+        seed=1,
+        time_unit="s",
+    )
     assert made.hurry == pytest.approx(10.0)
 
 
 def test_caches_of_requests(path: Path) -> None:
     """A block of 512 tokens expires after 5 s, where times are in s."""
     (in_ms,), (in_s,) = (
-        {row.expired for row in run_requests(RequestsOptions(
-            (path,), time_unit=unit, ttls_s=(0.5,), evictions=("lru",), capacity_shares=(0.5,)
-        )).rows} for unit in (None, "s")
-    )  # fmt: skip
+        {
+            row.expired
+            for row in run_requests(
+                RequestsOptions(
+                    (path,),
+                    time_unit=unit,
+                    ttls_s=(0.5,),
+                    evictions=("lru",),
+                    capacity_shares=(0.5,),
+                )
+            ).rows
+        }
+        for unit in (None, "s")
+    )
     assert (in_ms, in_s > 0) == (0, True)

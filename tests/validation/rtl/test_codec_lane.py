@@ -51,13 +51,15 @@ def make_stimulus(pieces: list[tuple[Shape, bytes, bytes]], draw: random.Random)
     for shape, plain, coded in pieces:
         cycle += draw.choice([0, 0, draw.randint(1, 400)])
         padded = coded + bytes(-len(coded) % 4)
-        rows.append({
-            "cycle": cycle,
-            "dtype": shape.number,
-            "bytes": len(coded),
-            "values": len(plain) * 8 // shape.value_bits,
-            "words": np.frombuffer(padded, "<u4").tolist(),
-        })  # fmt: skip
+        rows.append(
+            {
+                "cycle": cycle,
+                "dtype": shape.number,
+                "bytes": len(coded),
+                "values": len(plain) * 8 // shape.value_bits,
+                "words": np.frombuffer(padded, "<u4").tolist(),
+            }
+        )
     return {"pieces": rows, "pauses": [False], "stalls": [False]}
 
 

@@ -35,8 +35,11 @@ def draw_stimulus(seed: int) -> dict[str, Any]:
             here += 1
             sink_cycles.append(1 + (draw.randrange(4) if draw.random() < slow else 0))
     return {
-        "keys": keys, "cycles": cycles, "sink_cycles": sink_cycles, "sink_room": SINK_ROOM,
-    }  # fmt: skip
+        "keys": keys,
+        "cycles": cycles,
+        "sink_cycles": sink_cycles,
+        "sink_room": SINK_ROOM,
+    }
 
 
 def run_model(stimulus: dict[str, Any]) -> dict[str, list[int]]:

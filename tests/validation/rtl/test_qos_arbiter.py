@@ -82,7 +82,11 @@ def run_library(
     """The same course through qos.c: in each cycle a take, if the line is free, and then a put."""
     qos = Qos(
         QosConfig(
-            QUANTUM, SESSIONS, 1 << SIZES["DEPTH_BITS"], SESSION_MAX, AHEAD_CYCLES * CYCLE_PS,
+            QUANTUM,
+            SESSIONS,
+            1 << SIZES["DEPTH_BITS"],
+            SESSION_MAX,
+            AHEAD_CYCLES * CYCLE_PS,
             round_bytes,
         ),
         tenants,
@@ -101,9 +105,14 @@ def run_library(
         if put is not None:
             refusal = qos.put(
                 now_ps,
-                Item(put["tag"], put["cost"], put["tenant"], put["session"],
-                     put["deadline"] * CYCLE_PS),
-            )  # fmt: skip
+                Item(
+                    put["tag"],
+                    put["cost"],
+                    put["tenant"],
+                    put["session"],
+                    put["deadline"] * CYCLE_PS,
+                ),
+            )
             if refusal is not None:
                 refused.append([cycle, names[refusal]])
     return {"taken": taken, "refused": refused, "throttled": throttled}
@@ -111,9 +120,10 @@ def run_library(
 
 @pytest.mark.parametrize(("seed", "round_bytes"), [(1, 0), (2, QUANTUM), (3, 3 * QUANTUM)])
 def test_decisions_and_cycles(
-    seed: int, round_bytes: int,
+    seed: int,
+    round_bytes: int,
     simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]],
-) -> None:  # fmt: skip
+) -> None:
     """Every item that is taken, in which cycle, and every refusal with its reason; without rounds
     of sessions and with them."""
     tenants = draw_tenants(random.Random(seed))

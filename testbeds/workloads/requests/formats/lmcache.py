@@ -87,8 +87,9 @@ def _read(source: Source) -> Trace:
     per_s = source.per_second("us")
     begin = min(call[1] for call in calls)
     for where, timestamp, inputs, outputs, ids, session in calls:
-        columns.add(where, (timestamp - begin) / per_s, inputs, outputs, runs_of(ids),
-                    session=session)  # fmt: skip
+        columns.add(
+            where, (timestamp - begin) / per_s, inputs, outputs, runs_of(ids), session=session
+        )
     notes = (
         "calls sorted by time: upstream's lines stand in the order in which calls ended",
         f"blocks are {BLOCK_BYTES} bytes of the prompt, lengths its bytes / {BYTES_PER_TOKEN}",

@@ -61,8 +61,7 @@ def _read(source: Source) -> Trace:
     for number, raw in lines(path):
         where = f"{path}:{number}"
         if header is None:
-            header = decoded(msgspec.json.Decoder(_Header), raw, where, _EXPECTED,
-                             source.unread)  # fmt: skip
+            header = decoded(msgspec.json.Decoder(_Header), raw, where, _EXPECTED, source.unread)
             if header.offstage_trace != VERSION:
                 raise BadInput(
                     f"version {header.offstage_trace} of the trace format",
@@ -75,7 +74,12 @@ def _read(source: Source) -> Trace:
         if row.runs and header.block_tokens is None:
             raise BadInput("runs of blocks without block_tokens in the header", where, _EXPECTED)
         columns.add(
-            where, row.t / per_s, row.input, row.output, row.runs, session=row.session,
+            where,
+            row.t / per_s,
+            row.input,
+            row.output,
+            row.runs,
+            session=row.session,
             think_s=None if row.think is None else row.think / per_s,
         )
         if source.full(len(columns)):
@@ -143,5 +147,6 @@ def _rows(trace: Trace) -> Any:
         )
 
 
-FORMAT = Format("offstage", "our own form, written by `offstage trace import`", "", _knows, _read,
-                "s")
+FORMAT = Format(
+    "offstage", "our own form, written by `offstage trace import`", "", _knows, _read, "s"
+)

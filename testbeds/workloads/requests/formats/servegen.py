@@ -100,8 +100,11 @@ def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
         texts[name] = _text(file, f"{path}:{name}")
         size += len(texts[name])
         if size > _ARCHIVE_BYTES_MAX:
-            raise BadInput(f"more than {_ARCHIVE_BYTES_MAX >> 20} MiB of rates", str(path),
-                           "make an archive of one folder")  # fmt: skip
+            raise BadInput(
+                f"more than {_ARCHIVE_BYTES_MAX >> 20} MiB of rates",
+                str(path),
+                "make an archive of one folder",
+            )
     for name in sorted(texts):
         rates = [
             _rate(line, f"{path}:{name}:{number}")
@@ -144,8 +147,12 @@ def _arrivals_s(random: np.random.Generator, rate: _Rate, where: str) -> Array:
         times.append(now_s + np.cumsum(steps))
         now_s = float(times[-1][-1])
         if len(times) * count > _REQUESTS_MAX:
-            raise BadInput(f"{_REQUESTS_MAX:,} draws of {rate.family} of shape {rate.shape} are "
-                           f"no {WINDOW_S:.0f} s", where, _EXPECTED)  # fmt: skip
+            raise BadInput(
+                f"{_REQUESTS_MAX:,} draws of {rate.family} of shape {rate.shape} are "
+                f"no {WINDOW_S:.0f} s",
+                where,
+                _EXPECTED,
+            )
     all_s = np.concatenate(times)
     return all_s[all_s < WINDOW_S]
 
@@ -163,12 +170,15 @@ def _lengths(
 def _read(source: Source) -> Trace:
     folder, clients, passed = _clients(source)
     start_s = _median_window(clients)
-    drawn = WINDOW_S * sum(one.per_s for rates in clients for one in rates
-                           if one.start_s == start_s)  # fmt: skip
+    drawn = WINDOW_S * sum(
+        one.per_s for rates in clients for one in rates if one.start_s == start_s
+    )
     if drawn > _REQUESTS_MAX:
-        raise BadInput(f"about {drawn:,.0f} requests in {WINDOW_S:.0f} s, more than "
-                       f"{_REQUESTS_MAX:,}", str(source.path), "give a folder of fewer clients",
-                       )  # fmt: skip
+        raise BadInput(
+            f"about {drawn:,.0f} requests in {WINDOW_S:.0f} s, more than {_REQUESTS_MAX:,}",
+            str(source.path),
+            "give a folder of fewer clients",
+        )
     columns = Columns(None, ordered=False)
     for number, rates in enumerate(clients):
         # A client's draws depend on its number alone: another client more or less moves nothing.

@@ -49,7 +49,7 @@ simulate_raw(struct simulation *s)
 		s->result.raw++;
 	}
 	if (weather_below(w, 40) == 0) { /* a tail that says nonsense */
-		struct ofs_port *port = s->world.device->ports[s->hosts[h].port].port;
+		struct ofs_port *port = s->world.device->ports.entries[s->hosts[h].port].port;
 
 		port->rings.words->submission_tail = weather_below(w, UINT32_MAX);
 		s->host_mad[h] = true;

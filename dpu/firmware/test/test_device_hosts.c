@@ -128,15 +128,16 @@ test_nonsense(void)
 			.ordinal = i,
 			.length = 8,
 			.user = i,
-			.checksum = ofs_checksum(ofs_port_put_slot(world.device->ports[host.port].port, 0), 8)};
+			.checksum =
+				ofs_checksum(ofs_port_put_slot(world.device->ports.entries[host.port].port, 0), 8)};
 
 		assert(host.fabric->ops->submit(host.fabric, &many) == 0);
 	}
 	host.fabric->ops->pause(host.fabric, 1000000);
-	assert(world.device->ports[host.port].puts_in_flight == 4);
+	assert(world.device->ports.entries[host.port].puts_in_flight == 4);
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
-	assert(world.device->ports[host.port].puts_in_flight == 0);
+	assert(world.device->ports.entries[host.port].puts_in_flight == 0);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, 0);
 	world_verify(&world);
@@ -169,7 +170,7 @@ test_window_changes(uint32_t write_mode)
 	assert(host.fabric->ops->write_put(host.fabric, 0, bytes, put.length, &put.checksum) == 0);
 	assert(host.fabric->ops->submit(host.fabric, &put) == 0);
 	host.fabric->ops->pause(host.fabric, 1000);
-	window = ofs_port_put_slot(world.device->ports[host.port].port, 0);
+	window = ofs_port_put_slot(world.device->ports.entries[host.port].port, 0);
 	memset(window, 0xee, world.device->record_size_bytes); /* the trailer's place too */
 	free(bytes);
 	ofs_storage_unhang(world.device->storage);
@@ -323,10 +324,10 @@ test_detach_in_flight(uint32_t write_mode)
 		assert(status.ports == 0 && status.sessions == 0);
 		world_verify(&world);
 	}
-	assert(world.device->writes_live <= config.store.io_max + config.dirty_blocks_max);
+	assert(world.device->writes.live <= config.store.io_max + config.dirty_blocks_max);
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
-	assert(world.device->writes_live == 0 && world_status(&world).reads_in_flight == 0);
+	assert(world.device->writes.live == 0 && world_status(&world).reads_in_flight == 0);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 12) == 0);
 	world_put_all(&session, 0, 0); /* what hung ended with an error: its blocks are written again */

@@ -36,8 +36,8 @@ writes_in(const struct world *world, uint32_t state)
 {
 	uint32_t count = 0;
 
-	for (uint32_t i = 0; i < world->device->write_count; i++)
-		count += world->device->writes[i].state == state;
+	for (uint32_t i = 0; i < world->device->writes.count; i++)
+		count += world->device->writes.entries[i].state == state;
 	return count;
 }
 
@@ -80,7 +80,7 @@ expect_gone(struct world *world)
 	struct world_host host;
 
 	for (int later = 0; later < 2; later++) {
-		assert(writes_in(world, OFS_WRITE_FREE) == world->device->write_count);
+		assert(writes_in(world, OFS_WRITE_FREE) == world->device->writes.count);
 		assert(world_check_directory(world) == 0);
 		world_attach(world, &host, 0, NULL);
 		assert(world_session(&host, &session, 4) == 0);
@@ -153,7 +153,7 @@ test_read_under_way(void)
 	world_put_all(&session, 0, 0);
 	assert(ofs_device_reset(world.device) == 0); /* nothing is staged */
 	assert(world_fetch_begin(&session, 0, BLOCKS, FIRST_FOUR, NULL, SECOND_NS, &flight) == 0);
-	while (world.device->reads_flying < BLOCKS)
+	while (world.device->reads.flying < BLOCKS)
 		world_pass(&world, 100);
 	assert(ofs_device_detach(world.device, host.port) == 0);
 	assert(purge(&world, 0).writing == BLOCKS);

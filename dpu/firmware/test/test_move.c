@@ -336,8 +336,8 @@ writes_sent(struct scene *scene)
 	const struct ofs_device *device = scene->world.device;
 	uint32_t sent = 0;
 
-	for (uint32_t i = 0; i < device->write_count; i++)
-		sent += device->writes[i].state == OFS_WRITE_SENT;
+	for (uint32_t i = 0; i < device->writes.count; i++)
+		sent += device->writes.entries[i].state == OFS_WRITE_SENT;
 	return sent;
 }
 

@@ -1,6 +1,8 @@
 /* Carrying out what the core decided: reads, directory changes, demands that end. */
 #include "internal.h"
 
+#define ACTION_BATCH 256
+
 static void
 complete_demand(struct ofs_device *device, const struct ofs_action *action)
 {
@@ -10,9 +12,9 @@ complete_demand(struct ofs_device *device, const struct ofs_action *action)
 		.demand = (uint16_t)action->index};
 	const struct ofs_waiter *waiter;
 
-	if (action->waiter >= device->waiter_count)
+	if (action->waiter >= device->waiters.count)
 		return;
-	waiter = &device->waiters[action->waiter];
+	waiter = &device->waiters.entries[action->waiter];
 	if (waiter->used && action->index < waiter->sqe.demand_count) /* or its host is gone */
 		ofs_device_land(device, action->waiter, &result);
 }
@@ -72,11 +74,11 @@ act(struct ofs_device *device, const struct ofs_action *action)
 void
 ofs_device_act(struct ofs_device *device)
 {
-	struct ofs_action actions[OFS_ACTION_BATCH];
+	struct ofs_action actions[ACTION_BATCH];
 	int count;
 
-	device->core_had_event = true;
-	while ((count = ofs_core_actions(device->core, actions, OFS_ACTION_BATCH)) > 0)
+	device->reactor.core_had_event = true;
+	while ((count = ofs_core_actions(device->core, actions, ACTION_BATCH)) > 0)
 		for (int i = 0; i < count; i++)
 			act(device, &actions[i]);
 }

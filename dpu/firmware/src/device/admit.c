@@ -17,8 +17,8 @@
 int
 ofs_device_open_admit(struct ofs_device *device)
 {
-	device->touches = calloc(device->config.core.chunk_max, sizeof(*device->touches));
-	return device->touches == NULL ? -ENOMEM : 0;
+	device->admit.touches = calloc(device->config.core.chunk_max, sizeof(*device->admit.touches));
+	return device->admit.touches == NULL ? -ENOMEM : 0;
 }
 
 bool
@@ -26,12 +26,12 @@ ofs_device_admit(struct ofs_device *device, uint32_t session, const struct ofs_k
 	uint32_t layer)
 {
 	uint32_t least = device->config.policy.admit_named_min;
-	uint64_t serial = device->sessions[session].serial;
+	uint64_t serial = device->sessions.entries[session].serial;
 	struct ofs_touch *touch;
 
 	if (least == 0 || ofs_store_position(device->store, store_key, layer) != UINT64_MAX)
 		return true;
-	touch = &device->touches[store_key->lo % device->config.core.chunk_max];
+	touch = &device->admit.touches[store_key->lo % device->config.core.chunk_max];
 	if (touch->mark != store_key->hi && touch->serial == serial) {
 		device->status.puts_unadmitted++;
 		return false;

@@ -19,8 +19,8 @@ answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const stru
 	cqe->op = sqe->op;
 	cqe->payload_index = sqe->payload_index;
 	/* Whoever times a command wants the moment; for any other the turn's time will do. */
-	cqe->now_ns = sqe->sent_ns != 0 ? ofs_device_now_ns(device) : device->turn_ns;
-	return ofs_port_complete(device->ports[port].port, cqe, results);
+	cqe->now_ns = sqe->sent_ns != 0 ? ofs_device_now_ns(device) : device->reactor.turn_ns;
+	return ofs_port_complete(device->ports.entries[port].port, cqe, results);
 }
 
 void
@@ -40,14 +40,14 @@ uint32_t
 ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint8_t **ends)
 {
-	uint32_t index = ofs_fifo_take(&device->free_waiters);
+	uint32_t index = ofs_fifo_take(&device->waiters.free);
 	struct ofs_waiter *waiter;
 
 	assert(index != OFS_NONE); /* one for every submission entry of every port */
-	waiter = &device->waiters[index];
+	waiter = &device->waiters.entries[index];
 	waiter->used = true;
-	device->ports[port].steps_waiting++;
-	device->tenants[device->ports[port].tenant].demands_waiting += sqe->demand_count;
+	device->ports.entries[port].steps_waiting++;
+	device->tenants[device->ports.entries[port].tenant].demands_waiting += sqe->demand_count;
 	waiter->port = port;
 	waiter->sqe = *sqe;
 	waiter->remaining = sqe->demand_count;
@@ -62,19 +62,20 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 void
 ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 {
-	struct ofs_waiter *waiter = &device->waiters[index];
+	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
 	waiter->used = false;
-	device->ports[waiter->port].steps_waiting--;
-	device->tenants[device->ports[waiter->port].tenant].demands_waiting -= waiter->sqe.demand_count;
-	ofs_fifo_give(&device->free_waiters, index);
+	device->ports.entries[waiter->port].steps_waiting--;
+	device->tenants[device->ports.entries[waiter->port].tenant].demands_waiting -=
+		waiter->sqe.demand_count;
+	ofs_fifo_give(&device->waiters.free, index);
 }
 
 void
 ofs_device_drop_waiters(struct ofs_device *device, uint32_t port)
 {
-	for (uint32_t i = 0; i < device->waiter_count; i++)
-		if (device->waiters[i].used && device->waiters[i].port == port)
+	for (uint32_t i = 0; i < device->waiters.count; i++)
+		if (device->waiters.entries[i].used && device->waiters.entries[i].port == port)
 			ofs_device_drop_waiter(device, i);
 }
 
@@ -92,12 +93,12 @@ report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 static void
 go_on(struct ofs_device *device, uint32_t index)
 {
-	struct ofs_waiter *waiter = &device->waiters[index];
+	struct ofs_waiter *waiter = &device->waiters.entries[index];
 	int pushed;
 
 	if (waiter->handing)
 		return;
-	if (device->pace != NULL && waiter->to_hand > 0) {
+	if (device->paced.pace != NULL && waiter->to_hand > 0) {
 		waiter->handing = ofs_device_hold_hits(device, index, waiter->to_hand);
 		waiter->to_hand = 0;
 	}
@@ -112,14 +113,14 @@ go_on(struct ofs_device *device, uint32_t index)
 void
 ofs_device_handed(struct ofs_device *device, uint32_t index)
 {
-	device->waiters[index].handing = false;
+	device->waiters.entries[index].handing = false;
 	go_on(device, index);
 }
 
 void
 ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t *seen)
 {
-	struct ofs_waiter *waiter = &device->waiters[index];
+	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
 	for (uint32_t i = 0; i < waiter->sqe.demand_count; i++) {
 		if (seen[i] == OFS_SEEN_MISS)
@@ -135,21 +136,21 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 void
 ofs_device_land(struct ofs_device *device, uint32_t index, const struct ofs_result *result)
 {
-	struct ofs_waiter *waiter = &device->waiters[index];
+	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
 	assert(waiter->used && waiter->remaining > 0);
-	if (device->landing_issued_ns != 0) {
-		waiter->issued_ns = device->landing_issued_ns;
-		waiter->ended_ns = device->landing_ended_ns;
+	if (device->reads.landing_issued_ns != 0) {
+		waiter->issued_ns = device->reads.landing_issued_ns;
+		waiter->ended_ns = device->reads.landing_ended_ns;
 	}
 	waiter->results[waiter->landed_count] = *result;
 	waiter->results[waiter->landed_count++].end = waiter->ends[result->demand];
 	waiter->to_hand += result->rc == 0;
-	if (--waiter->remaining == 0 && device->pace == NULL) {
+	if (--waiter->remaining == 0 && device->paced.pace == NULL) {
 		go_on(device, index);
 	} else if (!waiter->queued) {
 		waiter->queued = true;
-		ofs_fifo_give(&device->landed, index);
+		ofs_fifo_give(&device->waiters.landed, index);
 	}
 }
 
@@ -158,8 +159,8 @@ ofs_device_tell_landed(struct ofs_device *device)
 {
 	uint32_t index;
 
-	while ((index = ofs_fifo_take(&device->landed)) != OFS_NONE) {
-		struct ofs_waiter *waiter = &device->waiters[index];
+	while ((index = ofs_fifo_take(&device->waiters.landed)) != OFS_NONE) {
+		struct ofs_waiter *waiter = &device->waiters.entries[index];
 
 		waiter->queued = false;
 		if (!waiter->used)

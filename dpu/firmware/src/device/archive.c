@@ -1,7 +1,7 @@
 /* archive.c: the store read and written by key, a few blocks at once; see archive.h. */
 #include "device/archive.h"
 
-#include "device/fill.h"
+#include "internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,13 +66,13 @@ end(struct ofs_device *device, uint32_t index, int rc)
 		device->archive.flying--;
 	if (rc == 0 && !entry->write && trailer->tenant != entry->tenant)
 		rc = -ENOENT;
-	pthread_mutex_lock(&device->mutex);
+	pthread_mutex_lock(&device->mailbox.mutex);
 	entry->block.rc = rc;
 	entry->block.length = rc == 0 ? trailer->length : 0;
 	entry->ended = true;
 	entry->state = OFS_PLACE_FREE;
-	pthread_cond_broadcast(&device->cond);
-	pthread_mutex_unlock(&device->mutex);
+	pthread_cond_broadcast(&device->mailbox.cond);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 }
 
 static void
@@ -123,9 +123,9 @@ ofs_archive_turn(struct ofs_device *device)
 
 		if (entry->state != OFS_PLACE_WAITS)
 			continue;
-		pthread_mutex_lock(&device->mutex);
+		pthread_mutex_lock(&device->mailbox.mutex);
 		left = entry->left;
-		pthread_mutex_unlock(&device->mutex);
+		pthread_mutex_unlock(&device->mailbox.mutex);
 		if (left)
 			end(device, i, -ECANCELED);
 		else
@@ -261,9 +261,10 @@ await_end(struct ofs_device *device, const struct archive_call *call)
 	until.tv_nsec += (long)(timeout_ns % 1000000000ull);
 	until.tv_sec += (time_t)(timeout_ns / 1000000000ull) + until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
-	pthread_mutex_lock(&device->mutex);
-	while (!all_ended(device, call) && !device->stopped)
-		if (pthread_cond_timedwait(&device->cond, &device->mutex, &until) == ETIMEDOUT)
+	pthread_mutex_lock(&device->mailbox.mutex);
+	while (!all_ended(device, call) && !device->mailbox.stopped)
+		if (pthread_cond_timedwait(&device->mailbox.cond, &device->mailbox.mutex, &until)
+			== ETIMEDOUT)
 			break;
 	for (uint32_t i = 0; i < call->count; i++) {
 		struct ofs_archive_entry *entry = &device->archive.entries[call->first + i];
@@ -272,7 +273,7 @@ await_end(struct ofs_device *device, const struct archive_call *call)
 		call->blocks[i].rc = entry->ended ? entry->block.rc : -ETIMEDOUT;
 		call->blocks[i].length = entry->ended ? entry->block.length : 0;
 	}
-	pthread_mutex_unlock(&device->mutex);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 }
 
 int
@@ -282,7 +283,7 @@ ofs_device_archive_move(struct ofs_device *device, uint32_t write, uint32_t tena
 	struct archive_call call = {write, tenant, deletes, first, count, blocks};
 	int rc;
 
-	if (!device->threaded)
+	if (!device->reactor.threaded)
 		return -EINVAL;
 	for (uint32_t i = 0; write && i < count; i++) {
 		if (first + i >= device->config.archive_places

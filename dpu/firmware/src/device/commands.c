@@ -1,6 +1,9 @@
 /* What hosts ask through their ports. Every number was copied from shared memory and is checked. */
 #include "internal.h"
 
+#define COMMAND_BATCH 16 /* of one port in one turn */
+#define COMMAND_UNIT 32  /* demands, or scores, or KiB of a put, in one unit of work */
+
 /* 0, or why the STEP is refused. */
 static int
 check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command)
@@ -10,7 +13,7 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 
 	if (rc != 0)
 		return rc;
-	if (device->ports[port].steps_waiting >= device->config.port_entry_count)
+	if (device->ports.entries[port].steps_waiting >= device->config.port_entry_count)
 		return -EBUSY; /* more commands at once than the ring has entries for */
 	if (sqe->layer >= device->config.core.layer_count
 		|| sqe->demand_count > device->config.core.demand_max
@@ -104,7 +107,7 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	switch (sqe->op) {
 	case OFS_OP_STEP:
 	case OFS_OP_HINT:
-		if (device->pace == NULL || !ofs_device_hold(device, port, command))
+		if (device->paced.pace == NULL || !ofs_device_hold(device, port, command))
 			serve_decision(device, port, command);
 		return true;
 	case OFS_OP_PUT:
@@ -132,7 +135,7 @@ bool
 ofs_device_is_held_back(const struct ofs_device *device, uint32_t port)
 {
 	const struct ofs_core_config *core = &device->config.core;
-	const struct ofs_device_tenant *tenant = &device->tenants[device->ports[port].tenant];
+	const struct ofs_device_tenant *tenant = &device->tenants[device->ports.entries[port].tenant];
 	uint32_t prefetches = device->config.policy.prefetch_in_flight_max;
 	uint32_t reads = core->io_max > prefetches ? (core->io_max - prefetches) / core->tenant_max : 0;
 	uint64_t demands = (uint64_t)core->session_max * core->demand_max / core->tenant_max;
@@ -153,19 +156,19 @@ work_of(const struct ofs_sqe *sqe)
 	if (sqe->op == OFS_OP_STEP || sqe->op == OFS_OP_HINT)
 		work = sqe->demand_count + sqe->score_count;
 	else if (sqe->op == OFS_OP_PUT)
-		work = sqe->length / 1024 * OFS_COMMAND_UNIT;
-	return 1 + (int32_t)(work / OFS_COMMAND_UNIT);
+		work = sqe->length / 1024 * COMMAND_UNIT;
+	return 1 + (int32_t)(work / COMMAND_UNIT);
 }
 
 /* Takes commands of one port, until its tenant has had its part of this turn. */
 static bool
 serve_port(struct ofs_device *device, uint32_t port)
 {
-	struct ofs_device_port *state = &device->ports[port];
+	struct ofs_device_port *state = &device->ports.entries[port];
 	struct ofs_device_tenant *tenant = &device->tenants[state->tenant];
 	bool busy = false;
 
-	for (int k = 0; k < OFS_COMMAND_BATCH && tenant->credit > 0; k++) {
+	for (int k = 0; k < COMMAND_BATCH && tenant->credit > 0; k++) {
 		int32_t work;
 		int rc;
 
@@ -173,15 +176,15 @@ serve_port(struct ofs_device *device, uint32_t port)
 			tenant->held_back++;
 			return busy;
 		}
-		rc = ofs_port_poll(state->port, &device->command);
+		rc = ofs_port_poll(state->port, &device->commands.command);
 		if (rc == 0)
 			return busy;
 		busy = true;
 		work = 1;
 		if (rc != 1)
 			device->status.commands_bad++;
-		else if (serve_command(device, port, &device->command))
-			work = work_of(&device->command.sqe);
+		else if (serve_command(device, port, &device->commands.command))
+			work = work_of(&device->commands.command.sqe);
 		tenant->credit -= work;
 	}
 	return busy;
@@ -198,20 +201,21 @@ ofs_device_serve_ports(struct ofs_device *device)
 	uint32_t port_max = device->config.port_max;
 	bool busy = false;
 
-	for (uint32_t i = 0; i < device->tenant_count && device->port_count > 0; i++) {
+	for (uint32_t i = 0; i < device->tenant_count && device->ports.count > 0; i++) {
 		int32_t *credit = &device->tenants[i].credit;
 
 		*credit += OFS_COMMAND_CREDIT;
 		*credit = *credit < OFS_COMMAND_CREDIT ? *credit : OFS_COMMAND_CREDIT;
 	}
-	for (uint32_t i = 0; i < port_max && device->port_count > 0; i++) {
-		uint32_t next = device->port_turn + i;
+	for (uint32_t i = 0; i < port_max && device->ports.count > 0; i++) {
+		uint32_t next = device->commands.port_turn + i;
 		uint32_t port = next < port_max ? next : next - port_max;
 
-		if (device->ports[port].used)
+		if (device->ports.entries[port].used)
 			busy |= serve_port(device, port);
 	}
-	device->port_turn = device->port_turn + 1 < port_max ? device->port_turn + 1 : 0;
+	device->commands.port_turn =
+		device->commands.port_turn + 1 < port_max ? device->commands.port_turn + 1 : 0;
 	return busy;
 }
 

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define BOUNCE_MAX 64 /* puts in flight to the store: more would not write faster */
+
 int
 ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
 {
@@ -24,11 +26,11 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 {
 	const char *had = device->storage->ops->name;
 	const char *asked = device->config.storage.backend;
-	unsigned int at = (atomic_load(&device->names_at) + 1) % 2;
-	char *warning = device->names[at].warning;
-	size_t size_bytes = sizeof(device->names[at].warning);
+	unsigned int at = (atomic_load(&device->names.at) + 1) % 2;
+	char *warning = device->names.texts[at].warning;
+	size_t size_bytes = sizeof(device->names.texts[at].warning);
 
-	snprintf(device->names[at].storage, sizeof(device->names[at].storage), "%s", had);
+	snprintf(device->names.texts[at].storage, sizeof(device->names.texts[at].storage), "%s", had);
 	warning[0] = '\0';
 	if (text[0] != '\0') {
 		snprintf(warning, size_bytes, "%s", text);
@@ -39,7 +41,7 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 		snprintf(warning, size_bytes, "%s refuses O_DIRECT: reads go through the page cache",
 			device->config.storage.path);
 	}
-	atomic_store(&device->names_at, at);
+	atomic_store(&device->names.at, at);
 }
 
 const char *
@@ -73,14 +75,14 @@ open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
 	int rc;
 
 	device->record_size_bytes = ofs_store_record_size_bytes(device->store);
-	device->bounce_count = io_max < OFS_BOUNCE_MAX ? io_max : OFS_BOUNCE_MAX;
-	rc = ofs_dma_alloc(&device->bounces, &device->config.memory,
-		(uint64_t)device->bounce_count * device->record_size_bytes, NULL);
+	device->bounces.count = io_max < BOUNCE_MAX ? io_max : BOUNCE_MAX;
+	rc = ofs_dma_alloc(&device->bounces.memory, &device->config.memory,
+		(uint64_t)device->bounces.count * device->record_size_bytes, NULL);
 	if (rc == 0)
-		rc = ofs_fifo_open(&device->free_bounces, device->bounce_count, true);
+		rc = ofs_fifo_open(&device->bounces.free, device->bounces.count, true);
 	if (rc == 0) {
-		rc = ofs_storage_register_memory(device->storage, device->bounces.base,
-			device->bounces.size_bytes);
+		rc = ofs_storage_register_memory(device->storage, device->bounces.memory.base,
+			device->bounces.memory.size_bytes);
 	}
 	return rc == 0 ? 0
 				   : ofs_device_refuse(error, size_bytes, rc,
@@ -94,7 +96,7 @@ open_pace(struct ofs_device *device, char *error, size_t size_bytes)
 	struct ofs_device_config *config = &device->config;
 	uint32_t in_flight_max[OFS_PACE_USERS] = {
 		[OFS_PACE_STORAGE] = config->storage.queue_depth_max,
-		[OFS_PACE_COMMANDS] = 2 * device->waiter_count,
+		[OFS_PACE_COMMANDS] = 2 * device->waiters.count,
 	};
 	int rc;
 
@@ -105,7 +107,7 @@ open_pace(struct ofs_device *device, char *error, size_t size_bytes)
 			"a modelled device with storage %s, whose times are its own; choose emulated",
 			config->storage.backend);
 	}
-	rc = ofs_pace_open(&device->pace, config->timing, &device->clock, in_flight_max);
+	rc = ofs_pace_open(&device->paced.pace, config->timing, &device->clock, in_flight_max);
 	rc = rc == 0 ? ofs_device_open_held(device) : rc;
 	if (rc != 0) {
 		return ofs_device_refuse(error, size_bytes, rc,
@@ -113,7 +115,7 @@ open_pace(struct ofs_device *device, char *error, size_t size_bytes)
 			"and storage.queue_depth (%s); lower them",
 			strerror(-rc));
 	}
-	config->storage.pace = device->pace;
+	config->storage.pace = device->paced.pace;
 	config->storage.busy_spin = 1;
 	return 0;
 }
@@ -175,9 +177,9 @@ unregister_memory(struct ofs_device *device)
 			(void)ofs_storage_unregister_memory(device->storage, base, size_bytes);
 		}
 	}
-	if (device->bounces.base != NULL) {
-		(void)ofs_storage_unregister_memory(device->storage, device->bounces.base,
-			device->bounces.size_bytes);
+	if (device->bounces.memory.base != NULL) {
+		(void)ofs_storage_unregister_memory(device->storage, device->bounces.memory.base,
+			device->bounces.memory.size_bytes);
 	}
 	if (device->archive.memory.base != NULL) {
 		(void)ofs_storage_unregister_memory(device->storage, device->archive.memory.base,
@@ -208,10 +210,10 @@ ofs_device_close_parts(struct ofs_device *device)
 	}
 	ofs_device_close_issue(device);
 	ofs_device_close_held(device);
-	ofs_pace_close(device->pace);
-	device->pace = NULL;
-	ofs_fifo_close(&device->free_bounces);
-	ofs_dma_free(&device->bounces);
+	ofs_pace_close(device->paced.pace);
+	device->paced.pace = NULL;
+	ofs_fifo_close(&device->bounces.free);
+	ofs_dma_free(&device->bounces.memory);
 	ofs_dma_free(&device->move.memory);
 	ofs_archive_free(device);
 }

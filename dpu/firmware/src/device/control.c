@@ -193,22 +193,22 @@ run_session_open(struct ofs_device *device, void *argument)
 	struct ofs_device_session *state;
 	int rc;
 
-	if (call->port >= device->config.port_max || !device->ports[call->port].used)
+	if (call->port >= device->config.port_max || !device->ports.entries[call->port].used)
 		return -EINVAL;
 	if (device->draining)
 		return -ESHUTDOWN;
-	config.tenant = device->ports[call->port].tenant;
+	config.tenant = device->ports.entries[call->port].tenant;
 	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
 	ofs_device_after_event(device, rc);
 	if (rc != 0)
 		return rc;
-	state = &device->sessions[*call->session];
+	state = &device->sessions.entries[*call->session];
 	state->used = true;
-	state->serial = ++device->session_serial;
+	state->serial = ++device->sessions.serial;
 	state->port = call->port;
 	state->chunk_count = 0;
 	state->chunks =
-		device->session_chunks + (size_t)*call->session * device->config.core.session_chunk_max;
+		device->sessions.chunks + (size_t)*call->session * device->config.core.session_chunk_max;
 	device->status.sessions++;
 	return 0;
 }
@@ -232,7 +232,7 @@ struct session_append {
 static bool
 is_open(const struct ofs_device *device, uint32_t session)
 {
-	return session < device->config.core.session_max && device->sessions[session].used;
+	return session < device->config.core.session_max && device->sessions.entries[session].used;
 }
 
 /* What was acknowledged in write-back mode is there, also while the store does not have it yet. */
@@ -258,7 +258,7 @@ run_session_append(struct ofs_device *device, void *argument)
 
 	if (!is_open(device, call->session))
 		return -EINVAL;
-	state = &device->sessions[call->session];
+	state = &device->sessions.entries[call->session];
 	if (call->count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
 	do {
@@ -268,9 +268,10 @@ run_session_append(struct ofs_device *device, void *argument)
 		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
 			call->count, call->contents, call->infos);
 		ofs_device_after_event(device, rc);
-	} while (rc == -ENOSPC && ofs_device_purge(device, device->ports[state->port].tenant, false));
+	} while (rc == -ENOSPC
+		&& ofs_device_purge(device, device->ports.entries[state->port].tenant, false));
 	if (rc == 0) {
-		uint32_t tenant = device->ports[state->port].tenant;
+		uint32_t tenant = device->ports.entries[state->port].tenant;
 
 		for (uint32_t i = 0; i < call->count && device->tenants[tenant].dirty > 0; i++)
 			count_staged(device, tenant, &call->infos[i]);
@@ -436,7 +437,7 @@ run_reset(struct ofs_device *device, void *argument)
 	int rc = ofs_core_reset(device->core, ofs_device_now_ns(device));
 
 	(void)argument;
-	memset(device->stages, 0, sizeof(device->stages));
+	memset(device->stages.histograms, 0, sizeof(device->stages.histograms));
 	for (uint32_t i = 0; i < device->tenant_count; i++)
 		memset(device->tenants[i].steps, 0, sizeof(*device->tenants[i].steps));
 	ofs_device_after_event(device, rc);

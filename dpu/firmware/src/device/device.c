@@ -31,14 +31,14 @@ check_config(const struct ofs_device_config *config, char *error, size_t size_by
 static int
 open_fifos(struct ofs_device *device)
 {
-	int rc = ofs_fifo_open(&device->free_waiters, device->waiter_count, true);
+	int rc = ofs_fifo_open(&device->waiters.free, device->waiters.count, true);
 
-	rc = rc == 0 ? ofs_fifo_open(&device->landed, device->waiter_count, false) : rc;
-	rc = rc == 0 ? ofs_fifo_open(&device->free_reads, device->read_count, true) : rc;
-	rc = rc == 0 ? ofs_fifo_open(&device->free_writes, device->write_count, true) : rc;
+	rc = rc == 0 ? ofs_fifo_open(&device->waiters.landed, device->waiters.count, false) : rc;
+	rc = rc == 0 ? ofs_fifo_open(&device->reads.free, device->reads.count, true) : rc;
+	rc = rc == 0 ? ofs_fifo_open(&device->writes.free, device->writes.count, true) : rc;
 	for (uint32_t i = 0; rc == 0 && i < device->config.core.tenant_max; i++)
-		rc = ofs_fifo_open(&device->tenants[i].writes, device->write_count, false);
-	device->read_oldest = device->read_newest = OFS_NONE;
+		rc = ofs_fifo_open(&device->tenants[i].writes, device->writes.count, false);
+	device->reads.oldest = device->reads.newest = OFS_NONE;
 	return rc;
 }
 
@@ -48,43 +48,47 @@ open_tables(struct ofs_device *device)
 	const struct ofs_device_config *config = &device->config;
 
 	/* The core's reads, as many that timed out while waiting, and those the store still has. */
-	device->read_count = 2 * config->core.io_max + config->store.io_max;
+	device->reads.count = 2 * config->core.io_max + config->store.io_max;
 	/* Every put window, every dirty block, and what the store has of hosts that are gone. */
-	device->write_count =
+	device->writes.count =
 		config->port_max * config->put_slot_count + config->dirty_blocks_max + config->store.io_max;
-	device->waiter_count = config->port_max * config->port_entry_count;
+	device->waiters.count = config->port_max * config->port_entry_count;
 	device->tenants = calloc(config->core.tenant_max, sizeof(*device->tenants));
-	device->ports = calloc(config->port_max, sizeof(*device->ports));
-	device->sessions = calloc(config->core.session_max, sizeof(*device->sessions));
-	device->session_chunks =
+	device->ports.entries = calloc(config->port_max, sizeof(*device->ports.entries));
+	device->sessions.entries = calloc(config->core.session_max, sizeof(*device->sessions.entries));
+	device->sessions.chunks =
 		calloc((size_t)config->core.session_max * config->core.session_chunk_max,
-			sizeof(*device->session_chunks));
-	device->marks = calloc(config->core.chunk_max, sizeof(*device->marks));
-	device->looked = calloc(config->core.session_chunk_max, sizeof(*device->looked));
-	device->waiters = calloc(device->waiter_count, sizeof(*device->waiters));
-	device->waiter_results = calloc((size_t)device->waiter_count * config->core.demand_max,
-		sizeof(*device->waiter_results));
-	device->reads = calloc(device->read_count, sizeof(*device->reads));
-	device->writes = calloc(device->write_count, sizeof(*device->writes));
-	device->command.ordinals = calloc(config->core.demand_max, sizeof(uint32_t));
-	device->command.granules = calloc(config->core.demand_max, sizeof(uint32_t));
-	device->command.seen = calloc(config->core.demand_max, 1);
-	device->command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
-	device->command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
-	device->waiter_ends = calloc(device->waiter_count, config->core.demand_max);
-	if (device->tenants == NULL || device->ports == NULL || device->sessions == NULL
-		|| device->session_chunks == NULL || device->marks == NULL || device->looked == NULL
-		|| device->waiters == NULL || device->waiter_results == NULL || device->reads == NULL
-		|| device->writes == NULL || device->command.ordinals == NULL
-		|| device->command.granules == NULL || device->command.seen == NULL
-		|| device->command.scores == NULL || device->command.guesses == NULL
-		|| device->waiter_ends == NULL || ofs_device_open_admit(device) != 0
+			sizeof(*device->sessions.chunks));
+	device->marks.entries = calloc(config->core.chunk_max, sizeof(*device->marks.entries));
+	device->sessions.looked =
+		calloc(config->core.session_chunk_max, sizeof(*device->sessions.looked));
+	device->waiters.entries = calloc(device->waiters.count, sizeof(*device->waiters.entries));
+	device->waiters.results = calloc((size_t)device->waiters.count * config->core.demand_max,
+		sizeof(*device->waiters.results));
+	device->reads.entries = calloc(device->reads.count, sizeof(*device->reads.entries));
+	device->writes.entries = calloc(device->writes.count, sizeof(*device->writes.entries));
+	device->commands.command.ordinals = calloc(config->core.demand_max, sizeof(uint32_t));
+	device->commands.command.granules = calloc(config->core.demand_max, sizeof(uint32_t));
+	device->commands.command.seen = calloc(config->core.demand_max, 1);
+	device->commands.command.scores = calloc(config->score_max + 1, sizeof(uint16_t));
+	device->commands.command.guesses = calloc(config->core.demand_max, sizeof(struct ofs_guess));
+	device->waiters.ends = calloc(device->waiters.count, config->core.demand_max);
+	if (device->tenants == NULL || device->ports.entries == NULL || device->sessions.entries == NULL
+		|| device->sessions.chunks == NULL || device->marks.entries == NULL
+		|| device->sessions.looked == NULL || device->waiters.entries == NULL
+		|| device->waiters.results == NULL || device->reads.entries == NULL
+		|| device->writes.entries == NULL || device->commands.command.ordinals == NULL
+		|| device->commands.command.granules == NULL || device->commands.command.seen == NULL
+		|| device->commands.command.scores == NULL || device->commands.command.guesses == NULL
+		|| device->waiters.ends == NULL || ofs_device_open_admit(device) != 0
 		|| open_fifos(device) != 0) {
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < device->waiter_count; i++) {
-		device->waiters[i].results = device->waiter_results + (size_t)i * config->core.demand_max;
-		device->waiters[i].ends = device->waiter_ends + (size_t)i * config->core.demand_max;
+	for (uint32_t i = 0; i < device->waiters.count; i++) {
+		device->waiters.entries[i].results =
+			device->waiters.results + (size_t)i * config->core.demand_max;
+		device->waiters.entries[i].ends =
+			device->waiters.ends + (size_t)i * config->core.demand_max;
 	}
 	return 0;
 }
@@ -94,13 +98,13 @@ open_mailbox(struct ofs_device *device)
 {
 	pthread_condattr_t attributes;
 
-	device->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (device->wake_fd < 0)
+	device->mailbox.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (device->mailbox.wake_fd < 0)
 		return -errno;
-	pthread_mutex_init(&device->mutex, NULL);
+	pthread_mutex_init(&device->mailbox.mutex, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&device->cond, &attributes);
+	pthread_cond_init(&device->mailbox.cond, &attributes);
 	pthread_condattr_destroy(&attributes);
 	return 0;
 }
@@ -111,18 +115,18 @@ open_thread(struct ofs_device *device, char *error, size_t error_size_bytes)
 {
 	int rc;
 
-	device->open_error = error;
-	device->open_error_size_bytes = error_size_bytes;
-	rc = pthread_create(&device->thread, NULL, ofs_device_reactor, device);
+	device->mailbox.open_error = error;
+	device->mailbox.open_error_size_bytes = error_size_bytes;
+	rc = pthread_create(&device->reactor.thread, NULL, ofs_device_reactor, device);
 	if (rc != 0)
 		return -rc;
-	device->threaded = true;
-	(void)pthread_setname_np(device->thread, "ofs-reactor");
-	pthread_mutex_lock(&device->mutex);
-	while (!device->opened)
-		pthread_cond_wait(&device->cond, &device->mutex);
-	rc = device->open_rc;
-	pthread_mutex_unlock(&device->mutex);
+	device->reactor.threaded = true;
+	(void)pthread_setname_np(device->reactor.thread, "ofs-reactor");
+	pthread_mutex_lock(&device->mailbox.mutex);
+	while (!device->mailbox.opened)
+		pthread_cond_wait(&device->mailbox.cond, &device->mailbox.mutex);
+	rc = device->mailbox.open_rc;
+	pthread_mutex_unlock(&device->mailbox.mutex);
 	return rc;
 }
 
@@ -139,8 +143,8 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	device->config = *config;
 	if (config->reads_max == 0)
 		device->config.reads_max = config->core.io_max;
-	device->wake_fd = -1;
-	device->stages_on = config->stage_timers != 0;
+	device->mailbox.wake_fd = -1;
+	device->stages.on = config->stage_timers != 0;
 	if (config->sim_clock)
 		ofs_clock_init_sim(&device->clock, 1);
 	else if (config->dilation > 1)
@@ -164,8 +168,8 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 		ofs_device_close(device, 0);
 		return rc;
 	}
-	atomic_store(&device->serving, config->sim_clock != 0);
-	atomic_store(&device->serve_until_ns, UINT64_MAX);
+	atomic_store(&device->reactor.serving, config->sim_clock != 0);
+	atomic_store(&device->reactor.serve_until_ns, UINT64_MAX);
 	*out = device;
 	return 0;
 }
@@ -182,14 +186,14 @@ run_start(struct ofs_device *device, void *argument)
 		/* A core that is not ours is no reason not to run. */
 		(void)sched_setaffinity(0, sizeof(cpus), &cpus);
 	}
-	atomic_store(&device->serving, true);
+	atomic_store(&device->reactor.serving, true);
 	return 0;
 }
 
 int
 ofs_device_start(struct ofs_device *device)
 {
-	return device->threaded ? ofs_device_call(device, run_start, NULL) : -EINVAL;
+	return device->reactor.threaded ? ofs_device_call(device, run_start, NULL) : -EINVAL;
 }
 
 static void
@@ -197,45 +201,45 @@ stop(struct ofs_device *device)
 {
 	uint64_t one = 1;
 
-	if (!device->threaded) {
+	if (!device->reactor.threaded) {
 		ofs_device_move_close(device);
 		ofs_device_close_parts(device);
 		return;
 	}
-	atomic_store(&device->stopping, true);
-	if (write(device->wake_fd, &one, sizeof(one)) < 0) {
+	atomic_store(&device->reactor.stopping, true);
+	if (write(device->mailbox.wake_fd, &one, sizeof(one)) < 0) {
 		/* Its counter is full: the reactor is awake. */
 	}
-	pthread_join(device->thread, NULL);
-	device->threaded = false;
+	pthread_join(device->reactor.thread, NULL);
+	device->reactor.threaded = false;
 }
 
 static void
 close_tables(struct ofs_device *device)
 {
-	ofs_fifo_close(&device->free_waiters);
-	ofs_fifo_close(&device->landed);
-	ofs_fifo_close(&device->free_reads);
-	ofs_fifo_close(&device->free_writes);
+	ofs_fifo_close(&device->waiters.free);
+	ofs_fifo_close(&device->waiters.landed);
+	ofs_fifo_close(&device->reads.free);
+	ofs_fifo_close(&device->writes.free);
 	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++)
 		ofs_fifo_close(&device->tenants[i].writes);
 	free(device->tenants);
-	free(device->ports);
-	free(device->sessions);
-	free(device->session_chunks);
-	free(device->marks);
-	free(device->touches);
-	free(device->looked);
-	free(device->waiters);
-	free(device->waiter_results);
-	free(device->reads);
-	free(device->writes);
-	free(device->command.ordinals);
-	free(device->command.granules);
-	free(device->command.seen);
-	free(device->command.scores);
-	free(device->command.guesses);
-	free(device->waiter_ends);
+	free(device->ports.entries);
+	free(device->sessions.entries);
+	free(device->sessions.chunks);
+	free(device->marks.entries);
+	free(device->admit.touches);
+	free(device->sessions.looked);
+	free(device->waiters.entries);
+	free(device->waiters.results);
+	free(device->reads.entries);
+	free(device->writes.entries);
+	free(device->commands.command.ordinals);
+	free(device->commands.command.granules);
+	free(device->commands.command.seen);
+	free(device->commands.command.scores);
+	free(device->commands.command.guesses);
+	free(device->waiters.ends);
 }
 
 void
@@ -244,19 +248,19 @@ ofs_device_close(struct ofs_device *device, int drain)
 	if (drain)
 		(void)ofs_device_drain(device, 2 * device->config.io_timeout_ns);
 	stop(device);
-	for (uint32_t i = 0; device->ports != NULL && i < device->config.port_max; i++)
-		if (device->ports[i].used)
-			ofs_port_close(device->ports[i].port);
+	for (uint32_t i = 0; device->ports.entries != NULL && i < device->config.port_max; i++)
+		if (device->ports.entries[i].used)
+			ofs_port_close(device->ports.entries[i].port);
 	for (uint32_t i = 0; device->tenants != NULL && i < device->config.core.tenant_max; i++) {
 		ofs_device_unshare(&device->tenants[i]);
 		ofs_region_close(device->tenants[i].region);
 		free(device->tenants[i].steps);
 		free(device->tenants[i].flush_of);
 	}
-	if (device->wake_fd >= 0) {
-		close(device->wake_fd);
-		pthread_mutex_destroy(&device->mutex);
-		pthread_cond_destroy(&device->cond);
+	if (device->mailbox.wake_fd >= 0) {
+		close(device->mailbox.wake_fd);
+		pthread_mutex_destroy(&device->mailbox.mutex);
+		pthread_cond_destroy(&device->mailbox.cond);
 	}
 	close_tables(device);
 	free(device);

@@ -4,15 +4,16 @@
 void
 ofs_device_serve_until(struct ofs_device *device, uint64_t until_ns)
 {
-	atomic_store_explicit(&device->serve_until_ns, until_ns, memory_order_release);
+	atomic_store_explicit(&device->reactor.serve_until_ns, until_ns, memory_order_release);
 }
 
 /* Asked as late as can be, before each command is carried out and before each answer is given. */
 bool
 ofs_device_is_fenced(struct ofs_device *device)
 {
-	uint64_t until_ns = atomic_load_explicit(&device->serve_until_ns, memory_order_acquire);
+	uint64_t until_ns = atomic_load_explicit(&device->reactor.serve_until_ns, memory_order_acquire);
 
 	return until_ns != UINT64_MAX
-		&& (device->threaded ? ofs_machine_boot_ns() : ofs_device_now_ns(device)) > until_ns;
+		&& (device->reactor.threaded ? ofs_machine_boot_ns() : ofs_device_now_ns(device))
+		> until_ns;
 }

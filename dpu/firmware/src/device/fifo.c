@@ -1,5 +1,7 @@
 /* A bounded queue of table indexes: free lists and waiting lines of the reactor. */
-#include "internal.h"
+#include "device/fifo.h"
+
+#include "ofs_base.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -81,12 +81,12 @@ run_status(struct ofs_device *device, void *argument)
 
 	*status = device->status;
 	status->now_ns = ofs_device_now_ns(device);
-	status->dirty_blocks = device->dirty_blocks;
-	status->reads_in_flight = device->reads_flying;
-	status->ports = device->port_count;
+	status->dirty_blocks = device->writes.dirty;
+	status->reads_in_flight = device->reads.flying;
+	status->ports = device->ports.count;
 	status->draining = device->draining;
-	status->drained = device->draining && device->writes_live == 0;
-	status->flushes_waiting = device->flushes_parked;
+	status->drained = device->draining && device->writes.live == 0;
+	status->flushes_waiting = device->writes.parked;
 	status->emulation_late = device->storage->stats.emulation_late;
 	ofs_store_stats_get(device->store, &status->store);
 	status->storage = device->storage->stats;
@@ -132,7 +132,7 @@ ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 			return rc;
 		if (ofs_device_now_ns(device) - begin_ns >= timeout_ns)
 			return -ETIMEDOUT;
-		if (device->threaded)
+		if (device->reactor.threaded)
 			nanosleep(&pause, NULL);
 		else
 			drain_simulated(device);
@@ -166,11 +166,11 @@ ofs_device_advance(struct ofs_device *device, uint64_t now_ns)
 const char *
 ofs_device_storage_name(const struct ofs_device *device)
 {
-	return device->names[atomic_load(&device->names_at)].storage;
+	return device->names.texts[atomic_load(&device->names.at)].storage;
 }
 
 const char *
 ofs_device_warning(const struct ofs_device *device)
 {
-	return device->names[atomic_load(&device->names_at)].warning;
+	return device->names.texts[atomic_load(&device->names.at)].warning;
 }

@@ -20,8 +20,8 @@
 
 #define AHEAD_NS 2000000ull /* a prefetch or write waits so long behind demands that come after */
 #define BURST_NS 20000000ull
-#define WEIGHT_FINE 8  /* the least weight of all counts as this: others are rounded to its 8th */
-#define REFUSED_MAX 16 /* reads in one turn: it may be that nothing more is taken */
+#define WEIGHT_FINE 8   /* the least weight of all counts as this: others are rounded to its 8th */
+#define ISSUE_MAX 65536 /* reads and writes of one tenant that wait in the arbiter */
 #define RENEW_PS (1ull << 62) /* after 53 days time begins anew, when nothing waits */
 #define PS_PER_NS 1000
 
@@ -48,18 +48,18 @@ ofs_device_open_issue(struct ofs_device *device)
 	struct ofs_issue *issue = &device->issue;
 	struct ofs_qos_config qos = {.tenant_count = config->core.tenant_max,
 		.session_count = 1,
-		.queue_max = device->read_count + device->write_count,
-		.session_max = device->read_count + device->write_count,
+		.queue_max = device->reads.count + device->writes.count,
+		.session_max = device->reads.count + device->writes.count,
 		.quantum_bytes = device->record_size_bytes,
 		.ahead_ps_max = AHEAD_NS * PS_PER_NS};
 	struct ofs_qos_tenant *shares = calloc(qos.tenant_count, sizeof(*shares));
 	int rc = shares == NULL ? -ENOMEM : 0;
 
-	if (qos.queue_max > OFS_ISSUE_MAX)
-		qos.queue_max = qos.session_max = OFS_ISSUE_MAX;
+	if (qos.queue_max > ISSUE_MAX)
+		qos.queue_max = qos.session_max = ISSUE_MAX;
 	for (uint32_t i = 0; shares != NULL && i < qos.tenant_count; i++)
 		shares[i].weight = 1;
-	rc = rc == 0 ? ofs_fifo_open(&issue->late, device->read_count, false) : rc;
+	rc = rc == 0 ? ofs_fifo_open(&issue->late, device->reads.count, false) : rc;
 	rc = rc == 0 ? ofs_qos_open(&issue->qos, &qos, shares) : rc;
 	free(shares);
 	issue->begin_ns = ofs_device_now_ns(device);
@@ -174,7 +174,7 @@ read_bytes(const struct ofs_device *device, const struct ofs_action *action)
 static int
 put_read(struct ofs_device *device, uint32_t index)
 {
-	const struct ofs_action *action = &device->reads[index].action;
+	const struct ofs_action *action = &device->reads.entries[index].action;
 	uint64_t begin_ns = device->issue.begin_ns, ahead_ns = 0;
 
 	if (action->deadline_ns > begin_ns)
@@ -194,8 +194,8 @@ wait_read(struct ofs_device *device, uint32_t index)
 void
 ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action)
 {
-	uint32_t index = ofs_fifo_take(&device->free_reads);
-	struct ofs_read *read = &device->reads[index];
+	uint32_t index = ofs_fifo_take(&device->reads.free);
+	struct ofs_read *read = &device->reads.entries[index];
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
@@ -206,12 +206,12 @@ ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action
 	read->issued_ns = 0;
 	read->purged = false;
 	read->newer = OFS_NONE;
-	read->older = device->read_newest;
+	read->older = device->reads.newest;
 	if (read->older == OFS_NONE)
-		device->read_oldest = index;
+		device->reads.oldest = index;
 	else
-		device->reads[read->older].newer = index;
-	device->read_newest = index;
+		device->reads.entries[read->older].newer = index;
+	device->reads.newest = index;
 	device->tenants[action->tenant].reads_live++;
 	wait_read(device, index);
 }
@@ -224,8 +224,8 @@ ofs_device_issue_anew(struct ofs_device *device)
 	}
 	for (uint32_t i = 0; i < device->tenant_count; i++)
 		device->tenants[i].tickets = 0;
-	for (uint32_t i = device->read_oldest; i != OFS_NONE; i = device->reads[i].newer)
-		if (device->reads[i].state == OFS_READ_PENDING)
+	for (uint32_t i = device->reads.oldest; i != OFS_NONE; i = device->reads.entries[i].newer)
+		if (device->reads.entries[i].state == OFS_READ_PENDING)
 			wait_read(device, i);
 }
 
@@ -235,14 +235,14 @@ ofs_device_issue_again(struct ofs_device *device)
 	uint64_t later_ps;
 
 	if (ofs_qos_waiting(device->issue.qos) == 0 && device->issue.late.count == 0
-		&& device->writes_waiting == 0)
+		&& device->writes.waiting == 0)
 		return false; /* as in most turns, which then read no clock */
 	for (uint32_t count = device->issue.late.count; count > 0; count--) {
 		if (put_read(device, ofs_fifo_first(&device->issue.late)) != 0)
 			break;
 		(void)ofs_fifo_take(&device->issue.late);
 	}
-	if (device->writes_waiting == 0)
+	if (device->writes.waiting == 0)
 		return true;
 	later_ps = now_ps(device) + AHEAD_NS * PS_PER_NS;
 	for (uint32_t i = 0; i < device->tenant_count; i++) {
@@ -259,7 +259,7 @@ ofs_device_issue_again(struct ofs_device *device)
 bool
 ofs_device_issue_next(struct ofs_device *device, struct ofs_qos_item *item)
 {
-	return device->reads_flying < device->config.reads_max && ofs_store_has_room(device->store)
+	return device->reads.flying < device->config.reads_max && ofs_store_has_room(device->store)
 		&& ofs_qos_take(device->issue.qos, now_ps(device), item) == 1;
 }
 

@@ -17,7 +17,7 @@
 static uint64_t
 named_ns(const struct ofs_device *device, uint32_t chunk, const struct ofs_chunk_state *state)
 {
-	const struct ofs_chunk_mark *mark = &device->marks[chunk];
+	const struct ofs_chunk_mark *mark = &device->marks.entries[chunk];
 
 	return ofs_key_equal(&mark->key, &state->store_key) ? mark->used_ns : device->opened_ns;
 }
@@ -36,10 +36,10 @@ run_drop_idle(struct ofs_device *device, void *argument)
 		return 0;
 	for (uint32_t looked = 0; looked < part && looked < chunk_max && *dropped < DROP_MAX;
 		 looked++) {
-		uint32_t chunk = device->keep_next;
+		uint32_t chunk = device->marks.keep_next;
 		struct ofs_chunk_state state;
 
-		device->keep_next = (chunk + 1) % chunk_max;
+		device->marks.keep_next = (chunk + 1) % chunk_max;
 		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || !state.archived
 			|| now_ns - named_ns(device, chunk, &state) < keep_ns) {
 			continue;

@@ -13,15 +13,15 @@
 static void
 unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 {
-	struct ofs_control_call **link = &device->calls;
+	struct ofs_control_call **link = &device->mailbox.calls;
 
 	while (*link != call)
 		link = &(*link)->next;
 	*link = call->next;
-	device->calls_last = NULL;
-	for (call = device->calls; call != NULL; call = call->next)
-		device->calls_last = call;
-	atomic_fetch_sub(&device->call_count, 1);
+	device->mailbox.calls_last = NULL;
+	for (call = device->mailbox.calls; call != NULL; call = call->next)
+		device->mailbox.calls_last = call;
+	atomic_fetch_sub(&device->mailbox.call_count, 1);
 }
 
 /* Waits for the answer; a reactor that did not even take the call within the limit is stuck. */
@@ -33,7 +33,8 @@ await_answer(struct ofs_device *device, struct ofs_control_call *call)
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += CALL_TIMEOUT_S;
 	while (!call->done) {
-		if (pthread_cond_timedwait(&device->cond, &device->mutex, &until) == ETIMEDOUT) {
+		if (pthread_cond_timedwait(&device->mailbox.cond, &device->mailbox.mutex, &until)
+			== ETIMEDOUT) {
 			if (!call->taken) {
 				unlink_call(device, call);
 				return -ETIMEDOUT;
@@ -51,24 +52,24 @@ ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void 
 	uint64_t one = 1;
 	int rc;
 
-	if (!device->threaded)
+	if (!device->reactor.threaded)
 		return run(device, argument);
-	pthread_mutex_lock(&device->mutex);
-	if (device->stopped) {
-		pthread_mutex_unlock(&device->mutex);
+	pthread_mutex_lock(&device->mailbox.mutex);
+	if (device->mailbox.stopped) {
+		pthread_mutex_unlock(&device->mailbox.mutex);
 		return -ESHUTDOWN;
 	}
-	if (device->calls_last == NULL)
-		device->calls = &call;
+	if (device->mailbox.calls_last == NULL)
+		device->mailbox.calls = &call;
 	else
-		device->calls_last->next = &call;
-	device->calls_last = &call;
-	atomic_fetch_add(&device->call_count, 1);
-	if (write(device->wake_fd, &one, sizeof(one)) < 0) {
+		device->mailbox.calls_last->next = &call;
+	device->mailbox.calls_last = &call;
+	atomic_fetch_add(&device->mailbox.call_count, 1);
+	if (write(device->mailbox.wake_fd, &one, sizeof(one)) < 0) {
 		/* The counter is at its limit: the reactor is awake already. */
 	}
 	rc = await_answer(device, &call);
-	pthread_mutex_unlock(&device->mutex);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 	return rc;
 }
 
@@ -77,23 +78,23 @@ ofs_device_serve_calls(struct ofs_device *device)
 {
 	struct ofs_control_call *call;
 
-	if (atomic_load_explicit(&device->call_count, memory_order_relaxed) == 0)
+	if (atomic_load_explicit(&device->mailbox.call_count, memory_order_relaxed) == 0)
 		return false;
-	pthread_mutex_lock(&device->mutex);
-	call = device->calls;
+	pthread_mutex_lock(&device->mailbox.mutex);
+	call = device->mailbox.calls;
 	if (call != NULL) {
-		device->calls = call->next;
-		if (device->calls == NULL)
-			device->calls_last = NULL;
+		device->mailbox.calls = call->next;
+		if (device->mailbox.calls == NULL)
+			device->mailbox.calls_last = NULL;
 		call->taken = true;
-		atomic_fetch_sub(&device->call_count, 1);
-		pthread_mutex_unlock(&device->mutex);
+		atomic_fetch_sub(&device->mailbox.call_count, 1);
+		pthread_mutex_unlock(&device->mailbox.mutex);
 		call->rc = call->run(device, call->argument);
-		pthread_mutex_lock(&device->mutex);
+		pthread_mutex_lock(&device->mailbox.mutex);
 		call->done = true;
-		pthread_cond_broadcast(&device->cond);
+		pthread_cond_broadcast(&device->mailbox.cond);
 	}
-	pthread_mutex_unlock(&device->mutex);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 	return call != NULL;
 }
 
@@ -102,16 +103,16 @@ ofs_device_refuse_calls(struct ofs_device *device)
 {
 	struct ofs_control_call *call;
 
-	pthread_mutex_lock(&device->mutex);
-	device->stopped = true;
-	for (call = device->calls; call != NULL; call = call->next) {
+	pthread_mutex_lock(&device->mailbox.mutex);
+	device->mailbox.stopped = true;
+	for (call = device->mailbox.calls; call != NULL; call = call->next) {
 		call->taken = true;
 		call->rc = -ESHUTDOWN;
 		call->done = true;
 	}
-	device->calls = NULL;
-	device->calls_last = NULL;
-	atomic_store(&device->call_count, 0);
-	pthread_cond_broadcast(&device->cond);
-	pthread_mutex_unlock(&device->mutex);
+	device->mailbox.calls = NULL;
+	device->mailbox.calls_last = NULL;
+	atomic_store(&device->mailbox.call_count, 0);
+	pthread_cond_broadcast(&device->mailbox.cond);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 }

@@ -13,8 +13,8 @@ begin_pass(struct ofs_device *device)
 	struct ofs_store_stats stats;
 	uint32_t sent = 0;
 
-	for (uint32_t i = 0; i < device->write_count; i++)
-		sent += device->writes[i].state == OFS_WRITE_SENT;
+	for (uint32_t i = 0; i < device->writes.count; i++)
+		sent += device->writes.entries[i].state == OFS_WRITE_SENT;
 	ofs_store_stats_get(device->store, &stats);
 	move->cursor = 0;
 	move->pass_found = 0;
@@ -78,7 +78,7 @@ change_places(struct ofs_device *device)
 	move->status.held_ns = ofs_device_now_ns(device) - move->held_at_ns;
 	ofs_store_rest(store);
 	ofs_device_note_storage(device, ofs_storage_warning(device->storage));
-	device->store_tick_ns = 0;
+	device->reactor.store_tick_ns = 0;
 }
 
 /*
@@ -90,7 +90,7 @@ change_unrecorded(struct ofs_device *device)
 {
 	struct ofs_move *move = &device->move;
 
-	char text[sizeof(device->names[0].warning)];
+	char text[sizeof(device->names.texts[0].warning)];
 
 	change_places(device);
 	move->status.unrecorded = 1;

@@ -17,7 +17,7 @@ static int
 for_each_memory(struct ofs_device *device, struct ofs_storage *storage,
 	int (*call)(struct ofs_storage *, void *, uint64_t))
 {
-	int rc = call(storage, device->bounces.base, device->bounces.size_bytes);
+	int rc = call(storage, device->bounces.memory.base, device->bounces.memory.size_bytes);
 
 	if (rc == 0 && device->archive.memory.base != NULL)
 		rc = call(storage, device->archive.memory.base, device->archive.memory.size_bytes);
@@ -148,7 +148,7 @@ refuse_now(const struct ofs_device *device, const struct begin *call)
 		return ofs_device_refuse(call->error, call->error_size_bytes, -EBUSY,
 			"a move is running; wait for its end");
 	}
-	if (device->pace != NULL) {
+	if (device->paced.pace != NULL) {
 		return ofs_device_refuse(call->error, call->error_size_bytes, -EINVAL,
 			"the storage of a modelled device does not move; start it on another");
 	}
@@ -225,7 +225,7 @@ ofs_device_move(struct ofs_device *device, const struct ofs_storage_config *targ
 
 	error[0] = '\0';
 	rc = ofs_device_call(device, run_check, &call);
-	if (rc == 0 && device->threaded) {
+	if (rc == 0 && device->reactor.threaded) {
 		rc = make_store(device, &call);
 		call.format = OFS_STORE_MAKE;
 	}

@@ -20,19 +20,19 @@ int
 ofs_device_open_held(struct ofs_device *device)
 {
 	size_t demand_max = device->config.core.demand_max, score_max = device->config.score_max + 1;
-	uint32_t count = device->waiter_count;
+	uint32_t count = device->waiters.count;
 	uint32_t *ordinals = calloc(count * demand_max, sizeof(uint32_t));
 	uint32_t *granules = calloc(count * demand_max, sizeof(uint32_t));
 	uint8_t *seen = calloc(count, demand_max);
 	uint16_t *scores = calloc(count * score_max, sizeof(uint16_t));
 	struct ofs_guess *guesses = calloc(count * demand_max, sizeof(struct ofs_guess));
 
-	device->held = calloc(count, sizeof(*device->held));
-	device->held_hits = calloc(count, sizeof(*device->held_hits));
-	if (device->held == NULL || device->held_hits == NULL || ordinals == NULL || seen == NULL
-		|| granules == NULL || scores == NULL || guesses == NULL
-		|| ofs_fifo_open(&device->free_held, count, true) != 0
-		|| ofs_fifo_open(&device->free_held_hits, count, true) != 0) {
+	device->paced.steps = calloc(count, sizeof(*device->paced.steps));
+	device->paced.hits = calloc(count, sizeof(*device->paced.hits));
+	if (device->paced.steps == NULL || device->paced.hits == NULL || ordinals == NULL
+		|| seen == NULL || granules == NULL || scores == NULL || guesses == NULL
+		|| ofs_fifo_open(&device->paced.free_steps, count, true) != 0
+		|| ofs_fifo_open(&device->paced.free_hits, count, true) != 0) {
 		free(ordinals);
 		free(granules);
 		free(seen);
@@ -41,13 +41,13 @@ ofs_device_open_held(struct ofs_device *device)
 		return -ENOMEM;
 	}
 	for (uint32_t i = 0; i < count; i++) {
-		device->held[i].port = device->held_hits[i].port = OFS_NONE;
-		device->held[i].waiter = OFS_NONE;
-		device->held[i].command.ordinals = ordinals + i * demand_max;
-		device->held[i].command.granules = granules + i * demand_max;
-		device->held[i].command.seen = seen + i * demand_max;
-		device->held[i].command.scores = scores + i * score_max;
-		device->held[i].command.guesses = guesses + i * demand_max;
+		device->paced.steps[i].port = device->paced.hits[i].port = OFS_NONE;
+		device->paced.steps[i].waiter = OFS_NONE;
+		device->paced.steps[i].command.ordinals = ordinals + i * demand_max;
+		device->paced.steps[i].command.granules = granules + i * demand_max;
+		device->paced.steps[i].command.seen = seen + i * demand_max;
+		device->paced.steps[i].command.scores = scores + i * score_max;
+		device->paced.steps[i].command.guesses = guesses + i * demand_max;
 	}
 	return 0;
 }
@@ -55,19 +55,19 @@ ofs_device_open_held(struct ofs_device *device)
 void
 ofs_device_close_held(struct ofs_device *device)
 {
-	if (device->held != NULL) {
-		free(device->held[0].command.ordinals);
-		free(device->held[0].command.granules);
-		free(device->held[0].command.seen);
-		free(device->held[0].command.scores);
-		free(device->held[0].command.guesses);
+	if (device->paced.steps != NULL) {
+		free(device->paced.steps[0].command.ordinals);
+		free(device->paced.steps[0].command.granules);
+		free(device->paced.steps[0].command.seen);
+		free(device->paced.steps[0].command.scores);
+		free(device->paced.steps[0].command.guesses);
 	}
-	free(device->held);
-	free(device->held_hits);
-	device->held = NULL;
-	device->held_hits = NULL;
-	ofs_fifo_close(&device->free_held);
-	ofs_fifo_close(&device->free_held_hits);
+	free(device->paced.steps);
+	free(device->paced.hits);
+	device->paced.steps = NULL;
+	device->paced.hits = NULL;
+	ofs_fifo_close(&device->paced.free_steps);
+	ofs_fifo_close(&device->paced.free_hits);
 }
 
 static void
@@ -78,13 +78,13 @@ ask(struct ofs_device *device, enum ofs_pace_kind kind, struct ofs_held *held, u
 		.size_bytes = device->config.core.block_size_bytes,
 		.count = count,
 		.score_count = score_count,
-		.tenant = device->ports[held->port].tenant,
+		.tenant = device->ports.entries[held->port].tenant,
 		.session = sqe->session,
 		.layer = sqe->layer};
 
 	held->begun_ns = ofs_device_now_ns(device);
 	held->ring_ns = 0;
-	ofs_pace_ask(device->pace, OFS_PACE_COMMANDS, kind, held->begun_ns, &asked);
+	ofs_pace_ask(device->paced.pace, OFS_PACE_COMMANDS, kind, held->begun_ns, &asked);
 }
 
 static void
@@ -107,9 +107,9 @@ copy_payload(struct ofs_command *to, const struct ofs_command *from)
 bool
 ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
-	uint32_t index = ofs_fifo_take(&device->free_held);
+	uint32_t index = ofs_fifo_take(&device->paced.free_steps);
 	const struct ofs_sqe *sqe = &command->sqe;
-	struct ofs_held *held = &device->held[index];
+	struct ofs_held *held = &device->paced.steps[index];
 
 	if (index == OFS_NONE)
 		return false;
@@ -131,14 +131,15 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 bool
 ofs_device_hold_hits(struct ofs_device *device, uint32_t waiter, uint32_t count)
 {
-	uint32_t index = ofs_fifo_take(&device->free_held_hits);
-	struct ofs_held *held = &device->held_hits[index];
+	uint32_t index = ofs_fifo_take(&device->paced.free_hits);
+	struct ofs_held *held = &device->paced.hits[index];
 
 	if (index == OFS_NONE)
 		return false;
-	held->port = device->waiters[waiter].port;
+	held->port = device->waiters.entries[waiter].port;
 	held->waiter = waiter;
-	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, &device->waiters[waiter].sqe, count, 0);
+	ask(device, OFS_PACE_HIT, held, TAG_HIT | index, &device->waiters.entries[waiter].sqe, count,
+		0);
 	return true;
 }
 
@@ -148,10 +149,10 @@ ofs_device_take_held(struct ofs_device *device, uint64_t now_ns)
 	struct ofs_pace_end end;
 	struct ofs_held *held;
 
-	if (!ofs_pace_take(device->pace, OFS_PACE_COMMANDS, now_ns, &end))
+	if (!ofs_pace_take(device->paced.pace, OFS_PACE_COMMANDS, now_ns, &end))
 		return NULL;
-	held =
-		(end.tag & TAG_HIT) != 0 ? &device->held_hits[end.tag & ~TAG_HIT] : &device->held[end.tag];
+	held = (end.tag & TAG_HIT) != 0 ? &device->paced.hits[end.tag & ~TAG_HIT]
+									: &device->paced.steps[end.tag];
 	if (held->port != OFS_NONE) {
 		(void)ofs_device_stage_end(device,
 			held->waiter == OFS_NONE ? OFS_STAGE_MODEL_COMMAND : OFS_STAGE_MODEL_HIT,
@@ -169,18 +170,18 @@ ofs_device_free_held(struct ofs_device *device, struct ofs_held *held)
 {
 	held->port = OFS_NONE;
 	if (held->waiter != OFS_NONE)
-		ofs_fifo_give(&device->free_held_hits, (uint32_t)(held - device->held_hits));
+		ofs_fifo_give(&device->paced.free_hits, (uint32_t)(held - device->paced.hits));
 	else
-		ofs_fifo_give(&device->free_held, (uint32_t)(held - device->held));
+		ofs_fifo_give(&device->paced.free_steps, (uint32_t)(held - device->paced.steps));
 }
 
 void
 ofs_device_forget_held(struct ofs_device *device, uint32_t port)
 {
-	for (uint32_t i = 0; i < device->waiter_count; i++) {
-		if (device->held[i].port == port)
-			device->held[i].port = OFS_NONE;
-		if (device->held_hits[i].port == port)
-			device->held_hits[i].port = OFS_NONE;
+	for (uint32_t i = 0; i < device->waiters.count; i++) {
+		if (device->paced.steps[i].port == port)
+			device->paced.steps[i].port = OFS_NONE;
+		if (device->paced.hits[i].port == port)
+			device->paced.hits[i].port = OFS_NONE;
 	}
 }

@@ -3,6 +3,16 @@
 
 #include <string.h>
 
+int
+ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session)
+{
+	if (session >= device->config.core.session_max || !device->sessions.entries[session].used
+		|| device->sessions.entries[session].port != port) {
+		return -EPERM;
+	}
+	return 0;
+}
+
 struct attach {
 	uint32_t tenant;
 	const char *fabric;
@@ -73,11 +83,11 @@ run_attach(struct ofs_device *device, void *argument)
 
 	if (call->tenant >= device->tenant_count)
 		return -EINVAL;
-	while (port < device->config.port_max && device->ports[port].used)
+	while (port < device->config.port_max && device->ports.entries[port].used)
 		port++;
 	if (port == device->config.port_max)
 		return -ENOSPC;
-	state = &device->ports[port];
+	state = &device->ports.entries[port];
 	rc = open_port(device, call, &state->port);
 	if (rc != 0)
 		return rc;
@@ -85,7 +95,7 @@ run_attach(struct ofs_device *device, void *argument)
 	state->puts_in_flight = 0;
 	state->steps_waiting = 0;
 	state->used = true;
-	device->port_count++;
+	device->ports.count++;
 	*call->port = port;
 	return 0;
 }
@@ -109,9 +119,9 @@ run_find_port(struct ofs_device *device, void *argument)
 {
 	struct find_port *call = argument;
 
-	if (call->number >= device->config.port_max || !device->ports[call->number].used)
+	if (call->number >= device->config.port_max || !device->ports.entries[call->number].used)
 		return -EINVAL;
-	call->port = device->ports[call->number].port;
+	call->port = device->ports.entries[call->number].port;
 	return 0;
 }
 
@@ -160,7 +170,7 @@ ofs_device_reattach(struct ofs_device *device, uint32_t port, struct ofs_attachm
 static void
 delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 {
-	uint32_t tenant = device->ports[state->port].tenant;
+	uint32_t tenant = device->ports.entries[state->port].tenant;
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	device->tenants[tenant].deletes++;
@@ -185,7 +195,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 int
 ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive)
 {
-	struct ofs_device_session *state = &device->sessions[session];
+	struct ofs_device_session *state = &device->sessions.entries[session];
 	int rc;
 
 	ofs_device_mark_chunks(device, state->chunks, state->chunk_count, false);
@@ -204,25 +214,25 @@ run_detach(struct ofs_device *device, void *argument)
 {
 	uint32_t port = *(uint32_t *)argument;
 
-	if (port >= device->config.port_max || !device->ports[port].used)
+	if (port >= device->config.port_max || !device->ports.entries[port].used)
 		return -EINVAL;
 	for (uint32_t i = 0; i < device->config.core.session_max; i++) {
-		if (device->sessions[i].used && device->sessions[i].port == port) {
+		if (device->sessions.entries[i].used && device->sessions.entries[i].port == port) {
 			/* Archived: a host that died may come back for its prefixes. */
 			(void)ofs_device_end_session(device, i, true);
 		}
 	}
-	if (device->pace != NULL) {
+	if (device->paced.pace != NULL) {
 		ofs_device_forget_held(device, port);
 		ofs_device_drop_waiters(device, port); /* of which blocks were handed over */
 	}
 	/* The core ended every demand of those sessions, and so every other step. */
-	assert(device->ports[port].steps_waiting == 0);
+	assert(device->ports.entries[port].steps_waiting == 0);
 	ofs_device_abandon_puts(device, port);
-	ofs_port_close(device->ports[port].port);
-	device->ports[port].port = NULL;
-	device->ports[port].used = false;
-	device->port_count--;
+	ofs_port_close(device->ports.entries[port].port);
+	device->ports.entries[port].port = NULL;
+	device->ports.entries[port].used = false;
+	device->ports.count--;
 	return 0;
 }
 

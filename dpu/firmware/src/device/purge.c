@@ -37,7 +37,7 @@ static void
 cold_add(const struct ofs_device *device, struct ofs_cold_list *cold, uint32_t count_max,
 	uint32_t chunk)
 {
-	const struct ofs_chunk_mark *mark = &device->marks[chunk];
+	const struct ofs_chunk_mark *mark = &device->marks.entries[chunk];
 	struct ofs_cold one = {.chunk = chunk,
 		.key = {.first = ~((uint64_t)mark->named << 62 | mark->used_ns),
 			.second = ~(uint64_t)chunk}};
@@ -154,7 +154,7 @@ ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, u
 	cold_sort(&cold);
 	often = cold.count > 0 && blocks > keep_blocks;
 	for (; count < cold.count && blocks > keep_blocks; count++) {
-		often = often && device->marks[cold.chunks[count].chunk].named > 0;
+		often = often && device->marks.entries[cold.chunks[count].chunk].named > 0;
 		if (ofs_core_chunk_state(device->core, cold.chunks[count].chunk, &state) != 0)
 			continue;
 		ofs_device_forget_chunk(device, cold.chunks[count].chunk, &state);
@@ -162,8 +162,8 @@ ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, u
 	}
 	for (uint32_t chunk = 0; often && chunk < device->config.core.chunk_max; chunk++)
 		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
-			&& device->marks[chunk].named > 0)
-			device->marks[chunk].named--;
+			&& device->marks.entries[chunk].named > 0)
+			device->marks.entries[chunk].named--;
 	return count;
 }
 
@@ -251,7 +251,7 @@ ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *i
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t home = ofs_core_chunk_home(device->core, infos[i].chunk);
-		struct ofs_chunk_mark *mark = &device->marks[home];
+		struct ofs_chunk_mark *mark = &device->marks.entries[home];
 
 		/* A number that was given away since names another chunk. */
 		if (!ofs_key_equal(&mark->key, &infos[i].store_key))

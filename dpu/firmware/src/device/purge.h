@@ -1,4 +1,9 @@
-/* device/purge.h: archived chunks go where there is no room, or where somebody says so. */
+/*
+ * device/purge.h: archived chunks go where there is no room, or where somebody says so.
+ *
+ * Model: belongs to the reactor's thread. A mark speaks of the chunk whose key it has: where the
+ * number was given to another since, it says nothing.
+ */
 #ifndef OFS_DEVICE_PURGE_H
 #define OFS_DEVICE_PURGE_H
 
@@ -7,6 +12,20 @@
 #include <stdbool.h>
 
 #define OFS_PURGE_BATCH 64 /* for others: they wait meanwhile */
+#define OFS_HELD_MAX 512   /* tenants that share by what they hold */
+
+/* How warm a chunk is. */
+struct ofs_chunk_mark {
+	struct ofs_key key; /* of the chunk that it speaks of */
+	uint64_t used_ns;   /* when a session last had it */
+	uint32_t named;     /* how often again, up to a few */
+	uint32_t reserved;
+};
+
+struct ofs_marks {
+	struct ofs_chunk_mark *entries; /* [chunk_max] */
+	uint32_t keep_next;             /* chunk that is looked at next: keep.c */
+};
 
 /* What a tenant holds of the core's table and of the store. */
 struct ofs_chunks_held {

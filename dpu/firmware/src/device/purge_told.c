@@ -34,8 +34,8 @@ static void
 purge_under_way(struct ofs_device *device, uint32_t tenant)
 {
 	ofs_device_cancel_writes(device, tenant, NULL);
-	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
-		struct ofs_write *write = &device->writes[i];
+	for (uint32_t i = 0; i < device->writes.count && device->writes.live > 0; i++) {
+		struct ofs_write *write = &device->writes.entries[i];
 
 		if (write->state != OFS_WRITE_SENT || write->tenant != tenant
 			|| is_named(device, tenant, &write->store_key)) {
@@ -52,8 +52,8 @@ purge_under_way(struct ofs_device *device, uint32_t tenant)
 			delete_block(device, tenant, &entry->block.store_key, entry->block.layer);
 		}
 	}
-	for (uint32_t i = device->read_oldest; i != OFS_NONE; i = device->reads[i].newer) {
-		struct ofs_read *read = &device->reads[i];
+	for (uint32_t i = device->reads.oldest; i != OFS_NONE; i = device->reads.entries[i].newer) {
+		struct ofs_read *read = &device->reads.entries[i];
 
 		if (read->action.tenant == tenant && !is_named(device, tenant, &read->action.store_key))
 			read->purged = true;
@@ -90,13 +90,14 @@ count_writing(const struct ofs_device *device, uint32_t tenant)
 {
 	uint32_t count = 0;
 
-	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
-		const struct ofs_write *write = &device->writes[i];
+	for (uint32_t i = 0; i < device->writes.count && device->writes.live > 0; i++) {
+		const struct ofs_write *write = &device->writes.entries[i];
 
 		count += write->state != OFS_WRITE_FREE && write->tenant == tenant && write->purged;
 	}
-	for (uint32_t i = device->read_oldest; i != OFS_NONE; i = device->reads[i].newer)
-		count += device->reads[i].action.tenant == tenant && device->reads[i].purged;
+	for (uint32_t i = device->reads.oldest; i != OFS_NONE; i = device->reads.entries[i].newer)
+		count +=
+			device->reads.entries[i].action.tenant == tenant && device->reads.entries[i].purged;
 	return count;
 }
 

@@ -2,15 +2,15 @@
  * Put windows: bytes of a host on their way out of its window. Every byte there may change at any
  * time: what is kept is what was copied, and the copy is what was checked.
  */
-#include "device/fill.h"
 #include "granules.h"
+#include "internal.h"
 
 #include <string.h>
 
 void *
 ofs_device_put_window(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
 {
-	return ofs_port_put_slot(device->ports[port].port, sqe->put_slot);
+	return ofs_port_put_slot(device->ports.entries[port].port, sqe->put_slot);
 }
 
 /* Nothing of the trailer comes from the host but what its command said, which was checked. */
@@ -28,16 +28,16 @@ int
 ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 {
 	uint32_t payload_size_bytes = device->config.store.payload_size_bytes;
-	uint32_t bounce = ofs_fifo_take(&device->free_bounces);
+	uint32_t bounce = ofs_fifo_take(&device->bounces.free);
 	const struct ofs_sqe *sqe = &write->sqe;
 	uint8_t *record;
 
 	if (bounce == OFS_NONE)
 		return -EAGAIN;
-	record = (uint8_t *)device->bounces.base + (uint64_t)bounce * device->record_size_bytes;
+	record = (uint8_t *)device->bounces.memory.base + (uint64_t)bounce * device->record_size_bytes;
 	if (ofs_checksum_copy(record, ofs_device_put_window(device, write->port, sqe), sqe->length)
 		!= sqe->checksum) {
-		ofs_fifo_give(&device->free_bounces, bounce);
+		ofs_fifo_give(&device->bounces.free, bounce);
 		return -EBADMSG;
 	}
 	/* What another tenant's block left there must not reach this one's slots. */
@@ -55,7 +55,7 @@ void
 ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t slot)
 {
-	struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
+	struct ofs_region *region = device->tenants[device->ports.entries[port].tenant].region;
 	uint8_t *record = ofs_region_slot(region, slot);
 
 	memcpy(record, ofs_device_put_window(device, port, sqe), sqe->length);

@@ -20,12 +20,12 @@ static void
 queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	const struct ofs_chunk_info *chunk, uint32_t slot)
 {
-	uint32_t tenant = device->ports[port].tenant;
+	uint32_t tenant = device->ports.entries[port].tenant;
 	struct ofs_write *write = ofs_device_queue_write(device, OFS_IO_FLUSH, tenant, sqe, chunk);
 
 	write->slot = slot;
-	device->tenants[tenant].flush_of[slot] = (uint32_t)(write - device->writes);
-	device->dirty_blocks++;
+	device->tenants[tenant].flush_of[slot] = (uint32_t)(write - device->writes.entries);
+	device->writes.dirty++;
 	device->tenants[tenant].dirty++;
 }
 
@@ -34,13 +34,13 @@ static bool
 stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	const struct ofs_chunk_info *chunk)
 {
-	const struct ofs_device_tenant *tenant = &device->tenants[device->ports[port].tenant];
+	const struct ofs_device_tenant *tenant = &device->tenants[device->ports.entries[port].tenant];
 	struct ofs_key block_key;
 	uint32_t generation;
 	uint32_t slot;
 	int rc;
 
-	if (!ofs_device_quota_stage(device, device->ports[port].tenant))
+	if (!ofs_device_quota_stage(device, device->ports.entries[port].tenant))
 		return false;
 	rc = ofs_core_block_stage(device->core, ofs_device_now_ns(device), chunk->chunk, sqe->layer,
 		&slot, &generation);
@@ -75,7 +75,8 @@ check_staged(const struct ofs_device *device, uint32_t port, const struct ofs_sq
 	int rc = ofs_core_block_slot(device->core, chunk->chunk, sqe->layer, &slot);
 
 	if (rc == 1) {
-		const struct ofs_region *region = device->tenants[device->ports[port].tenant].region;
+		const struct ofs_region *region =
+			device->tenants[device->ports.entries[port].tenant].region;
 
 		if (ofs_region_trailer(region, slot)->checksum == sqe->checksum)
 			return 0;
@@ -96,13 +97,13 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 
 	if (rc != 0)
 		return rc;
-	if (sqe->ordinal >= device->sessions[sqe->session].chunk_count
+	if (sqe->ordinal >= device->sessions.entries[sqe->session].chunk_count
 		|| sqe->layer >= device->config.core.layer_count || sqe->length == 0
 		|| sqe->length > device->config.store.payload_size_bytes
 		|| ofs_device_put_window(device, port, sqe) == NULL) {
 		return -EINVAL;
 	}
-	if (device->ports[port].puts_in_flight >= device->config.put_slot_count)
+	if (device->ports.entries[port].puts_in_flight >= device->config.put_slot_count)
 		return -EBUSY; /* a host that uses a put slot twice at once */
 	return device->draining ? -ESHUTDOWN : 0;
 }
@@ -118,7 +119,7 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 		refuse(device, port, sqe, rc);
 		return false;
 	}
-	chunk = &device->sessions[sqe->session].chunks[sqe->ordinal];
+	chunk = &device->sessions.entries[sqe->session].chunks[sqe->ordinal];
 	rc = check_staged(device, port, sqe, chunk);
 	if (rc == 0 && !ofs_device_admit(device, sqe->session, &chunk->store_key, sqe->layer))
 		rc = -EDQUOT;
@@ -139,8 +140,9 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 		if (stage_back(device, port, sqe, chunk))
 			return true;
 	}
-	device->ports[port].puts_in_flight++;
-	write = ofs_device_queue_write(device, OFS_IO_PUT, device->ports[port].tenant, sqe, chunk);
+	device->ports.entries[port].puts_in_flight++;
+	write =
+		ofs_device_queue_write(device, OFS_IO_PUT, device->ports.entries[port].tenant, sqe, chunk);
 	write->port = port;
 	return true;
 }

@@ -45,7 +45,7 @@ warm(struct ofs_device *device, uint32_t count)
 	uint32_t archived = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t chunk = device->looked[i];
+		uint32_t chunk = device->sessions.looked[i];
 
 		if (chunk == OFS_NONE || ofs_core_chunk_state(device->core, chunk, &state) != 0)
 			continue;
@@ -73,7 +73,7 @@ int
 ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents)
 {
-	uint32_t number = device->ports[device->sessions[session].port].tenant;
+	uint32_t number = device->ports.entries[device->sessions.entries[session].port].tenant;
 	struct ofs_device_tenant *tenant = &device->tenants[number];
 	uint64_t most = tenant->quota.chunks_max, wants, goes;
 	int made;
@@ -81,7 +81,8 @@ ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t co
 	if (most == 0)
 		return 0;
 	do {
-		made = ofs_core_session_look(device->core, session, count, contents, device->looked);
+		made =
+			ofs_core_session_look(device->core, session, count, contents, device->sessions.looked);
 		wants = ofs_core_chunk_count(device->core, number) + (uint64_t)(made > 0 ? made : 0);
 		if (made <= 0 || wants <= most)
 			return 0;
@@ -135,7 +136,7 @@ ofs_device_quota_stage(const struct ofs_device *device, uint32_t number)
 	const struct ofs_device_tenant *tenant = &device->tenants[number];
 	uint64_t most = tenant->quota.dirty_blocks_max;
 
-	return device->dirty_blocks < device->config.dirty_blocks_max && tenant->parked == 0
+	return device->writes.dirty < device->config.dirty_blocks_max && tenant->parked == 0
 		&& (most == 0 || tenant->dirty < most)
 		&& stored(device, number) < stored_max(device, number);
 }

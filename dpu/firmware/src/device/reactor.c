@@ -5,6 +5,11 @@
  */
 #include "internal.h"
 
+#define STORE_TICK_INTERVAL_NS 20000000ull
+/* Timer slack and the way out of an idle core: a sleep shorter than this ends late. */
+#define WAKE_NS 120000ull
+#define SLEEP_NS_MAX 100000000ull
+
 static bool
 serve_store(struct ofs_device *device, struct ofs_store *store)
 {
@@ -33,9 +38,9 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 	struct ofs_store_entry entries[OFS_DONE_BATCH];
 	int count;
 
-	if (now_ns < device->store_tick_ns)
+	if (now_ns < device->reactor.store_tick_ns)
 		return false;
-	device->store_tick_ns = now_ns + OFS_STORE_TICK_INTERVAL_NS;
+	device->reactor.store_tick_ns = now_ns + STORE_TICK_INTERVAL_NS;
 	count =
 		ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries, OFS_DONE_BATCH);
 	for (int i = 0; i < count; i++) {
@@ -45,7 +50,7 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 				entries[i].layer));
 	}
 	if (count == OFS_DONE_BATCH)
-		device->store_tick_ns = now_ns; /* a whole chapter expired: go on at once */
+		device->reactor.store_tick_ns = now_ns; /* a whole chapter expired: go on at once */
 	return count > 0;
 }
 
@@ -53,9 +58,10 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 static void
 tick_core(struct ofs_device *device, uint64_t now_ns)
 {
-	if (device->core_had_event || now_ns >= device->core_next_ns) {
-		ofs_device_after_event(device, ofs_core_tick(device->core, now_ns, &device->core_next_ns));
-		device->core_had_event = false;
+	if (device->reactor.core_had_event || now_ns >= device->reactor.core_next_ns) {
+		ofs_device_after_event(device,
+			ofs_core_tick(device->core, now_ns, &device->reactor.core_next_ns));
+		device->reactor.core_had_event = false;
 	}
 }
 
@@ -69,9 +75,9 @@ io_moved(struct ofs_device *device)
 	const struct ofs_storage_stats *stats = &device->storage->stats;
 	uint64_t ended = stats->reads + stats->writes + stats->syncs + stats->discards + stats->errors;
 	uint64_t seen = ended << 20 ^ stats->in_flight;
-	bool moved = seen != device->io_seen;
+	bool moved = seen != device->reactor.io_seen;
 
-	device->io_seen = seen;
+	device->reactor.io_seen = seen;
 	return moved;
 }
 
@@ -89,7 +95,7 @@ ofs_device_turn(struct ofs_device *device)
 	uint64_t now_ns = ofs_device_now_ns(device);
 	bool busy;
 
-	device->turn_ns = now_ns;
+	device->reactor.turn_ns = now_ns;
 	busy = ofs_device_serve_calls(device);
 	busy |= serve_store(device, device->store);
 	keep_storage(device->storage, now_ns);
@@ -97,15 +103,15 @@ ofs_device_turn(struct ofs_device *device)
 		keep_storage(device->move.storage, now_ns);
 		busy |= ofs_device_move_turn(device, serve_store(device, device->move.store));
 	}
-	if (atomic_load_explicit(&device->serving, memory_order_relaxed))
+	if (atomic_load_explicit(&device->reactor.serving, memory_order_relaxed))
 		busy |= ofs_device_serve_ports(device);
-	if (device->pace != NULL)
+	if (device->paced.pace != NULL)
 		busy |= ofs_device_serve_pace(device);
 	tick_core(device, now_ns);
 	busy |= ofs_device_issue(device);
 	busy |= device->archive.waiting > 0 && ofs_archive_turn(device);
-	if (now_ns >= device->io_scan_ns) {
-		device->io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
+	if (now_ns >= device->reactor.io_scan_ns) {
+		device->reactor.io_scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 		busy |= ofs_device_scan_reads(device, now_ns);
 		busy |= ofs_device_scan_writes(device, now_ns);
 	}
@@ -121,17 +127,17 @@ uint64_t
 ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 {
 	uint64_t due_ns = device->storage->ops->due_ns(device->storage);
-	uint64_t until_ns = now_ns + OFS_SLEEP_NS_MAX;
+	uint64_t until_ns = now_ns + SLEEP_NS_MAX;
 
-	until_ns = device->core_next_ns < until_ns ? device->core_next_ns : until_ns;
+	until_ns = device->reactor.core_next_ns < until_ns ? device->reactor.core_next_ns : until_ns;
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
 	due_ns = ofs_device_move_due_ns(device, now_ns);
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
 	due_ns = ofs_device_issue_due_ns(device);
 	if (due_ns > now_ns) /* else it waits for room, which ends with a completion */
 		until_ns = due_ns < until_ns ? due_ns : until_ns;
-	if (ofs_store_in_flight(device->store) > 0 || device->read_oldest != OFS_NONE
-		|| device->writes_live > device->flushes_parked || device->archive.waiting > 0) {
+	if (ofs_store_in_flight(device->store) > 0 || device->reads.oldest != OFS_NONE
+		|| device->writes.live > device->writes.parked || device->archive.waiting > 0) {
 		uint64_t scan_ns = now_ns + OFS_IO_SCAN_INTERVAL_NS;
 
 		until_ns = scan_ns < until_ns ? scan_ns : until_ns;
@@ -151,30 +157,31 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 	if (storage_fd < 0 && ofs_store_in_flight(device->store) > 0)
 		return; /* a device that can only be polled */
 	if (device->storage->ops->due_ns(device->storage)
-		< now_ns + ofs_clock_own_ns(&device->clock, OFS_WAKE_NS))
+		< now_ns + ofs_clock_own_ns(&device->clock, WAKE_NS))
 		return; /* an emulated drive that is due before a sleeper would be awake again */
 	if (device->move.step != OFS_STEP_NONE && device->move.step != OFS_STEP_CLOSE)
 		return; /* its blocks are on their way: they are a load like any other */
-	fds[count++] = device->wake_fd;
+	fds[count++] = device->mailbox.wake_fd;
 	fds[count++] = storage_fd;
 	for (uint32_t i = 0; i < device->config.port_max; i++) {
-		if (device->ports[i].used) {
-			work |=
-				ofs_port_sleep(device->ports[i].port) != 0 && !ofs_device_is_held_back(device, i);
-			fds[count++] = ofs_port_wake_fd(device->ports[i].port);
+		if (device->ports.entries[i].used) {
+			work |= ofs_port_sleep(device->ports.entries[i].port) != 0
+				&& !ofs_device_is_held_back(device, i);
+			fds[count++] = ofs_port_wake_fd(device->ports.entries[i].port);
 		}
 	}
-	if (!work && atomic_load(&device->call_count) == 0 && !atomic_load(&device->stopping)) {
+	if (!work && atomic_load(&device->mailbox.call_count) == 0
+		&& !atomic_load(&device->reactor.stopping)) {
 		device->status.sleeps++;
 		(void)ofs_clock_wait(&device->clock, fds, count, ofs_device_wake_at_ns(device, now_ns));
 	}
-	ofs_wait_fd_clear(device->wake_fd);
+	ofs_wait_fd_clear(device->mailbox.wake_fd);
 	/* Also the storage's: the store does not poll when nothing of its own is in flight, and a
 	 * signal that came after its completion was taken would keep us awake. */
 	ofs_wait_fd_clear(storage_fd);
 	for (uint32_t i = 0; i < device->config.port_max; i++)
-		if (device->ports[i].used)
-			ofs_port_wake(device->ports[i].port);
+		if (device->ports.entries[i].used)
+			ofs_port_wake(device->ports.entries[i].port);
 }
 
 int
@@ -189,17 +196,17 @@ run(struct ofs_device *device)
 	uint64_t before_ns = ofs_device_now_ns(device);
 	uint64_t spin_ns = ofs_clock_own_ns(&device->clock, device->config.spin_ns);
 
-	device->idle_since_ns = before_ns;
-	while (!atomic_load_explicit(&device->stopping, memory_order_relaxed)) {
+	device->reactor.idle_since_ns = before_ns;
+	while (!atomic_load_explicit(&device->reactor.stopping, memory_order_relaxed)) {
 		bool busy = ofs_device_turn(device);
 		uint64_t now_ns = ofs_device_now_ns(device);
 
 		if (busy) {
 			device->status.busy_ns += now_ns - before_ns;
-			device->idle_since_ns = now_ns;
+			device->reactor.idle_since_ns = now_ns;
 		} else {
 			device->status.idle_ns += now_ns - before_ns;
-			if (now_ns - device->idle_since_ns >= spin_ns) {
+			if (now_ns - device->reactor.idle_since_ns >= spin_ns) {
 				before_ns = now_ns;
 				sleep_until_woken(device, now_ns);
 				now_ns = ofs_device_now_ns(device);
@@ -214,13 +221,14 @@ void *
 ofs_device_reactor(void *argument)
 {
 	struct ofs_device *device = argument;
-	int rc = ofs_device_open_parts(device, device->open_error, device->open_error_size_bytes);
+	int rc = ofs_device_open_parts(device, device->mailbox.open_error,
+		device->mailbox.open_error_size_bytes);
 
-	pthread_mutex_lock(&device->mutex);
-	device->open_rc = rc;
-	device->opened = true;
-	pthread_cond_broadcast(&device->cond);
-	pthread_mutex_unlock(&device->mutex);
+	pthread_mutex_lock(&device->mailbox.mutex);
+	device->mailbox.open_rc = rc;
+	device->mailbox.opened = true;
+	pthread_cond_broadcast(&device->mailbox.cond);
+	pthread_mutex_unlock(&device->mailbox.mutex);
 	if (rc == 0)
 		run(device);
 	ofs_device_refuse_calls(device);

@@ -19,16 +19,16 @@ static void
 forget_read(struct ofs_device *device, struct ofs_read *read)
 {
 	if (read->older == OFS_NONE)
-		device->read_oldest = read->newer;
+		device->reads.oldest = read->newer;
 	else
-		device->reads[read->older].newer = read->newer;
+		device->reads.entries[read->older].newer = read->newer;
 	if (read->newer == OFS_NONE)
-		device->read_newest = read->older;
+		device->reads.newest = read->older;
 	else
-		device->reads[read->newer].older = read->older;
+		device->reads.entries[read->newer].older = read->older;
 	device->tenants[read->action.tenant].reads_live--;
 	if (read->state == OFS_READ_FLYING) {
-		device->reads_flying--;
+		device->reads.flying--;
 		ofs_device_issue_ended(device, read->action.tenant);
 	}
 }
@@ -36,7 +36,7 @@ forget_read(struct ofs_device *device, struct ofs_read *read)
 static void
 end_read(struct ofs_device *device, uint32_t index, int rc)
 {
-	struct ofs_read *read = &device->reads[index];
+	struct ofs_read *read = &device->reads.entries[index];
 	uint64_t ended_ns = 0, now_ns = ofs_device_now_ns(device);
 	bool came;
 
@@ -44,18 +44,18 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 		ended_ns = ofs_device_stage_end(device, OFS_STAGE_READ_SERVICE, read->stage_ns);
 	forget_read(device, read);
 	read->state = OFS_READ_FREE;
-	ofs_fifo_give(&device->free_reads, index);
+	ofs_fifo_give(&device->reads.free, index);
 	if (rc == -EBADMSG)
 		device->status.check_failures++;
 	if (rc < 0 && rc != -ENOENT && rc != -EBADMSG && rc != -ETIMEDOUT && rc != -ESTALE)
 		rc = -EIO;
 	came = rc == 0;
-	device->landing_issued_ns = read->issued_ns;
-	device->landing_ended_ns = now_ns;
+	device->reads.landing_issued_ns = read->issued_ns;
+	device->reads.landing_ended_ns = now_ns;
 	rc = ofs_core_io_done(device->core, now_ns, read->action.io, rc);
 	assert(rc == 0);
 	ofs_device_act(device);
-	device->landing_issued_ns = 0;
+	device->reads.landing_issued_ns = 0;
 	if (came)
 		(void)ofs_device_stage_end(device, OFS_STAGE_PUBLISH, ended_ns);
 }
@@ -63,7 +63,7 @@ end_read(struct ofs_device *device, uint32_t index, int rc)
 static int
 get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
-	const struct ofs_action *action = &device->reads[index].action;
+	const struct ofs_action *action = &device->reads.entries[index].action;
 	void *slot = ofs_region_slot(device->tenants[action->tenant].region, action->slot);
 	struct ofs_timing_request asked = {.tenant = action->tenant,
 		.cause = action->cause,
@@ -74,19 +74,19 @@ get(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	struct ofs_store_part part = {action->granules, action->held != 0};
 	int rc;
 
-	if (device->pace != NULL)
-		ofs_pace_for(device->pace, &asked);
+	if (device->paced.pace != NULL)
+		ofs_pace_for(device->paced.pace, &asked);
 	rc = ofs_store_get_part(device->store, &action->store_key, action->layer, slot, &part,
 		read_user(index), now_s);
-	if (device->pace != NULL)
-		ofs_pace_for(device->pace, NULL);
+	if (device->paced.pace != NULL)
+		ofs_pace_for(device->paced.pace, NULL);
 	return rc;
 }
 
 int
 ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
-	struct ofs_read *read = &device->reads[index];
+	struct ofs_read *read = &device->reads.entries[index];
 	int rc;
 
 	rc = get(device, index, now_s);
@@ -97,7 +97,7 @@ ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 		return rc;
 	}
 	read->state = OFS_READ_FLYING;
-	device->reads_flying++;
+	device->reads.flying++;
 	read->issued_ns = ofs_device_now_ns(device);
 	read->stage_ns = ofs_device_stage_end(device, OFS_STAGE_READ_QUEUE, read->stage_ns);
 	return 0;
@@ -106,9 +106,9 @@ ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 void
 ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 {
-	struct ofs_read *read = &device->reads[index];
+	struct ofs_read *read = &device->reads.entries[index];
 
-	assert(index < device->read_count && read->state != OFS_READ_FREE);
+	assert(index < device->reads.count && read->state != OFS_READ_FREE);
 	if (read->state == OFS_READ_FLYING) {
 		end_read(device, index, rc);
 		return;
@@ -116,7 +116,7 @@ ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 	/* The core heard -ETIMEDOUT long ago; only now may the slot be used again. */
 	device->status.slots_quarantined--;
 	read->state = OFS_READ_FREE;
-	ofs_fifo_give(&device->free_reads, index);
+	ofs_fifo_give(&device->reads.free, index);
 	rc = ofs_core_slot_free(device->core, ofs_device_now_ns(device), read->action.tenant,
 		read->action.slot);
 	assert(rc == 0);
@@ -143,11 +143,11 @@ ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns)
 	bool busy = false, waited = false;
 	uint32_t index;
 
-	while (
-		(index = device->read_oldest) != OFS_NONE && now_ns >= device->reads[index].deadline_ns) {
-		bool waits = device->reads[index].state == OFS_READ_PENDING;
+	while ((index = device->reads.oldest) != OFS_NONE
+		&& now_ns >= device->reads.entries[index].deadline_ns) {
+		bool waits = device->reads.entries[index].state == OFS_READ_PENDING;
 
-		time_out(device, &device->reads[index], now_ns);
+		time_out(device, &device->reads.entries[index], now_ns);
 		if (waits) /* nothing flies */
 			ofs_device_read_done(device, index, -ETIMEDOUT);
 		waited |= waits;

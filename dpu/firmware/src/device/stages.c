@@ -10,9 +10,9 @@
 uint64_t
 ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns)
 {
-	if (!device->stages_on || ++device->stage_turns[stage] < OFS_STAGE_STRIDE)
+	if (!device->stages.on || ++device->stages.turns[stage] < OFS_STAGE_STRIDE)
 		return 0;
-	device->stage_turns[stage] = 0;
+	device->stages.turns[stage] = 0;
 	return now_ns;
 }
 
@@ -21,11 +21,11 @@ ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t f
 {
 	uint64_t now_ns;
 
-	if (!device->stages_on || from_ns == 0)
+	if (!device->stages.on || from_ns == 0)
 		return 0;
 	now_ns = ofs_device_now_ns(device);
 	if (from_ns <= now_ns) /* what a host says may be any number */
-		ofs_histogram_add(&device->stages[stage], now_ns - from_ns);
+		ofs_histogram_add(&device->stages.histograms[stage], now_ns - from_ns);
 	return now_ns;
 }
 
@@ -33,14 +33,15 @@ ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t f
 void
 ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter)
 {
-	struct ofs_step_times *times = device->tenants[device->ports[waiter->port].tenant].steps;
+	struct ofs_step_times *times =
+		device->tenants[device->ports.entries[waiter->port].tenant].steps;
 	uint64_t issued_ns =
 		waiter->issued_ns > waiter->taken_ns ? waiter->issued_ns : waiter->taken_ns;
 	uint64_t at_ns[OFS_STEP_PART_COUNT + 1] = {waiter->sqe.sent_ns, waiter->taken_ns, issued_ns,
 		waiter->ended_ns};
 	uint32_t bucket;
 
-	if (!device->stages_on || waiter->taken_ns == 0 || waiter->issued_ns == 0
+	if (!device->stages.on || waiter->taken_ns == 0 || waiter->issued_ns == 0
 		|| at_ns[0] > at_ns[1]) {
 		return; /* of a host with another clock, or that says anything */
 	}
@@ -78,7 +79,7 @@ ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant, struct ofs
 static int
 run_get(struct ofs_device *device, void *argument)
 {
-	memcpy(argument, device->stages, sizeof(device->stages));
+	memcpy(argument, device->stages.histograms, sizeof(device->stages.histograms));
 	return 0;
 }
 
@@ -91,7 +92,7 @@ ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages)
 static int
 run_set(struct ofs_device *device, void *argument)
 {
-	device->stages_on = *(const int *)argument != 0;
+	device->stages.on = *(const int *)argument != 0;
 	return 0;
 }
 

@@ -8,10 +8,19 @@
  */
 #include "internal.h"
 
+#define FLUSH_RETRY_NS 50000000ull
+
 static uint64_t
 write_user(const struct ofs_device *device, uint32_t index)
 {
-	return ((uint64_t)device->writes[index].kind << 56) | index;
+	return ((uint64_t)device->writes.entries[index].kind << 56) | index;
+}
+
+void
+ofs_device_count_refused(struct ofs_device *device, int rc)
+{
+	device->status.puts_failed++;
+	device->status.puts_conflicting += rc == -EEXIST;
 }
 
 static void
@@ -33,7 +42,7 @@ clean_slot(struct ofs_device *device, const struct ofs_write *write)
 {
 	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
 	device->tenants[write->tenant].dirty--;
-	device->dirty_blocks--;
+	device->writes.dirty--;
 	ofs_device_after_event(device,
 		ofs_core_block_clean(device->core, ofs_device_now_ns(device), write->chunk, write->layer));
 }
@@ -42,7 +51,7 @@ clean_slot(struct ofs_device *device, const struct ofs_write *write)
 static void
 end_write(struct ofs_device *device, uint32_t index, int rc)
 {
-	struct ofs_write *write = &device->writes[index];
+	struct ofs_write *write = &device->writes.entries[index];
 
 	if (write->kind == OFS_IO_FLUSH) {
 		clean_slot(device, write);
@@ -50,21 +59,21 @@ end_write(struct ofs_device *device, uint32_t index, int rc)
 	} else {
 		answer_put(device, write, rc);
 		if (write->bounce != OFS_NONE)
-			ofs_fifo_give(&device->free_bounces, write->bounce);
+			ofs_fifo_give(&device->bounces.free, write->bounce);
 		if (write->port != OFS_NONE)
-			device->ports[write->port].puts_in_flight--;
+			device->ports.entries[write->port].puts_in_flight--;
 	}
 	write->state = OFS_WRITE_FREE;
-	device->writes_live--;
-	ofs_fifo_give(&device->free_writes, index);
+	device->writes.live--;
+	ofs_fifo_give(&device->writes.free, index);
 }
 
 static void
 park(struct ofs_device *device, struct ofs_write *write)
 {
 	write->state = OFS_WRITE_PARKED;
-	write->retry_ns = ofs_device_now_ns(device) + OFS_FLUSH_RETRY_NS;
-	device->flushes_parked++;
+	write->retry_ns = ofs_device_now_ns(device) + FLUSH_RETRY_NS;
+	device->writes.parked++;
 	device->tenants[write->tenant].parked++;
 	device->status.flush_retries++;
 }
@@ -72,10 +81,10 @@ park(struct ofs_device *device, struct ofs_write *write)
 void
 ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 {
-	struct ofs_write *write = &device->writes[index];
+	struct ofs_write *write = &device->writes.entries[index];
 	uint32_t chunk;
 
-	assert(index < device->write_count && write->state != OFS_WRITE_FREE);
+	assert(index < device->writes.count && write->state != OFS_WRITE_FREE);
 	if (write->state == OFS_WRITE_SENT) {
 		(void)ofs_device_stage_end(device, OFS_STAGE_WRITE_SERVICE, write->stage_ns);
 		ofs_device_issue_ended(device, write->tenant);
@@ -102,14 +111,14 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 static void
 line_give(struct ofs_device *device, uint32_t index)
 {
-	ofs_fifo_give(&device->tenants[device->writes[index].tenant].writes, index);
-	device->writes_waiting++;
+	ofs_fifo_give(&device->tenants[device->writes.entries[index].tenant].writes, index);
+	device->writes.waiting++;
 }
 
 static uint32_t
 line_take(struct ofs_device *device, uint32_t tenant)
 {
-	device->writes_waiting--;
+	device->writes.waiting--;
 	return ofs_fifo_take(&device->tenants[tenant].writes);
 }
 
@@ -118,14 +127,15 @@ record_of(const struct ofs_device *device, const struct ofs_write *write)
 {
 	if (write->kind == OFS_IO_FLUSH)
 		return ofs_region_slot(device->tenants[write->tenant].region, write->slot);
-	return (uint8_t *)device->bounces.base + (uint64_t)write->bounce * device->record_size_bytes;
+	return (uint8_t *)device->bounces.memory.base
+		+ (uint64_t)write->bounce * device->record_size_bytes;
 }
 
 /* 0: the store has it; -EAGAIN: later; else how it ended. */
 static int
 send(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
-	struct ofs_write *write = &device->writes[index];
+	struct ofs_write *write = &device->writes.entries[index];
 
 	if (write->kind == OFS_IO_PUT && write->bounce == OFS_NONE) {
 		int rc = ofs_device_copy_put(device, write);
@@ -141,7 +151,7 @@ int
 ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_s)
 {
 	uint32_t index = ofs_fifo_first(&device->tenants[tenant].writes);
-	struct ofs_write *write = &device->writes[index];
+	struct ofs_write *write = &device->writes.entries[index];
 	int rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
 
 	rc = rc == 0 ? send(device, index, now_s) : rc;
@@ -165,8 +175,8 @@ struct ofs_write *
 ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant,
 	const struct ofs_sqe *sqe, const struct ofs_chunk_info *chunk)
 {
-	uint32_t index = ofs_fifo_take(&device->free_writes);
-	struct ofs_write *write = &device->writes[index];
+	uint32_t index = ofs_fifo_take(&device->writes.free);
+	struct ofs_write *write = &device->writes.entries[index];
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
@@ -181,7 +191,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 		.sqe = *sqe,
 		.deadline_ns = now_ns + device->config.io_timeout_ns,
 		.stage_ns = ofs_device_stage_begin(device, OFS_STAGE_WRITE_QUEUE, now_ns)};
-	device->writes_live++;
+	device->writes.live++;
 	line_give(device, index);
 	return write;
 }
@@ -196,7 +206,7 @@ sweep(struct ofs_device *device)
 		while (count-- > 0) {
 			uint32_t index = line_take(device, tenant);
 
-			if (device->writes[index].cancelled)
+			if (device->writes.entries[index].cancelled)
 				end_write(device, index, -ECANCELED);
 			else
 				line_give(device, index);
@@ -207,9 +217,9 @@ sweep(struct ofs_device *device)
 static void
 unpark(struct ofs_device *device, uint32_t index)
 {
-	device->writes[index].state = OFS_WRITE_PENDING;
-	device->flushes_parked--;
-	device->tenants[device->writes[index].tenant].parked--;
+	device->writes.entries[index].state = OFS_WRITE_PENDING;
+	device->writes.parked--;
+	device->tenants[device->writes.entries[index].tenant].parked--;
 	line_give(device, index);
 }
 
@@ -217,7 +227,7 @@ unpark(struct ofs_device *device, uint32_t index)
 static void
 abandon(struct ofs_device *device, struct ofs_write *write)
 {
-	device->ports[write->port].puts_in_flight--;
+	device->ports.entries[write->port].puts_in_flight--;
 	write->port = OFS_NONE;
 	write->answered = true;
 	write->cancelled = true;
@@ -228,8 +238,8 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 {
 	bool busy = false;
 
-	for (uint32_t i = 0; i < device->write_count && device->writes_live > 0; i++) {
-		struct ofs_write *write = &device->writes[i];
+	for (uint32_t i = 0; i < device->writes.count && device->writes.live > 0; i++) {
+		struct ofs_write *write = &device->writes.entries[i];
 
 		if (write->state == OFS_WRITE_PARKED && now_ns >= write->retry_ns) {
 			unpark(device, i);
@@ -251,8 +261,8 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 void
 ofs_device_abandon_puts(struct ofs_device *device, uint32_t port)
 {
-	for (uint32_t i = 0; i < device->write_count; i++) {
-		struct ofs_write *write = &device->writes[i];
+	for (uint32_t i = 0; i < device->writes.count; i++) {
+		struct ofs_write *write = &device->writes.entries[i];
 
 		if (write->state != OFS_WRITE_FREE && write->port == port)
 			abandon(device, write);
@@ -273,8 +283,8 @@ void
 ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_device_session *session)
 {
-	for (uint32_t i = 0; i < device->write_count; i++) {
-		struct ofs_write *write = &device->writes[i];
+	for (uint32_t i = 0; i < device->writes.count; i++) {
+		struct ofs_write *write = &device->writes.entries[i];
 
 		if ((write->state != OFS_WRITE_PENDING && write->state != OFS_WRITE_PARKED)
 			|| write->tenant != tenant

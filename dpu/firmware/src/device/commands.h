@@ -1,0 +1,34 @@
+/*
+ * device/commands.h: what hosts ask through their ports, and what the core decides of it.
+ *
+ * Model: belongs to the reactor's thread. One command at a time is copied out of shared memory into
+ * `command`, whose arrays have the size of the largest, and is checked before it is used.
+ */
+#ifndef OFS_DEVICE_COMMANDS_H
+#define OFS_DEVICE_COMMANDS_H
+
+#include "device.h"
+#include "port.h"
+
+#include <stdbool.h>
+
+#define OFS_COMMAND_CREDIT 128 /* of one tenant in one turn, in units of its commands' work */
+
+struct ofs_commands {
+	struct ofs_command command;
+	uint32_t port_turn; /* where the round of ports begins, so that none starves */
+};
+
+/* commands.c */
+bool ofs_device_serve_ports(struct ofs_device *device);
+/* So much of the port's tenant waits already that its commands stay in the ring. */
+bool ofs_device_is_held_back(const struct ofs_device *device, uint32_t port);
+/* Steps and answers that a modelled device was waited for. */
+bool ofs_device_serve_pace(struct ofs_device *device);
+
+/* actions.c: carry out what the core decided. */
+void ofs_device_act(struct ofs_device *device);
+/* After telling the core of an event: it may only refuse what is not so, never for want of room. */
+void ofs_device_after_event(struct ofs_device *device, int rc);
+
+#endif

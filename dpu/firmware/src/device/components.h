@@ -1,0 +1,32 @@
+/*
+ * device/components.h: storage, store and core, opened and closed on the thread that uses them.
+ *
+ * Model: the names of the storage in use are read by any thread. There are two places for them: the
+ * reactor fills the one that is not read, then changes over.
+ */
+#ifndef OFS_DEVICE_COMPONENTS_H
+#define OFS_DEVICE_COMPONENTS_H
+
+#include "device.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+struct ofs_storage_names {
+	struct {
+		char storage[16];
+		char warning[640];
+	} texts[2];
+	atomic_uint at; /* the one that is read */
+};
+
+int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
+void ofs_device_close_parts(struct ofs_device *device);
+/* The name of the storage in use, and one line where it is not what was asked for. */
+void ofs_device_note_storage(struct ofs_device *device, const char *text);
+/* What a store on this storage locks; NULL: nothing. */
+const char *ofs_device_lock_path(const struct ofs_storage_config *config);
+int ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+#endif

@@ -31,6 +31,7 @@ dev: $(VENV)/.stamp-extras build ## the environment and the extension, for worki
 check: $(VENV)/.stamp-extras build ## linters, types and the sanitized C tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 	$(MAKE) -C dpu/firmware check check-tsan

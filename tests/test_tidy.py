@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from python_trees import forget, functions_of, parsed
+from python_trees import forget, functions_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("host", "dpu", "asic_model", "bindings", "testbeds", "tests", "docs", ".ci")
@@ -20,18 +20,6 @@ BANNED_WORDS = {
     "FIX" + "ME": "mend it, or open an issue",
     "XX" + "X": "say what is meant",
     "NotImplemented" + "Error": "a Protocol, or the real thing",
-}
-BANNED_PYTHON_CALLS = {
-    "eval": "parse the text",
-    "exec": "import the module",
-    "os.system": "subprocess.run with a list",
-    "os.popen": "subprocess.run with a list",
-    "pickle.load": "msgspec",
-    "pickle.loads": "msgspec",
-    "marshal.loads": "msgspec",
-    "tempfile.mktemp": "tempfile.mkstemp",
-    "np.random.seed": "a generator of one's own: np.random.default_rng(seed)",
-    "random.seed": "random.Random(seed)",
 }
 BANNED_C_CALLS = {
     "alloca": "a fixed size",
@@ -172,11 +160,11 @@ def test_functions_are_short() -> None:
     )
 
 
-def test_lines_are_short() -> None:
+def test_lines_of_c_are_short() -> None:
     assert_none(
         [
             f"{shown(path, number)}: {len(line)} characters"
-            for path in PYTHON + C
+            for path in C
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
             if len(line) > LINE_CHARS_MAX
         ]
@@ -205,20 +193,6 @@ def test_no_path_of_one_machine() -> None:
             if MACHINE_PATH.search(line)
         ]
     )
-
-
-def test_no_banned_python_call() -> None:
-    wrong = []
-    for path in PYTHON:
-        for node in ast.walk(parsed(path)):
-            if not isinstance(node, ast.Call):
-                continue
-            name = ast.unparse(node.func)
-            if name in BANNED_PYTHON_CALLS:
-                wrong.append(f"{shown(path, node.lineno)}: {name}: {BANNED_PYTHON_CALLS[name]}")
-            if any(word.arg == "shell" for word in node.keywords):
-                wrong.append(f"{shown(path, node.lineno)}: shell=: give a list")
-    assert_none(wrong)
 
 
 def test_no_banned_c_call() -> None:
@@ -266,19 +240,6 @@ def test_every_header_opens_with_its_model() -> None:
             if not path.read_text(encoding="utf-8").startswith("/*")
         ]
     )
-
-
-def test_every_module_has_a_docstring() -> None:
-    """A module says what it owns; a test module says which question it answers."""
-    assert_none(
-        [str(path.relative_to(ROOT)) for path in PYTHON if not ast.get_docstring(parsed(path))]
-    )
-
-
-def test_every_public_function_is_typed() -> None:
-    functions = [(path, node) for path in PYTHON for node in functions_of(path)]
-    assert len(functions) > 1000
-    assert_none([shown(path, node.lineno) for path, node in functions if node.returns is None])
 
 
 # Calls that fail a test by themselves. `verify` is none of them: it answers, and a test that does

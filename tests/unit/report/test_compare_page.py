@@ -3,10 +3,9 @@
 import re
 
 import pytest
+from compare_synthetic import comparison
 
 from offstage.testbeds.report.compare.page import render
-
-from .compare_synthetic import comparison
 
 PICTURES = {
     "latency": (

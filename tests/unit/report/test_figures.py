@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from compare_synthetic import comparison
 
 from offstage.bindings.durable import write_text
 from offstage.testbeds.cli import run as offstage
@@ -23,8 +24,6 @@ from offstage.testbeds.report.lab.series import view_of
 from offstage.testbeds.report.page.files import as_json, write_lab_summary
 from offstage.testbeds.report.page.pictures import COLUMN_INCHES, PAPER_DOTS_PER_INCH
 from offstage.testbeds.report.page.plot import PAGE_INCHES, Figure, Plot, write_figures
-
-from .compare_synthetic import comparison
 
 ENGINE = {
     "arms": {"without": {"first_s": [0.1, 0.4, 0.2]}, "tier": {"first_s": [0.05, 0.2, 0.1]}},

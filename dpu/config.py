@@ -84,9 +84,6 @@ def change_policy(
             )
     changes = {key.removeprefix("policy."): text for key, text in changes.items()}
     chosen = settings.read_table(options.PolicyOptions, changes, where)
-    # The two windows are one option in two units: the one set last counts.
-    if "window_tokens" in chosen:
-        chosen.setdefault("window_blocks", 0)
     return msgspec.structs.replace(policy, **chosen)
 
 

@@ -125,8 +125,8 @@ def _core_reads(config: Config, demand_max: int) -> int:
 
 
 def policy_window_blocks(policy: PolicyOptions, block_tokens: int) -> int:
-    """The sliding window in blocks, whichever of its two options was given."""
-    return policy.window_blocks or -(-policy.window_tokens // block_tokens)
+    """The sliding window in blocks, the last of which may be in part outside of it."""
+    return -(-policy.window_tokens // block_tokens)
 
 
 def core_policy(policy: PolicyOptions, block_tokens: int) -> Policy:

@@ -119,11 +119,6 @@ IDLE = (
         "where it is arena.block_tokens: hosts read whole blocks",
     ),
     Idle(
-        ("policy.window_tokens",),
-        lambda one: one.policy.window_blocks > 0,
-        "beside policy.window_blocks, which is the same in blocks",
-    ),
-    Idle(
         ("policy.drive_years",),
         lambda one: one.policy.write_budget_bytes > 0,
         "beside policy.write_budget",

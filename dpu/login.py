@@ -20,7 +20,7 @@ __all__ = [
     "prove_member",
 ]
 
-VERSIONS = (6,)  # newest first; before 6 no daemon proved itself
+VERSIONS = (6,)  # newest first
 OPERATOR = "operator"  # the name an operator logs in by; no tenant may have it
 OPERATOR_SOCKET = "operator.sock"  # its own way in, in the runtime directory
 

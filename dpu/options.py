@@ -241,9 +241,6 @@ class PolicyOptions(Settings, frozen=True):
     window_tokens: Annotated[int, within(0, 1 << 30, "behind the decode position: staged once")] = (
         4096
     )
-    window_blocks: Annotated[
-        int, within(0, 1 << 24, "the same in blocks; 0: from window_tokens")
-    ] = 0
     ema_shift: Annotated[int, within(0, 15, "a new score weighs 1 / 2^n")] = 1
     admit_named_min: Annotated[
         int,

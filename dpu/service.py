@@ -20,7 +20,7 @@ from offstage.dpu import options
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy, change_tenant
 from offstage.dpu.connects import Connects
-from offstage.dpu.derive import Derived, check_endpoint, policy_window_blocks
+from offstage.dpu.derive import Derived, check_endpoint
 from offstage.dpu.device import DeviceLike
 from offstage.dpu.log import Log
 from offstage.dpu.login import negotiate
@@ -464,10 +464,8 @@ class Service:
         return p.Ok()
 
     def policy_now(self) -> dict[str, Any]:
-        """The policy in force; `window_blocks` is the effective one."""
-        policy = msgspec.structs.asdict(self.policy)
-        policy["window_blocks"] = policy_window_blocks(self.policy, self.config.arena.block_tokens)
-        return policy
+        """The policy in force."""
+        return msgspec.structs.asdict(self.policy)
 
     def status_for(self, host: Host) -> dict[str, Any]:
         """What a host may know; an operator also sees the device, the hosts and the counters."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from offstage.bindings.errors import Incompatible, OffstageError
+from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import CONTENTS_MAX, Answer, News, Tally
 from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, less_loaded, next_place
@@ -104,7 +104,6 @@ class Upkeep:
         self._tries: dict[bytes, int] = {}
         self._told: dict[Joined, dict[str, int]] = {}
         self._moved: dict[Joined, dict[str, int]] = {}
-        self._mute: set[Joined] = set()
         self._spread_ns: dict[bytes, int] = {}
         self._filled_before = 0
         self.counts = Counts()
@@ -239,7 +238,6 @@ class Upkeep:
         for kept in (self._told, self._moved):
             for one in kept.keys() - there:
                 del kept[one]
-        self._mute &= there
         for name in self._spread_ns.keys() - self._sessions.copies.keys():
             del self._spread_ns[name]
 
@@ -258,8 +256,6 @@ class Upkeep:
         )
 
     def _tell(self, at: Joined, news: list[News], homes: list[Joined]) -> None:
-        if at in self._mute:
-            return
         moved = self._moved.get(at, {})
         now = {"served": int(at.ends.sum()), "stale": at.stale, "rehomed": at.came, **moved}
         was = self._told.get(at, {})
@@ -268,9 +264,6 @@ class Upkeep:
         try:
             reply: p.SegmentsReply = at.ask(at.control.call, request, p.SegmentsReply)
         except Silent:
-            return
-        except Incompatible:  # of a release before
-            self._mute.add(at)
             return
         self._told[at], at.load = now, reply.load
         for one, answer in zip(news, reply.answers, strict=False):

@@ -236,12 +236,6 @@ def parse(spec: str) -> Combined:
     return Combined("+".join(names), components, _join(spec, components))
 
 
-REPLACED = {
-    "infinigen-next-layer": "name lookahead-query: it has the query that InfiniGen foretells, and "
-    "not the selection of the layer before"
-}
-
-
 def find(name: str) -> type[PolicyComponent]:
     """The class of one component: built in, of another package, or `module:Class`."""
     if ":" in name:
@@ -251,8 +245,6 @@ def find(name: str) -> type[PolicyComponent]:
         return _load(_only(offered[name]))
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    if name in REPLACED:
-        raise BadInput(f"there is no policy {name!r} any more", "policy", REPLACED[name])
     near = difflib.get_close_matches(name, [*_BUILT_IN, *offered], n=1, cutoff=0.0)
     raise BadInput(f"there is no policy {name!r}", "policy", f"did you mean {near[0]!r}?")
 

@@ -37,14 +37,6 @@ __all__ = [
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 SUMMARY_NAME = "summary.json"
 SUMMARY_SIZE_BYTES_MAX = 256 << 20
-OLDER = {
-    "hit_rate": "hit",
-    "nontrivial_hit_rate": "nontrivial_hit",
-    "late_rate": "late",
-    "selection_hit_rate": "selection_hit",
-    "hit_rate_without_cold": "hit_without_cold",
-    "miss_rate": "miss",
-}
 SHARES = (
     "hit",
     "nontrivial_hit",
@@ -102,32 +94,13 @@ def read_summary(path: str | Path) -> Summary:
     """Reads a summary.json, or the one in a folder. BadInput for what is not one."""
     mend = "name a folder that `offstage demo --out` wrote"
     data, where = read_json(path, mend)
-    try:
-        found = decode_json(data, where, mend, what="not a summary")
-        summary = msgspec.convert(_renamed(found), Summary)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadInput(f"not a summary: {error}", where, mend) from None
+    summary = decode_json(data, where, mend, Summary, what="not a summary")
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
             raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
     for point in summary.curve:
         if not (0.0 <= point.hit <= 1.0 and 0.0 <= point.traffic_ratio < math.inf):
             raise BadInput(f"curve point {point.label!r}", where, "write it anew with a run")
-    return summary
-
-
-def _renamed(summary: Any) -> Any:
-    """A summary of before figures had the names that the laboratory's have, with these; its
-    warnings were text."""
-    if isinstance(summary, dict):
-        for part in ("runs", "ahead", "baselines", "curve"):
-            rows = summary.get(part)
-            for row in rows if isinstance(rows, list) else ():
-                for old, new in OLDER.items() if isinstance(row, dict) else ():
-                    if old in row:
-                        row.setdefault(new, row.pop(old))
-                if isinstance(row, dict) and isinstance(told := row.pop("warnings", None), list):
-                    row["notes"] = [{"code": "older", "what": str(text)} for text in told]
     return summary
 
 

@@ -134,7 +134,7 @@ def test_news_are_cut_by_their_bytes(news: list[News], bytes_max: int) -> None:
         assert one.contents == was.contents or len(was.contents) > bytes_max - 600
 
 
-def test_many_contents_do_not_mute_a_member() -> None:
+def test_many_contents_are_told_in_several_messages() -> None:
     """The contents of all segments of a host are asked for at once, and are more than one message
     has room for."""
     world = World(1)
@@ -157,7 +157,6 @@ def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
     for _ in range(5):
         lost = world.sessions.members[0]
         world.upkeep._moved[lost] = {"filled_bytes": 1}
-        world.upkeep._mute.add(lost)
         world.upkeep._spread_ns[b"gone"] = 0
         world.pass_time(8)
         lost.suspect(world.clock.at_ns, "it lives a new life", lost=True)
@@ -165,7 +164,7 @@ def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
     world.pass_time(8)
     upkeep = world.upkeep
     there = set(world.sessions.members)
-    assert len(there) == 2 and not upkeep._mute and not upkeep._spread_ns
+    assert len(there) == 2 and not upkeep._spread_ns
     assert {*upkeep._told, *upkeep._moved} <= there
 
 

@@ -119,7 +119,6 @@ def test_the_core_takes_every_policy(name: str) -> None:
     [
         ("emma", "did you mean 'ema'"),
         ("window+lokahead", "did you mean 'lookahead'"),
-        ("ema+infinigen-next-layer", "name lookahead-query"),
         ("", "a name is missing"),
         ("ema++lru", "a name is missing"),
         ("ema+ema", "is named twice"),

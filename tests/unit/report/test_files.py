@@ -1,7 +1,6 @@
 """Does a summary survive the disk, and is anything else refused in one line?"""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,29 +106,6 @@ def test_what_cannot_be_true_is_refused(
     (tmp_path / "summary.json").write_text(json.dumps(plain))
     with pytest.raises(BadInput, match=r"runs\[2\]"):
         read_summary(tmp_path)
-
-
-def test_a_summary_of_before_the_names_were_those_of_the_laboratory_is_read(
-    made: SimpleNamespace, tmp_path: Path
-) -> None:
-    """Files that a run wrote earlier: every figure is where it is now."""
-    summary = made.summary()
-    path = tmp_path / "summary.json"
-    write_summary(summary, path)
-    text = path.read_text()
-    for new, old in (
-        ("hit", "hit_rate"),
-        ("nontrivial_hit", "nontrivial_hit_rate"),
-        ("late", "late_rate"),
-        ("selection_hit", "selection_hit_rate"),
-        ("miss", "miss_rate"),
-        ("hit_without_cold", "hit_rate_without_cold"),
-    ):
-        # Not the ends of demands, which are counted: `late` is a share, and so not whole.
-        text, count = re.subn(rf'"{new}": (\d\.\d)', rf'"{old}": \1', text)
-        assert count
-    path.write_text(text)
-    assert read_summary(path) == summary
 
 
 def test_absent_and_unwritable(made: SimpleNamespace, tmp_path: Path) -> None:

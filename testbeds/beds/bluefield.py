@@ -10,7 +10,6 @@ come back.
 import json
 import shlex
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from offstage.bindings import settings
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import Settings, about, within
 from offstage.testbeds.beds.connect import Link
+from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
 PRESETS = Path(__file__).resolve().parents[1] / "presets/systemd"
 STEP_S = 900.0
 ANSWER_S = 120.0
-_ENTRY = "from offstage.testbeds.cli import main; main()"
 
 
 class Dpu(Settings, frozen=True):
@@ -106,24 +105,9 @@ class Far:
 
     def host(self, *words: str) -> list[str]:
         """`offstage host run` on this machine, with more words."""
-        return [
-            sys.executable,
-            "-c",
-            _ENTRY,
-            "host",
-            "run",
-            "--endpoint",
-            self.endpoint,
-            "--tenant",
-            TENANT,
-            "--secret",
-            str(self.out / "tenant.secret"),
-            "--fabric",
-            "zmq",
-            "--curve-dir",
-            str(self.out / "keys"),
-            *words,
-        ]
+        way = ["--endpoint", self.endpoint, "--tenant", TENANT, "--fabric", "zmq"]
+        way += ["--secret", str(self.out / "tenant.secret"), "--curve-dir", str(self.out / "keys")]
+        return offstage_words("host", "run", *way, *words)
 
 
 def read_inventory(path: Path) -> Dpu:
@@ -192,7 +176,7 @@ def _installed(dpu: Dpu) -> list[Step]:
 
 def _keys(dpu: Dpu, out: Path) -> list[Step]:
     etc, offstage = shlex.quote(dpu.etc), f"{shlex.quote(dpu.prefix)}/bin/offstage"
-    own = f"{shlex.quote(sys.executable)} -c {shlex.quote(_ENTRY)}"
+    own = shlex.join(offstage_words())
     keys = out / "keys"
     made = f"test -e {etc}/keys/server.key_secret || {offstage} keys make server {etc}/keys"
     mine = f"test -e {keys}/client.key_secret || {own} keys make client {keys}"
@@ -233,7 +217,7 @@ def _configured(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
 
 
 def _looked_at(dpu: Dpu, out: Path) -> list[Step]:
-    own = f"{shlex.quote(sys.executable)} -c {shlex.quote(_ENTRY)}"
+    own = shlex.join(offstage_words())
     there = f"{shlex.quote(dpu.prefix)}/bin/offstage"
     return [
         Step(

@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.testbeds.beds import netns
 from offstage.testbeds.beds.connect import Link
-from offstage.testbeds.beds.daemon_process import begin
+from offstage.testbeds.beds.daemon import begin, offstage_words
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
 __all__ = ["BEDS", "Up", "down", "find", "up"]
@@ -60,21 +59,8 @@ class Up:
         way = ["--runtime-dir", str(runtime)]
         if self.names:
             way += ["--fabric", "zmq", "--curve-dir", str(keys / "client")]
-        entry = "from offstage.testbeds.cli import main; main()"
-        return [
-            *within,
-            sys.executable,
-            "-c",
-            entry,
-            "host",
-            "run",
-            "--endpoint",
-            self.endpoint,
-            "--tenant",
-            TENANT,
-            *way,
-            *words,
-        ]
+        way += ["--endpoint", self.endpoint, "--tenant", TENANT]
+        return [*within, *offstage_words("host", "run", *way, *words)]
 
 
 def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "") -> Up:

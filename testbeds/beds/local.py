@@ -9,7 +9,7 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.connect import Link
-from offstage.testbeds.beds.daemon_process import write_config
+from offstage.testbeds.beds.daemon import write_config
 
 __all__ = ["DaemonSizes", "LocalBed", "claim"]
 

@@ -27,7 +27,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
-from offstage.testbeds.beds.daemon_process import begin
+from offstage.testbeds.beds.daemon import begin
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 
 __all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "end", "find", "runs", "up"]

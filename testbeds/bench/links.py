@@ -37,7 +37,7 @@ from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
-from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.beds.daemon import serve, write_config
 from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
 

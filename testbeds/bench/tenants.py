@@ -25,7 +25,7 @@ import numpy as np
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
-from offstage.testbeds.beds.daemon_process import Tier, serve
+from offstage.testbeds.beds.daemon import Tier, serve
 from offstage.testbeds.bench.qos import jain_index
 from offstage.testbeds.bench.tenants_hosts import (
     COLD,

@@ -24,7 +24,7 @@ from offstage.testbeds.beds.connect import (
     stages,
     wear,
 )
-from offstage.testbeds.beds.daemon_process import serve
+from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic

@@ -251,7 +251,7 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
     """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
     from offstage.host.identity import Weights
     from offstage.testbeds.beds.connect import Link, attached
-    from offstage.testbeds.beds.daemon_process import serve, write_config
+    from offstage.testbeds.beds.daemon import serve, write_config
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
     from offstage.testbeds.live.model.run import decode_text
     from offstage.testbeds.progress import Silent

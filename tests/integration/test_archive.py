@@ -7,6 +7,7 @@ installed; what no server does on command is asked of a small one in memory.
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from archive_bed import (
 from live_daemon import (
     CHUNKS,
     CONFIG,
-    ENTRY,
     LAYERS,
     TENANT,
     WAIT_S,
@@ -43,6 +43,7 @@ from tiny_s3 import TinyS3
 from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.options import Archive
 from offstage.host.connectors.objects import ObjectClient, Where
+from offstage.testbeds.beds.daemon import offstage_words
 
 RECORD = 8192  # of the store
 GROUP = 4  # chunks of 64 tokens in an object of 256
@@ -327,7 +328,7 @@ def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
         where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
         kept = f"{(BLOCKS + 1) * RECORD}B"
         done = subprocess.run(
-            [*ENTRY, "dpu", "purge", TENANT, "--keep", kept, *where],
+            offstage_words("dpu", "purge", TENANT, "--keep", kept, *where),
             capture_output=True,
             text=True,
             timeout=WAIT_S,
@@ -412,7 +413,7 @@ def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
     chosen |= {name.replace("__", "."): value for name, value in more.items()}
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     return subprocess.run(
-        [*ENTRY, "dpu", "serve", *sets], capture_output=True, text=True, timeout=WAIT_S
+        offstage_words("dpu", "serve", *sets), capture_output=True, text=True, timeout=WAIT_S
     )
 
 
@@ -505,4 +506,4 @@ def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path, tiny: TinyS
         settled(tier)
         assert threads(tier) > without
     code = "import sys; import offstage.dpu.daemon; assert 'botocore' not in sys.modules"
-    subprocess.run([ENTRY[0], "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True)

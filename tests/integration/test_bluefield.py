@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import ENTRY, until
+from live_daemon import until
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds import netns
+from offstage.testbeds.beds.daemon import offstage_words
 
 SSHD = "/usr/sbin/sshd"
 NOTE = """#!/bin/sh
@@ -60,7 +61,7 @@ def base(tmp_path: Path) -> Path:
     program(tmp_path / "bin/systemctl", SYSTEMCTL.format(base=tmp_path))
     program(tmp_path / "opt/bin/pip", NOTE.format(base=tmp_path))
     python = f"PYTHONPATH={':'.join(filter(None, sys.path))} exec {sys.executable}"
-    program(tmp_path / "opt/bin/offstage", f"#!/bin/sh\n{python} -c '{ENTRY[2]}' \"$@\"\n")
+    program(tmp_path / "opt/bin/offstage", f'#!/bin/sh\n{python} -m offstage "$@"\n')
     (tmp_path / "offstage-0-py3-none-any.whl").write_bytes(b"a wheel")
     (tmp_path / "inventory.toml").write_text(INVENTORY.format(base=tmp_path))
     return tmp_path
@@ -103,7 +104,7 @@ def node(base: Path) -> Iterator[list[str]]:
 def offstage(within: list[str], base: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     command = [
         *within,
-        *ENTRY,
+        *offstage_words(),
         "testbed",
         *words,
         "--out",

@@ -16,7 +16,7 @@ from offstage.asic_model.timed import as_hosts_saw
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.beds.connect import Link, attached, device_status
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, serve, write_config
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import checks, host_run
 from offstage.testbeds.report.compare.recorded import read_run

@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -29,8 +28,8 @@ from offstage.dpu import protocol as p
 from offstage.dpu.recorder import read_records
 from offstage.dpu.replay import replay_log
 from offstage.host.control import Control
+from offstage.testbeds.beds.daemon import offstage_words
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WAIT_S = 120.0
 PAYLOAD = 4096
 TWO_TENANTS = '[[tenant]]\nname = "red"\n[[tenant]]\nname = "blue"\n'
@@ -89,7 +88,7 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
     log = tmp_path / "daemon.log"
     with log.open("ab") as stderr:
         process = subprocess.Popen(
-            [*ENTRY, *settings(tmp_path, **changed)], stdout=subprocess.PIPE, stderr=stderr
+            offstage_words(*settings(tmp_path, **changed)), stdout=subprocess.PIPE, stderr=stderr
         )
     assert process.stdout is not None
     try:
@@ -108,7 +107,7 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
 def refused(tmp_path: Path, **changed: str) -> str:
     """Start a daemon that must not start; its one line on stderr."""
     done = subprocess.run(
-        [*ENTRY, *settings(tmp_path, **changed)],
+        offstage_words(*settings(tmp_path, **changed)),
         capture_output=True,
         text=True,
         timeout=WAIT_S,

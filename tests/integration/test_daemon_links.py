@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
+from offstage.testbeds.beds.daemon import offstage_words
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WAIT_S = 120.0
 PAYLOAD, COUNT = 4096, 6
 BASE = {
@@ -47,7 +46,7 @@ def daemon(tmp_path: Path, **changed: str) -> Iterator[tuple[dict[str, Any], Any
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     ready_r, ready_w = os.pipe()
     process = subprocess.Popen(
-        [*ENTRY, "dpu", "serve", *sets, "--ready-fd", str(ready_w)],
+        offstage_words("dpu", "serve", *sets, "--ready-fd", str(ready_w)),
         pass_fds=[ready_w],
         stdout=subprocess.DEVNULL,
         stderr=(tmp_path / "log").open("wb"),
@@ -193,7 +192,7 @@ def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path)
 
 def cli(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*ENTRY, *words], capture_output=True, text=True, timeout=300, check=False
+        offstage_words(*words), capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 from damaged import damage_fetches
 
 from offstage.testbeds.beds import local
+from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
 RUN_KEYS = {
     "name",
@@ -47,7 +46,7 @@ WARM_TOLERANCE = 0.07
 def demo(folder: Path, *words: str) -> dict[str, Any]:
     """The summary of a demo in a process of its own; nothing but figures on stdout."""
     done = subprocess.run(
-        [*ENTRY, "demo", "--out", "out", "--format", "json", *words],
+        offstage_words("demo", "--out", "out", "--format", "json", *words),
         cwd=folder,
         capture_output=True,
         text=True,

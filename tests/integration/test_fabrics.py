@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.daemon import offstage_words
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 PAYLOAD, COUNT, LAYERS = 4096, 40, 2
 SETTINGS = {
     "daemon.endpoint": "tcp://127.0.0.1:*",
@@ -44,7 +43,7 @@ def daemon(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Control]]:
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*ENTRY, "dpu", "serve", *sets], stdout=subprocess.PIPE, stderr=log
+            offstage_words("dpu", "serve", *sets), stdout=subprocess.PIPE, stderr=log
         )
     assert process.stdout is not None
     try:

@@ -19,13 +19,13 @@ from offstage.bindings.keys import block_keys
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
 from offstage.host.fabrics import open_fabric
-from offstage.testbeds.beds.daemon_process import write_config
+from offstage.testbeds.beds.daemon import write_config
 
 PAYLOAD = 4096
 BATCH = 16
 WAIT_S = 120.0
 SCRIPT = """mount -t tmpfs -o size=24m tmpfs "$1" && truncate -s 64M "$1/store" || exit 77
-exec "$2" -c "from offstage.testbeds.cli import main; main()" dpu serve --config "$3"
+exec "$2" -m offstage dpu serve --config "$3"
 """
 
 

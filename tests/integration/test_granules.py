@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from offstage.host.control import Control
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, serve, write_config
 from offstage.testbeds.cli import run
 
 WORDS = [

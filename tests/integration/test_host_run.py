@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +16,9 @@ from damaged import damage_fetches, damage_store
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
 from offstage.host.gpu import interpreted
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, offstage_words, serve, write_config
 from offstage.testbeds.cli import run
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 WORDS = [
     "--tenant",
     "lab",
@@ -263,7 +261,7 @@ def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:
     said = {}
     for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
         done = subprocess.run(
-            ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *ENTRY, *words],
+            ["sh", "-c", 'ulimit -n 24; exec "$@"', "sh", *offstage_words(), *words],
             capture_output=True,
             text=True,
             timeout=WAIT_S,
@@ -289,7 +287,7 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
     """Whichever end notices first: the port, or a message to the control socket."""
     with pytest.raises(RunFailed, match="status -9"), start(tmp_path) as tier:
         host = subprocess.Popen(
-            [*ENTRY, *words_of(tier, "--steps", "4000")],
+            offstage_words(*words_of(tier, "--steps", "4000")),
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -22,7 +22,6 @@ import spdk_drives
 from live_daemon import (
     CHUNKS,
     CONFIG,
-    ENTRY,
     LAYERS,
     PAYLOAD,
     WAIT_S,
@@ -45,6 +44,7 @@ from offstage.dpu.storefile import StoreFile, check, inspect
 from offstage.host.control import Control
 from offstage.host.fabrics import open_fabric
 from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.daemon import offstage_words
 
 Names = set[tuple[int, int, int]]
 SMALL = {"storage__size": "24MiB"}
@@ -215,7 +215,7 @@ def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_
     with daemon(tmp_path, **SMALL) as tier:
         fill(tier, range(2), acknowledged)
         where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
-        command = [*ENTRY, "dpu", "storage", "move", f"path={tmp_path / 'to'}", *where]
+        command = offstage_words("dpu", "storage", "move", f"path={tmp_path / 'to'}", *where)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0 and "done" in done.stdout, done.stderr
         again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -25,11 +25,10 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, offstage_words, serve, write_config
 
 pytestmark = [pytest.mark.nixl, pytest.mark.usefixtures("nixl_library")]
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 PAYLOAD, COUNT, LAYERS = 4096, 40, 2
 NEVER_NS = 3_600_000_000_000  # would outlast the test
 
@@ -230,7 +229,7 @@ def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
             "tiny",
         ]
         done = subprocess.run(
-            [*ENTRY, *words],
+            offstage_words(*words),
             capture_output=True,
             text=True,
             timeout=60,
@@ -283,7 +282,7 @@ def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
             "--out",
             str(tmp_path / "out"),
         ]
-        done = subprocess.run([*ENTRY, *words], capture_output=True, text=True, timeout=100)
+        done = subprocess.run(offstage_words(*words), capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     (one,) = summary["runs"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from live_daemon import (
     CHUNKS,
-    ENTRY,
     LAYERS,
     PAYLOAD,
     TENANT,
@@ -27,6 +26,7 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.host.connectors.objects import ObjectClient, State, Where
 from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.daemon import offstage_words
 
 BLOCKS = CHUNKS * LAYERS  # of one text
 
@@ -58,7 +58,7 @@ def stored(tier: Tier, tenant: str, number: int) -> int:
 
 def purge(tier: Tier, *words: str) -> "subprocess.CompletedProcess[str]":
     where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
-    command = [*ENTRY, "dpu", "purge", *words, *where, "--format", "json"]
+    command = offstage_words("dpu", "purge", *words, *where, "--format", "json")
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
 
 

@@ -18,7 +18,7 @@ from tiny_models import save_model, save_text
 from offstage.bindings.errors import RunFailed
 from offstage.host.control import Control
 from offstage.host.gpu import interpreted
-from offstage.testbeds.beds.daemon_process import Tier, begin, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, begin, serve, write_config
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.model import run as model_run

@@ -116,8 +116,7 @@ def world() -> Iterator[World]:
     try:
         base.chmod(0o755)
         (base / "bin").mkdir()
-        entry = "from offstage.testbeds.cli import main; main()"
-        (base / "bin/offstage").write_text(f'#!/bin/sh\nexec {python} -c "{entry}" "$@"\n')
+        (base / "bin/offstage").write_text(f'#!/bin/sh\nexec {python} -m offstage "$@"\n')
         (base / "bin/offstage").chmod(0o755)
         for place, uid in USERS.items():
             (base / place).mkdir(mode=0o700)

@@ -17,7 +17,7 @@ from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
 from offstage.host.fabrics.verbs import VerbsDriver, connect
-from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.beds.daemon import serve, write_config
 
 pytestmark = pytest.mark.verbs
 PAYLOAD, BLOCKS = 4096, 16

@@ -9,7 +9,6 @@ import pytest
 from archive_bed import BLOCKS, status, stored, write
 from live_daemon import (
     CHUNKS,
-    ENTRY,
     LAYERS,
     TENANT,
     WAIT_S,
@@ -24,6 +23,7 @@ from live_daemon import (
 
 from offstage.bindings.errors import BadInput
 from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.daemon import offstage_words
 
 RECORD = 8192
 
@@ -43,8 +43,7 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
         assert seen["amplification"] == seen["drive_bytes"] / seen["host_bytes"] < 3
         check_text(tier, 1, whole)
         check_text(tier, 1, whole)
-        command = [
-            *ENTRY,
+        command = offstage_words(
             "dpu",
             "ledger",
             "--endpoint",
@@ -53,7 +52,7 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
             str(tier.runtime_dir),
             "--format",
             "json",
-        ]
+        )
         told = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
         wear = json.loads(told.stdout)["wear"]
         assert wear["hits"] > 0
@@ -89,7 +88,7 @@ def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
 def replayed(record: Path) -> None:
     """The recorded log replays to the same decisions."""
     done = subprocess.run(
-        [*ENTRY, "dpu", "replay", str(record / "decisions.log")],
+        offstage_words("dpu", "replay", str(record / "decisions.log")),
         capture_output=True,
         text=True,
         timeout=WAIT_S,

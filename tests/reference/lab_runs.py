@@ -2,15 +2,15 @@
 
 import hashlib
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
 
-LAB = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()", "lab"]
+LAB = offstage_words("lab")
 WAIT_S = 120.0
 
 SPEC = """

@@ -10,7 +10,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -26,8 +25,8 @@ from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
+from offstage.testbeds.beds.daemon import offstage_words
 
-ENTRY = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
 TENANT = "red"
 PAYLOAD = 4096
 LAYERS = 2
@@ -83,7 +82,7 @@ def daemon(
     )
     (folder / "daemon.toml").write_text(text)
     sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    command = [*ENTRY, "dpu", "serve", "--config", str(folder / "daemon.toml"), *sets]
+    command = offstage_words("dpu", "serve", "--config", str(folder / "daemon.toml"), *sets)
     log = folder / "daemon.log"
     with log.open("ab") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership.static import write_map
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, serve, write_config
 
 TENANT = "lab"
 SEGMENT_TOKENS = 512

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from pod_daemons import SEGMENT_TOKENS, TENANT
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership.etcd import EtcdMembership
-from offstage.testbeds.beds.daemon_process import Tier, begin, write_config
+from offstage.testbeds.beds.daemon import Tier, begin, offstage_words, write_config
 
 LEASE_S = 2
 PATIENCE_S = 60.0
@@ -86,9 +85,7 @@ class Leased:
         done = subprocess.run(
             [
                 *within,
-                sys.executable,
-                "-c",
-                "from offstage.testbeds.cli import main; main()",
+                *offstage_words(),
                 "dpu",
                 "status",
                 "--endpoint",

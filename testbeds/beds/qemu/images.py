@@ -278,8 +278,7 @@ def _extract(arch: Arch, tree: Path) -> None:
     offstage = tree / "usr/local/bin/offstage"
     offstage.parent.mkdir(parents=True, exist_ok=True)
     offstage.write_text(
-        "#!/bin/sh\nPYTHONPATH=/opt/offstage exec /usr/bin/python3 -c "
-        "'from offstage.testbeds.cli import main; main()' \"$@\"\n",
+        '#!/bin/sh\nPYTHONPATH=/opt/offstage exec /usr/bin/python3 -P -m offstage "$@"\n',
         encoding="utf-8",
     )
     offstage.chmod(0o755)

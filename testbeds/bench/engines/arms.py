@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from offstage.testbeds.beds.daemon_process import Tier
+from offstage.testbeds.beds.daemon import Tier
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.bed import (
     WAIT_S,

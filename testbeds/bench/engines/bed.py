@@ -8,7 +8,7 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
-from offstage.testbeds.beds.daemon_process import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Tier, serve, write_config
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.link import Engine
 

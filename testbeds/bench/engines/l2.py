@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.beds.daemon import serve, write_config
 from offstage.testbeds.beds.said import ask
 
 __all__ = ["ADAPTERS", "STATES", "bench_l2", "rates_of"]

@@ -27,6 +27,7 @@ from offstage.host.geometry import LayerKv
 from offstage.host.gpu import check_device, interpreted
 from offstage.host.gpu.attention import Tiling
 from offstage.host.models import geometry
+from offstage.testbeds.beds.daemon import offstage_words
 
 pytestmark = pytest.mark.skipif(
     not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"
@@ -164,9 +165,8 @@ def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_the_command_line_refuses_it_too() -> None:
     """Where the GPU was asked for and is not there: one line, exit 2, no traceback."""
-    line = [sys.executable, "-c", "from offstage.testbeds.cli import main; main()"]
     bare = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-    command = [*line, "demo", "--quick", "--kernel", "triton"]
+    command = offstage_words("demo", "--quick", "--kernel", "triton")
     done = subprocess.run(command, capture_output=True, text=True, env=bare, timeout=300)
     assert done.returncode == 2 and "runs on a GPU" in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

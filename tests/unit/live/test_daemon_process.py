@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.beds.daemon_process import serve, write_config
+from offstage.testbeds.beds.daemon import offstage_words, serve, write_config
 
 
 def config(folder: Path, **arena: object) -> Path:
@@ -40,6 +40,14 @@ def test_a_daemon_that_dies_at_its_start_is_quoted(tmp_path: Path) -> None:
     assert died.value.where == str(tmp_path / "log")
 
 
+def test_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
+    (tmp_path / "numbers.py").write_text("raise SystemExit('shadowed')")
+    done = subprocess.run(
+        offstage_words("--version"), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stdout.startswith("offstage "), done.stderr
+
+
 def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
     with serve(config(tmp_path), tmp_path / "log") as tier:
         assert tier.process.poll() is None and tier.endpoint.startswith("ipc://")
@@ -50,7 +58,7 @@ def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
 def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
     """After SIGKILL of the process that started it, does the daemon drain and go?"""
     program = (
-        "import sys, time, pathlib; from offstage.testbeds.beds.daemon_process import serve\n"
+        "import sys, time, pathlib; from offstage.testbeds.beds.daemon import serve\n"
         "with serve(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])) as tier:\n"
         "    print(tier.process.pid, flush=True); time.sleep(60)\n"
     )

@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import DeviceTimeout, NoAnswer, Unreachable
+from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.common import one_line_errors
 
 ROW = '{"timestamp": 0, "input_length": 10, "output_length": 1, "hash_ids": [1]}\n'
 
-ENTRY = "import sys; from offstage.testbeds.cli import main; main()"
-
 
 def offstage(*arguments: str, out: int, **environ: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", ENTRY, *arguments],
+        offstage_words(*arguments),
         stdout=out,
         text=True,
         stderr=subprocess.PIPE,
@@ -84,7 +83,7 @@ def test_a_reader_that_has_seen_enough_is_no_fault(words: list[str]) -> None:
 @pytest.mark.parametrize(("words", "code"), [*((one, 0) for one in SHORT), (["nonsense"], 2)])
 def test_closed_outputs_are_no_traceback(words: list[str], code: int) -> None:
     """As of a service that is started without any."""
-    program = shlex.join([sys.executable, "-c", ENTRY, *words])
+    program = shlex.join(offstage_words(*words))
     for closed in (">&-", "2>&-", ">&- 2>&-"):
         done = subprocess.run(
             ["sh", "-c", f"{program} {closed}"],

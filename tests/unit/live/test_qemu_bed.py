@@ -17,6 +17,7 @@ import pytest
 
 from offstage.bindings.core import replay
 from offstage.bindings.errors import BadInput, DeviceTimeout, RunFailed
+from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.beds.qemu import pair, virtual
 from offstage.testbeds.beds.qemu.agent import Agent
 from offstage.testbeds.beds.qemu.guest import Process
@@ -175,20 +176,10 @@ def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
             pytest.skip(error.mend)
     begun = time.time()
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from offstage.testbeds.cli import main; main()",
-            "testbed",
-            "run",
-            "qemu",
-            "--fabric",
-            fabric,
-            "--out",
-            str(tmp_path),
-            "--format",
-            "json",
-        ],
+        offstage_words(
+            *("testbed", "run", "qemu", "--fabric", fabric),
+            *("--out", str(tmp_path), "--format", "json"),
+        ),
         capture_output=True,
         text=True,
         timeout=3500,

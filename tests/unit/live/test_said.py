@@ -15,7 +15,7 @@ from offstage.bindings import outside
 from offstage.bindings.errors import DeviceTimeout, RunFailed
 from offstage.bindings.outside import last_line, said_json
 from offstage.bindings.storage import Buffer
-from offstage.testbeds.beds import daemon_process, said
+from offstage.testbeds.beds import daemon, said
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.qemu import session
 from offstage.testbeds.beds.qemu.agent import Agent
@@ -61,13 +61,13 @@ def one_line(caught: Any, *parts: str) -> None:
 
 
 def test_a_daemon(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_process, "_ENTRY", program.read_text())
+    monkeypatch.setattr(daemon, "offstage_words", lambda *words: [str(program)])
     with pytest.raises(RunFailed) as caught:
-        daemon_process.begin(tmp_path / "daemon.toml", tmp_path / "log", {})
+        daemon.begin(tmp_path / "daemon.toml", tmp_path / "log", {})
     one_line(caught, "a reason", "the drive is gone")
     with (
         pytest.raises(RunFailed) as caught,
-        daemon_process.serve(tmp_path / "daemon.toml", tmp_path / "log"),
+        daemon.serve(tmp_path / "daemon.toml", tmp_path / "log"),
     ):
         pytest.fail("it is taken for a daemon")
     one_line(caught, "a reason", "the drive is gone")

@@ -20,11 +20,16 @@ from offstage.bindings.outside import last_line, said_json
 from offstage.dpu.recorder import read_lost
 from offstage.testbeds.beds.said import Lines
 
-__all__ = ["Tier", "begin", "serve", "write_config"]
+__all__ = ["Tier", "begin", "offstage_words", "serve", "write_config"]
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
-_ENTRY = "from offstage.testbeds.cli import main; main()"
+
+
+def offstage_words(*words: str) -> list[str]:
+    """The command `offstage WORDS` of this installation. `-P`: modules in the working directory are
+    not imported in place of Python's own."""
+    return [sys.executable, "-P", "-m", "offstage", *words]
 
 
 @dataclass
@@ -52,7 +57,7 @@ def begin(config: Path, log: Path, settings: Mapping[str, str], within: Sequence
     """Start a daemon that outlives this process, by a command that is preceded by `within`. Raises
     RunFailed as `serve`."""
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [*within, sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
+    command = [*within, *offstage_words("dpu", "serve", "--config", str(config))]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, *sets],
@@ -76,7 +81,7 @@ def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]
     recording lacks something is no end of that kind: `read_lost` tells it, for a run to fail by
     when its files are written."""
     # It watches its stdin: however this process dies, the kernel closes the other end.
-    command = [sys.executable, "-c", _ENTRY, "dpu", "serve", "--config", str(config)]
+    command = offstage_words("dpu", "serve", "--config", str(config))
     command += ["--watch-fd", "0"]
     if record is not None:
         command += ["--record", str(record)]

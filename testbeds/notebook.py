@@ -105,19 +105,12 @@ def connect(
     endpoint: an address, or a name of the user's daemons.toml. secret: None takes the one that the
     daemon left for this user. BadInput where no daemon answers or it refuses the login.
     """
-    from offstage.host.control import Control
-    from offstage.testbeds.beds.named import find
+    from offstage.host.endpoint import Endpoint
 
-    where = find(endpoint, curve_dir=curve_dir)
-    own = where.operator_secret if tenant == "operator" else where.secret
-    return Control(
-        where.endpoint,
-        name="notebook",
-        tenant=tenant,
-        secret=own if secret is None else secret,
-        runtime_dir=where.runtime_dir,
-        curve_dir=where.curve_dir,
+    found = Endpoint.find(
+        endpoint, tenant=tenant, secret=secret, curve_dir=curve_dir, name="notebook"
     )
+    return found.control()
 
 
 class Results:

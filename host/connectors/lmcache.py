@@ -25,8 +25,9 @@ from functools import lru_cache
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.host.connectors.objects import Completion, ObjectClient, State, Where
+from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.tried import say_untried
+from offstage.host.endpoint import Endpoint
 from offstage.host.identity import Weights, digest_of, files_of, identity_of
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
@@ -47,7 +48,9 @@ class Client(ObjectClient):
     def __init__(self, settings: dict[str, Any]) -> None:
         """See `client_of`."""
         own = {name: str(settings[name]) for name in OWN if name in settings}
-        where = Where.of({name: one for name, one in settings.items() if name not in OWN})
+        endpoint = Endpoint.of_engine(
+            {name: one for name, one in settings.items() if name not in OWN}
+        )
         say_untried("LMCache")
         self._of, named = own.get("model", ""), own.get("weights_id", "")
         self._weights: Weights | None = None
@@ -65,7 +68,7 @@ class Client(ObjectClient):
             self._weights = found
         computed = {"LMCache": own["layout"]}
         layout = identity_of(self._weights or self._of, computed, weights_id=named)
-        super().__init__(where, model=self._of, layout=layout)
+        super().__init__(endpoint, model=self._of, layout=layout)
         self._told: set[str] = set()
 
     def keeps(self, models: Sequence[str]) -> bool:

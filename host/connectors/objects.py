@@ -22,28 +22,24 @@ LATE, whether the daemon is frozen or the drive slow. Nothing is written into it
 
 import hashlib
 import logging
-import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.verbs import parse_rdma
 from offstage.host.connectors.late import counters
 from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Kind, Move, State
-from offstage.host.control import DEFAULT_ENDPOINT, Control
-from offstage.host.fabrics import DaemonFabric, open_fabric
+from offstage.host.endpoint import Endpoint
 
-__all__ = ["Completion", "ObjectClient", "State", "Stream", "Where"]
+__all__ = ["Completion", "ObjectClient", "State", "Stream"]
 
 FABRICS = ("shm", "verbs", "zmq")
 LAYOUT_BYTES = 256  # of the object that keeps a model's layout
@@ -51,75 +47,6 @@ WITHIN_MIN_S = 0.001  # of a bound that is past already
 QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
 log = logging.getLogger("offstage.connectors")
 Landed = Callable[[int, frozenset[int]], None]
-
-
-@dataclass(frozen=True)
-class Where:
-    """Which daemon, as whom; as `Control` takes it. `fabric`: shm, or from another machine verbs or
-    zmq; `rdma`: the adapter of verbs, as `offstage host run --rdma` takes it. `timeout_s`: for an
-    answer of the daemon; `patience_s`: for what is read or looked up, where no other bound is said.
-    """
-
-    endpoint: str = DEFAULT_ENDPOINT
-    tenant: str = "default"
-    fabric: str = "shm"
-    rdma: str = ""
-    name: str = "engine"
-    secret: str = ""
-    runtime_dir: str = ""
-    curve_dir: str = ""
-    timeout_s: float = 5.0
-    patience_s: float = 5.0
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> "Where":
-        """From an engine's configuration. BadInput: a name or value that is none."""
-        known = {name: type(getattr(cls, name)) for name in cls.__dataclass_fields__}
-        for name, value in settings.items():
-            if name not in known:
-                raise BadInput(
-                    f"{name!r} is no setting of a connector",
-                    "offstage",
-                    f"choose of {', '.join(sorted(known))}",
-                )
-            if not isinstance(value, (known[name], int) if known[name] is float else known[name]):
-                raise BadInput(
-                    f"{name} is {value!r}", "offstage", f"write a {known[name].__name__}"
-                )
-            if known[name] is float and not 0 < value < math.inf:
-                raise BadInput(f"{name} is {value!r}", "offstage", "write seconds above 0")
-        where = cls(**settings)
-        if where.rdma and where.fabric != "verbs":
-            raise BadInput(
-                f"rdma has no effect over {where.fabric}",
-                "offstage",
-                'leave it out, or set fabric = "verbs"',
-            )
-        return where
-
-    def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
-        """Log in and attach. BadInput, RunFailed: no daemon, or it refuses."""
-        if self.fabric not in FABRICS:
-            raise BadInput(
-                f"objects do not go over {self.fabric!r}",
-                "fabric",
-                f"choose one of {', '.join(FABRICS)}",
-            )
-        adapter = parse_rdma(self.rdma) if self.rdma else None
-        control = Control(
-            self.endpoint,
-            name=self.name,
-            tenant=self.tenant,
-            secret=Path(self.secret) if self.secret else None,
-            runtime_dir=Path(self.runtime_dir) if self.runtime_dir else None,
-            curve_dir=Path(self.curve_dir) if self.curve_dir else None,
-            timeout_s=timeout_s,
-        )
-        try:
-            return control, open_fabric(control, self.fabric, adapter)
-        except BaseException:
-            control.close()
-            raise
 
 
 @dataclass(frozen=True)
@@ -178,10 +105,16 @@ class Stream:
 class ObjectClient:
     """Objects of one model at one daemon. Any thread may call; a thread of its own moves bytes."""
 
-    def __init__(self, where: Where, *, model: str = "", layout: str = "") -> None:
+    def __init__(self, endpoint: Endpoint, *, model: str = "", layout: str = "") -> None:
         """Log in. `model` and `layout` (dtype, shapes, weights: one line) name what objects are of.
         BadInput, RunFailed: no daemon answers, or it refuses: an engine should not start so."""
-        self.where = where
+        if endpoint.fabric not in FABRICS:
+            raise BadInput(
+                f"objects do not go over {endpoint.fabric!r}",
+                "fabric",
+                f"choose one of {', '.join(FABRICS)}",
+            )
+        self.endpoint = endpoint
         self._space = hashlib.blake2b(f"{model}\0{layout}".encode(), digest_size=32).digest()
         self._lock = threading.Lock()
         self._tickets, self._late = 0, counters()
@@ -189,7 +122,7 @@ class ObjectClient:
         self._said: dict[str, tuple[float, int]] = {}
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._mover = Mover(where.connect, log.warning, where.timeout_s)
+            self._mover = Mover(endpoint.connect, log.warning, endpoint.timeout_s)
         except BaseException:
             os.close(self.fd)
             raise
@@ -217,7 +150,7 @@ class ObjectClient:
         with each part, in order, when no object of the batch has it still to come, and with those
         objects (their numbers in the batch) that will not have it. Only the end tells that the
         parts are of one put: what is made of a part counts where its object ends as DONE.
-        `within_s`: what has not come by then is LATE; by default `patience_s` of `Where`."""
+        `within_s`: what has not come by then is LATE; by default `patience_s` of the endpoint."""
         return self._begin(
             Kind.GET,
             keys,
@@ -372,7 +305,7 @@ class ObjectClient:
             ticket = self._tickets
         cuts = more.get("cuts", ())
         if kind in (Kind.GET, Kind.LOOK):
-            bound_s = self.where.patience_s if within_s is None else within_s
+            bound_s = self.endpoint.patience_s if within_s is None else within_s
             more["within_s"] = max(bound_s, WITHIN_MIN_S)
         batch = _Batch(
             ticket,

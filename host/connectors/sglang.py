@@ -22,8 +22,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.connectors.tried import say_untried
+from offstage.host.endpoint import Endpoint
 from offstage.host.identity import digest_of, files_of, identity_of, process_began_ns
 
 __all__ = ["Storage"]
@@ -76,7 +77,9 @@ class Storage:
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         """BadInput: a setting that is none, or what cannot be kept."""
         extra = dict(storage_config.extra_config or {})
-        self._where = Where.of({name: one for name, one in extra.items() if name not in OWN})
+        self._endpoint = Endpoint.of_engine(
+            {name: one for name, one in extra.items() if name not in OWN}
+        )
         self._server, self._weights_id = _server_args(), str(extra.get("weights_id", ""))
         self._files = str(getattr(self._server, "model_path", storage_config.model_name) or "")
         self._model = str(extra.get("model") or storage_config.model_name or "")
@@ -99,7 +102,7 @@ class Storage:
         )
         layout = f"{self._identity()}; {type(mem_pool_host).__name__} {shape} {self._size} bytes"
         self.close()
-        self._client = ObjectClient(self._where, model=self._model, layout=layout)
+        self._client = ObjectClient(self._endpoint, model=self._model, layout=layout)
 
     def _identity(self) -> str:
         """What KV is of. BadInput: its weights or an adapter's are not on this machine, or changed

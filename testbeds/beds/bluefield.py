@@ -18,7 +18,7 @@ from typing import Annotated
 from offstage.bindings import settings
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.settings import Settings, about, within
-from offstage.testbeds.beds.connect import Link
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
@@ -81,9 +81,9 @@ class Far:
         return f"tcp://{self.dpu.address}:{self.dpu.port}"
 
     @property
-    def operator(self) -> Link:
+    def operator(self) -> Endpoint:
         """By the copy of the operator's secret."""
-        return Link(
+        return Endpoint(
             self.endpoint,
             "operator",
             name="testbed",

@@ -19,8 +19,8 @@ import zmq.auth
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds import netns
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.daemon import begin, offstage_words
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
@@ -46,9 +46,9 @@ class Up:
     real: dict[str, str] = field(default_factory=dict)
 
     @property
-    def operator(self) -> Link:
+    def operator(self) -> Endpoint:
         """The operator's way in, on the daemon's machine."""
-        return Link(
+        return Endpoint(
             self.endpoint, "operator", name="testbed", runtime_dir=LocalBed(self.out).runtime
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.beds.connect import Link
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import write_config
 
 __all__ = ["DaemonSizes", "LocalBed", "claim"]
@@ -96,9 +96,9 @@ class LocalBed:
         """Sockets and secrets of the daemons. One daemon at a time."""
         return self.work / "run"
 
-    def link(self, endpoint: str) -> Link:
-        """How the demo's host reaches the daemon at `endpoint`."""
-        return Link(endpoint, TENANT, name="demo-host", runtime_dir=self.runtime)
+    def endpoint(self, address: str) -> Endpoint:
+        """How the demo's host reaches the daemon at `address`."""
+        return Endpoint(address, TENANT, name="demo-host", runtime_dir=self.runtime)
 
     def config(
         self,

@@ -36,7 +36,8 @@ from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
 from offstage.host.control import Control
-from offstage.host.fabrics import Fabric, open_fabric
+from offstage.host.endpoint import Endpoint
+from offstage.host.fabrics import Fabric
 from offstage.testbeds.beds.daemon import serve, write_config
 from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
@@ -170,15 +171,10 @@ def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fab
         "limits": {"demands": 2 * BATCH, "put_slots": BATCH, "context_tokens": 65536},
     }
     write_config(folder / "daemon.toml", sections, "bench")
-    with (
-        serve(folder / "daemon.toml", folder / "log") as tier,
-        Control(tier.endpoint, tenant="bench", runtime_dir=folder / "run") as control,
-    ):
-        fabric = open_fabric(control, LINKS[name][0])
-        try:
-            yield control, fabric
-        finally:
-            fabric.close()
+    with serve(folder / "daemon.toml", folder / "log") as tier:
+        way = Endpoint(tier.endpoint, "bench", LINKS[name][0], runtime_dir=folder / "run")
+        with way.attached() as host:
+            yield host
 
 
 def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:

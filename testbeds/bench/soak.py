@@ -30,11 +30,12 @@ from offstage.dpu.device import Device
 from offstage.dpu.process import keep_private, make_room
 from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.bench.soak_board import Board
 from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED, Target, hostile
 from offstage.testbeds.bench.soak_hosts import LAYERS, honest
-from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES, Where
+from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES
 
 __all__ = ["bench_soak"]
 
@@ -167,7 +168,7 @@ def _hosts(base: Path, ready: Mapping[str, Any], board: Board, seed: int) -> Ite
     try:
         number = 0
         for place, (tenant, count) in enumerate(HONEST.items(), KEEPER + 1):
-            where = Where(ready["endpoint"], base, tenant, base / tenant / "secret")
+            where = Endpoint(ready["endpoint"], tenant, secret=base / tenant / "secret")
             for i in range(count):
                 hosts.append(Child(place, honest, where, f"{tenant}-{i}", number, seed, board))
                 number += 1
@@ -243,13 +244,8 @@ def _operator(ready: Mapping[str, Any]) -> Control:
     """By the operator's own way in; root may read the secret of the daemon's user."""
     place = Path(ready["runtime_dir"])
     secret = bytes.fromhex((place / f"{OPERATOR}.secret").read_text(encoding="ascii"))
-    return Control(
-        f"ipc://{place}/{OPERATOR_SOCKET}",
-        tenant=OPERATOR,
-        secret=secret,
-        timeout_s=END_S,
-        heartbeat=False,
-    )
+    way = Endpoint(f"ipc://{place}/{OPERATOR_SOCKET}", OPERATOR, secret=secret, timeout_s=END_S)
+    return way.control(heartbeat=False)
 
 
 def _asked(ready: Mapping[str, Any]) -> dict[str, Any]:

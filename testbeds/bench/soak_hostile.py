@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ import zmq
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import fetch_descriptors, open_driver
 from offstage.testbeds.beds.child import ends_with_its_parent
 from offstage.testbeds.bench.soak_board import Board, Turns
-from offstage.testbeds.bench.tenants_hosts import FLOODS, Host, Where
+from offstage.testbeds.bench.tenants_hosts import FLOODS, Host
 
 __all__ = ["ATTACKS", "GRANTED", "Target", "hostile"]
 
@@ -53,7 +54,7 @@ PORT_BYTES_MAX = 64  # scribbled at once
 class Target:
     """Where the daemon is open, as which tenant, and whom it would like to be."""
 
-    where: Where
+    where: Endpoint
     metrics_port: int
     victim: str
 
@@ -77,7 +78,7 @@ def multipart(target: Target, board: Board) -> None:
     """Messages of thousands of parts, from nobody in particular."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    dealer.connect(target.where.endpoint)
+    dealer.connect(target.where.address)
     dealer.setsockopt(zmq.SNDTIMEO, 1000)
     parts = [bytes(200)] * PARTS
     while True:
@@ -89,7 +90,7 @@ def multipart(target: Target, board: Board) -> None:
 
 def mute(target: Target, board: Board) -> None:
     """Connections that say nothing, or half of something: control, metrics and hand-out."""
-    host, port = target.where.endpoint.removeprefix(TCP).rsplit(":", 1)
+    host, port = target.where.address.removeprefix(TCP).rsplit(":", 1)
     with _login(target) as control:
         attached = control.attach("shm")
         open_driver(attached, BEGIN_S).close()
@@ -117,7 +118,7 @@ def logins(target: Target, board: Board) -> None:
     """The victim's name with a secret that is guessed, over and over."""
     hello = p.Hello(versions=list(p.VERSIONS), name="host", tenant=target.victim, nonce=bytes(16))
     with _login(target) as control:
-        raw = control.dealer(target.where.endpoint)  # a host would see that it has another secret
+        raw = control.dealer(target.where.address)  # a host would see that it has another secret
         while True:
             board.add("logins")
             said = _ask(raw, hello)
@@ -155,7 +156,7 @@ def messages(target: Target, board: Board) -> None:
         lambda n: p.StorageMove(changes={"path": "/tmp/elsewhere"}),
     ]
     with _login(target) as control:
-        raw = control.dealer(target.where.endpoint)
+        raw = control.dealer(target.where.address)
         while True:
             board.add("messages")
             number = int(rng.integers(1 << 31)) if rng.random() < 0.2 else int(rng.integers(80))
@@ -296,11 +297,5 @@ def _begin(attack: Attack, target: Target, board: Board) -> int:
 
 
 def _login(target: Target) -> Control:
-    where = target.where
-    return Control(
-        where.endpoint,
-        name=f"{where.tenant}-{os.getpid()}",
-        tenant=where.tenant,
-        secret=where.secret,
-        timeout_s=10.0,
-    )
+    name = f"{target.where.tenant}-{os.getpid()}"
+    return replace(target.where, name=name, timeout_s=10.0).control()

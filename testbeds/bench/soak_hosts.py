@@ -9,7 +9,7 @@ import collections
 import contextlib
 import errno
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,10 @@ from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
 from offstage.testbeds.bench.soak_board import Board
-from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES, Where
+from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES
 
 __all__ = ["LAYERS", "Honest", "honest"]
 
@@ -52,7 +53,7 @@ class Honest:
     """One host and what it saw. `refused` by what was said; `lost`: blocks that were acknowledged,
     that its open session names, and that did not come."""
 
-    where: Where
+    where: Endpoint
     name: str
     number: int
     seed: int
@@ -89,13 +90,7 @@ class Honest:
 
     def _log_in(self, rng: np.random.Generator, board: Board) -> None:
         with (
-            Control(
-                self.where.endpoint,
-                name=self.name,
-                tenant=self.where.tenant,
-                secret=self.where.secret,
-                timeout_s=TIMEOUT_S,
-            ) as control,
+            replace(self.where, name=self.name, timeout_s=TIMEOUT_S).control() as control,
             contextlib.closing(open_driver(control.attach("shm"), TIMEOUT_S)) as driver,
         ):
             self.logins += 1
@@ -198,6 +193,6 @@ class _Text:
         self.host.lost += len(wanted)
 
 
-def honest(where: Where, name: str, number: int, seed: int, board: Board) -> dict[str, Any]:
+def honest(where: Endpoint, name: str, number: int, seed: int, board: Board) -> dict[str, Any]:
     """The life of one process."""
     return Honest(where, name, number, seed).run(board)

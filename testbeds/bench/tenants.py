@@ -24,7 +24,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.protocol import OPERATOR
-from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import Tier, serve
 from offstage.testbeds.bench.qos import jain_index
 from offstage.testbeds.bench.tenants_hosts import (
@@ -33,7 +33,6 @@ from offstage.testbeds.bench.tenants_hosts import (
     FLOODS,
     PAYLOAD_BYTES,
     Host,
-    Where,
     flood,
 )
 
@@ -100,7 +99,7 @@ def _write_config(folder: Path, sockets: Path) -> Path:
 
 def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
     runtime = Path(str(tier.ready["runtime_dir"]))
-    where = {name: Where(tier.endpoint, runtime, name) for name in TENANTS}
+    where = {name: Endpoint(tier.endpoint, name, runtime_dir=runtime) for name in TENANTS}
     victim = Host(where["victim"], seed)
     victim.driver.time_stages(True, all=True)
     reactor = _thread(tier.process.pid, "ofs-reactor")
@@ -142,10 +141,7 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
 def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict[str, Any]:
     """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
     answers, and which part of the phase the reactor and the victim waited for a core."""
-    runtime = Path(str(tier.ready["runtime_dir"]))
-    with Control(
-        tier.endpoint, tenant=OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S, heartbeat=False
-    ) as control:
+    with _operator(tier).control(heartbeat=False) as control:
         control.reset()  # the times of all before
         victim.ask(np.arange(HOT, dtype=np.uint32))
         threads = {"reactor": reactor, "victim": Path("/proc/thread-self/schedstat")}
@@ -164,6 +160,11 @@ def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict
         host_ns = answers["ns_mean"] * answers["count"] - answered["ns_mean"] * answered["count"]
         steps = next(one["steps"] for one in control.status()["tenants"] if one["name"] == "victim")
     return {**found, "steps": steps, "taken_in_ns_mean": host_ns / max(count, 1), "no_core": waited}
+
+
+def _operator(tier: Tier) -> Endpoint:
+    runtime = Path(str(tier.ready["runtime_dir"]))
+    return Endpoint(tier.endpoint, OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S)
 
 
 def _thread(pid: int, name: str) -> Path:
@@ -214,7 +215,7 @@ def _beyond_hot(victim: Host, count: int) -> "np.ndarray[tuple[int], np.dtype[np
 
 
 @contextlib.contextmanager
-def _flooded(floods: Sequence[tuple[Where, str]]) -> Iterator[None]:
+def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
     """Processes that flood, begun before and ended after."""
     spawn = multiprocessing.get_context("spawn")
     stop = spawn.Event()
@@ -238,13 +239,12 @@ def _flooded(floods: Sequence[tuple[Where, str]]) -> Iterator[None]:
                 process.kill()
 
 
-def _by_weight(tier: Tier, where: dict[str, Where], seconds: float) -> dict[str, Any]:
+def _by_weight(tier: Tier, where: dict[str, Endpoint], seconds: float) -> dict[str, Any]:
     """Two tenants flood with demand reads: what each moved, and how often nothing of it waited,
     which is no work of the scheduler's."""
     names = ("flood", "heavy")
-    runtime = Path(str(tier.ready["runtime_dir"]))
     floods = [(where[name], "demands") for name in names for _ in range(TENANTS[name])]
-    with Control(tier.endpoint, tenant=OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S) as control:
+    with _operator(tier).control() as control:
 
         def look() -> list[dict[str, Any]]:
             tenants = {one["name"]: one for one in control.status()["tenants"]}

@@ -10,9 +10,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from offstage.bindings.driver import Driver, Fetch
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "STORED",
     "Host",
     "Until",
-    "Where",
     "flood",
 ]
 
@@ -43,17 +41,6 @@ PUT_BLOCKS = 64
 TIMEOUT_NS = 60_000_000_000
 
 
-@dataclass(frozen=True)
-class Where:
-    """Which daemon, as which tenant."""
-
-    endpoint: str
-    runtime_dir: Path
-    tenant: str
-    secret: Path | None = None
-    """None: the one in the runtime directory."""
-
-
 class Until(Protocol):
     """What a flood asks each turn whether to stop."""
 
@@ -63,15 +50,9 @@ class Until(Protocol):
 class Host:
     """Logged in and attached, with one session of STORED chunks of one layer, all in the store."""
 
-    def __init__(self, where: Where, seed: int = 1) -> None:
-        self.control = Control(
-            where.endpoint,
-            name=f"{where.tenant}-{os.getpid()}",
-            tenant=where.tenant,
-            runtime_dir=where.runtime_dir,
-            secret=where.secret,
-            timeout_s=60.0,
-        )
+    def __init__(self, endpoint: Endpoint, seed: int = 1) -> None:
+        name = f"{endpoint.tenant}-{os.getpid()}"
+        self.control = replace(endpoint, name=name, timeout_s=60.0).control()
         self.driver: Driver = open_driver(self.control.attach("shm"), 60.0)
         self._rng = np.random.default_rng(seed)
         self.session, self.keys = self._open([i.to_bytes(16, "big") for i in range(STORED)])
@@ -190,10 +171,10 @@ COMPUTE = "compute"
 LIVES = {COMPUTE: Host.compute, **FLOODS}
 
 
-def flood(where: Where, kind: str, ready: Event, stop: Event) -> None:
+def flood(endpoint: Endpoint, kind: str, ready: Event, stop: Event) -> None:
     """The life of a flooding process, or of one that only computes."""
     os.nice(19)
-    host = Host(where)
+    host = Host(endpoint)
     try:
         ready.set()
         LIVES[kind](host, stop)

@@ -225,19 +225,17 @@ def operator(
     endpoint: str, runtime_dir: Path | None, curve_dir: Path | None, secret: Path | None
 ) -> Any:
     """A control connection that may do everything; a context manager."""
-    from offstage.host.control import Control
-    from offstage.testbeds.beds.named import find
+    from offstage.host.endpoint import Endpoint
 
-    where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir, operator_secret=secret)
-    return Control(
-        where.endpoint,
-        name="cli",
+    found = Endpoint.find(
+        endpoint,
         tenant="operator",
-        secret=where.operator_secret,
-        runtime_dir=where.runtime_dir,
-        curve_dir=where.curve_dir,
-        heartbeat=False,
+        secret=secret,
+        runtime_dir=runtime_dir,
+        curve_dir=curve_dir,
+        name="cli",
     )
+    return found.control(heartbeat=False)
 
 
 def _complain(line: str, code: int) -> int:

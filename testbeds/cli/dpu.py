@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from offstage.bindings.errors import BadInput, Corrupt, RunFailed
+from offstage.host.endpoint import DEFAULT_ENDPOINT
 from offstage.testbeds.beds.device import as_device
-from offstage.testbeds.beds.named import DEFAULT_ENDPOINT
 from offstage.testbeds.cli.common import (
     CurveOption,
     EndpointOption,

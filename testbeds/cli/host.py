@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.beds.named import DEFAULT_ENDPOINT, find
+from offstage.host.endpoint import DEFAULT_ENDPOINT
 from offstage.testbeds.cli.common import (
     CurveOption,
     DecodeCostOption,
@@ -40,7 +40,7 @@ from offstage.testbeds.cli.host_model import (
 )
 
 if TYPE_CHECKING:
-    from offstage.testbeds.beds.connect import Link
+    from offstage.host.endpoint import Endpoint
 
 __all__ = ["register"]
 
@@ -161,20 +161,19 @@ def run(
     decodes a text instead, and is compared with its own dense attention."""
     from offstage.bindings.units import parse_time
     from offstage.bindings.verbs import parse_rdma
-    from offstage.testbeds.beds.connect import Link
+    from offstage.host.endpoint import Endpoint
 
     refuse_both_paces(time_per_token, decode_cost)
-    where = find(endpoint, runtime_dir=runtime_dir, curve_dir=curve_dir)
-    link = Link(
-        where.endpoint,
-        tenant or where.tenant or "default",
-        fabric.value,
-        "host-run",
-        secret or where.secret,
-        where.runtime_dir,
-        where.curve_dir,
-        parse_rdma(rdma),
-        parse_time(timeout, "--timeout") / 1e9,
+    link = Endpoint.find(
+        endpoint,
+        tenant=tenant,
+        secret=secret,
+        runtime_dir=runtime_dir,
+        curve_dir=curve_dir,
+        fabric=fabric.value,
+        name="host-run",
+        rdma=parse_rdma(rdma),
+        timeout_s=parse_time(timeout, "--timeout") / 1e9,
     )
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
     given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
@@ -209,7 +208,7 @@ def run(
 
 
 def _run_drawn(
-    link: "Link",
+    link: "Endpoint",
     out: Path | None,
     form: Format,
     geometry: str,

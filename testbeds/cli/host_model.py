@@ -16,7 +16,7 @@ from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
 
 if TYPE_CHECKING:
-    from offstage.testbeds.beds.connect import Link
+    from offstage.host.endpoint import Endpoint
     from offstage.testbeds.live.model.results import ModelPass, ModelSummary, Position
 
 __all__ = ["run_model"]
@@ -71,7 +71,7 @@ AheadOption = Annotated[
 
 
 def run_model(
-    link: "Link",
+    link: "Endpoint",
     out: Path | None,
     form: Format,
     *,

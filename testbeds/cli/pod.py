@@ -137,11 +137,11 @@ def _pushed(
     from dataclasses import asdict
 
     from offstage.bindings.errors import OffstageError
-    from offstage.testbeds.beds.connect import Link
+    from offstage.host.endpoint import Endpoint
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.pod_drain import push
 
-    link = Link("", tenant, fabric.value, "pod-drain", timeout_s=ANSWER_S)
+    link = Endpoint("", tenant, fabric.value, "pod-drain", timeout_s=ANSWER_S)
     try:
         with shown(1) as progress:
             return asdict(push(found, name, link, runtime_dir, progress))
@@ -299,8 +299,8 @@ def run(
     from offstage.bindings.errors import BadInput
     from offstage.bindings.units import parse_time
     from offstage.dpu.pod.membership import open_membership
+    from offstage.host.endpoint import Endpoint
     from offstage.host.models import geometry as geometry_of
-    from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.options import DriveOptions
     from offstage.testbeds.live.pod_run import run as drive
@@ -323,7 +323,7 @@ def run(
     )
     membership = open_membership(place)
     found = membership.map()
-    link = Link("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
+    link = Endpoint("", tenant, fabric.value, "pod-run", timeout_s=max(1.0, deadline_ns / 1e9))
     with shown(2) as progress:
         result = drive(options, found, link, runtime_dir, deadline_ns, progress, membership)
     if out is not None:
@@ -416,17 +416,10 @@ def _shown(found: "PodMap") -> dict[str, Any]:
 
 def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
     """The operator's way in at a member."""
-    from offstage.host.control import Control
+    from offstage.host.endpoint import Endpoint
 
-    folder = None if runtime_dir is None else runtime_dir / member.name
-    return Control(
-        member.endpoint,
-        name="pod",
-        tenant="operator",
-        heartbeat=False,
-        runtime_dir=folder,
-        timeout_s=ANSWER_S,
-    )
+    own = Endpoint(tenant="operator", name="pod", timeout_s=ANSWER_S)
+    return own.at(member, runtime_dir).control(heartbeat=False)
 
 
 def _answers(member: "Member", runtime_dir: Path | None, seen: dict[str, dict[str, Any]]) -> str:

@@ -25,9 +25,9 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
     import msgspec
 
     from offstage.dpu.pod.membership import open_membership
+    from offstage.host.endpoint import Endpoint
     from offstage.host.models import geometry
     from offstage.testbeds.beds import pod
-    from offstage.testbeds.beds.connect import Link
     from offstage.testbeds.beds.local import TENANT
     from offstage.testbeds.cli.pod import tell
     from offstage.testbeds.cli.progress import shown
@@ -47,7 +47,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
             result = drive(
                 options,
                 found,
-                Link("", TENANT, "shm", "testbed"),
+                Endpoint("", TENANT, "shm", "testbed"),
                 bed.runtime_dir,
                 DEADLINE_NS,
                 progress,

@@ -14,7 +14,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import last_line
-from offstage.testbeds.beds.connect import Link
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.live.figures import against_baseline
 from offstage.testbeds.live.host_run import AGAINST
 from offstage.testbeds.live.options import ARMS, Arm
@@ -27,7 +27,7 @@ RUN_S = 24 * 3600.0
 
 
 def compare(
-    operator: Link,
+    operator: Endpoint,
     drive: Callable[[Arm], Summary],
     real: Mapping[str, str],
     arms: Sequence[Arm] = COMPARED,

@@ -17,15 +17,9 @@ from offstage.dpu.recorder import forget, read_lost
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
 from offstage.host.session import Context
-from offstage.testbeds.beds.connect import (
-    attached,
-    counters_since,
-    device_counters,
-    stages,
-    wear,
-)
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
+from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.figures import RunLabel, against_baseline, on_time, run_result
@@ -144,7 +138,7 @@ def _fill(
     config = bed.config("prefill", _sizes(options, workload), storage, ARMS[0].policy)
     with (
         serve(config, bed.work / "prefill.log") as tier,
-        attached(link := bed.link(tier.endpoint)) as (control, fabric),
+        (link := bed.endpoint(tier.endpoint)).attached() as (control, fabric),
     ):
         empty = wear(link)
         contexts = prefill(options, workload, control, fabric, progress).contexts
@@ -194,7 +188,7 @@ def _measure(
     forget(record_dir)
     with (
         serve(config, bed.work / f"{name}.log", record_dir) as tier,
-        attached(link := bed.link(tier.endpoint)) as (control, fabric),
+        (link := bed.endpoint(tier.endpoint)).attached() as (control, fabric),
     ):
         before, begun_wear = device_counters(link), wear(link)
         record = decode(

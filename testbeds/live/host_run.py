@@ -16,19 +16,13 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
 from offstage.host.granular import GranularFabric, GranularSessions
 from offstage.host.models import GEOMETRIES
 from offstage.host.sessions import Sessions
-from offstage.testbeds.beds.connect import (
-    Link,
-    attached,
-    counters_since,
-    device_counters,
-    stages,
-    wear,
-)
+from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, on_time, run_result
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
@@ -57,7 +51,7 @@ RUN_NAME = "host-run"
 does not grow with each run."""
 
 
-def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
+def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
     """Prefill what the tier lacks, decode, and take the figures of this run alone; the report puts
     them into words.
 
@@ -65,7 +59,7 @@ def run(options: DriveOptions, link: Link, progress: Progress) -> Summary:
     StoreFull, DeviceTimeout: the daemon went away, has no room, or its ledger was reset."""
     begun = time.monotonic()
     options.check()
-    with attached(link) as (control, fabric):
+    with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         check_fit(options.geometry, control)
         tier, way, own = _tier(options, control, fabric)
@@ -239,7 +233,7 @@ def _shown(storage: str, status: Mapping[str, Any]) -> str:
 def _describe(
     options: DriveOptions,
     workload: Workload,
-    link: Link,
+    link: Endpoint,
     control: Control,
     policy: Mapping[str, Any],
     filled: Prefilled,

@@ -12,10 +12,10 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import PodMap
 from offstage.dpu.pod.placement import homes
+from offstage.host.endpoint import Endpoint
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.moves import Move, Moves
 from offstage.host.pod.sessions import PodSessions
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.live.pod_run import join, joined
 from offstage.testbeds.progress import Progress
 
@@ -38,7 +38,7 @@ class Pushed:
 
 
 def push(
-    found: PodMap, name: str, link: Link, runtime_dir: Path | None, progress: Progress
+    found: PodMap, name: str, link: Endpoint, runtime_dir: Path | None, progress: Progress
 ) -> Pushed:
     """Push what is hot or pinned of a tenant from the member `name`. BadInput, RunFailed: the
     member, or all others, cannot be had."""

@@ -8,7 +8,6 @@ follows the map where it is told its place, so members may join and be drained w
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,14 @@ from offstage.bindings.notes import Note
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
 from offstage.dpu.pod.segments import SegmentGrid
-from offstage.host.fabrics import open_fabric
+from offstage.host.endpoint import Endpoint
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.pod.upkeep import Counts, Upkeep
 from offstage.host.record import AgentRecord
-from offstage.testbeds.beds.connect import Link, counters_since, device_counters
+from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.live.figures import accuracy, ends_differ, ledger_since, prefetched_blocks
 from offstage.testbeds.live.host_run import (
     RUN_NAME,
@@ -127,7 +126,7 @@ class PodResult(msgspec.Struct, kw_only=True):
 def run(
     options: DriveOptions,
     found: PodMap,
-    link: Link,
+    link: Endpoint,
     runtime_dir: Path | None,
     deadline_ns: int,
     progress: Progress,
@@ -202,29 +201,13 @@ def run(
     return result
 
 
-def join(member: Member, link: Link, runtime_dir: Path | None, epoch: int) -> Joined:
+def join(member: Member, link: Endpoint, runtime_dir: Path | None, epoch: int) -> Joined:
     """Log in to one, by the map of `epoch`; it is the caller's to close. OffstageError: it cannot
     be had."""
-    own = replace(_at(member, link, runtime_dir), life=(member.incarnation, epoch))
-    control = own.control()
-    try:
-        return Joined(
-            member,
-            control,
-            open_fabric(control, own.fabric, own.rdma),
-            lease_ns=control.lease_ns,
-            tenant=link.tenant,
-            epoch=epoch,
-        )
-    except BaseException:
-        control.close()
-        raise
-
-
-def _at(member: Member, link: Link, runtime_dir: Path | None) -> Link:
-    """The way to a member's daemon."""
-    folder = None if runtime_dir is None else runtime_dir / member.name
-    return replace(link, endpoint=member.endpoint, runtime_dir=folder)
+    control, fabric = link.at(member, runtime_dir, epoch).connect()
+    return Joined(
+        member, control, fabric, lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch
+    )
 
 
 def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
@@ -236,7 +219,7 @@ def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
 
 
 @contextlib.contextmanager
-def joined(found: PodMap, link: Link, runtime_dir: Path | None) -> Iterator[list[Joined]]:
+def joined(found: PodMap, link: Endpoint, runtime_dir: Path | None) -> Iterator[list[Joined]]:
     """All members that answer. BadInput where none does."""
     with contextlib.ExitStack() as stack:
         members, refused = [], []
@@ -293,14 +276,14 @@ def _ledgers(members: list[Joined]) -> dict[str, Any]:
 
 
 def _modelled(
-    members: list[Joined], link: Link, runtime_dir: Path | None
+    members: list[Joined], link: Endpoint, runtime_dir: Path | None
 ) -> dict[str, tuple[str, dict[str, int] | None]]:
     """The device that each member stands for, and its counters; of those that do and answer."""
     found = {}
     for one in members:
         with contextlib.suppress(OffstageError):
             if not one.lost and (model := str(one.control.status()["model"])):
-                own = _at(one.member, link, runtime_dir)
+                own = link.at(one.member, runtime_dir)
                 found[one.member.name] = model, device_counters(own)
     return found
 

@@ -249,8 +249,8 @@ def block_bytes(loaded: Any) -> int:
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
     """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
+    from offstage.host.endpoint import Endpoint
     from offstage.host.identity import Weights
-    from offstage.testbeds.beds.connect import Link, attached
     from offstage.testbeds.beds.daemon import serve, write_config
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
     from offstage.testbeds.live.model.run import decode_text
@@ -295,7 +295,7 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         foretell=True,
     )
     with serve(run.folder / "daemon.toml", run.folder / "log") as tier:
-        link = Link(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
-        with attached(link) as (control, fabric):
+        link = Endpoint(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
+        with link.attached() as (control, fabric):
             made = Weights("made here", (), 0, 0, 0.0)
             return decode_text(options, loaded, made, tokens, link, control, fabric, Silent())

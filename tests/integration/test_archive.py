@@ -42,7 +42,8 @@ from tiny_s3 import TinyS3
 
 from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.options import Archive
-from offstage.host.connectors.objects import ObjectClient, Where
+from offstage.host.connectors.objects import ObjectClient
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import offstage_words
 
 RECORD = 8192  # of the store
@@ -355,12 +356,12 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
 
     def client(tier: Tier) -> ObjectClient:
         return ObjectClient(
-            Where(
+            Endpoint(
                 tier.endpoint,
                 TENANT,
                 timeout_s=90.0,
                 patience_s=90.0,
-                runtime_dir=str(tier.runtime_dir),
+                runtime_dir=tier.runtime_dir,
             )
         )
 

@@ -15,8 +15,9 @@ from offstage.asic_model.result import ChipRun
 from offstage.asic_model.timed import as_hosts_saw
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.beds.connect import Link, attached, device_status
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import Tier, serve, write_config
+from offstage.testbeds.beds.status import device_status
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import checks, host_run
 from offstage.testbeds.report.compare.recorded import read_run
@@ -68,8 +69,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
         yield one
 
 
-def link(tier: Tier, fabric: str = "shm") -> Link:
-    return Link(tier.endpoint, "lab", fabric, runtime_dir=Path(tier.ready["runtime_dir"]))
+def link(tier: Tier, fabric: str = "shm") -> Endpoint:
+    return Endpoint(tier.endpoint, "lab", fabric, runtime_dir=Path(tier.ready["runtime_dir"]))
 
 
 def test_a_host_decodes_against_a_chip(
@@ -159,7 +160,7 @@ def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
 
 def test_only_shared_memory_goes_by_its_clock(tier: Tier) -> None:
     """A host over messages would wait by the machine's clock: refused, with the mend."""
-    with pytest.raises(BadInput, match="attach over shm"), attached(link(tier, "zmq")):
+    with pytest.raises(BadInput, match="attach over shm"), link(tier, "zmq").attached():
         pass
 
 

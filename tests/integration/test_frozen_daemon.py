@@ -11,10 +11,11 @@ from live_daemon import PAYLOAD, TENANT, daemon, frozen, until
 
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.connectors.late import counters
-from offstage.host.connectors.objects import Completion, ObjectClient, State, Where
+from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import COUNTERS
 from offstage.host.connectors.vllm.plans import Step
+from offstage.host.endpoint import Endpoint
 
 RULES = Path(__file__).resolve().parents[2] / "testbeds/presets/prometheus/offstage.rules.yml"
 
@@ -31,10 +32,10 @@ def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
     what comes when it goes on, and is what is loaded then right again?"""
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
-        where = Where(
-            endpoint=tier.endpoint,
-            tenant=TENANT,
-            runtime_dir=str(tier.runtime_dir),
+        where = Endpoint(
+            tier.endpoint,
+            TENANT,
+            runtime_dir=tier.runtime_dir,
             timeout_s=60.0,
             patience_s=60.0,
         )
@@ -74,10 +75,10 @@ def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leas
     size = 300 * PAYLOAD  # more than the arena has
     data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     with daemon(tmp_path, limits__sessions="64", limits__context_tokens="32768") as tier:
-        where = Where(
-            endpoint=tier.endpoint,
-            tenant=TENANT,
-            runtime_dir=str(tier.runtime_dir),
+        where = Endpoint(
+            tier.endpoint,
+            TENANT,
+            runtime_dir=tier.runtime_dir,
             timeout_s=60.0,
             fabric=fabric,
         )
@@ -123,10 +124,10 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
     counters()
     before = [registry.get_sample_value(name) for name in names]
     with daemon(tmp_path) as tier:
-        where = Where(
-            endpoint=tier.endpoint,
-            tenant=TENANT,
-            runtime_dir=str(tier.runtime_dir),
+        where = Endpoint(
+            tier.endpoint,
+            TENANT,
+            runtime_dir=tier.runtime_dir,
             timeout_s=60.0,
             patience_s=0.2,
         )

@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
+from offstage.host.endpoint import Endpoint
 
 OTHER = "blue"
 SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, 3 * PAYLOAD, (LAYERS + 1) * PAYLOAD - 5, 40 * PAYLOAD + 9)
 DONE, ABSENT, UNREADABLE = State.DONE, State.ABSENT, State.UNREADABLE
 
 
-def where(tier: Tier, **more: Any) -> Where:
+def where(tier: Tier, **more: Any) -> Endpoint:
     settings = {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir)}
-    return Where.of(settings | {"timeout_s": 30.0, "patience_s": 60.0} | more)
+    return Endpoint.of_engine(settings | {"timeout_s": 30.0, "patience_s": 60.0} | more)
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +246,10 @@ def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Tier) -> None:
 
 PUTTER = """
 import sys, numpy as np
-from offstage.host.connectors.objects import ObjectClient, Where
-with ObjectClient(Where(sys.argv[1], tenant=sys.argv[2], runtime_dir=sys.argv[3])) as client:
+from pathlib import Path
+from offstage.host.connectors.objects import ObjectClient
+from offstage.host.endpoint import Endpoint
+with ObjectClient(Endpoint(sys.argv[1], sys.argv[2], runtime_dir=Path(sys.argv[3]))) as client:
     data = np.random.default_rng(5).integers(0, 256, 99_999, np.uint8)
     print(client.wait(client.put, [b"theirs"], [data]).states[0].value)
 """
@@ -268,10 +271,10 @@ def test_processes_share_a_daemon(tier: Tier, client: ObjectClient) -> None:
 
 def test_settings_that_are_none_are_refused(tier: Tier) -> None:
     """Does a connector with a wrong setting, tenant or address say so at its start?"""
-    with pytest.raises(BadInput, match="'endpont' is no setting"):
-        Where.of({"endpont": "tcp://x"})
-    with pytest.raises(BadInput, match="write a str"):
-        Where.of({"endpoint": 7})
+    with pytest.raises(BadInput, match="unknown setting 'endpont'"):
+        Endpoint.of_engine({"endpont": "tcp://x"})
+    with pytest.raises(BadInput, match="write it as text"):
+        Endpoint.of_engine({"endpoint": 7})
     with pytest.raises(BadInput, match="do not go over 'sim'"):
         ObjectClient(where(tier, fabric="sim"))
     with pytest.raises(OffstageError):

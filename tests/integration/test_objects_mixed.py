@@ -10,14 +10,15 @@ from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon
 from numpy.typing import NDArray
 
 from offstage.host.connectors.moves import shape_of
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
+from offstage.host.endpoint import Endpoint
 
 SIZE, ROUNDS, DAMAGED = 9 * PAYLOAD, 3, 5
 DONE = State.DONE
 
 
-def where(tier: Tier) -> Where:
-    return Where.of(
+def where(tier: Tier) -> Endpoint:
+    return Endpoint.of_engine(
         {
             "endpoint": tier.endpoint,
             "tenant": TENANT,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from offstage.bindings.driver import Driver, Fetch
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.verbs import Adapter
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import DaemonFabric
 
 DONE = State.DONE
@@ -37,10 +38,10 @@ class Pinning(Driver):
         return super().fetch_begin(*given, **more)
 
 
-class PinningWhere(Where):
+class PinningEndpoint(Endpoint):
     """A daemon over such a fabric."""
 
-    def connect(self, timeout_s: float) -> tuple[Control, DaemonFabric]:
+    def connect(self, timeout_s: float | None = None) -> tuple[Control, DaemonFabric]:
         control, fabric = super().connect(timeout_s)
         assert isinstance(fabric, Driver)
         fabric.__class__ = Pinning
@@ -87,7 +88,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
     """Does a read into registered memory register only the head of each object and its end, whose
     block is not whole, and a read elsewhere all, each for as long as it lasts?"""
-    with ObjectClient(PinningWhere.of(settings(tier))) as client:
+    with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
         assert isinstance(fabric, Pinning)
@@ -106,7 +107,7 @@ def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
 def test_what_is_given_up_is_registered_no_more(tier: Tier) -> None:
     """A daemon that is frozen with reads on their way, into memory that is registered for them
     alone: is none of it when they are LATE, and does the next read come?"""
-    with ObjectClient(PinningWhere.of(settings(tier) | {"timeout_s": 60.0})) as client:
+    with ObjectClient(PinningEndpoint.of_engine(settings(tier) | {"timeout_s": 60.0})) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
         assert isinstance(fabric, Pinning)
@@ -124,7 +125,7 @@ def test_what_is_given_up_is_registered_no_more(tier: Tier) -> None:
 
 def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Tier) -> None:
     """More ranges than a fabric has room for: one error for who asks, and reads go on."""
-    with ObjectClient(PinningWhere.of(settings(tier))) as client:
+    with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         pieces = np.zeros((1000, 16), np.uint8)
         with pytest.raises(OffstageError, match="registering memory"):
@@ -136,7 +137,7 @@ def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Tier) -> None:
         assert read(client, keys, found) and same(found, data)
     client.register(pieces[0])  # it is closed: nothing
     with pytest.raises(BadInput, match="names no part of an adapter"):
-        ObjectClient(Where.of(settings(tier) | {"fabric": "verbs", "rdma": "rxe0,gid=x"}))
+        ObjectClient(Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "rdma": "rxe0,gid=x"}))
 
 
 def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
     registered while there was none, registered with the other?"""
     address = {"daemon__endpoint": f"ipc://{tmp_path}/d"}
     with daemon(tmp_path, **address) as first:
-        client = ObjectClient(PinningWhere.of(settings(first) | {"timeout_s": 5.0}))
+        client = ObjectClient(PinningEndpoint.of_engine(settings(first) | {"timeout_s": 5.0}))
         keys, data = fill(client)
         pool = np.zeros((2, COUNT, SIZE), np.uint8)
         client.register(pool[0])
@@ -167,7 +168,7 @@ def test_objects_go_over_rdma(rdma: Adapter, tmp_path: Path) -> None:
     """Over a real adapter: are objects put, read into registered memory and into other, replaced
     and deleted, as over shared memory?"""
     with daemon(tmp_path, rdma__enabled="true", limits__sessions="64") as tier:
-        where = Where.of(settings(tier) | {"fabric": "verbs", "timeout_s": 30.0})
+        where = Endpoint.of_engine(settings(tier) | {"fabric": "verbs", "timeout_s": 30.0})
         with ObjectClient(where) as client:
             keys, data = fill(client)
             pool = np.zeros((COUNT, SIZE), np.uint8)

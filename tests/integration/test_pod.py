@@ -12,8 +12,8 @@ from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.models import geometry
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import pod_run
 from offstage.testbeds.live.options import DriveOptions
@@ -61,7 +61,7 @@ def options(steps: int = STEPS) -> DriveOptions:
 def driven(
     pod: Pod, fabric: str = "shm", progress: Any = None, deadline_ns: int = DEADLINE_NS
 ) -> PodResult:
-    link = Link("", TENANT, fabric, "pod", timeout_s=1.0)
+    link = Endpoint("", TENANT, fabric, "pod", timeout_s=1.0)
     found = open_membership(pod.place).map()
     return drive(options(), found, link, pod.folder, deadline_ns, progress or Silent())
 

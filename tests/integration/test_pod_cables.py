@@ -14,8 +14,8 @@ from pod_leases import LEASE_S, Leased, leased
 from pod_net import Cables, cables
 
 from offstage.bindings.errors import OffstageError
+from offstage.host.endpoint import Endpoint
 from offstage.host.models import geometry
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_run import PodResult
 from offstage.testbeds.live.pod_run import run as drive
@@ -52,7 +52,7 @@ def driven(pod: Leased) -> PodResult:
         steps=STEPS,
         time_per_token_s=0.001,
     )
-    link = Link("", TENANT, "zmq", "pod", timeout_s=5.0)
+    link = Endpoint("", TENANT, "zmq", "pod", timeout_s=5.0)
     found = drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, Silent())
     assert found.blocks_corrupt == 0 and found.tokens == SESSIONS * STEPS
     return found
@@ -89,7 +89,7 @@ def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> Non
     begun = pod.member("dpu2")
     net.cut("dpu2", "pod")
     with pytest.raises(OffstageError):
-        Link(begun.endpoint, TENANT, runtime_dir=pod.folder / "dpu2", timeout_s=1.0).control()
+        Endpoint(begun.endpoint, TENANT, runtime_dir=pod.folder / "dpu2", timeout_s=1.0).control()
     without = driven(pod)
     assert "dpu2" not in without.members and without.blocks_recomputed == 0
     time.sleep(2 * LEASE_S)

@@ -14,8 +14,8 @@ from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import PodMap, added, moved
 from offstage.dpu.pod.membership import open_membership
+from offstage.host.endpoint import Endpoint
 from offstage.host.models import geometry
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_run import PodResult
@@ -68,7 +68,7 @@ def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
     found = drive(
         options,
         membership.map(),
-        Link("", TENANT, "shm", "pod", timeout_s=2.0),
+        Endpoint("", TENANT, "shm", "pod", timeout_s=2.0),
         pod.folder,
         UNHURRIED_NS,
         progress or Silent(),

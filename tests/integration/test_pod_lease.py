@@ -18,9 +18,9 @@ from pod_leases import LEASE_S, PATIENCE_S, Leased, leased
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.host.models import geometry
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_run import PodResult
@@ -53,7 +53,7 @@ def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
         steps=steps,
         time_per_token_s=0.001,
     )
-    link = Link("", TENANT, "shm", "pod", timeout_s=5.0)
+    link = Endpoint("", TENANT, "shm", "pod", timeout_s=5.0)
     return drive(options, pod.etcd.map(), link, pod.folder, UNHURRIED_NS, progress or Silent())
 
 
@@ -61,7 +61,7 @@ def driven(pod: Leased, steps: int = STEPS, progress: Any = None) -> PodResult:
 def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
     """A host of that member alone, over the fabric that reads its memory."""
     found = pod.member(name)
-    link = Link(
+    link = Endpoint(
         found.endpoint,
         TENANT,
         "shm",
@@ -126,7 +126,7 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
     pod.until(lambda: pod.member("dpu0").incarnation == 2, "it does not come back")
     assert '"pod_fenced"' in pod.log("dpu0")
     with pytest.raises(RunFailed, match="another life"):
-        Link(
+        Endpoint(
             pod.member("dpu0").endpoint,
             TENANT,
             runtime_dir=pod.folder / "dpu0",
@@ -153,7 +153,7 @@ def test_a_deletion_reaches_who_was_away(pod: Leased, capsys: pytest.CaptureFixt
 def serves(pod: Leased, name: str) -> bool:
     """What the daemon itself says."""
     at = pod.member(name).endpoint
-    link = Link(at, "operator", runtime_dir=pod.folder / name, timeout_s=20.0)
+    link = Endpoint(at, "operator", runtime_dir=pod.folder / name, timeout_s=20.0)
     with link.control(heartbeat=False) as control:
         return bool(control.status()["pod"]["serves"])
 
@@ -181,7 +181,7 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
     took_s = pod.until(lambda: not serves(pod, "dpu1"), "it serves on")
     assert pod.etcd.map().find("dpu1") == begun, "it served until it was taken out"
     with pytest.raises(RunFailed, match="serves nobody"):
-        Link(
+        Endpoint(
             begun.endpoint,
             TENANT,
             runtime_dir=pod.folder / "dpu1",

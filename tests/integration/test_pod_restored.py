@@ -10,7 +10,7 @@ from pod_daemons import TENANT
 from pod_leases import leased
 
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.beds.connect import Link
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli import run
 
 
@@ -42,7 +42,7 @@ def test_a_deletion_survives_a_restored_etcd(tmp_path: Path) -> None:
             assert '"pod_in_doubt"' in pod.log("dpu0")
             found = pod.member("dpu0")
             with pytest.raises(RunFailed, match="in doubt"):
-                Link(
+                Endpoint(
                     found.endpoint,
                     TENANT,
                     runtime_dir=pod.folder / "dpu0",

@@ -24,7 +24,8 @@ from live_daemon import (
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
 from offstage.testbeds.beds.daemon import offstage_words
 
@@ -87,7 +88,7 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
 
 def object_client(tier: Tier) -> ObjectClient:
     return ObjectClient(
-        Where.of(
+        Endpoint.of_engine(
             {
                 "endpoint": tier.endpoint,
                 "tenant": TENANT,

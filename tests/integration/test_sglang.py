@@ -183,7 +183,7 @@ def test_pages_are_of_the_models_files_and_of_what_computes_them(
 
 def test_what_cannot_be_kept_is_refused_at_the_start(tier: Tier) -> None:
     """Is a wrong setting, no model and no daemon one error when SGLang attaches its storage?"""
-    with pytest.raises(BadInput, match="'endpont' is no setting"):
+    with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Storage(config(tier, extra={"endpont": "tcp://x"}))
     with pytest.raises(BadInput, match="weights_id"):
         opened(tier, Pool(), extra={"weights_id": ""}, model_name="org/nowhere")

@@ -80,12 +80,13 @@ def test_arms_with_a_corrupt_block_fail_the_run(
 
     def damaged(up: Up, *more: str) -> list[str]:
         made = words(up, *more)
-        at = made.index("-c") + 1
-        made[at] = (
+        code = (
             f"import sys; sys.path.insert(0, {str(REFERENCE)!r}); import pytest\n"
-            "from damaged import damage_fetches; damage_fetches(pytest.MonkeyPatch())\n" + made[at]
+            "from damaged import damage_fetches; damage_fetches(pytest.MonkeyPatch())\n"
+            "from offstage.testbeds.cli import main; main()"
         )
-        return made
+        at = made.index("-m")
+        return [*made[:at], "-c", code, *made[at + 2 :]]
 
     monkeypatch.setattr(Up, "host", damaged)
     assert (

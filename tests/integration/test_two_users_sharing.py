@@ -24,8 +24,9 @@ from tiny_s3 import TinyS3
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.keys import block_keys
 from offstage.dpu.replay import replay_log
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
 from offstage.testbeds.beds.child import Child
 
@@ -75,7 +76,9 @@ def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict
 def objects(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
     """Read the object that both users name, and put one's own where there is none."""
     target = np.zeros(OBJECT, np.uint8)
-    place = Where.of({"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0})
+    place = Endpoint.of_engine(
+        {"endpoint": endpoint, "tenant": tenant, "secret": secret, "timeout_s": 60.0}
+    )
     with ObjectClient(place) as client:
         state = client.wait(client.get, [b"key"], [target]).states[0]
         if state is State.ABSENT:

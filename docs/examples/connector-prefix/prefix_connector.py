@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.connectors.objects import ObjectClient, State, Where
+from offstage.host.connectors.objects import ObjectClient, State
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli.common import one_line_errors
 
 CHUNK_TOKENS = 256
@@ -22,8 +23,8 @@ CHUNK_TOKENS = 256
 class PrefixConnector:
     """KV of one model. `layout` is whatever makes KV unlike: dtype, layers, weights."""
 
-    def __init__(self, where: Where, model: str, layout: str) -> None:
-        self.client = ObjectClient(where, model=model, layout=layout)
+    def __init__(self, endpoint: Endpoint, model: str, layout: str) -> None:
+        self.client = ObjectClient(endpoint, model=model, layout=layout)
 
     def save(self, tokens: Sequence[int], kv: NDArray[np.uint8]) -> int:
         """Keep the whole chunks of a prompt, `kv[i]` of chunk i; returns how many are kept."""
@@ -68,7 +69,7 @@ def leading(states: Sequence[State]) -> int:
 def main() -> None:
     """Save a prompt of eight chunks, then load it and one that shares its first half."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--endpoint", default=Where.endpoint)
+    parser.add_argument("--endpoint", default=Endpoint.address)
     parser.add_argument("--chunk-bytes", type=int, default=1 << 20)
     asked = parser.parse_args()
     with one_line_errors() as outcome:
@@ -76,7 +77,7 @@ def main() -> None:
         tokens = draw.integers(0, 32_000, 8 * CHUNK_TOKENS).tolist()
         kv = draw.integers(0, 256, (8, asked.chunk_bytes), np.uint8)
         found = np.zeros_like(kv)
-        connector = PrefixConnector(Where(asked.endpoint), "an-example", "uint8")
+        connector = PrefixConnector(Endpoint(asked.endpoint), "an-example", "uint8")
         print(f"saved {connector.save(tokens, kv)} chunks of {asked.chunk_bytes:,} B")
         print(f"announced: {connector.announce(tokens, asked.chunk_bytes):,} tokens are there")
         count = connector.load(tokens, found)

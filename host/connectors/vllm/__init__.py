@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any
 
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.host.connectors.objects import ObjectClient, Where
+from offstage.host.connectors.objects import ObjectClient
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
@@ -35,6 +35,7 @@ from offstage.host.connectors.vllm.plans import (
     Saved,
     Step,
 )
+from offstage.host.endpoint import Endpoint
 from offstage.host.identity import Adapters, identity_of, process_began_ns
 
 __all__ = ["Connector"]
@@ -289,11 +290,11 @@ def _client_of(config: Any, what: str) -> ObjectClient | None:
     model, engine = config.model_config, _version()
     extra = {"model": model.model, "weights_id": ""}
     extra |= config.kv_transfer_config.kv_connector_extra_config
-    where = Where.of({key: value for key, value in extra.items() if key not in OWN})
+    endpoint = Endpoint.of_engine({key: value for key, value in extra.items() if key not in OWN})
     say_untried("vLLM", engine)
     try:
         layout = _identity(config, engine, str(extra["weights_id"])) + f"; {what}"
-        client = ObjectClient(where, model=str(extra["model"]), layout=layout)
+        client = ObjectClient(endpoint, model=str(extra["model"]), layout=layout)
     except OffstageError as error:
         log.warning("no tier until the engine is started again: %s; it computes all KV", error)
         return None

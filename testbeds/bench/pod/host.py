@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import OffstageError
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
-from offstage.host.fabrics import open_fabric
+from offstage.host.endpoint import Endpoint
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.pod.upkeep import Upkeep
 from offstage.host.sessions import append_chunks
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.bench.pod.asks import Ask
 
 __all__ = ["PAYLOAD_BYTES", "Board", "Host", "Sample", "Seen", "content"]
@@ -139,7 +138,13 @@ class Host:
     """One host with a connection to each member. Its thread owns it from `run` on."""
 
     def __init__(
-        self, name: str, place: str, runtime_dir: Path, link: Link, deadline_s: float, board: Board
+        self,
+        name: str,
+        place: str,
+        runtime_dir: Path,
+        link: Endpoint,
+        deadline_s: float,
+        board: Board,
     ) -> None:
         """Log in to all members that the map of `place` has. BadInput: one does not answer."""
         self.name, self._board = name, board
@@ -170,19 +175,8 @@ class Host:
         self._step = 0
 
     def _login(self, member: Member, epoch: int) -> Joined:
-        link = replace(
-            self._link,
-            endpoint=member.endpoint,
-            timeout_s=LOGIN_S,
-            runtime_dir=self._runtime_dir / member.name,
-            life=(member.incarnation, epoch),
-        )
-        control = link.control()
-        try:
-            fabric = open_fabric(control, link.fabric)
-        except BaseException:
-            control.close()
-            raise
+        link = self._link.at(member, self._runtime_dir, epoch)
+        control, fabric = link.connect(LOGIN_S)
         control.timeout_s = self._deadline_s
         return Joined(
             member, control, fabric, lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch

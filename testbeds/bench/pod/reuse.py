@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.host.endpoint import Endpoint
 from offstage.host.schedule import KINDS, Rule, Schedule
 from offstage.host.sessions import append_chunks
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
 from offstage.testbeds.bench.pod.run import live_pod
@@ -94,7 +94,7 @@ class _KeepingHost(Host):
         compute_s: float,
     ) -> None:
         """`room`: blocks that it keeps; `compute_s`: of one token."""
-        super().__init__(name, place, runtime_dir, Link("", TENANT, "shm"), DEADLINE_S, board)
+        super().__init__(name, place, runtime_dir, Endpoint("", TENANT, "shm"), DEADLINE_S, board)
         self._told, self._room, self._compute_s = told, room, compute_s
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self.looked: list[tuple[float, int]] = []

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds import pod as beds
-from offstage.testbeds.beds.connect import Link
 from offstage.testbeds.beds.local import TENANT, DaemonSizes
 from offstage.testbeds.bench.pod.asks import CHUNK_TOKENS, Ask, Documents
 from offstage.testbeds.bench.pod.faults import LivePod, Watch
@@ -136,7 +136,7 @@ def hosts_of(
     live: LivePod, deadline_s: float, board: Board, count: int = HOSTS
 ) -> Iterator[list[Host]]:
     """Hosts at all members, which leave with the block."""
-    link = Link("", TENANT, "shm")
+    link = Endpoint("", TENANT, "shm")
     with ExitStack() as stack:
         hosts = []
         for number in range(count):

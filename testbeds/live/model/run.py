@@ -20,6 +20,7 @@ from offstage.bindings.layouts import CAUSES, FATES, HIT_ENDS
 from offstage.host.arrays import Arrays
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, SelectionRule
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
 from offstage.host.gpu.selector import selectors_of
@@ -34,7 +35,7 @@ from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.tiered import TieredAttention
 from offstage.host.values import WIDTHS, ValueType
-from offstage.testbeds.beds.connect import Link, attached, counters_since, device_counters
+from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.figures import ends_differ, hit_rate_of, ledger_since
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
@@ -54,7 +55,7 @@ from offstage.testbeds.progress import Progress
 __all__ = ["decode_text", "run"]
 
 
-def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
+def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSummary:
     """Prefill, decode each selection, compare.
 
     BadInput: options, model, text, login, or a daemon whose blocks are not the model's. RunFailed,
@@ -62,7 +63,7 @@ def run(options: ModelOptions, link: Link, progress: Progress) -> ModelSummary:
     options.check()
     options.arrays()
     shape = look(options.model)
-    with attached(link) as (control, fabric):
+    with link.attached() as (control, fabric):
         check_alone(control, link.tenant)
         progress.start("load the model", 1)
         weights = digest_of(files_of(str(options.model)), str(options.model))
@@ -83,7 +84,7 @@ def decode_text(
     loaded: Loaded,
     weights: Weights,
     tokens: list[int],
-    link: Link,
+    link: Endpoint,
     control: Control,
     fabric: Fabric,
     progress: Progress,
@@ -149,7 +150,7 @@ class _Run:
     def __init__(
         self,
         options: ModelOptions,
-        link: Link,
+        link: Endpoint,
         control: Control,
         fabric: Fabric,
         loaded: Loaded,

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.verbs import Rdma
 from offstage.dpu.config import Config, load
 from offstage.dpu.idle import IDLE, unused
 from offstage.dpu.moves import target
-from offstage.host.connectors.objects import Where
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli import run
 
 ROOT = Path(__file__).parents[3]
@@ -102,5 +103,5 @@ def test_a_move_refuses_what_would_do_nothing(tmp_path: Path) -> None:
 
 def test_an_engine_is_told_of_an_adapter_that_no_fabric_takes() -> None:
     with pytest.raises(BadInput, match="rdma has no effect over zmq"):
-        Where.of({"fabric": "zmq", "rdma": "mlx5_0"})
-    assert Where.of({"fabric": "verbs", "rdma": "mlx5_0"}).rdma == "mlx5_0"
+        Endpoint.of_engine({"fabric": "zmq", "rdma": "mlx5_0"})
+    assert Endpoint.of_engine({"fabric": "verbs", "rdma": "mlx5_0"}).rdma == Rdma("mlx5_0")

@@ -154,5 +154,5 @@ def test_no_daemon_and_an_unknown_version_are_a_line_each(
     assert _client_of(config, "layers") is None, "nothing says what KV is of"
     assert 'set "weights_id"' in caplog.messages[-1] and "computes all KV" in caplog.messages[-1]
     extra["endpont"] = "tcp://x"
-    with pytest.raises(BadInput, match="'endpont' is no setting"):
+    with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         _client_of(config, "layers")

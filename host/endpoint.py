@@ -1,0 +1,179 @@
+"""Which daemon a host talks to, as whom, and over which fabric.
+
+An `Endpoint` is a value: it opens nothing until `control`, `connect` or `attached` is called, and
+these are the only calls that make a `Control`. It is written in three ways: `--endpoint` with the
+options beside it, an entry of the user's file of daemons, and the settings of an engine's
+connector. What a command line or the environment gives wins over the entry.
+
+    # ~/.config/offstage/daemons.toml
+    [lab]
+    endpoint = "tcp://dpu:7411"
+    curve_dir = "keys"                      # relative to this file
+    operator_secret = "operator.secret"
+"""
+
+import contextlib
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings import settings
+from offstage.bindings.errors import BadInput
+from offstage.bindings.verbs import Rdma, parse_rdma
+from offstage.dpu.pod.map import Member
+from offstage.dpu.protocol import OPERATOR
+from offstage.host.control import DEFAULT_ENDPOINT, Control
+from offstage.host.fabrics import DaemonFabric, open_fabric
+
+__all__ = ["DEFAULT_ENDPOINT", "Endpoint"]
+
+PATHS = ("curve_dir", "runtime_dir", "secret", "operator_secret")
+ENTRY = ("endpoint", "tenant", *PATHS)
+"""Keys of an entry of the user's file."""
+SECONDS = ("timeout_s", "patience_s")
+ENGINE = ("endpoint", "tenant", "fabric", "rdma", "name", *PATHS[:3], *SECONDS)
+"""Settings of an engine's connector."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`address`: the daemon's control socket. `tenant`: whose blocks, or `operator`. `secret`,
+    `runtime_dir` and `curve_dir` as `Control` takes them; None: what the daemon left for this user,
+    and no CURVE. `rdma`: the adapter of verbs; None: the first. `timeout_s`: for each answer of the
+    daemon. `patience_s`: for an object that is read or looked up, where no other bound is given.
+    `life`: the incarnation of a pod's member, and the epoch of the map that names it."""
+
+    address: str = DEFAULT_ENDPOINT
+    tenant: str = "default"
+    fabric: str = "shm"
+    name: str = "host"
+    secret: bytes | Path | None = None
+    runtime_dir: Path | None = None
+    curve_dir: Path | None = None
+    rdma: Rdma | None = None
+    timeout_s: float = 5.0
+    patience_s: float = 5.0
+    life: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def find(
+        cls,
+        endpoint: str,
+        *,
+        tenant: str = "",
+        secret: bytes | Path | None = None,
+        runtime_dir: Path | None = None,
+        curve_dir: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> "Endpoint":
+        """What `--endpoint` names: an address, or an entry of the user's file. "" and None: as the
+        entry says. BadInput: it is neither, or the entry has a wrong key or value."""
+        found: dict[str, Any] = {"address": endpoint}
+        if "://" not in endpoint:
+            found = _entry(endpoint, os.environ if environ is None else environ)
+        operators = found.pop("operator_secret", None)
+        given = {"tenant": tenant, "runtime_dir": runtime_dir, "curve_dir": curve_dir}
+        found |= {key: value for key, value in given.items() if value}
+        own = operators if found.get("tenant") == OPERATOR else found.get("secret")
+        return cls(**found | more | {"secret": own if secret is None else secret})
+
+    @classmethod
+    def of_engine(cls, table: Mapping[str, Any]) -> "Endpoint":
+        """From an engine's configuration. BadInput: an unknown key, or a wrong value."""
+        found = cls(**{"name": "engine"} | _read(table, ENGINE, "offstage"))
+        if found.rdma and found.fabric != "verbs":
+            raise BadInput(
+                f"rdma has no effect over {found.fabric}",
+                "offstage",
+                'leave it out, or set fabric = "verbs"',
+            )
+        return found
+
+    @property
+    def operator(self) -> "Endpoint":
+        """The same daemon as its operator, whose secret is on the daemon's machine."""
+        return replace(self, tenant=OPERATOR, secret=None)
+
+    def at(self, member: Member, runtime_dir: Path | None, epoch: int | None = None) -> "Endpoint":
+        """The daemon of a pod's member, whose runtime folder is `runtime_dir/NAME`. `epoch`: only
+        the incarnation that the map of that epoch names."""
+        folder = None if runtime_dir is None else runtime_dir / member.name
+        life = (0, 0) if epoch is None else (member.incarnation, epoch)
+        return replace(self, address=member.endpoint, runtime_dir=folder, life=life)
+
+    def control(self, *, heartbeat: bool = True) -> Control:
+        """Log in. BadInput where no daemon answers or it refuses."""
+        return Control(
+            self.address,
+            name=self.name,
+            tenant=self.tenant,
+            secret=self.secret,
+            runtime_dir=self.runtime_dir,
+            curve_dir=self.curve_dir,
+            heartbeat=heartbeat,
+            timeout_s=self.timeout_s,
+            life=self.life,
+        )
+
+    def connect(self, timeout_s: float | None = None) -> tuple[Control, DaemonFabric]:
+        """Log in and attach; both are the caller's to close, the fabric first. `timeout_s`: instead
+        of the endpoint's own. BadInput, RunFailed: no daemon, or it refuses."""
+        control = (self if timeout_s is None else replace(self, timeout_s=timeout_s)).control()
+        try:
+            return control, open_fabric(control, self.fabric, self.rdma)
+        except BaseException:
+            control.close()
+            raise
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[tuple[Control, DaemonFabric]]:
+        """As `connect`, and both are closed at the end."""
+        control, fabric = self.connect()
+        with control:
+            try:
+                yield control, fabric
+            finally:
+                fabric.close()
+
+
+def _entry(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of the user's entry `name`, and `operator_secret`."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    file = Path(environ.get("OFFSTAGE_DAEMONS") or f"{base}/offstage/daemons.toml")
+    tables = settings.read_toml(file, "write the daemon there") if file.is_file() else {}
+    table = tables.get(name)
+    if not isinstance(table, dict):
+        known = ", ".join(sorted(name for name, one in tables.items() if isinstance(one, dict)))
+        raise BadInput(
+            f"{name!r} is no endpoint, and no daemon in {file}",
+            "--endpoint",
+            f"write an address such as {DEFAULT_ENDPOINT}" + (f", or one of {known}" * bool(known)),
+        )
+    return _read(table, ENTRY, f"{file}: [{name}]", file.parent)
+
+
+def _read(
+    table: Mapping[str, Any], keys: Collection[str], where: str, folder: Path = Path()
+) -> dict[str, Any]:
+    """The fields of an Endpoint that a table gives; paths are relative to `folder`."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        settings.check_known(key, keys, where, "setting")
+        if key in SECONDS:
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise BadInput(f"{key} is {value!r}", where, "write seconds above 0")
+            found[key] = float(value)
+            continue
+        if not isinstance(value, str) or not value.isprintable():
+            raise BadInput(f"{key} is {value!r}", where, "write it as text in quotes")
+        if key in PATHS:
+            found[key] = folder / Path(value).expanduser() if value else None
+        elif key == "rdma":
+            found[key] = parse_rdma(value) if value else None
+        elif value or key != "tenant":
+            found["address" if key == "endpoint" else key] = value
+    return found

@@ -3,15 +3,57 @@
  * segment at a time: read a live block, check it, write it to the end of its lane, let the index
  * point there. At most OFS_CLEAN_OPS moves are in flight. Its pins keep the victim from being
  * freed under it; the old record lives until the new one is safe, so that a kill in between loses
- * nothing.
+ * nothing. So the victim only changes when the last move out of the former one has ended.
+ *
+ * Model: a state machine. `next_states` says which event may come in which state, and move_on alone
+ * writes state and victim. A move is one of the cleaner's ops, whose kind is its own state:
+ * MOVE_READ, MOVE_READY (waits for room), MOVE_WRITE.
  */
 #include "internal.h"
 
 #include <assert.h>
 
+enum clean_event {
+	CHOSEN,    /* a victim was found */
+	LOOKED_AT, /* all of its places */
+	NO_ROOM,   /* a move cannot be placed, now or later */
+	LEFT,      /* the last move has ended, and something still lives there */
+	FREED,     /* nothing does, and the segment goes back to the free ones */
+	EVENTS
+};
+
+/* 0: the event cannot come. */
+static const uint8_t next_states[OFS_CLEAN_STATES][EVENTS] = {
+	[OFS_CLEAN_IDLE] = {[CHOSEN] = OFS_CLEAN_EMPTYING},
+	[OFS_CLEAN_EMPTYING] =
+		{[LOOKED_AT] = OFS_CLEAN_ENDING, [NO_ROOM] = OFS_CLEAN_ENDING, [FREED] = OFS_CLEAN_IDLE},
+	[OFS_CLEAN_ENDING] =
+		{[NO_ROOM] = OFS_CLEAN_ENDING, [LEFT] = OFS_CLEAN_IDLE, [FREED] = OFS_CLEAN_IDLE},
+};
+
+static void
+move_on(struct ofs_store *store, enum clean_event event, uint32_t victim)
+{
+	struct ofs_store_clean *clean = &store->clean;
+	uint32_t next = next_states[clean->state][event];
+
+	assert(next != 0);
+	assert(next != OFS_CLEAN_IDLE || (clean->flying == 0 && clean->placed == 0));
+	if (event == CHOSEN) {
+		assert(store->segments[victim].state == OFS_SEGMENT_SEALED);
+		clean->cursor = 0;
+	} else if (event == LEFT) {
+		/* What is left leaves by itself or cannot be read: trying again wins nothing. */
+		store->segments[victim].stuck = 1;
+	}
+	clean->state = next;
+	clean->victim = next == OFS_CLEAN_IDLE ? OFS_NONE : victim;
+}
+
 void
 ofs_clean_open(struct ofs_store *store)
 {
+	store->clean.state = OFS_CLEAN_IDLE;
 	store->clean.victim = OFS_NONE;
 	store->clean.hopeless = UINT64_MAX;
 	store->clean.hopeless_lane = OFS_NONE;
@@ -34,13 +76,14 @@ static int
 choose(struct ofs_store *store, uint32_t lane)
 {
 	struct ofs_store_clean *clean = &store->clean;
+	uint32_t victim;
 	int soon;
 
 	if (clean->hopeless == store->changes && clean->hopeless_lane == lane)
 		return -1;
-	clean->victim = ofs_clean_victim(store, lane, &soon);
-	if (clean->victim != OFS_NONE) {
-		clean->cursor = 0;
+	victim = ofs_clean_victim(store, lane, &soon);
+	if (victim != OFS_NONE) {
+		move_on(store, CHOSEN, victim);
 		return 1;
 	}
 	if (soon)
@@ -53,8 +96,7 @@ choose(struct ofs_store *store, uint32_t lane)
 int
 ofs_clean_starve(struct ofs_store *store, uint32_t lane)
 {
-	/* A victim is only changed when the last move out of the former one has ended. */
-	if (store->clean.victim != OFS_NONE || store->clean.flying > 0)
+	if (store->clean.state != OFS_CLEAN_IDLE)
 		return -EAGAIN;
 	return choose(store, lane) >= 0 ? -EAGAIN : -ENOSPC;
 }
@@ -64,6 +106,8 @@ end_move(struct ofs_store *store, struct ofs_store_op *op)
 {
 	uint32_t segment = op->old / store->records_per_segment;
 
+	assert(segment == store->clean.victim && store->clean.flying > 0);
+	assert(store->segments[segment].pins > 0);
 	store->clean.flying--;
 	store->segments[segment].pins--;
 	ofs_op_give(store, op);
@@ -79,6 +123,7 @@ place(struct ofs_store *store, struct ofs_store_op *op)
 	const struct ofs_store_record *old = &store->records[op->old];
 	int rc;
 
+	assert(op->kind == OFS_STORE_MOVE_READY);
 	if (old->state != OFS_RECORD_LIVE) {
 		end_move(store, op);
 		return;
@@ -88,7 +133,7 @@ place(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_copies_join(store, op->record, op->old);
 		store->clean.placed++;
 	} else if (rc != -EAGAIN) {
-		store->clean.cursor = store->records_per_segment;
+		move_on(store, NO_ROOM, segment);
 		end_move(store, op);
 	}
 }
@@ -124,6 +169,7 @@ start_moves(struct ofs_store *store)
 		clean->flying++;
 		clean->cursor++;
 	}
+	move_on(store, LOOKED_AT, clean->victim);
 }
 
 void
@@ -131,21 +177,24 @@ ofs_clean_step(struct ofs_store *store)
 {
 	struct ofs_store_clean *clean = &store->clean;
 
-	if (clean->victim == OFS_NONE && clean->flying == 0
+	if (clean->state == OFS_CLEAN_IDLE
 		&& (store->free.count > store->config.reserve_segments || choose(store, OFS_NONE) != 1)) {
 		return;
 	}
 	for (uint32_t i = store->op_count - OFS_CLEAN_OPS; i < store->op_count; i++)
 		if (store->ops[i].kind == OFS_STORE_MOVE_READY)
 			place(store, &store->ops[i]);
-	if (clean->victim != OFS_NONE)
+	if (clean->state == OFS_CLEAN_EMPTYING)
 		start_moves(store);
-	if (clean->victim != OFS_NONE && clean->flying == 0
-		&& clean->cursor == store->records_per_segment) {
-		/* What is left leaves by itself or cannot be read: trying again wins nothing. */
-		store->segments[clean->victim].stuck = 1;
-		clean->victim = OFS_NONE;
-	}
+	if (clean->state == OFS_CLEAN_ENDING && clean->flying == 0)
+		move_on(store, LEFT, clean->victim);
+}
+
+void
+ofs_clean_freed(struct ofs_store *store, uint32_t segment)
+{
+	if (store->clean.state != OFS_CLEAN_IDLE && store->clean.victim == segment)
+		move_on(store, FREED, segment);
 }
 
 static void
@@ -184,7 +233,7 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 	uint32_t layer = store->segments[segment].layer;
 	struct ofs_store_record *old = &store->records[op->old];
 
-	assert(store->clean.placed > 0);
+	assert(store->clean.placed > 0 && store->segments[segment].writing > 0);
 	store->clean.placed--;
 	store->segments[segment].writing--;
 	if (op->rc == 0 && old->state == OFS_RECORD_LIVE

@@ -162,11 +162,20 @@ struct ofs_store_wipes {
 	uint32_t wanted[2];             /* records, by the last bit of their turn */
 };
 
+enum ofs_clean_state {
+	OFS_CLEAN_IDLE = 1, /* no victim, and nothing flies */
+	OFS_CLEAN_EMPTYING, /* moves begin, place by place */
+	OFS_CLEAN_ENDING,   /* none begins any more, and the last ones fly */
+	OFS_CLEAN_STATES
+};
+
+/* Only the cleaner writes it; see clean.c. */
 struct ofs_store_clean {
-	uint32_t victim; /* OFS_NONE */
-	uint32_t cursor; /* next place to look at */
-	uint32_t placed; /* moves that have their new place: they need no more room */
-	uint32_t flying;
+	uint32_t state;    /* enum ofs_clean_state */
+	uint32_t victim;   /* OFS_NONE: the state is IDLE */
+	uint32_t cursor;   /* EMPTYING: next place to look at */
+	uint32_t placed;   /* moves that have their new place: they need no more room */
+	uint32_t flying;   /* moves; each pins the victim */
 	uint64_t hopeless; /* `changes` when nothing could be won for hopeless_lane */
 	uint32_t hopeless_lane;
 };
@@ -374,6 +383,8 @@ void ofs_clean_open(struct ofs_store *store);
 void ofs_clean_step(struct ofs_store *store);
 void ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
 void ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op);
+/* The segment is to be free, by whatever way: it is no victim any more. */
+void ofs_clean_freed(struct ofs_store *store, uint32_t segment);
 /* A lane has no room: -EAGAIN where the cleaner can make some, -ENOSPC where nobody can. */
 int ofs_clean_starve(struct ofs_store *store, uint32_t lane);
 /* Records of the victim that still need a place in this lane. */

@@ -22,6 +22,9 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 
 	if (op == NULL)
 		return -EAGAIN;
+	/* A place is used again only when nothing of its former life is alive, read or written. */
+	assert(store->free.count > 0 && of->state == OFS_SEGMENT_FREE);
+	assert(of->live == 0 && of->writing == 0 && of->pins == 0);
 	of->tenant = tenant;
 	of->layer = layer;
 	of->sequence = store->sequence + 1;
@@ -77,6 +80,7 @@ ofs_lane_take(struct ofs_store *store, uint32_t record)
 	uint32_t segment = record / store->records_per_segment;
 	struct ofs_store_segment *of = &store->segments[segment];
 
+	assert(of->state == OFS_SEGMENT_OPEN);
 	assert(of->next == record % store->records_per_segment);
 	of->next++;
 	of->writing++;
@@ -90,6 +94,7 @@ ofs_segment_seal(struct ofs_store *store, uint32_t segment)
 	struct ofs_store_segment *of = &store->segments[segment];
 
 	if (of->state == OFS_SEGMENT_OPEN) {
+		assert(store->lane_open[ofs_lane_of(store, segment)] == segment);
 		store->lane_open[ofs_lane_of(store, segment)] = OFS_NONE;
 		of->state = OFS_SEGMENT_SEALED;
 		store->changes++;
@@ -102,6 +107,8 @@ make_free(struct ofs_store *store, uint32_t segment)
 	struct ofs_store_segment *of = &store->segments[segment];
 	uint32_t first = segment * store->records_per_segment;
 
+	assert(of->state == OFS_SEGMENT_DYING && of->marked);
+	assert(of->live == 0 && of->writing == 0 && of->pins == 0);
 	for (uint32_t i = 0; i < store->records_per_segment; i++)
 		ofs_record_reset(store, first + i);
 	of->state = OFS_SEGMENT_FREE;
@@ -125,8 +132,7 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 	ofs_segment_seal(store, segment);
 	if (store->config.erase && ofs_wipe_rest(store, segment))
 		return;
-	if (store->clean.victim == segment)
-		store->clean.victim = OFS_NONE;
+	ofs_clean_freed(store, segment);
 	store->stats.segments_reclaimed++;
 	/* The mark keeps the dead from being found by the next open; a header that failed may stand
 	 * there all the same. It must have ended before the segment is used again: two writes of one
@@ -174,6 +180,7 @@ send_discards(struct ofs_store *store)
 void
 ofs_segment_discard_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {
+	assert(store->discarding > 0);
 	store->stats.segments_discarded += result >= 0;
 	store->discarding--;
 	make_free(store, op->segment);
@@ -209,6 +216,7 @@ ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t 
 {
 	uint32_t segment = op->segment;
 
+	assert(store->segments[segment].state == OFS_SEGMENT_DYING);
 	ofs_op_give(store, op);
 	if (ofs_store_rc(result, store->storage->lba_size_bytes) != 0) {
 		store->stats.io_errors++;
@@ -233,6 +241,7 @@ ofs_segment_header_done(struct ofs_store *store, struct ofs_store_op *op, int64_
 	uint32_t waiter = of->waiters;
 	int32_t rc = ofs_store_rc(result, store->storage->lba_size_bytes);
 
+	assert(of->header == OFS_WRITTEN_PENDING); /* which keeps the segment from being settled */
 	ofs_op_give(store, op);
 	of->header = rc == 0 ? OFS_WRITTEN_YES : OFS_WRITTEN_FAILED;
 	of->waiters = OFS_NONE;

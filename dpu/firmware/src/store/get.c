@@ -1,6 +1,8 @@
 /* Reading, deleting and looking up. */
 #include "internal.h"
 
+#include <assert.h>
+
 /* The readable record of a key: while it is rewritten, the one it replaces. OFS_NONE: none yet. */
 static uint32_t
 readable(const struct ofs_store *store, uint32_t record)
@@ -9,6 +11,7 @@ readable(const struct ofs_store *store, uint32_t record)
 
 	if (store->records[record].state != OFS_RECORD_WRITING)
 		return record;
+	assert(store->ops[store->records[record].op].record == record);
 	old = store->ops[store->records[record].op].old;
 	return old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE ? old : OFS_NONE;
 }
@@ -77,6 +80,8 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 {
 	uint32_t segment = record / store->records_per_segment;
 
+	assert(store->records[record].state == OFS_RECORD_LIVE
+		|| store->records[record].state == OFS_RECORD_CONDEMNED);
 	/* Where the block is being written again, the index names the new record. */
 	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer)
 		== record) {
@@ -120,6 +125,7 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	if (right == -EAGAIN && ofs_part_read_whole(store, op) == 0)
 		return;
 	/* The pin kept the place from being written again: what was read is what is meant. */
+	assert(store->segments[segment].pins > 0 && of->state != OFS_RECORD_FREE);
 	store->segments[segment].pins--;
 	if (rc != 0) {
 		store->stats.io_errors++;
@@ -163,6 +169,7 @@ ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint3
 	if (store->records[found].state == OFS_RECORD_WRITING) {
 		struct ofs_store_op *op = &store->ops[store->records[found].op];
 
+		assert(op->record == found && !op->dropped);
 		ofs_store_index_remove(store, found);
 		op->dropped = 1;
 		ofs_copies_wipe(store, found);

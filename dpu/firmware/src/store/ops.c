@@ -6,6 +6,7 @@
 uint32_t
 ofs_op_index(const struct ofs_store *store, const struct ofs_store_op *op)
 {
+	assert(op >= store->ops && op < store->ops + store->op_count);
 	return (uint32_t)(op - store->ops);
 }
 
@@ -44,7 +45,7 @@ ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
 		: number < store->config.io_max + OFS_HEADER_OPS + OFS_WIPE_OPS ? &store->wipe_free
 																		: &store->clean_free;
 
-	assert(store->ops_used > 0);
+	assert(store->ops_used > 0 && !op->stalled);
 	op->kind = OFS_STORE_IDLE;
 	op->next = *list;
 	*list = number;
@@ -56,6 +57,8 @@ ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
 {
 	uint32_t number = ofs_op_index(store, op);
 
+	assert(number < store->config.io_max); /* the others have no caller who asks for their end */
+	assert(op->kind != OFS_STORE_IDLE && !op->stalled);
 	op->rc = rc;
 	op->next = OFS_NONE;
 	if (store->ready.count == 0)

@@ -11,6 +11,7 @@
 #include "granules.h"
 #include "internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The stretch of the record from `*from` on that is read next; 0: none is left. */
@@ -44,6 +45,7 @@ send_stretches(struct ofs_store *store, struct ofs_store_op *op)
 	uint32_t size_bytes;
 	int rc = 0;
 
+	assert(op->granule_bytes > 0 && op->next_from <= past);
 	while (op->next_from < past) {
 		uint32_t from = op->next_from;
 
@@ -67,6 +69,7 @@ stall(struct ofs_store *store, struct ofs_store_op *op)
 {
 	uint32_t number = ofs_op_index(store, op);
 
+	assert(!op->stalled);
 	op->stalled = 1;
 	op->next = OFS_NONE;
 	if (store->stalled.count == 0)
@@ -134,8 +137,11 @@ ofs_part_resume(struct ofs_store *store)
 	while (store->stalled.count > 0) {
 		struct ofs_store_op *op = &store->ops[store->stalled.first];
 		uint32_t next = op->next;
-		int rc = op->granules != 0 ? send_stretches(store, op)
-								   : ofs_record_submit(store, op, OFS_STORAGE_READ, op->record);
+		int rc;
+
+		assert(op->stalled && op->kind == OFS_STORE_GET);
+		rc = op->granules != 0 ? send_stretches(store, op)
+							   : ofs_record_submit(store, op, OFS_STORAGE_READ, op->record);
 
 		if (rc == -EAGAIN)
 			return NULL;
@@ -157,6 +163,7 @@ ofs_part_goes_on(struct ofs_store_op *op, int64_t result)
 {
 	if (op->granules == 0)
 		return 0;
+	assert(op->stretches > 0);
 	op->stretches--;
 	op->failed |= result < 0;
 	op->got_bytes += result > 0 ? (uint64_t)result : 0;

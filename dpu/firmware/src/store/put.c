@@ -34,6 +34,7 @@ join(struct ofs_store *store, uint32_t record, uint64_t user, uint64_t expire_s)
 	struct ofs_store_op *writer = &store->ops[store->records[record].op];
 	struct ofs_store_op *op;
 
+	assert(writer->kind == OFS_STORE_PUT && writer->record == record);
 	if (!lasts(store, record, expire_s))
 		return -EAGAIN;
 	op = ofs_op_take(store, &store->op_free);
@@ -63,6 +64,7 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	if (rc != 0)
 		return rc;
 	of = &store->records[record];
+	assert(of->state == OFS_RECORD_FREE && of->copy_next == record);
 	of->key = *key;
 	of->sequence = store->sequence + 1;
 	of->expire_s = expire_s;
@@ -186,6 +188,7 @@ ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	uint32_t segment = op->record / store->records_per_segment;
 	struct ofs_store_segment *of = &store->segments[segment];
 
+	assert(of->writing > 0);
 	op->rc = ofs_store_rc(result, ofs_record_io_bytes(store, op->record));
 	if (op->rc != 0) {
 		store->stats.io_errors++;
@@ -210,6 +213,8 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 	uint32_t old = op->old;
 	int old_lives = old != OFS_NONE && store->records[old].state == OFS_RECORD_LIVE;
 
+	assert(store->records[op->record].state == OFS_RECORD_WRITING);
+	assert(old == OFS_NONE || store->segments[old / store->records_per_segment].pins > 0);
 	if (old == OFS_NONE)
 		store->tenant_blocks[store->segments[op->record / store->records_per_segment].tenant]--;
 	if (op->dropped) {
@@ -244,7 +249,7 @@ ofs_put_settle(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_clean_written(store, op);
 		return;
 	}
-	assert(op->kind == OFS_STORE_PUT);
+	assert(op->kind == OFS_STORE_PUT && store->segments[segment].writing > 0);
 	store->segments[segment].writing--;
 	put_conclude(store, op);
 	ofs_op_ready(store, op, op->rc);

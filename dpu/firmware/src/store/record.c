@@ -15,6 +15,7 @@
 void
 ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment)
 {
+	assert(segment < store->segment_count && list->count < store->segment_count);
 	store->segments[segment].link = OFS_NONE;
 	if (list->count == 0)
 		list->first = segment;
@@ -43,7 +44,8 @@ ofs_record_enliven(struct ofs_store *store, uint32_t record)
 	struct ofs_store_record *of = &store->records[record];
 	struct ofs_store_segment *segment = &store->segments[record / store->records_per_segment];
 
-	assert(of->state != OFS_RECORD_LIVE && of->state != OFS_RECORD_CONDEMNED);
+	assert(of->state == OFS_RECORD_WRITING);
+	assert(segment->live < store->records_per_segment);
 	of->state = OFS_RECORD_LIVE;
 	of->op = OFS_NONE;
 	segment->live++;
@@ -59,6 +61,7 @@ ofs_record_mark_dead(struct ofs_store *store, uint32_t record)
 
 	if (of->state == OFS_RECORD_LIVE || of->state == OFS_RECORD_CONDEMNED) {
 		assert(segment->live > 0 && store->tenant_blocks[segment->tenant] > 0);
+		assert(store->stats.blocks > 0);
 		segment->live--;
 		store->tenant_blocks[segment->tenant]--;
 		store->stats.blocks--;
@@ -111,6 +114,8 @@ leave(struct ofs_store *store, uint32_t record)
 {
 	struct ofs_store_record *of = &store->records[record];
 
+	assert(store->records[of->copy_before].copy_next == record);
+	assert(store->records[of->copy_next].copy_before == record);
 	store->records[of->copy_before].copy_next = of->copy_next;
 	store->records[of->copy_next].copy_before = of->copy_before;
 	of->copy_next = of->copy_before = record;
@@ -171,6 +176,7 @@ ofs_wipe_ended(struct ofs_store *store, uint32_t record)
 	struct ofs_store_record *of = &store->records[record];
 	struct ofs_store_wipes *wipes = wipes_of(store, record);
 
+	assert(of->wipe == OFS_WIPE_WANTED || of->wipe == OFS_WIPE_FLYING);
 	assert(wipes->wanted[of->wipe_turn] > 0);
 	wipes->wanted[of->wipe_turn]--;
 	of->wipe = OFS_WIPE_DONE;
@@ -205,6 +211,7 @@ ofs_wipe_marked(struct ofs_store *store, uint32_t segment)
 {
 	uint32_t first = segment * store->records_per_segment;
 
+	assert(store->segments[segment].state == OFS_SEGMENT_DYING);
 	store->segments[segment].marked = 1;
 	for (uint32_t i = first; i < first + store->records_per_segment; i++) {
 		leave(store, i);

@@ -1,6 +1,7 @@
 /* Opening and closing a store. */
 #include "internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,6 +103,7 @@ arrange_ops(struct ofs_store *store)
 		}
 		ofs_op_give(store, op);
 	}
+	assert(store->ops_used == 0);
 	ofs_clean_open(store);
 }
 

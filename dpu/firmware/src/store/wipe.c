@@ -13,6 +13,8 @@
  */
 #include "internal.h"
 
+#include <assert.h>
+
 /* ---- the writes ---- */
 
 static int
@@ -23,6 +25,9 @@ send(struct ofs_store *store, uint32_t record)
 	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
 	int rc;
 
+	/* What lives, or is being written, is not overwritten. */
+	assert(store->records[record].state == OFS_RECORD_DEAD);
+	assert(store->records[record].wipe == OFS_WIPE_WANTED);
 	if (op == NULL)
 		return -EAGAIN;
 	ofs_trailer_fill_wiped(store, (struct ofs_trailer *)(op->buffer + before), record);
@@ -76,6 +81,7 @@ ofs_wipe_step(struct ofs_store *store)
 		/* Its mark is one write, as soon as nothing reads in it any more. */
 		int dies = of->live == 0 && of->writing == 0 && !store->config.erase;
 
+		assert(of->listed == OFS_LISTED_WIPE && of->tenant == store->wipe_tenant);
 		if (dies)
 			ofs_segment_seal(store, segment); /* nothing may come to live in it */
 		else if (!send_all(store, segment))
@@ -95,6 +101,7 @@ ofs_wipe_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	struct ofs_store_segment *of = &store->segments[segment];
 	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
 
+	assert(of->pins > 0 && store->records[record].wipe == OFS_WIPE_FLYING);
 	ofs_op_give(store, op);
 	of->pins--;
 	if (ofs_store_rc(result, before + store->storage->lba_size_bytes) == 0) {
@@ -121,6 +128,7 @@ ofs_wipe_again(struct ofs_store *store)
 	while (store->again.count > 0) {
 		uint32_t segment = ofs_list_take(store, &store->again);
 
+		assert(store->segments[segment].listed == OFS_LISTED_AGAIN);
 		store->segments[segment].listed = OFS_LISTED_NO;
 		ofs_wipe_list(store, segment);
 	}

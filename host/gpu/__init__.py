@@ -41,14 +41,16 @@ def interpreted() -> bool:
 _KERNELS: dict[Callable[..., Any], Any] = {}
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """The function as a kernel; `tl` and `constexpr` of its module become Triton's own."""
+def compiled(function: Callable[..., Any], *parts: Callable[..., Any]) -> Any:
+    """The function as a kernel; `tl` and `constexpr` of its module become Triton's own, and so do
+    the `parts` of that module that the kernel calls."""
     if function not in _KERNELS:
         import triton
         import triton.language
 
         names = function.__globals__
         names["tl"], names["constexpr"] = triton.language, triton.language.constexpr
+        names.update({part.__name__: triton.jit(part) for part in parts})
         _KERNELS[function] = triton.jit(function)
     return _KERNELS[function]
 

@@ -63,12 +63,10 @@ def attend(
     import triton
 
     batch, q_heads, head_dim = queries.shape
-    latent = values.data_ptr() == keys.data_ptr()
-    value_dim, kv_heads, block_tokens = values.shape[3], keys.shape[1], keys.shape[2]
     tiling = tiling or tiling_of(head_dim, keys.element_size())
-    group = q_heads // kv_heads
-    heads = min(tiling.heads, max(16, triton.next_power_of_2(group)))
-    head_tiles = kv_heads * triton.cdiv(group, heads)
+    known = _known(queries, keys, values, tiling)
+    value_dim, kv_heads, block_tokens = values.shape[3], keys.shape[1], keys.shape[2]
+    head_tiles = kv_heads * triton.cdiv(known["GROUP"], known["HEADS"])
     splits = tiling.splits or _splits(
         batch * head_tiles, tables.shape[1] * block_tokens, tiling, keys.device
     )
@@ -76,10 +74,8 @@ def attend(
     output = torch.empty((batch, q_heads, value_dim), **new)
     parts = output if splits == 1 else torch.empty((batch, q_heads, splits, value_dim), **new)
     sums = output if splits == 1 else torch.empty((batch, q_heads, splits), **new)
-    rounded, held = product_type(keys.dtype)
-    main = max(16, triton.next_power_of_2(value_dim))
-    rest = max(16, triton.next_power_of_2(head_dim - value_dim)) if head_dim > value_dim else 0
-    compiled(_attend)[head_tiles, splits, batch](
+    kernel = compiled(_attend, _find_heads, _read_query, _find_tokens, _read_rows, _weigh, _store)
+    kernel[head_tiles, splits, batch](
         queries,
         keys,
         values,
@@ -94,20 +90,8 @@ def attend(
         *queries.stride()[:2],
         *keys.stride()[:3],
         *values.stride()[:3],
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        VALUE_DIM=value_dim,
-        BLOCK_TOKENS=block_tokens,
-        Q_HEADS=q_heads,
-        HEADS=heads,
-        TILE=tiling.tokens,
-        MAIN=main,
-        REST=rest,
-        LATENT=latent,
+        **known,
         SPLITS=splits,
-        ROUNDED=rounded,
-        HELD=held,
-        PRECISION="ieee" if keys.dtype == torch.float32 else "tf32",
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -117,12 +101,38 @@ def attend(
             sums,
             output,
             VALUE_DIM=value_dim,
-            MAIN=main,
+            MAIN=known["MAIN"],
             SPLITS=splits,
             SPLITS_WIDE=triton.next_power_of_2(splits),
             num_warps=4,
         )
     return output
+
+
+def _known(queries: Any, keys: Any, values: Any, tiling: Tiling) -> dict[str, Any]:
+    """What the kernel is compiled for: the model's sizes and types, and a program's tile."""
+    import torch
+    import triton
+
+    head_dim, value_dim = queries.shape[2], values.shape[3]
+    group = queries.shape[1] // keys.shape[1]
+    rest = max(16, triton.next_power_of_2(head_dim - value_dim)) if head_dim > value_dim else 0
+    rounded, held = product_type(keys.dtype)
+    return {
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "VALUE_DIM": value_dim,
+        "BLOCK_TOKENS": keys.shape[2],
+        "Q_HEADS": queries.shape[1],
+        "HEADS": min(tiling.heads, max(16, triton.next_power_of_2(group))),
+        "TILE": tiling.tokens,
+        "MAIN": max(16, triton.next_power_of_2(value_dim)),
+        "REST": rest,
+        "LATENT": values.data_ptr() == keys.data_ptr(),
+        "ROUNDED": rounded,
+        "HELD": held,
+        "PRECISION": "ieee" if keys.dtype == torch.float32 else "tf32",
+    }
 
 
 def tiling_of(head_dim: int, element_bytes: int, splits: int = 0) -> Tiling:
@@ -180,25 +190,13 @@ def _attend(
     PRECISION: constexpr,
 ) -> None:
     """One tile of query heads over one share of one session's tokens."""
-    session = tl.program_id(2)
-    split = tl.program_id(1)
-    tiles_of_group = (GROUP + HEADS - 1) // HEADS
-    kv_head = tl.program_id(0) // tiles_of_group
-    in_group = (tl.program_id(0) % tiles_of_group) * HEADS + tl.arange(0, HEADS)
-    head = kv_head * GROUP + in_group
+    session, split = tl.program_id(2), tl.program_id(1)
+    kv_head, head, of_heads = _find_heads(GROUP, HEADS)
     main, rest = tl.arange(0, MAIN), VALUE_DIM + tl.arange(0, REST if REST else 1)
-    of_heads = (in_group < GROUP)[:, None]
-    query = queries + session * query_session + head[:, None] * query_head
-    q_main = tl.load(query + main[None, :], of_heads & (main < VALUE_DIM)[None, :], other=0.0)
-    peak = tl.max(tl.abs(q_main.to(tl.float32)), axis=1)
-    if REST:
-        q_rest = tl.load(query + rest[None, :], of_heads & (rest < HEAD_DIM)[None, :], other=0.0)
-        peak = tl.maximum(peak, tl.max(tl.abs(q_rest.to(tl.float32)), axis=1))
-    halvings = tl.maximum(tl.ceil(tl.log2(tl.maximum(peak, 1.0))) - 15.0, 0.0)
-    unit = tl.exp2(halvings)[:, None]
-    q_main = (q_main / unit).to(ROUNDED).to(HELD)
-    if REST:
-        q_rest = (q_rest / unit).to(ROUNDED).to(HELD)
+    query = queries + session * query_session + head * query_head
+    q_main, q_rest, unit = _read_query(
+        query, main, rest, of_heads, VALUE_DIM, HEAD_DIM, REST, ROUNDED, HELD
+    )
     used = tl.load(lengths + session)
     tiles = tl.cdiv(used * BLOCK_TOKENS, TILE)
     share = tl.cdiv(tiles, SPLITS)
@@ -206,41 +204,105 @@ def _attend(
     output = tl.zeros([HEADS, MAIN], tl.float32)
     for tile in range(split * share, tl.minimum((split + 1) * share, tiles)):
         position = tile * TILE + tl.arange(0, TILE)
-        entry = session * width + position // BLOCK_TOKENS
-        listed = position < used * BLOCK_TOKENS
-        token = position % BLOCK_TOKENS
-        there = listed & (token < tl.load(counts + entry, listed, other=0))
-        block = tl.load(tables + entry, listed, other=0).to(tl.int64)
+        there, block, token = _find_tokens(
+            tables, counts, session * width, position, used, BLOCK_TOKENS
+        )
         row = keys + kv_head * key_head + block * key_block + token * key_token
-        wanted = there[:, None] & (main < VALUE_DIM)[None, :]
-        key = tl.load(row[:, None] + main[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
+        key = _read_rows(row, there, main, VALUE_DIM, ROUNDED, HELD)
         logits = tl.dot(q_main, tl.trans(key), input_precision=PRECISION)
         if REST:
-            wanted_rest = there[:, None] & (rest < HEAD_DIM)[None, :]
-            more = tl.load(row[:, None] + rest[None, :], wanted_rest, other=0.0)
-            more = tl.trans(more.to(ROUNDED).to(HELD))
+            more = tl.trans(_read_rows(row, there, rest, HEAD_DIM, ROUNDED, HELD))
             logits = tl.dot(q_rest, more, logits, input_precision=PRECISION)
         logits = tl.where(there[None, :], logits * (unit * scale), float("-inf"))
-        raised = tl.maximum(top, tl.max(logits, axis=1))
-        level = tl.where(raised == float("-inf"), 0.0, raised)
-        weights = tl.exp2(logits - level[:, None])
-        keep = tl.exp2(top - level)
-        total = total * keep + tl.sum(weights, axis=1)
-        if LATENT:
-            value = key
-        else:
+        weights, keep, top, total = _weigh(logits, top, total)
+        value = key
+        if not LATENT:
             row = values + kv_head * value_head + block * value_block + token * value_token
-            value = tl.load(row[:, None] + main[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
+            value = _read_rows(row, there, main, VALUE_DIM, ROUNDED, HELD)
         weights = weights.to(ROUNDED).to(HELD)
         output = tl.dot(weights, value, output * keep[:, None], input_precision=PRECISION)
-        top = raised
-    output = output / tl.where(total == 0.0, 1.0, total)[:, None] * value_scale
     place = ((session * Q_HEADS + head) * SPLITS + split).to(tl.int64)
-    wanted = of_heads & (main < VALUE_DIM)[None, :]
-    tl.store(parts + place[:, None] * VALUE_DIM + main[None, :], output, wanted)
+    _store(parts, sums, place, main, of_heads, output, value_scale, top, total, VALUE_DIM, SPLITS)
+
+
+def _find_heads(GROUP: constexpr, HEADS: constexpr) -> Any:
+    """A program's KV head, the query heads that read it, and which of them exist."""
+    tiles_of_group = (GROUP + HEADS - 1) // HEADS
+    kv_head = tl.program_id(0) // tiles_of_group
+    in_group = (tl.program_id(0) % tiles_of_group) * HEADS + tl.arange(0, HEADS)
+    return kv_head, kv_head * GROUP + in_group, in_group < GROUP
+
+
+def _read_query(
+    query,
+    main,
+    rest,
+    of_heads,
+    VALUE_DIM: constexpr,
+    HEAD_DIM: constexpr,
+    REST: constexpr,
+    ROUNDED: constexpr,
+    HELD: constexpr,
+) -> Any:
+    """The query heads in two parts, each number halved until all are inside half precision, and
+    what that divided them by."""
+    wanted = of_heads[:, None] & (main < VALUE_DIM)[None, :]
+    q_main = tl.load(query[:, None] + main[None, :], wanted, other=0.0)
+    q_rest = q_main
+    peak = tl.max(tl.abs(q_main.to(tl.float32)), axis=1)
+    if REST:
+        wanted = of_heads[:, None] & (rest < HEAD_DIM)[None, :]
+        q_rest = tl.load(query[:, None] + rest[None, :], wanted, other=0.0)
+        peak = tl.maximum(peak, tl.max(tl.abs(q_rest.to(tl.float32)), axis=1))
+    halvings = tl.maximum(tl.ceil(tl.log2(tl.maximum(peak, 1.0))) - 15.0, 0.0)
+    unit = tl.exp2(halvings)[:, None]
+    return (q_main / unit).to(ROUNDED).to(HELD), (q_rest / unit).to(ROUNDED).to(HELD), unit
+
+
+def _find_tokens(tables, counts, row, position, used, BLOCK_TOKENS: constexpr) -> Any:
+    """Which of a session's positions hold a token, in which block of the pool, and where in it."""
+    entry = row + position // BLOCK_TOKENS
+    listed = position < used * BLOCK_TOKENS
+    token = position % BLOCK_TOKENS
+    there = listed & (token < tl.load(counts + entry, listed, other=0))
+    return there, tl.load(tables + entry, listed, other=0).to(tl.int64), token
+
+
+def _read_rows(row, there, column, COLUMNS: constexpr, ROUNDED: constexpr, HELD: constexpr) -> Any:
+    """Stored numbers, in the type that they are multiplied in."""
+    wanted = there[:, None] & (column < COLUMNS)[None, :]
+    return tl.load(row[:, None] + column[None, :], wanted, other=0.0).to(ROUNDED).to(HELD)
+
+
+def _weigh(logits, top, total) -> Any:
+    """Weights of a tile's tokens, what is kept of all before, the greatest logit and the sum."""
+    raised = tl.maximum(top, tl.max(logits, axis=1))
+    level = tl.where(raised == float("-inf"), 0.0, raised)
+    weights = tl.exp2(logits - level[:, None])
+    keep = tl.exp2(top - level)
+    return weights, keep, raised, total * keep + tl.sum(weights, axis=1)
+
+
+def _store(
+    parts,
+    sums,
+    place,
+    main,
+    of_heads,
+    output,
+    value_scale,
+    top,
+    total,
+    VALUE_DIM: constexpr,
+    SPLITS: constexpr,
+) -> None:
+    """A program's part of the output, and the sum that it is weighted by."""
+    found = tl.where(total == 0.0, 1.0, total)
+    wanted = of_heads[:, None] & (main < VALUE_DIM)[None, :]
+    part = parts + place[:, None] * VALUE_DIM + main[None, :]
+    tl.store(part, output / found[:, None] * value_scale, wanted)
     if SPLITS > 1:
-        found = tl.where(total == 0.0, 1.0, total)
-        tl.store(sums + place, top + tl.log2(found), in_group < GROUP)
+        tl.store(sums + place, top + tl.log2(found), of_heads)
 
 
 def _combine(

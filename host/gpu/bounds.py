@@ -72,7 +72,9 @@ def summarise(keys: Any, table: Table, blocks: Any, rows: Any, first: Any, count
     channels = max(GROUP, min(_CHANNELS_MAX, triton.next_power_of_2(head_dim)))
     if not len(blocks):
         return
-    compiled(_summarise)[len(blocks), kv_heads * triton.cdiv(head_dim, channels)](
+    compiled(_summarise, _unit, _widened, _steps_of)[
+        len(blocks), kv_heads * triton.cdiv(head_dim, channels)
+    ](
         keys,
         table.numbers,
         table.exponents,
@@ -150,35 +152,61 @@ def _summarise(
         tl.store(numbers + row, mean, real)
     else:
         high = row + HEADS * HEAD_DIM
-        low_before = tl.load(numbers + row, grown, other=0.0).to(tl.float32)
-        high_before = tl.load(numbers + high, grown, other=0.0).to(tl.float32)
-        if GROUPS:
-            power = tl.load(shared + channel // GROUP, grown, other=0).to(tl.int32)
-            unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
-            low_before, high_before = low_before * unit, high_before * unit
-        least = tl.where(grown, tl.minimum(least, low_before), least)
-        greatest = tl.where(grown, tl.maximum(greatest, high_before), greatest)
+        least, greatest = _widened(
+            least, greatest, numbers + row, numbers + high, shared + channel // GROUP, grown, GROUPS
+        )
         if GROUPS:
             tl.debug_barrier()  # nobody reads the row any more
-            most = tl.where(real, tl.maximum(tl.abs(least), tl.abs(greatest)), 0.0)
-            most = tl.max(tl.reshape(most, [CHANNELS // GROUP, GROUP]), axis=1)
-            bits = most.to(tl.int32, bitcast=True)
-            # 127 steps reach as far as 2 ** 6 times 1 and 63/64.
-            power = (bits >> 23) - 133 + ((bits & 0x7FFFFF) > 0x7E0000).to(tl.int32)
-            power = tl.minimum(tl.maximum(power, FINEST), COARSEST)
+            below, above, power = _steps_of(
+                least, greatest, real, CHANNELS, GROUP, MOST, FINEST, COARSEST
+            )
             group = channel_first // GROUP + tl.arange(0, CHANNELS // GROUP)
             tl.store(shared + group, power.to(tl.int8), group < GROUPS)
-            power = tl.broadcast_to(power[:, None], [CHANNELS // GROUP, GROUP]).reshape(CHANNELS)
-            unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
-            inverse = ((127 - power) << 23).to(tl.float32, bitcast=True)
-            # A product that has become 0 is on the wrong side of a tiny number.
-            below = tl.floor(least * inverse)
-            below = tl.where(below * unit > least, below - 1, below)
-            above = tl.ceil(greatest * inverse)
-            above = tl.where(above * unit < greatest, above + 1, above)
-            below, above = tl.clamp(below, -MOST, MOST), tl.clamp(above, -MOST, MOST)
             tl.store(numbers + row, below.to(tl.int8), real)
             tl.store(numbers + high, above.to(tl.int8), real)
         else:
             tl.store(numbers + row, least.to(numbers.dtype.element_ty), real)
             tl.store(numbers + high, greatest.to(numbers.dtype.element_ty), real)
+
+
+def _unit(power) -> Any:
+    return ((power + 127) << 23).to(tl.float32, bitcast=True)
+
+
+def _widened(least, greatest, low, high, shared, grown, GROUPS: constexpr) -> Any:
+    """Bounds of the new tokens, and of those that the row stood for where it has grown."""
+    low_before = tl.load(low, grown, other=0.0).to(tl.float32)
+    high_before = tl.load(high, grown, other=0.0).to(tl.float32)
+    if GROUPS:
+        unit = _unit(tl.load(shared, grown, other=0).to(tl.int32))
+        low_before, high_before = low_before * unit, high_before * unit
+    least = tl.where(grown, tl.minimum(least, low_before), least)
+    return least, tl.where(grown, tl.maximum(greatest, high_before), greatest)
+
+
+def _steps_of(
+    least,
+    greatest,
+    real,
+    CHANNELS: constexpr,
+    GROUP: constexpr,
+    MOST: constexpr,
+    FINEST: constexpr,
+    COARSEST: constexpr,
+) -> Any:
+    """Bounds as counts of a power of two that a group of channels shares, rounded outwards, and
+    each group's power."""
+    most = tl.where(real, tl.maximum(tl.abs(least), tl.abs(greatest)), 0.0)
+    most = tl.max(tl.reshape(most, [CHANNELS // GROUP, GROUP]), axis=1)
+    bits = most.to(tl.int32, bitcast=True)
+    # 127 steps reach as far as 2 ** 6 times 1 and 63/64.
+    power = (bits >> 23) - 133 + ((bits & 0x7FFFFF) > 0x7E0000).to(tl.int32)
+    power = tl.minimum(tl.maximum(power, FINEST), COARSEST)
+    spread = tl.broadcast_to(power[:, None], [CHANNELS // GROUP, GROUP]).reshape(CHANNELS)
+    unit, inverse = _unit(spread), _unit(-spread)
+    # A product that has become 0 is on the wrong side of a tiny number.
+    below = tl.floor(least * inverse)
+    below = tl.where(below * unit > least, below - 1, below)
+    above = tl.ceil(greatest * inverse)
+    above = tl.where(above * unit < greatest, above + 1, above)
+    return tl.clamp(below, -MOST, MOST), tl.clamp(above, -MOST, MOST), power

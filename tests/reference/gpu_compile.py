@@ -37,8 +37,8 @@ DIVISIBLE = [["tt.divisibility", 16]]
 class Compiler:
     """Stands where a kernel stands: a launch compiles it for the arguments that it is given."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], *parts: Callable[..., Any]) -> None:
+        self.function, self.parts = function, parts
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return self._compile
@@ -49,7 +49,7 @@ class Compiler:
         from triton.compiler import ASTSource
 
         options = {key: named.pop(key) for key in ("num_warps", "num_stages") if key in named}
-        kernel = gpu.compiled(self.function)
+        kernel = gpu.compiled(self.function, *self.parts)
         arguments = dict(zip(kernel.arg_names, given, strict=False)) | named
         signature, constants, attributes = {}, {}, {}
         for index, name in enumerate(kernel.arg_names):

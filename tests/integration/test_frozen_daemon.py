@@ -14,7 +14,7 @@ from offstage.host.connectors.late import counters
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import COUNTERS
-from offstage.host.connectors.vllm.plans import Step
+from offstage.host.connectors.vllm.steps import Step
 from offstage.host.endpoint import Endpoint
 
 RULES = Path(__file__).resolve().parents[2] / "testbeds/presets/prometheus/offstage.rules.yml"

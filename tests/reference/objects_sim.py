@@ -24,15 +24,13 @@ from offstage.host.connectors import late as late_module
 from offstage.host.connectors import link as link_module
 from offstage.host.connectors import mover as mover_module
 from offstage.host.connectors import moves as moves_module
-from offstage.host.connectors.identity import head_of, sums_of
 from offstage.host.connectors.mover import Mover
-from offstage.host.connectors.moves import Chain, Kind, Move, State, shape_of
+from offstage.host.connectors.moves import Chain, Kind
 
 PAYLOAD, LAYERS, SESSIONS = 64, 2, 16
 FROZEN_S = 1.0
 LEASED_S = 1e9  # longer than anything here takes
 TAIL_MAX = 2  # blocks that a daemon which starts again may not have any more
-NAME = b"an object's name"
 U8 = NDArray[np.uint8]
 Place = tuple[bytes, int, int]  # object, ordinal, layer
 
@@ -469,34 +467,3 @@ def stepped(monkeypatch: pytest.MonkeyPatch, worlds: list[World]) -> None:
     threads = SimpleNamespace(Thread=NoThread, Event=SimpleNamespace)
     for module in (mover_module, link_module):
         monkeypatch.setattr(module, "threading", threads)
-
-
-@dataclass
-class Asked:
-    """One operation of a client, and how it ended."""
-
-    client: int
-    kind: Kind
-    data: U8
-    hold_s: float = 0.0
-    within_s: float = 0.0
-    state: State | None = None
-    left: U8 | None = None
-    """What the buffer held when the end was told."""
-
-    def submit(self, world: World) -> None:
-        """Ask the client's mover for it."""
-
-        def ended(move: Move, state: State, what: str) -> None:
-            self.state, self.left = state, self.data.copy()
-
-        if self.kind is Kind.PUT:
-            inline = shape_of(len(self.data), PAYLOAD, LAYERS).inline
-            head = head_of(len(self.data), sums_of(self.data[inline:], PAYLOAD))
-            world.heads[self.client] = head + self.data[:inline].tobytes()
-        buffer = self.data if self.kind in (Kind.PUT, Kind.GET) else None
-        size = 0 if self.kind is Kind.DELETE else len(self.data)
-        move = Move(
-            self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s, within_s=self.within_s
-        )
-        world.movers[self.client].submit([move])

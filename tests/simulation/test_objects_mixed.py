@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from objects_sim import FROZEN_S, LAYERS, LEASED_S, PAYLOAD, Asked, World, stepped
+from objects_sim import FROZEN_S, LAYERS, LEASED_S, PAYLOAD, U8, World, stepped
 
 from offstage.host.connectors import moves
-from offstage.host.connectors.moves import Kind, State
+from offstage.host.connectors.identity import head_of, sums_of
+from offstage.host.connectors.moves import Kind, Move, State, shape_of
 
+NAME = b"an object's name"
 SEEDS = int(os.environ.get("OFFSTAGE_OBJECT_SEEDS", "400"))
 SIZES = (10, PAYLOAD, 2 * PAYLOAD, (LAYERS + 1) * PAYLOAD - 3, 4 * PAYLOAD)
 STEPS_MAX = 4000
@@ -23,6 +25,37 @@ ORDERS = int(os.environ.get("OFFSTAGE_OBJECT_ORDERS", "2"))
 FAULTS = ("kill", "lose", "damage", "fill", "refuse", "restart")
 CASES = ("nothing there", "there", "lost", "damaged", "two writers")
 SOON = (("nothing there", False), ("there", True))  # the others take longer
+
+
+@dataclass
+class Asked:
+    """One operation of a client, and how it ended."""
+
+    client: int
+    kind: Kind
+    data: U8
+    hold_s: float = 0.0
+    within_s: float = 0.0
+    state: State | None = None
+    left: U8 | None = None
+    """What the buffer held when the end was told."""
+
+    def submit(self, world: World) -> None:
+        """Ask the client's mover for it."""
+
+        def ended(move: Move, state: State, what: str) -> None:
+            self.state, self.left = state, self.data.copy()
+
+        if self.kind is Kind.PUT:
+            inline = shape_of(len(self.data), PAYLOAD, LAYERS).inline
+            head = head_of(len(self.data), sums_of(self.data[inline:], PAYLOAD))
+            world.heads[self.client] = head + self.data[:inline].tobytes()
+        buffer = self.data if self.kind in (Kind.PUT, Kind.GET) else None
+        size = 0 if self.kind is Kind.DELETE else len(self.data)
+        move = Move(
+            self.kind, NAME, "", size, ended, buffer, hold_s=self.hold_s, within_s=self.within_s
+        )
+        world.movers[self.client].submit([move])
 
 
 def bytes_of(seed: int, size: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pod_sim_lease import DRIFT, FAULTS, Broken, run_seed
+from pod_sim_chaos import DRIFT, FAULTS, Broken, run_seed
 
 from offstage.dpu.pod import keeper as pod_keeper
 from offstage.dpu.pod import member as pod_member

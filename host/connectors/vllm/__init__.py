@@ -27,14 +27,8 @@ from offstage.host.connectors.objects import ObjectClient
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
-from offstage.host.connectors.vllm.plans import (
-    PATIENCE_MIN_S,
-    PATIENCE_S,
-    Plans,
-    Report,
-    Saved,
-    Step,
-)
+from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans, Saved
+from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
 from offstage.host.endpoint import Endpoint
 from offstage.host.identity import Adapters, identity_of, process_began_ns
 

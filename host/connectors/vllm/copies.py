@@ -21,7 +21,8 @@ import numpy as np
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, Stream
 from offstage.host.connectors.vllm.loads import LOAD_BYTES, Apart, Load
-from offstage.host.connectors.vllm.plans import Report, Step, shards
+from offstage.host.connectors.vllm.plans import shards
+from offstage.host.connectors.vllm.steps import Report, Step
 
 __all__ = ["Copies"]
 

@@ -13,7 +13,8 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm import loads
 from offstage.host.connectors.vllm.copies import Copies
-from offstage.host.connectors.vllm.plans import Step, shards
+from offstage.host.connectors.vllm.plans import shards
+from offstage.host.connectors.vllm.steps import Step
 from offstage.host.identity import digest_of, files_of
 
 

@@ -286,7 +286,7 @@ class _Worker:
 
         def end() -> Answer:
             done = self._driver.fetch_end(fetch)
-            if fetch.unanswered:  # of a reactor that may not serve any more: decision 95
+            if fetch.unanswered:  # of a reactor that may not serve any more: pod/fence.py
                 done.rcs[done.rcs == 0] = -errno.ETIMEDOUT
             rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
             reply = p.FabricFetchReply(

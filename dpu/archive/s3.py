@@ -1,7 +1,7 @@
 """The bucket: put, get, delete and list over S3, and what a failure means.
 
 botocore, the client that the S3 API is defined by, in the archive's own threads; it is imported
-here alone, and only by a daemon that has an archive (decision 88). One try a call, bounded in time:
+here alone, and only by a daemon that has an archive. One try a call, bounded in time:
 whether and when another follows is the archive's to say, since a server that is slow for one is
 slow for all.
 """

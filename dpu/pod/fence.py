@@ -15,7 +15,7 @@ a whole one after that. A name belongs to a store, which one process at a time h
 that comes back need not wait for the lease of its earlier life. Blocks are named by content and
 checked by who reads them; the fence is for what a name does not say: that something was deleted,
 pinned, charged to a quota. `tests/simulation/test_pod_fence.py` explores these functions in every
-order, and each rule is needed there: decision 95.
+order, and each rule is needed there: docs/decisions/pod-membership.md.
 
 Times are whole numbers of one unit, of the clock of who calls.
 """

@@ -9,7 +9,7 @@ and writes into the map that it is, so that nobody else serves either, and what 
 deleted; that stays until an operator accepts the map as it is (`offstage pod accept`).
 
 An acceptance has a random id too. Who does not know the newest one follows the map: the operator
-has decided since. Decision 116.
+has decided since. Reasons: docs/decisions/pod-membership.md.
 """
 
 import secrets

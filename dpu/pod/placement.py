@@ -7,7 +7,7 @@ where weights are equal (Thaler and Ravishankar 1998; weights as -ln(h)/w: Schin
 Schomaker 2005). All in integers, so that every machine and library gives the same.
 
 Segments and never blocks: of a prefix of 256 blocks that are placed one by one over 16 members,
-hardly one survives a death, and a prefix is as long as its first hole; see decision 93.
+hardly one survives a death, and a prefix is as long as its first hole; docs/decisions/pod.md.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 What many sessions share is how they begin. With segments of one length the common beginning, and
 whatever each session has behind it in the same segment, have one home; with those that double it
 is a segment of its own, and what follows goes elsewhere. A prefix of n segments' length costs about
-log2(most / first) segments more; see decision 93.
+log2(most / first) segments more; docs/decisions/pod.md.
 """
 
 from dataclasses import dataclass

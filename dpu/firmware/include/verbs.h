@@ -6,7 +6,7 @@
  * region is registered for remote reads under a protection domain of the tenant, and a port for
  * remote writes under the same: a key that a host is given opens nothing of another tenant's, and
  * the adapter refuses it there. Who reaches whom is said by two blobs over the control connection:
- * the DPU's of an attach, and the host's answer (decision 38).
+ * the DPU's of an attach, and the host's answer.
  *
  * What passes: the host READs buckets and records, WRITEs puts and the payload of a command, and
  * WRITEs the command itself with an immediate value, the new tail of the submission ring. The DPU

@@ -4,7 +4,7 @@
     offstage/pod/member/NAME     a daemon, under its lease; who is first has the name
     offstage/pod/secret          what proves to a member that another is one; made by the first
 
-Why the gateway and urllib3, and no client of etcd's own protocol: decision 94. Members of the etcd
+Why the gateway and urllib3: docs/decisions/pod-membership.md. Members of the etcd
 cluster are asked in turn, the one that answered last first; each call has a deadline.
 """
 

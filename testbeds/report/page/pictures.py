@@ -4,7 +4,7 @@ A picture is drawn once. While matplotlib draws, its colours are those of the pa
 afterwards they become the page's CSS variables, so that the picture follows the reader's theme. Its
 text stays text, in the page's font, and a tip is shown by the page's own script. For a paper the
 same drawing is a file, in black on white. The same figure gives the same bytes either way. What is
-drawn where and how large: `plot.py`. Why matplotlib: docs/decisions/0032-pictures-by-matplotlib.md.
+drawn where and how large: `plot.py`. Why matplotlib: docs/decisions/laboratory.md.
 """
 
 import contextlib

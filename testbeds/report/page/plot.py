@@ -4,7 +4,7 @@ A `Plot` is one picture: a name, a summary in words, and a function that draws i
 from its data. The page shows it as SVG in the reader's theme; `files` writes it as SVG, PDF and PNG
 at the size of a paper. A `Figure` is a section of a page with its plots. What is made of markup on
 the page, as bars that wrap with the text, gives it as `by_hand`, and is drawn for paper all the
-same (docs/decisions/0056-every-figure-is-a-plot.md).
+same (docs/decisions/laboratory.md).
 """
 
 import re

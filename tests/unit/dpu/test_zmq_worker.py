@@ -89,7 +89,7 @@ def fetch_of(**more: Any) -> p.FabricFetch:
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> None:
-    """A reactor past its fence answers no step, and a hit asks no reactor: decision 95."""
+    """A reactor past its fence answers no step, and a hit asks no reactor."""
     with worker_of(HitDriver(answered=answered)) as ask:
         body, rows = ask(fetch_of(), b"")
     reply = p.decode_fabric_reply(body)

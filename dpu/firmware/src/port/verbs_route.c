@@ -2,7 +2,7 @@
  * From which adapter of this machine a DPU is reached: the kernel's answer, by rdma_cm.
  *
  * Model: one question on the asker's thread, bounded by RESOLVE_MS; nothing is kept, and no
- * connection is made by it (decision 55). What is asked about is the GID in the DPU's blob, where
+ * connection is made by it. What is asked about is the GID in the DPU's blob, where
  * that is an address of IP. Built without librdmacm, or on a kernel without rdma_ucm, it knows
  * nothing.
  */

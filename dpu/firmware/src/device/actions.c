@@ -25,6 +25,7 @@ publish(struct ofs_device *device, const struct ofs_action *action)
 	struct ofs_region *region = device->tenants[action->tenant].region;
 	struct ofs_key key;
 
+	assert(action->slot < device->tenants[action->tenant].slot_count);
 	if (action->held != 0) {
 		ofs_region_extend(region, action->slot, action->granules);
 		return;

@@ -9,6 +9,7 @@ static int
 answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const struct ofs_sqe *sqe,
 	const struct ofs_result *results)
 {
+	assert(device->ports.entries[port].used);
 	if (ofs_device_is_fenced(device)) {
 		if (cqe->rc == -EINPROGRESS)
 			return -EKEYEXPIRED; /* the host hears of it when the command ends */
@@ -45,6 +46,7 @@ ofs_device_take_waiter(struct ofs_device *device, uint32_t port, const struct of
 
 	assert(index != OFS_NONE); /* one for every submission entry of every port */
 	waiter = &device->waiters.entries[index];
+	assert(!waiter->used && sqe->demand_count <= device->config.core.demand_max);
 	waiter->used = true;
 	device->ports.entries[port].steps_waiting++;
 	device->tenants[device->ports.entries[port].tenant].demands_waiting += sqe->demand_count;
@@ -64,6 +66,7 @@ ofs_device_drop_waiter(struct ofs_device *device, uint32_t index)
 {
 	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
+	assert(waiter->used && device->ports.entries[waiter->port].steps_waiting > 0);
 	waiter->used = false;
 	device->ports.entries[waiter->port].steps_waiting--;
 	device->tenants[device->ports.entries[waiter->port].tenant].demands_waiting -=
@@ -96,6 +99,7 @@ go_on(struct ofs_device *device, uint32_t index)
 	struct ofs_waiter *waiter = &device->waiters.entries[index];
 	int pushed;
 
+	assert(waiter->used && waiter->landed_count + waiter->remaining == waiter->sqe.demand_count);
 	if (waiter->handing)
 		return;
 	if (device->paced.pace != NULL && waiter->to_hand > 0) {
@@ -113,6 +117,7 @@ go_on(struct ofs_device *device, uint32_t index)
 void
 ofs_device_handed(struct ofs_device *device, uint32_t index)
 {
+	assert(device->waiters.entries[index].handing);
 	device->waiters.entries[index].handing = false;
 	go_on(device, index);
 }
@@ -122,6 +127,8 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 {
 	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
+	/* The core has only queued what it decided: nothing can have landed before. */
+	assert(waiter->landed_count == 0 && waiter->remaining == waiter->sqe.demand_count);
 	for (uint32_t i = 0; i < waiter->sqe.demand_count; i++) {
 		if (seen[i] == OFS_SEEN_MISS)
 			continue;
@@ -139,6 +146,7 @@ ofs_device_land(struct ofs_device *device, uint32_t index, const struct ofs_resu
 	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
 	assert(waiter->used && waiter->remaining > 0);
+	assert(result->demand < waiter->sqe.demand_count);
 	if (device->reads.landing_issued_ns != 0) {
 		waiter->issued_ns = device->reads.landing_issued_ns;
 		waiter->ended_ns = device->reads.landing_ended_ns;
@@ -162,6 +170,7 @@ ofs_device_tell_landed(struct ofs_device *device)
 	while ((index = ofs_fifo_take(&device->waiters.landed)) != OFS_NONE) {
 		struct ofs_waiter *waiter = &device->waiters.entries[index];
 
+		assert(waiter->queued);
 		waiter->queued = false;
 		if (!waiter->used)
 			continue;

@@ -60,6 +60,8 @@ end(struct ofs_device *device, uint32_t index, int rc)
 	struct ofs_archive_entry *entry = &device->archive.entries[index];
 	const struct ofs_trailer *trailer = trailer_of(device, index);
 
+	assert(entry->state != OFS_PLACE_FREE && !entry->ended);
+	assert(device->archive.waiting + device->archive.flying > 0);
 	if (entry->state == OFS_PLACE_WAITS)
 		device->archive.waiting--;
 	else if (entry->state == OFS_PLACE_FLIES)
@@ -82,6 +84,7 @@ push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	const struct ofs_archive_block *block = &entry->block;
 	int rc = 0;
 
+	assert(entry->state == OFS_PLACE_WAITS);
 	if (entry->write && ofs_device_move_holds(device))
 		return; /* as the puts of hosts, until the last pass of a move has ended */
 	if (entry->write && entry->deletes != device->tenants[entry->tenant].deletes) {
@@ -142,6 +145,7 @@ ofs_archive_done(struct ofs_device *device, uint32_t index, int rc)
 	const struct ofs_archive_block *block = &entry->block;
 	uint32_t chunk;
 
+	assert(index < device->config.archive_places && entry->state == OFS_PLACE_FLIES);
 	if (rc == -EBADMSG)
 		device->status.check_failures++;
 	if (rc == -EBADMSG && !entry->write) {

@@ -12,6 +12,7 @@ begin(struct ofs_device *device, const struct ofs_qos_item *item, uint64_t now_s
 
 	if (item->tag != OFS_TICKET)
 		return ofs_device_begin_read(device, (uint32_t)item->tag, now_s);
+	assert(tenant->tickets > 0);
 	tenant->tickets--;
 	if (tenant->writes.count == 0 || tenant->writes_tried)
 		return -ENOENT;

@@ -41,6 +41,7 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 		snprintf(warning, size_bytes, "%s refuses O_DIRECT: reads go through the page cache",
 			device->config.storage.path);
 	}
+	assert(at < 2 && at != atomic_load(&device->names.at)); /* not the one that is read */
 	atomic_store(&device->names.at, at);
 }
 

@@ -50,7 +50,7 @@ ofs_fifo_give(struct ofs_fifo *fifo, uint32_t item)
 {
 	uint32_t tail = fifo->head + fifo->count;
 
-	assert(fifo->count < fifo->capacity);
+	assert(item < fifo->capacity && fifo->count < fifo->capacity);
 	fifo->items[tail >= fifo->capacity ? tail - fifo->capacity : tail] = item;
 	fifo->count++;
 }

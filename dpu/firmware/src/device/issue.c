@@ -107,6 +107,7 @@ weigh(struct ofs_device *device)
 		least = device->tenants[i].share.weight < least ? device->tenants[i].share.weight : least;
 	for (uint32_t i = 0; i < device->tenant_count; i++)
 		common = divisor(small_weight(device, i, least), common);
+	assert(common > 0);
 	for (uint32_t i = 0; i < device->tenant_count; i++) {
 		struct ofs_device_tenant *tenant = &device->tenants[i];
 		uint64_t fine = small_weight(device, i, least);
@@ -199,6 +200,8 @@ ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table has room for the core's io_max and as many zombies */
+	assert(read->state == OFS_READ_FREE);
+	assert(action->slot < device->tenants[action->tenant].slot_count);
 	read->state = OFS_READ_PENDING;
 	read->action = *action;
 	read->deadline_ns = now_ns + device->config.io_timeout_ns;

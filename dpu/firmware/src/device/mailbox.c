@@ -15,8 +15,10 @@ unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 {
 	struct ofs_control_call **link = &device->mailbox.calls;
 
-	while (*link != call)
+	while (*link != call) {
+		assert(*link != NULL); /* what has not been taken stands there */
 		link = &(*link)->next;
+	}
 	*link = call->next;
 	device->mailbox.calls_last = NULL;
 	for (call = device->mailbox.calls; call != NULL; call = call->next)
@@ -54,6 +56,8 @@ ofs_device_call(struct ofs_device *device, int (*run)(struct ofs_device *, void 
 
 	if (!device->reactor.threaded)
 		return run(device, argument);
+	/* The reactor would wait for itself. */
+	assert(!pthread_equal(pthread_self(), device->reactor.thread));
 	pthread_mutex_lock(&device->mailbox.mutex);
 	if (device->mailbox.stopped) {
 		pthread_mutex_unlock(&device->mailbox.mutex);
@@ -86,6 +90,7 @@ ofs_device_serve_calls(struct ofs_device *device)
 		device->mailbox.calls = call->next;
 		if (device->mailbox.calls == NULL)
 			device->mailbox.calls_last = NULL;
+		assert(!call->taken && !call->done);
 		call->taken = true;
 		atomic_fetch_sub(&device->mailbox.call_count, 1);
 		pthread_mutex_unlock(&device->mailbox.mutex);

@@ -32,6 +32,7 @@ end_pass(struct ofs_device *device)
 	struct ofs_move *move = &device->move;
 	struct ofs_store_stats stats;
 
+	assert(move->step == OFS_STEP_COPY || move->step == OFS_STEP_LAST);
 	ofs_store_stats_get(device->store, &stats);
 	if (move->step == OFS_STEP_COPY) {
 		if (move->pass_found <= OFS_MOVE_FEW || move->status.passes >= OFS_MOVE_PASSES_MAX) {
@@ -67,6 +68,9 @@ change_places(struct ofs_device *device)
 	struct ofs_storage *storage = device->storage;
 	struct ofs_store *store = device->store;
 
+	/* All has come over, and nothing was written since. */
+	assert(move->step == OFS_STEP_RECORD || move->step == OFS_STEP_ERASE);
+	assert(ofs_move_copies_idle(move));
 	device->storage = move->storage;
 	device->store = move->store;
 	device->config.storage = move->config;

@@ -170,6 +170,7 @@ ofs_move_copy_done(struct ofs_device *device, uint32_t index, int rc)
 	struct ofs_copy *copy = &move->copies[index];
 	uint64_t checksum = trailer_of(device, copy)->checksum;
 
+	assert(index < OFS_MOVE_COPIES && copy->state != OFS_COPY_FREE);
 	if (move->step != OFS_STEP_COPY && move->step != OFS_STEP_LAST) {
 		copy->state = OFS_COPY_FREE; /* the move has failed: only its memory was still needed */
 		return;

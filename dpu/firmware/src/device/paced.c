@@ -153,6 +153,7 @@ ofs_device_take_held(struct ofs_device *device, uint64_t now_ns)
 		return NULL;
 	held = (end.tag & TAG_HIT) != 0 ? &device->paced.hits[end.tag & ~TAG_HIT]
 									: &device->paced.steps[end.tag];
+	assert(((end.tag & TAG_HIT) != 0) == (held->waiter != OFS_NONE));
 	if (held->port != OFS_NONE) {
 		(void)ofs_device_stage_end(device,
 			held->waiter == OFS_NONE ? OFS_STAGE_MODEL_COMMAND : OFS_STAGE_MODEL_HIT,

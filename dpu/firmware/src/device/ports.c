@@ -198,6 +198,7 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 	struct ofs_device_session *state = &device->sessions.entries[session];
 	int rc;
 
+	assert(state->used && device->status.sessions > 0);
 	ofs_device_mark_chunks(device, state->chunks, state->chunk_count, false);
 	rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
@@ -229,6 +230,7 @@ run_detach(struct ofs_device *device, void *argument)
 	/* The core ended every demand of those sessions, and so every other step. */
 	assert(device->ports.entries[port].steps_waiting == 0);
 	ofs_device_abandon_puts(device, port);
+	assert(device->ports.entries[port].puts_in_flight == 0 && device->ports.count > 0);
 	ofs_port_close(device->ports.entries[port].port);
 	device->ports.entries[port].port = NULL;
 	device->ports.entries[port].used = false;

@@ -253,6 +253,7 @@ ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *i
 		uint32_t home = ofs_core_chunk_home(device->core, infos[i].chunk);
 		struct ofs_chunk_mark *mark = &device->marks.entries[home];
 
+		assert(home < device->config.core.chunk_max);
 		/* A number that was given away since names another chunk. */
 		if (!ofs_key_equal(&mark->key, &infos[i].store_key))
 			*mark = (struct ofs_chunk_mark){.key = infos[i].store_key};

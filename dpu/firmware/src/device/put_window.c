@@ -32,8 +32,10 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 	const struct ofs_sqe *sqe = &write->sqe;
 	uint8_t *record;
 
+	assert(write->kind == OFS_IO_PUT && write->port != OFS_NONE); /* or its window is not ours */
 	if (bounce == OFS_NONE)
 		return -EAGAIN;
+	assert(sqe->length <= payload_size_bytes && bounce < device->bounces.count);
 	record = (uint8_t *)device->bounces.memory.base + (uint64_t)bounce * device->record_size_bytes;
 	if (ofs_checksum_copy(record, ofs_device_put_window(device, write->port, sqe), sqe->length)
 		!= sqe->checksum) {
@@ -58,6 +60,7 @@ ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_
 	struct ofs_region *region = device->tenants[device->ports.entries[port].tenant].region;
 	uint8_t *record = ofs_region_slot(region, slot);
 
+	assert(sqe->length <= device->config.store.payload_size_bytes);
 	memcpy(record, ofs_device_put_window(device, port, sqe), sqe->length);
 	fill_trailer(device, record, sqe);
 }

@@ -23,6 +23,7 @@ queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t tenant = device->ports.entries[port].tenant;
 	struct ofs_write *write = ofs_device_queue_write(device, OFS_IO_FLUSH, tenant, sqe, chunk);
 
+	assert(device->tenants[tenant].flush_of[slot] == OFS_NONE); /* one flush of a dirty slot */
 	write->slot = slot;
 	device->tenants[tenant].flush_of[slot] = (uint32_t)(write - device->writes.entries);
 	device->writes.dirty++;

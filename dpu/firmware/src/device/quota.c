@@ -102,6 +102,7 @@ stored(const struct ofs_device *device, uint32_t number)
 {
 	const struct ofs_device_tenant *tenant = &device->tenants[number];
 
+	assert(tenant->flushes_sent + tenant->parked <= tenant->dirty);
 	return ofs_store_blocks_of(device->store, number) + tenant->dirty - tenant->flushes_sent;
 }
 

@@ -19,14 +19,23 @@ serve_store(struct ofs_device *device, struct ofs_store *store)
 	for (int i = 0; i < count; i++) {
 		uint32_t index = (uint32_t)done[i].user;
 
-		if (done[i].user >> 56 == OFS_IO_READ)
+		switch ((enum ofs_io_kind)(done[i].user >> 56)) {
+		case OFS_IO_READ:
 			ofs_device_read_done(device, index, done[i].rc);
-		else if (done[i].user >> 56 == OFS_IO_MOVE)
-			ofs_device_move_done(device, index, done[i].rc);
-		else if (done[i].user >> 56 == OFS_IO_ARCHIVE)
-			ofs_archive_done(device, index, done[i].rc);
-		else
+			break;
+		case OFS_IO_PUT:
+		case OFS_IO_FLUSH:
 			ofs_device_write_done(device, index, done[i].rc);
+			break;
+		case OFS_IO_MOVE:
+			ofs_device_move_done(device, index, done[i].rc);
+			break;
+		case OFS_IO_ARCHIVE:
+			ofs_archive_done(device, index, done[i].rc);
+			break;
+		default:
+			assert(!"an I/O that nothing here began");
+		}
 	}
 	return count > 0;
 }

@@ -18,6 +18,8 @@ read_user(uint32_t index)
 static void
 forget_read(struct ofs_device *device, struct ofs_read *read)
 {
+	assert(read->state == OFS_READ_PENDING || read->state == OFS_READ_FLYING);
+	assert(device->tenants[read->action.tenant].reads_live > 0);
 	if (read->older == OFS_NONE)
 		device->reads.oldest = read->newer;
 	else
@@ -28,6 +30,7 @@ forget_read(struct ofs_device *device, struct ofs_read *read)
 		device->reads.entries[read->newer].older = read->older;
 	device->tenants[read->action.tenant].reads_live--;
 	if (read->state == OFS_READ_FLYING) {
+		assert(device->reads.flying > 0);
 		device->reads.flying--;
 		ofs_device_issue_ended(device, read->action.tenant);
 	}
@@ -89,6 +92,7 @@ ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	struct ofs_read *read = &device->reads.entries[index];
 	int rc;
 
+	assert(read->state == OFS_READ_PENDING);
 	rc = get(device, index, now_s);
 	if (rc == -EAGAIN)
 		return rc;
@@ -114,6 +118,7 @@ ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 		return;
 	}
 	/* The core heard -ETIMEDOUT long ago; only now may the slot be used again. */
+	assert(read->state == OFS_READ_ZOMBIE && device->status.slots_quarantined > 0);
 	device->status.slots_quarantined--;
 	read->state = OFS_READ_FREE;
 	ofs_fifo_give(&device->reads.free, index);

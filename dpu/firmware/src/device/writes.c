@@ -36,10 +36,34 @@ answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 	ofs_device_complete(device, write->port, &write->sqe, rc);
 }
 
+/* What is counted for each tenant is counted for all of them. */
+static bool
+sums_agree(const struct ofs_device *device)
+{
+	const struct ofs_writes *writes = &device->writes;
+	uint32_t waiting = 0, parked = 0, dirty = 0;
+
+	for (uint32_t i = 0; i < device->tenant_count; i++) {
+		const struct ofs_device_tenant *tenant = &device->tenants[i];
+
+		if (tenant->parked + tenant->flushes_sent > tenant->dirty)
+			return false;
+		waiting += tenant->writes.count;
+		parked += tenant->parked;
+		dirty += tenant->dirty;
+	}
+	return waiting == writes->waiting && parked == writes->parked && dirty == writes->dirty
+		&& waiting + parked <= writes->live && writes->live + writes->free.count == writes->count;
+}
+
 /* The slot may be a victim again. */
 static void
 clean_slot(struct ofs_device *device, const struct ofs_write *write)
 {
+	const uint32_t *flush_of = device->tenants[write->tenant].flush_of;
+
+	assert(flush_of[write->slot] == (uint32_t)(write - device->writes.entries));
+	assert(device->tenants[write->tenant].dirty > 0 && device->writes.dirty > 0);
 	device->tenants[write->tenant].flush_of[write->slot] = OFS_NONE;
 	device->tenants[write->tenant].dirty--;
 	device->writes.dirty--;
@@ -53,6 +77,7 @@ end_write(struct ofs_device *device, uint32_t index, int rc)
 {
 	struct ofs_write *write = &device->writes.entries[index];
 
+	assert(write->state != OFS_WRITE_FREE && device->writes.live > 0);
 	if (write->kind == OFS_IO_FLUSH) {
 		clean_slot(device, write);
 		device->status.puts_failed += rc != 0 && !write->cancelled;
@@ -71,6 +96,7 @@ end_write(struct ofs_device *device, uint32_t index, int rc)
 static void
 park(struct ofs_device *device, struct ofs_write *write)
 {
+	assert(write->kind == OFS_IO_FLUSH && !write->cancelled);
 	write->state = OFS_WRITE_PARKED;
 	write->retry_ns = ofs_device_now_ns(device) + FLUSH_RETRY_NS;
 	device->writes.parked++;
@@ -118,6 +144,7 @@ line_give(struct ofs_device *device, uint32_t index)
 static uint32_t
 line_take(struct ofs_device *device, uint32_t tenant)
 {
+	assert(device->writes.waiting > 0);
 	device->writes.waiting--;
 	return ofs_fifo_take(&device->tenants[tenant].writes);
 }
@@ -152,8 +179,10 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 {
 	uint32_t index = ofs_fifo_first(&device->tenants[tenant].writes);
 	struct ofs_write *write = &device->writes.entries[index];
-	int rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
+	int rc;
 
+	assert(index != OFS_NONE && write->state == OFS_WRITE_PENDING);
+	rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
 	rc = rc == 0 ? send(device, index, now_s) : rc;
 	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true))
 		rc = -EAGAIN; /* when the cleaner has made room of it */
@@ -180,6 +209,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
+	assert(write->state == OFS_WRITE_FREE);
 	*write = (struct ofs_write){.state = OFS_WRITE_PENDING,
 		.kind = kind,
 		.port = OFS_NONE,
@@ -217,6 +247,7 @@ sweep(struct ofs_device *device)
 static void
 unpark(struct ofs_device *device, uint32_t index)
 {
+	assert(device->writes.entries[index].state == OFS_WRITE_PARKED && device->writes.parked > 0);
 	device->writes.entries[index].state = OFS_WRITE_PENDING;
 	device->writes.parked--;
 	device->tenants[device->writes.entries[index].tenant].parked--;
@@ -227,6 +258,7 @@ unpark(struct ofs_device *device, uint32_t index)
 static void
 abandon(struct ofs_device *device, struct ofs_write *write)
 {
+	assert(write->kind == OFS_IO_PUT && device->ports.entries[write->port].puts_in_flight > 0);
 	device->ports.entries[write->port].puts_in_flight--;
 	write->port = OFS_NONE;
 	write->answered = true;
@@ -255,6 +287,7 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 	}
 	if (busy)
 		sweep(device);
+	assert(!busy || sums_agree(device));
 	return busy;
 }
 

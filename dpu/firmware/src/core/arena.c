@@ -41,16 +41,19 @@ ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 	const struct ofs_candidate *candidate)
 {
 	struct ofs_tenant *t = &core->tenants[tenant];
+	uint32_t slot;
 
 	core->evict->expect(core, block, candidate == NULL);
 	if (t->free_count == 0) {
-		uint32_t slot = victim_of(core, tenant, candidate);
-
+		slot = victim_of(core, tenant, candidate);
 		if (slot == OFS_NONE)
 			return OFS_NONE;
+		assert(core->slots[slot].set >> 1 == tenant); /* nobody takes another's */
 		ofs_slot_evict(core, slot, candidate != NULL);
 	}
-	return t->slot_base + core->free_slots[t->slot_base + --t->free_count];
+	slot = t->slot_base + core->free_slots[t->slot_base + --t->free_count];
+	assert(core->slots[slot].state == OFS_SLOT_FREE);
+	return slot;
 }
 
 /* Every session that refers to the chunk has a bit for whether the block has a slot. */
@@ -79,6 +82,7 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 	uint32_t block = ofs_block_of(core, chunk, layer);
 	uint32_t generation = s->generation + 1;
 
+	assert(s->state == OFS_SLOT_FREE && core->block_slot[block] == OFS_NONE);
 	memset(s, 0, sizeof(*s));
 	s->generation = generation ? generation : 1;
 	s->chunk = chunk;
@@ -109,11 +113,13 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*chunk));
+	assert(s->state == OFS_SLOT_PENDING || s->state == OFS_SLOT_READING);
 	s->state = OFS_SLOT_RESIDENT;
 	ofs_part_arrive(core, slot, publish);
 	s->arrived_ns = core->now_ns;
 	s->set = chunk->tenant * 2 + (chunk->generating != 0);
 	core->tenants[chunk->tenant].resident++;
+	assert(core->tenants[chunk->tenant].resident <= core->tenants[chunk->tenant].slot_count);
 	if (core->policy.eviction == OFS_EVICT_SCORE)
 		ofs_score_arrive(core, slot);
 	core->evict->add(core, slot);
@@ -129,7 +135,8 @@ ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 	uint32_t chunk = s->chunk, block = ofs_block_of(core, chunk, s->layer);
 	struct ofs_tenant *t = &core->tenants[core->chunks[chunk].tenant];
 
-	assert(s->waiters == OFS_NONE);
+	assert(s->waiters == OFS_NONE && core->block_slot[block] == slot);
+	assert(core->chunks[chunk].slots > 0);
 	core->block_slot[block] = OFS_NONE;
 	core->chunks[chunk].slots--;
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
@@ -140,6 +147,7 @@ ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 	if (quarantine) {
 		s->state = OFS_SLOT_QUARANTINED;
 	} else {
+		assert(t->free_count < t->slot_count);
 		s->state = OFS_SLOT_FREE;
 		core->free_slots[t->slot_base + t->free_count++] = slot - t->slot_base;
 	}
@@ -165,6 +173,7 @@ ofs_slot_evict(struct ofs_core *core, uint32_t slot, int by_prefetch)
 	ofs_work_touch(core, OFS_TABLE_BLOCK, sizeof(*core->block_gone) + sizeof(*core->block_flags));
 	if (by_prefetch)
 		core->block_flags[block] |= OFS_BLOCK_POLLUTED;
+	assert(core->tenants[tenant].resident > 0);
 	core->tenants[tenant].resident--;
 	ofs_slot_release(core, slot, 0);
 }
@@ -176,6 +185,7 @@ ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot)
 	struct ofs_pin *pin = core->pins + (size_t)session * core->config.demand_max + s->pin_count++;
 
 	assert(s->pin_count <= core->config.demand_max);
+	assert(core->slots[slot].generation != 0); /* it was assigned once */
 	pin->slot = slot;
 	pin->generation = core->slots[slot].generation;
 	core->slots[slot].pins++;
@@ -187,6 +197,7 @@ lease_remove(struct ofs_core *core, uint32_t session)
 {
 	struct ofs_session *s = &core->sessions[session];
 
+	assert(s->leased && core->lease_head != OFS_LEASE_END);
 	if (s->lease_prev != OFS_LEASE_END)
 		core->sessions[s->lease_prev].lease_next = s->lease_next;
 	else

@@ -30,6 +30,7 @@ ofs_core_block_stored(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, ui
 	if (!(*flags & OFS_BLOCK_STORED)) {
 		*flags |= OFS_BLOCK_STORED;
 		core->chunks[home].stored++;
+		assert(core->chunks[home].stored <= core->config.layer_count);
 	}
 	ofs_log_numbers(core, OFS_EVENT_STORED, now_ns, 0, chunk, layer);
 	return 0;
@@ -129,6 +130,7 @@ stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
 		ofs_slot_assign(core, slot, chunk, layer, OFS_CAUSE_WRITE, 0);
 		ofs_slot_arrive(core, slot, 0);
 	}
+	assert(core->slots[slot].state == OFS_SLOT_RESIDENT);
 	core->slots[slot].flags |= OFS_FLAG_DIRTY;
 	*slot_out = slot - core->tenants[tenant].slot_base;
 	*generation = core->slots[slot].generation;
@@ -237,6 +239,7 @@ ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint
 	rc = ofs_event_enter(core, now_ns, OFS_EVENT_SLOT_FREE);
 	if (rc)
 		return rc;
+	assert(t->free_count < t->slot_count);
 	s->state = OFS_SLOT_FREE;
 	core->free_slots[t->slot_base + t->free_count++] = slot;
 	ofs_pump(core);

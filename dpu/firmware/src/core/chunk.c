@@ -19,6 +19,7 @@ ofs_chunk_create(struct ofs_core *core, uint32_t tenant, const struct ofs_key *k
 		return -ENOSPC;
 	number = core->free_chunks[core->free_chunk_count - 1];
 	c = &core->chunks[number];
+	assert(!c->used && (home == OFS_NONE || core->chunks[home].used));
 	memset(c, 0, sizeof(*c));
 	c->key = *key;
 	c->tenant = tenant;
@@ -68,10 +69,13 @@ ofs_chunk_maybe_free(struct ofs_core *core, uint32_t chunk)
 	}
 	ofs_work_touch(core, OFS_TABLE_BLOCK, core->config.layer_count * OFS_BLOCK_BYTES);
 	ofs_index_remove(core, chunk);
+	assert(core->tenants[c->tenant].chunk_count > 0);
+	assert(core->free_chunk_count < core->config.chunk_max);
 	c->used = 0;
 	core->tenants[c->tenant].chunk_count--;
 	core->free_chunks[core->free_chunk_count++] = chunk;
 	if (home != chunk) {
+		assert(core->chunks[home].home_references > 0);
 		core->chunks[home].home_references--;
 		ofs_chunk_maybe_free(core, home);
 	}
@@ -91,6 +95,7 @@ ofs_chunk_link(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32_t
 	struct ofs_chunk *c = &core->chunks[chunk];
 	uint32_t link = (session << core->link_shift) + ordinal;
 
+	assert(ordinal >> core->link_shift == 0); /* a link names one ordinal of one session */
 	core->link_next[link] = c->link;
 	core->link_prev[link] = OFS_NONE;
 	if (c->link != OFS_NONE)
@@ -114,7 +119,7 @@ ofs_chunk_unlink(struct ofs_core *core, uint32_t chunk, uint32_t session, uint32
 		core->link_next[prev] = next;
 	else
 		c->link = next;
-	assert(c->references > 0);
+	assert(c->references > 0 && core->chunks[c->home].store_references > 0);
 	c->references--;
 	count_link(core);
 	core->chunks[c->home].store_references--;
@@ -128,6 +133,7 @@ ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 
 	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks) + OFS_LINK_BYTES);
 	while (link >> core->link_shift != session) {
+		assert(link != OFS_NONE); /* the session refers to the chunk */
 		link = core->link_next[link];
 		ofs_work_touch(core, OFS_TABLE_CHUNK, OFS_LINK_BYTES);
 	}
@@ -215,6 +221,7 @@ ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer)
 
 	if (!(*flags & OFS_BLOCK_STORED))
 		return;
+	assert(core->chunks[home].stored > 0);
 	*flags &= (uint8_t)~OFS_BLOCK_STORED;
 	core->chunks[home].stored--;
 	ofs_chunk_maybe_free(core, home);

@@ -43,6 +43,8 @@ ofs_action_slot(struct ofs_core *core, uint32_t type, uint32_t slot)
 	const struct ofs_chunk *chunk = &core->chunks[s->chunk];
 	struct ofs_action *action = add_action(core, type);
 
+	/* A tenant's slots are its own: what goes out is numbered within them. */
+	assert(slot - core->tenants[chunk->tenant].slot_base < core->tenants[chunk->tenant].slot_count);
 	action->tenant = chunk->tenant;
 	action->chunk = s->chunk;
 	action->layer = s->layer;
@@ -199,6 +201,7 @@ tenant_init(struct ofs_core *core, uint32_t number, const struct ofs_tenant_conf
 	tenant->used = 1;
 	stack_fill(core->free_slots + tenant->slot_base, &tenant->free_count, tenant->slot_count);
 	core->slots_given += config->slot_count;
+	assert(core->slots_given <= core->config.slot_count);
 }
 
 int
@@ -229,6 +232,7 @@ ofs_core_actions(struct ofs_core *core, struct ofs_action *actions, int max)
 {
 	uint32_t count = core->action_tail - core->action_head;
 
+	assert(core->action_head <= core->action_tail && core->action_tail <= core->action_max);
 	if (max < 0)
 		return -EINVAL;
 	if (count > (uint32_t)max)

@@ -20,6 +20,7 @@ list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 	struct ofs_list *list = list_of(core, s->set, bucket);
 
 	ofs_work_order(core, OFS_TABLE_SLOT, 2);
+	assert(bucket < OFS_BUCKETS);
 	s->bucket = bucket;
 	s->next = OFS_NONE;
 	s->prev = list->tail;
@@ -40,6 +41,7 @@ list_remove(struct ofs_core *core, uint32_t slot)
 	struct ofs_list *list = list_of(core, s->set, s->bucket);
 
 	ofs_work_order(core, OFS_TABLE_SLOT, 3);
+	assert(list->count > 0);
 	if (s->next != OFS_NONE)
 		core->slots[s->next].prev = s->prev;
 	else
@@ -160,6 +162,7 @@ ofs_evict_rebuild(struct ofs_core *core)
 void
 ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set)
 {
+	assert(core->slots[slot].state == OFS_SLOT_RESIDENT);
 	core->evict->remove(core, slot, 0);
 	core->slots[slot].set = set;
 	core->evict->add(core, slot);

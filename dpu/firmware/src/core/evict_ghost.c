@@ -40,6 +40,7 @@ ghost_unlink(struct ofs_core *core, struct ofs_list *list, uint32_t node)
 	const struct ofs_node *n = &core->nodes[node];
 
 	ofs_work_order(core, OFS_TABLE_ORDER, 3);
+	assert(list->count > 0);
 	if (n->next != OFS_NONE)
 		core->nodes[n->next].prev = n->prev;
 	else
@@ -80,7 +81,7 @@ ofs_ghost_forget(struct ofs_core *core, uint32_t block)
 	struct ofs_tenant *t = tenant_of(core, block);
 	uint32_t entry = core->block_ghost[block], node = entry / (LIST_MASK + 1) - 1;
 
-	assert(entry != 0);
+	assert(entry != 0 && core->nodes[node].block == block);
 	ghost_unlink(core, &t->ghosts[entry & LIST_MASK], node);
 	core->nodes[node].next = t->ghost_free;
 	t->ghost_free = node;
@@ -110,6 +111,7 @@ node_take(struct ofs_core *core, struct ofs_tenant *t)
 		&& !ofs_ghost_drop(core, tenant, OFS_GHOST_OFTEN))
 		ofs_ghost_drop(core, tenant, OFS_GHOST_ONCE);
 	node = t->ghost_free;
+	assert(node != OFS_NONE); /* all nodes are in lists, and one was just dropped */
 	t->ghost_free = core->nodes[node].next;
 	return node;
 }

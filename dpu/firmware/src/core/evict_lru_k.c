@@ -51,6 +51,7 @@ reference_remove(struct ofs_core *core, uint32_t set, uint32_t node)
 	const struct ofs_node *n = &core->nodes[node];
 
 	ofs_work_order(core, OFS_TABLE_ORDER, 3);
+	assert(list->count > 0);
 	if (n->next != OFS_NONE)
 		core->nodes[n->next].prev = n->prev;
 	else

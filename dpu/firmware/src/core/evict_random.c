@@ -30,6 +30,7 @@ random_add(struct ofs_core *core, uint32_t slot)
 	struct ofs_list *list = &core->lists[s->set * OFS_BUCKETS];
 
 	ofs_work_order(core, OFS_TABLE_SLOT, 1);
+	assert(list->count < core->tenants[s->set >> 1].slot_count);
 	s->position = list->count;
 	array_of(core, s->set)[list->count++] = slot;
 }
@@ -43,6 +44,7 @@ random_remove(struct ofs_core *core, uint32_t slot, int evicted)
 
 	(void)evicted;
 	ofs_work_order(core, OFS_TABLE_SLOT, 2);
+	assert(array[s->position] == slot);
 	array[s->position] = last;
 	core->slots[last].position = s->position;
 }

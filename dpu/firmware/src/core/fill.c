@@ -13,6 +13,7 @@ leave(struct ofs_core *core, uint32_t slot, int quarantine)
 	struct ofs_slot *s = &core->slots[slot];
 	uint32_t tenant = core->chunks[s->chunk].tenant;
 
+	assert(s->state == OFS_SLOT_RESIDENT && core->tenants[tenant].resident > 0);
 	ofs_action_slot(core, OFS_ACTION_RETRACT, slot);
 	core->evict->remove(core, slot, 1);
 	core->block_gone[ofs_block_of(core, s->chunk, s->layer)] = core->event;
@@ -23,6 +24,7 @@ leave(struct ofs_core *core, uint32_t slot, int quarantine)
 static void
 fill_over(struct ofs_core *core, uint32_t slot)
 {
+	assert((core->slots[slot].flags & OFS_FLAG_FILLING) && core->parts[slot].reading != 0);
 	core->slots[slot].flags &= (uint8_t)~OFS_FLAG_FILLING;
 	core->parts[slot].reading = 0;
 }

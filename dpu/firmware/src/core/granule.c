@@ -128,6 +128,7 @@ ofs_part_arrive(struct ofs_core *core, uint32_t slot, int read)
 	if (!ofs_granular(core))
 		return;
 	part = &core->parts[slot];
+	assert(!read || part->reading != 0);
 	part->valid = read ? part->reading : all_of(core);
 	part->reading = 0;
 }

@@ -17,9 +17,14 @@ ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 	struct ofs_action *action;
 	uint64_t size_bytes;
 
+	/* At most one read of a slot is in flight. */
+	assert(s->state == OFS_SLOT_PENDING
+		|| (s->state == OFS_SLOT_RESIDENT && !(s->flags & OFS_FLAG_FILLING)));
+	assert(!core->ios[number].used);
 	core->ios[number] =
 		(struct ofs_read_handle){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
+	assert(core->io_in_flight + core->free_io_count == core->config.io_max);
 	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 	ofs_action_slot(core, OFS_ACTION_READ, slot);
@@ -53,7 +58,7 @@ ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 		ofs_read_issue(core, slot, session, deadline_ns);
 		return;
 	}
-	assert(!ofs_cause_is_prefetch(s->cause));
+	assert(s->state == OFS_SLOT_PENDING && !ofs_cause_is_prefetch(s->cause));
 	s->next = OFS_NONE;
 	if (core->pending_tail != OFS_NONE)
 		core->slots[core->pending_tail].next = slot;
@@ -76,6 +81,7 @@ ofs_read_pending(struct ofs_core *core)
 	while (core->free_io_count > 0 && core->pending_head != OFS_NONE) {
 		uint32_t slot = core->pending_head;
 
+		assert(core->slots[slot].state == OFS_SLOT_PENDING);
 		core->pending_head = core->slots[slot].next;
 		if (core->pending_head == OFS_NONE)
 			core->pending_tail = OFS_NONE;
@@ -156,6 +162,7 @@ ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 		}
 		ofs_action_complete(core, tenant, w->waiter, w->index, rc, slot);
 		core->free_waiters[core->free_waiter_count++] = number;
+		assert(core->free_waiter_count <= core->config.session_max * core->config.demand_max);
 	} while (number != last);
 }
 
@@ -173,6 +180,7 @@ ofs_read_raise(struct ofs_core *core, uint32_t slot)
 
 	if (!(s->flags & OFS_FLAG_PREFETCH))
 		return;
+	assert(core->prefetch_in_flight > 0);
 	s->flags &= (uint8_t)~OFS_FLAG_PREFETCH;
 	core->prefetch_in_flight--;
 }

@@ -35,6 +35,7 @@ ofs_end_of_cause(uint32_t cause)
 void
 ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fate)
 {
+	assert(cause < OFS_CAUSE_COUNT && fate < OFS_FATE_COUNT);
 	core->ledgers[tenant].fates[cause][fate]++;
 }
 
@@ -71,6 +72,7 @@ ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_step *s
 			return;
 		}
 		position = core->record_head + core->record_count++;
+		assert(core->record_head < max && core->record_count <= max);
 		record = &core->records[position >= max ? position - max : position];
 		record->now_ns = core->now_ns;
 		record->session = session;

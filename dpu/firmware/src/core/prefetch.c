@@ -140,6 +140,7 @@ ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	uint64_t rank = (uint64_t)s->config.select_blocks * core->policy.residency_percent / 100;
 	uint32_t max = core->propose_max - core->proposed, count;
 
+	assert(core->proposed <= core->propose_max);
 	if (rank == 0 || max == 0 || guesses->count == 0)
 		return;
 	mark_enough(core, guesses, rank > guesses->count ? guesses->count : (uint32_t)rank);

@@ -51,6 +51,7 @@ issue_first(struct ofs_core *core, uint32_t tenant)
 	uint32_t chunk = candidate.block - layer * core->config.chunk_max;
 	uint32_t slot = OFS_NONE;
 
+	assert(t->queue_count > 0 && core->free_io_count > 0);
 	if (ofs_block_is_stored(core, chunk, layer))
 		slot = ofs_slot_take(core, tenant, candidate.block, &candidate);
 	if (slot == OFS_NONE) {
@@ -160,6 +161,9 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 		return rc;
 	slot = core->ios[io].slot;
 	assert(core->slots[slot].generation == core->ios[io].generation);
+	assert(core->slots[slot].state == OFS_SLOT_READING
+		|| (core->slots[slot].flags & OFS_FLAG_FILLING));
+	assert(core->io_in_flight + core->free_io_count == core->config.io_max);
 	core->ios[io].used = 0;
 	core->free_ios[core->free_io_count++] = io;
 	core->io_in_flight--;

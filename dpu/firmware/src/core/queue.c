@@ -49,6 +49,7 @@ heap_remove(struct ofs_core *core, uint32_t tenant, uint32_t position)
 	struct ofs_candidate *heap = heap_of(core, tenant);
 	uint32_t last = --core->tenants[tenant].queue_count;
 
+	assert(position <= last && core->block_queued[heap[position].block] == position);
 	core->block_queued[heap[position].block] = OFS_NONE;
 	if (position != last) {
 		struct ofs_candidate moved = heap[last];
@@ -87,6 +88,7 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 	if (position != OFS_NONE) {
 		const struct ofs_candidate *old = &heap_of(core, tenant)[position];
 
+		assert(position < t->queue_count && old->block == candidate->block);
 		/* The same session's, not superseded, and for no later a step. */
 		if (old->session == candidate->session && old->stamp <= candidate->stamp
 			&& old->stamp >= ofs_layer_of(core, old->session, layer)->stamp)

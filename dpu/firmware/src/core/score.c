@@ -25,6 +25,7 @@ score_set(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score
 {
 	struct ofs_slot *s = &core->slots[slot];
 
+	assert(score < OFS_BUCKETS);
 	s->owner = session;
 	if (s->score == score)
 		return;
@@ -152,6 +153,7 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 			uint32_t slot = core->block_slot[ofs_block_of(core, chunks[i], layer)];
 			const struct ofs_slot *s = &core->slots[slot];
 
+			assert(slot != OFS_NONE); /* `held` says that the block has one */
 			core->tally->work.rescored++;
 			ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 			/* It may have been evicted since, or another session have guessed higher. */

@@ -27,6 +27,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 		return rc;
 	*session = core->free_sessions[--core->free_session_count];
 	s = &core->sessions[*session];
+	assert(!s->open && s->pin_count == 0);
 	memset(s, 0, sizeof(*s));
 	s->config = *config;
 	s->open = 1;
@@ -144,6 +145,7 @@ session_add_chunk(struct ofs_core *core, uint32_t session, uint32_t chunk)
 	struct ofs_session *s = &core->sessions[session];
 	uint32_t ordinal = s->count++;
 
+	assert(ordinal < core->config.session_chunk_max);
 	ofs_session_list(core, session)[ordinal] = chunk;
 	ofs_chunk_link(core, chunk, session, ordinal);
 	for (uint32_t layer = 0; layer < core->config.layer_count; layer++) {
@@ -384,6 +386,8 @@ ofs_core_session_close(struct ofs_core *core, uint64_t now_ns, uint32_t session)
 	session_generating(core, session, 0);
 	for (uint32_t ordinal = 0; ordinal < s->count; ordinal++)
 		session_leave_chunk(core, session, ordinal);
+	assert(s->pin_count == 0 && !s->leased && !s->generating);
+	assert(core->free_session_count < core->config.session_max);
 	s->open = 0;
 	core->free_sessions[core->free_session_count++] = session;
 	ofs_log_numbers(core, OFS_EVENT_CLOSE, now_ns, 0, session, 0);

@@ -49,6 +49,7 @@ fresh_ends(struct turn *t, uint32_t number, uint32_t fate)
 {
 	struct ofs_slot *slot = &t->core->slots[number];
 
+	assert(slot->flags & OFS_FLAG_FRESH); /* it ends once */
 	slot->flags &= (uint8_t)~OFS_FLAG_FRESH;
 	ofs_slot_fate(t->core, number, fate);
 	if (fate == OFS_FATE_USED)
@@ -170,6 +171,7 @@ demand_end(struct turn *t, uint32_t i, int shadow_miss)
 		demand_joins(t, i, number);
 		return OFS_END_LATE;
 	}
+	assert(t->miss_count < core->config.demand_max);
 	core->misses[t->miss_count++] = i;
 	return miss_end(t, block, shadow_miss);
 }
@@ -265,6 +267,7 @@ miss_read(struct turn *t, uint32_t i)
 	uint32_t chunk = t->chunks[step->demands[i]];
 	uint32_t block = t->base + chunk;
 	uint32_t slot = core->block_slot[block];
+	int rc;
 
 	ofs_work_touch(core, OFS_TABLE_CHUNK, sizeof(*core->chunks));
 	ofs_work_touch(core, OFS_TABLE_BLOCK, OFS_BLOCK_BYTES);
@@ -294,7 +297,8 @@ miss_read(struct turn *t, uint32_t i)
 	ofs_slot_assign(core, slot, chunk, step->layer, OFS_CAUSE_DEMAND, t->session->serial);
 	ofs_session_pin(core, step->session, slot);
 	ofs_part_want(core, slot, ofs_granules_asked(core, step, i));
-	ofs_wait_add(core, slot, step->session, step, i, 0);
+	rc = ofs_wait_add(core, slot, step->session, step, i, 0);
+	assert(rc == 0); /* a waiter is free, as was seen above */
 	ofs_read_start(core, slot, step->session, core->now_ns);
 }
 

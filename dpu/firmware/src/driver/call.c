@@ -4,10 +4,13 @@
  */
 #include "driver/internal.h"
 
+#include <assert.h>
+
 /* What is left of the call ends with `rc`, here and now. */
 static void
 cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
 {
+	assert(call->state == OFS_CALL_RUNNING && call->begun <= call->count);
 	while (call->commands != OFS_NONE) {
 		uint32_t index = call->commands;
 		struct ofs_pending *pending = &driver->pending[index];
@@ -39,6 +42,7 @@ ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops, uint32_
 			.generation = call->generation + 1,
 			.commands = OFS_NONE};
 		call->deadline_ns = timeout_ns < OFS_NEVER_NS - now_ns ? now_ns + timeout_ns : OFS_NEVER_NS;
+		assert(driver->running_count < calls_max);
 		driver->running[driver->running_count++] = i;
 		*ticket = (uint64_t)call->generation << 32 | i;
 		return call;
@@ -49,6 +53,8 @@ ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops, uint32_
 void
 ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
+	assert(driver->pending[payload_index].used);
+	assert(driver->pending[payload_index].next == OFS_NONE); /* it hangs on no other call */
 	driver->pending[payload_index].next = call->commands;
 	call->commands = payload_index;
 }
@@ -87,6 +93,7 @@ turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 		bool answered;
 		int rc;
 
+		assert(pending->used && !pending->abandoned);
 		if (!pending->done && !pending->landed && (pending->flying || now_ns < pending->due_ns)) {
 			link = &pending->next;
 			continue;
@@ -113,9 +120,11 @@ turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 static bool
 turn_call(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 {
-	bool moved = turn_commands(driver, call, now_ns);
+	bool moved;
 	uint32_t before = call->begun;
 
+	assert(call->state == OFS_CALL_RUNNING);
+	moved = turn_commands(driver, call, now_ns);
 	if (call->rc == 0 && now_ns < call->deadline_ns)
 		call->rc = call->ops->begin_more(driver, call);
 	moved |= call->begun != before;
@@ -245,6 +254,7 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_o
 	while (call->state == OFS_CALL_RUNNING)
 		if (!ofs_calls_turn(driver))
 			(void)ofs_calls_wait(driver, OFS_NEVER_NS);
+	assert(call->commands == OFS_NONE); /* none of its areas is in use for it */
 	call->state = OFS_CALL_FREE;
 	return call->rc;
 }

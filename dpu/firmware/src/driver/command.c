@@ -9,6 +9,7 @@ give_back(struct ofs_driver *driver, uint32_t payload_index)
 	struct ofs_pending *pending = &driver->pending[payload_index];
 
 	assert(pending->used && !pending->flying);
+	assert(driver->free_payload_count < driver->fabric->port.entry_count);
 	if (pending->put_slot != OFS_NONE)
 		driver->free_put_slots[driver->free_put_slot_count++] = pending->put_slot;
 	pending->used = false;
@@ -29,6 +30,7 @@ take_in(struct ofs_driver *driver, struct ofs_pending *pending, const struct ofs
 		pending->cqe = *cqe;
 		return 1;
 	}
+	assert(pending->used && driver->flying_count > 0);
 	pending->flying = false;
 	driver->flying_count--;
 	if (pending->abandoned) {
@@ -72,6 +74,7 @@ ofs_command_take(struct ofs_driver *driver)
 	if (driver->free_payload_count == 0)
 		return OFS_NONE;
 	payload_index = driver->free_payloads[--driver->free_payload_count];
+	assert(!driver->pending[payload_index].used);
 	driver->pending[payload_index] = (struct ofs_pending){.used = true,
 		.next = OFS_NONE,
 		.put_slot = OFS_NONE,
@@ -93,6 +96,7 @@ ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc;
 
+	assert(pending->used && !pending->flying); /* the DPU may read the area while it flies */
 	pending->sqe.payload_index = (uint16_t)payload_index;
 	pending->sqe.user = ++driver->user_last;
 	pending->sqe.sent_ns =
@@ -112,6 +116,7 @@ ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index)
 {
 	struct ofs_pending *pending = &driver->pending[payload_index];
 
+	assert(!pending->abandoned);
 	if (pending->flying)
 		pending->abandoned = true;
 	else

@@ -32,6 +32,7 @@ fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t 
 {
 	struct ofs_fetch *fetch = call->fetch;
 
+	assert(first + count <= fetch->demand_count);
 	for (uint32_t i = first; i < first + count; i++) {
 		if (fetch->rcs[i] != OFS_WANTED)
 			continue;
@@ -157,6 +158,7 @@ begin_piece(struct ofs_driver *driver, struct ofs_call *call)
 	struct ofs_pending *pending = &driver->pending[index];
 	int rc;
 
+	assert(index != OFS_NONE && call->begun <= fetch->demand_count);
 	pending->first = call->begun;
 	pending->count = left < demand_max ? left : demand_max;
 	memset(driver->attempts + (size_t)index * demand_max, 0, pending->count);
@@ -201,6 +203,7 @@ due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 	uint8_t *payload = driver->fabric->ops->payload(driver->fabric, payload_index);
 	uint32_t count = 0;
 
+	assert(!pending->flying);
 	if (!pending->ask_again) /* it was not taken: as it stands */
 		return ofs_call_send(driver, payload_index);
 	for (uint32_t i = 0; i < pending->count; i++) {
@@ -233,6 +236,7 @@ accept_or_try_later(struct ofs_driver *driver, struct ofs_call *call, uint32_t p
 	const struct ofs_pending *pending = &driver->pending[payload_index];
 	uint8_t *attempts = driver->attempts + (size_t)payload_index * driver->fabric->port.demand_max;
 
+	assert(read->demand - pending->first < pending->count);
 	if (read->rc == 0) {
 		accept(call->fetch, read);
 		return;
@@ -257,6 +261,7 @@ take_result(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_i
 	if (result.demand >= pending->sqe.demand_count)
 		return -EPROTO;
 	demand = again ? asked[result.demand] : pending->first + result.demand;
+	assert(demand - pending->first < pending->count);
 	if (!again)
 		fetch->ends[demand] = result.end < OFS_END_COUNT ? (uint8_t)result.end : 255;
 	if (fetch->rcs[demand] != OFS_WANTED || result.rc == -EAGAIN)
@@ -307,6 +312,7 @@ answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_inde
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc = pending->cqe.rc;
 
+	assert(pending->flying == (rc == -EINPROGRESS)); /* what has ended has one answer */
 	if (rc == -EINPROGRESS)
 		return take_results(driver, call, payload_index);
 	if (rc == -EBUSY || rc == -EAGAIN) { /* a busy answer is not the end of a demand */

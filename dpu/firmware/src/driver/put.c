@@ -1,10 +1,13 @@
 /* Put: blocks of one layer into the put window, as many at once as it has slots. */
 #include "driver/internal.h"
 
+#include <assert.h>
+
 static void
 fail(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count, int rc)
 {
 	(void)driver;
+	assert(first + count <= call->put->count);
 	for (uint32_t i = first; i < first + count; i++)
 		call->put->rcs[i] = rc;
 }
@@ -48,6 +51,7 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 	struct ofs_pending *pending = &driver->pending[index];
 	int rc;
 
+	assert(index != OFS_NONE && driver->free_put_slot_count > 0 && call->begun < put->count);
 	pending->put_slot = driver->free_put_slots[--driver->free_put_slot_count];
 	pending->first = call->begun;
 	pending->count = 1;

@@ -9,6 +9,7 @@
  */
 #include "driver/internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 static uint64_t
@@ -99,6 +100,7 @@ ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32
 static uint64_t
 slot_offset(const struct ofs_region_header *region, uint32_t slot)
 {
+	assert(slot < region->slot_count); /* whatever named it was checked */
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
@@ -206,6 +208,7 @@ run_near(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count
 			read->rc = -ESTALE;
 			continue;
 		}
+		assert(length <= fabric->region.payload_size_bytes); /* of our copy of the trailer */
 		read->stage_ns = ofs_driver_stage_begin(driver, OFS_STAGE_COPY);
 		if (checked) {
 			rc = fabric->ops->copy(fabric, slot_offset(&fabric->region, read->slot), read->target,
@@ -295,9 +298,10 @@ find_far(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count
 {
 	int posted_count = 1;
 
-	while (posted_count > 0) {
+	for (int trips = 0; posted_count > 0; trips++) {
 		uint32_t first = 0;
 
+		assert(trips <= 3);
 		posted_count = 0;
 		while (first < count && posted_count >= 0) {
 			int rc = trip(driver, reads, count, &first);

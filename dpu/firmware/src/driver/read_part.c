@@ -7,6 +7,8 @@
  */
 #include "driver/internal.h"
 
+#include <assert.h>
+
 _Static_assert(offsetof(struct ofs_block_read, table)
 		== offsetof(struct ofs_block_read, trailer) + sizeof(struct ofs_trailer),
 	"both come with one read");
@@ -45,6 +47,7 @@ flush(struct ofs_fabric *fabric, uint32_t *posted_count)
 static uint64_t
 slot_offset(const struct ofs_region_header *region, uint32_t slot)
 {
+	assert(slot < region->slot_count);
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
@@ -107,6 +110,7 @@ check_granules(struct ofs_driver *driver, struct ofs_block_read *read)
 		if (read->sums[number++] != table->sums[i])
 			read->rc = -EBADMSG;
 	}
+	assert(number == (uint32_t)__builtin_popcount(read->granules));
 	if (read->rc != 0)
 		return;
 	read->length = number * table->granule_bytes;

@@ -9,6 +9,7 @@
  */
 #include "driver/internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Twice the slots, at most 6 MiB. */
@@ -50,6 +51,7 @@ ofs_remember_recall(const struct ofs_driver *driver, struct ofs_block_read *read
 void
 ofs_remember_keep(struct ofs_driver *driver, const struct ofs_block_read *read)
 {
+	assert(read->slot < driver->fabric->region.slot_count);
 	if (driver->remembered != NULL)
 		*find(driver, &read->key) =
 			(struct ofs_remembered){read->key, read->slot, read->generation};

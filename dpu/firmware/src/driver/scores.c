@@ -2,6 +2,7 @@
 #include "scores.h"
 #include "rank.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ best_of(const uint16_t *scores, uint32_t count, uint32_t rank)
 		above += scores[i] > kept.cut;
 		level += scores[i] == kept.cut;
 	}
+	assert(above <= rank); /* so the cut was chosen */
 	kept.level = level < rank - above ? level : rank - above;
 	kept.total = above + kept.level;
 	kept.low = kept.cut < 256 && kept.level > 0;
@@ -63,6 +65,7 @@ put_best(struct kept kept, const uint16_t *scores, uint32_t count, bool bytes, u
 			memcpy(values + 2 * (size_t)at, &scores[i], 2);
 		at++;
 	}
+	assert(at == kept.total); /* the values begin behind so many ordinals */
 }
 
 void

@@ -169,6 +169,8 @@ def test_every_module_is_reached() -> None:
         found |= {name for _, name in imports(path)}
         found |= {name.rpartition(".")[0] for _, name in imports(path)}
         reached |= found - {module_name(path)}
+        if 'if __name__ == "__main__":' in path.read_text():  # run by `python -m`
+            reached.add(module_name(path))
     dead = [
         module_name(path)
         for path in MODULES

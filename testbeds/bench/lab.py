@@ -10,8 +10,9 @@ import time
 from typing import Any
 
 from offstage.testbeds.lab.run.feed import Feed, Kind
-from offstage.testbeds.lab.run.plan import build, points_of
+from offstage.testbeds.lab.run.plan import points_of
 from offstage.testbeds.lab.run.point import Runner
+from offstage.testbeds.lab.run.source import build
 from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
 
 __all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "lab_row"]

@@ -1,4 +1,4 @@
-"""A model's attention: queries and keys as it sees them, and what each block is worth.
+"""A model's attention: queries and keys as it sees them.
 
 `transformers` lets an attention function be registered by name; the model calls it with queries,
 and with keys and values as they lie in the cache, after norms, biases and rotation, whatever its
@@ -23,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.transformer.attention import Asker
+from offstage.testbeds.capture.block_scores import HALF_MAX, Layer
 from offstage.testbeds.workloads.selections.scores_file import FORETOLD
 
-__all__ = ["DRAFTS", "NAME", "PIECE_TOKENS", "Hook", "KvCache", "Layer", "attend", "installed"]
+__all__ = ["DRAFTS", "NAME", "Hook", "KvCache", "attend", "installed"]
+
 
 NAME = "offstage_capture"
 
@@ -250,100 +252,6 @@ def _foretold(found: Scores | None, own: Scores) -> Scores:
         if found is not None:
             count = found[name].shape[1]
             filled[:, :count] = found[name]
-            filled[:, count:] = 0 if name == "mass" else -_HALF_MAX
+            filled[:, count:] = 0 if name == "mass" else -HALF_MAX
         result[FORETOLD + name] = filled
     return result
-
-
-# Block scores of one query, from a layer's keys: three ways to say what a block is worth.
-#
-# A `Layer` owns the summaries of one layer's blocks, on the device the keys are on; the keys
-# belong to the cache. All is computed in float32 from the keys as they are stored, and cut into
-# pieces of `PIECE_TOKENS`, so that what it takes beside the cache does not grow with the context,
-# but for the logits of one query. Nothing here can fail.
-
-PIECE_TOKENS = 8192
-
-_HALF_MAX = 65504.0
-
-
-class Layer:
-    """Block summaries of one layer, and the scores they and the keys give.
-
-    Shapes: keys `[groups, tokens, head_dim]`, a query `[heads, head_dim]`, where head h reads
-    group h // (heads / groups).
-    """
-
-    def __init__(self, block_tokens: int, blocks_max: int) -> None:
-        self.block_tokens = block_tokens
-        self._blocks_max = blocks_max
-        self._low: Any = None  # least and greatest key of each block, [groups, blocks, head_dim]
-        self._high: Any = None
-        self._mean: Any = None  # float32
-
-    def extend(self, keys: Any, first_token: int) -> None:
-        """Takes in tokens from `first_token` on; `keys` are all up to now.
-
-        The block that `first_token` falls into is summarised anew, so that a result does not
-        depend on the pieces in which tokens came, nor on what was cut off before.
-        """
-        import torch
-
-        groups, tokens, head_dim = keys.shape
-        if self._low is None:
-            shape = (groups, self._blocks_max, head_dim)
-            self._low = torch.empty(shape, dtype=keys.dtype, device=keys.device)
-            self._high = torch.empty_like(self._low)
-            self._mean = torch.empty(shape, dtype=torch.float32, device=keys.device)
-        size = self.block_tokens
-        for begin in range(first_token // size * size, tokens, PIECE_TOKENS // size * size or size):
-            end = min(tokens, begin + (PIECE_TOKENS // size * size or size))
-            first, full = begin // size, (end - begin) // size
-            if full:
-                whole = keys[:, begin : begin + full * size].unflatten(1, (full, size))
-                self._summarise(slice(first, first + full), whole)
-            if begin + full * size < end:
-                part = keys[:, begin + full * size : end].unsqueeze(1)
-                self._summarise(slice(first + full, first + full + 1), part)
-
-    def scores(self, query: Any, keys: Any, scaling: float) -> dict[str, npt.NDArray[np.float16]]:
-        """Scores of every block for one query, float16 `[groups, blocks]` by name.
-
-        mass: the softmax of q.k over all keys, summed in the block; mean over the group's heads.
-        quest: the sum over channels of max(q * least, q * greatest), an upper bound of q.k (Tang
-        et al. 2024, arXiv:2406.10774); mean_key: q . mean key. Both times `scaling`, as logits
-        are, and the greatest over the group's heads; what float16 cannot hold becomes its bound.
-        """
-        import torch
-
-        groups, tokens, head_dim = keys.shape
-        grouped = query.float().reshape(groups, -1, head_dim) * scaling
-        blocks = -(-tokens // self.block_tokens)
-        low, high = self._low[:, :blocks].float(), self._high[:, :blocks].float()
-        quest = grouped.clamp(min=0) @ high.transpose(1, 2)
-        quest += grouped.clamp(max=0) @ low.transpose(1, 2)
-        mean_key = grouped @ self._mean[:, :blocks].transpose(1, 2)
-        found = {
-            "mass": self._mass(grouped, keys, blocks),
-            "quest": quest.amax(dim=1).clamp(-_HALF_MAX, _HALF_MAX),
-            "mean_key": mean_key.amax(dim=1).clamp(-_HALF_MAX, _HALF_MAX),
-        }
-        return {name: value.to(torch.float16).cpu().numpy() for name, value in found.items()}
-
-    def _mass(self, grouped: Any, keys: Any, blocks: int) -> Any:
-        """`[groups, blocks]`: attention of the query on each block; 1 over all blocks."""
-        import torch
-
-        groups, tokens, _ = keys.shape
-        padded = blocks * self.block_tokens
-        logits = grouped.new_full((groups, grouped.shape[1], padded), -torch.inf)
-        for begin in range(0, tokens, PIECE_TOKENS):
-            piece = keys[:, begin : begin + PIECE_TOKENS].float()
-            logits[:, :, begin : begin + piece.shape[1]] = grouped @ piece.transpose(1, 2)
-        weights = torch.softmax(logits, dim=-1)
-        return weights.unflatten(2, (blocks, self.block_tokens)).sum(dim=-1).mean(dim=1)
-
-    def _summarise(self, where: slice, keys: Any) -> None:
-        self._low[:, where] = keys.amin(dim=2)
-        self._high[:, where] = keys.amax(dim=2)
-        self._mean[:, where] = keys.float().mean(dim=2)

@@ -34,7 +34,7 @@ from offstage.testbeds.workloads.requests.sessions import (
     WorkloadPlan,
     chain,
 )
-from offstage.testbeds.workloads.selections.process import layer_processes
+from offstage.testbeds.workloads.selections.profiles import layer_processes
 
 __all__ = ["Prefilled", "Workload", "decode", "describe", "full_chunks", "prefill", "prepare"]
 

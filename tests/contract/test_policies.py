@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES
 from offstage.testbeds.lab.policies.base import best
 from offstage.testbeds.lab.policies.causality import PERIOD, due, refuse_future
+from offstage.testbeds.lab.policies.checked import Opened
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
-from offstage.testbeds.lab.policies.registry import Opened, listing, parse
-from offstage.testbeds.workloads.selections.slab import ABSENT
+from offstage.testbeds.lab.policies.registry import listing, parse
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
 CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)

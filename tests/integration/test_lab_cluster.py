@@ -146,14 +146,14 @@ def test_a_cluster_without_a_worker_any_more_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("offstage.testbeds.lab.run.execute.CLUSTER_POLL_S", 0.5)
+    monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CLUSTER_POLL_S", 0.5)
     own.scheduler(failures=9)
     workers = own.workers(1)
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
 
     def end_in_the_middle() -> None:
         wait_for((own.folder / "mark.reached").exists)
-        monkeypatch.setattr("offstage.testbeds.lab.run.execute.CONNECT_S", 1)
+        monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CONNECT_S", 1)
         kill(workers)
 
     killer = threading.Thread(target=end_in_the_middle)
@@ -170,11 +170,11 @@ def test_no_cluster_and_an_empty_one_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("offstage.testbeds.lab.run.execute.CONNECT_S", 1)
+    monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CONNECT_S", 1)
     words = ["lab", "run", "e.toml", "--out", "out", "--cluster", own.address]
     assert run(words) == 1
     assert "no cluster answers" in capsys.readouterr().err.splitlines()[-1]
     own.scheduler()
-    monkeypatch.setattr("offstage.testbeds.lab.run.execute.CONNECT_S", 5)
+    monkeypatch.setattr("offstage.testbeds.lab.run.cluster.CONNECT_S", 5)
     assert run(words) == 1
     assert "the cluster has no worker" in capsys.readouterr().err.splitlines()[-1]

@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings import ranks
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload
+from offstage.testbeds.workloads.selections.slab import Slab, Workload
 
 __all__ = [
     "PREDICTORS",

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.layouts import CAUSES
 from offstage.bindings.ranks import best
 from offstage.testbeds.lab.policies.policy import CoreSwitches, Setting, View, guesses, no_guesses
-from offstage.testbeds.workloads.selections.slab import ABSENT
 
 __all__ = [
     "BASELINE",

@@ -1,6 +1,7 @@
 """Components that the decision core carries out whole: a daemon runs the very same code.
 
-Python only switches them on. What each does stands in `dpu/firmware/src/core`.
+Python only switches them on. What each does stands in `dpu/firmware/src/core`. `Coschedule` and
+`Granule` guess nothing: they change how a run is set up.
 """
 
 from typing import ClassVar
@@ -122,9 +123,6 @@ def _eviction_only(name: str) -> type[PolicyComponent]:
 
 EVICTION_ONLY = tuple(_eviction_only(name) for name in EVICTIONS)
 """One component without prefetch for each eviction policy of the core."""
-
-
-# Components without guesses that change how a run is set up: who runs the sessions reads them.
 
 
 class Coschedule(Component):

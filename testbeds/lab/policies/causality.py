@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.policy import PolicyComponent, View
-from offstage.testbeds.workloads.selections.slab import ABSENT, FORETOLD_LEAD_LAYERS
+from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
 
 __all__ = ["PERIOD", "copied", "due", "hidden", "refuse_future"]
 

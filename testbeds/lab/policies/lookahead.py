@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.base import (
     LOOKAHEAD,
@@ -23,7 +24,7 @@ from offstage.testbeds.lab.policies.base import (
     marked_cells,
 )
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
-from offstage.testbeds.workloads.selections.slab import ABSENT, FORETOLD_LEAD_LAYERS
+from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
 
 __all__ = [
     "Lookahead",

@@ -11,166 +11,22 @@ import functools
 import importlib
 import re
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
-from offstage.bindings.layouts import CAUSES, EVICTIONS, PREFETCHERS
+from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.dpu.derive import core_policy
 from offstage.dpu.options import PolicyOptions
 from offstage.testbeds.lab.policies import BUILT_IN
-from offstage.testbeds.lab.policies.causality import copied, due, refuse_future
-from offstage.testbeds.lab.policies.policy import (
-    GUESS,
-    SCHEDULES,
-    CoreSwitches,
-    PolicyComponent,
-    Setting,
-    View,
-    no_guesses,
-)
+from offstage.testbeds.lab.policies.checked import Opened, raised
+from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting
 
-__all__ = [
-    "GROUP",
-    "Combined",
-    "Opened",
-    "checked_begin",
-    "checked_step",
-    "find",
-    "joined",
-    "listing",
-    "parse",
-]
-
-# A policy at work: every answer is checked before it goes to the core.
-#
-# A policy may be another package's. What it answers wrongly, and whatever it raises, becomes
-# BadInput that names the policy, the step and the session; a good answer is passed on as it is.
-
-_FIRST_CAUSE = CAUSES.index("window")  # those before it are no prefetch
-_MEND = "mend the policy: see the contract in offstage.testbeds.lab.policies.policy"
-
-
-class Opened:
-    """The components of one run. Guesses come in the order of the components."""
-
-    def __init__(self, components: Sequence[type[PolicyComponent]], setting: Setting) -> None:
-        self.setting = setting
-        self.parts = tuple(_opened(one, setting) for one in components)
-
-    def begin(
-        self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
-    ) -> npt.NDArray[np.void]:
-        """All components' guesses for a session's first steps."""
-        layers = self.setting.layer_count
-        answers = [checked_begin(one, session, blocks, prefill, layers) for one in self.parts]
-        return joined(answers)
-
-    def step(self, view: View) -> npt.NDArray[np.void]:
-        """All components' guesses after a step. BadInput for a guess made of what comes later."""
-        layer = due(view)
-        before = [copied(one) for one in self.parts] if layer is not None else []
-        answers = [checked_step(one, view) for one in self.parts]
-        for policy, answer in zip(before, answers, strict=False):
-            assert layer is not None
-            refuse_future(policy, view, answer, layer)
-        return joined(answers)
-
-
-def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
-    """What the policy answers to a view, or BadInput."""
-    where = f"step {view.step} of session {view.session}"
-    answer = _called(policy, where, lambda: policy.step(view))
-    layers = len(view.selected)
-    _check(policy, where, answer, layers, view.blocks)
-    if np.any((answer["steps"] == 0) & (answer["layer"] <= answer["after_layer"])):
-        raise _bad(policy, where, "guessed for a layer of this step that has run")
-    if np.any(answer["after_layer"] >= layers):
-        raise _bad(
-            policy,
-            where,
-            f"passed a guess after layer {answer['after_layer'].max()}, of {layers} layers",
-        )
-    return answer
-
-
-def checked_begin(
-    policy: PolicyComponent,
-    session: int,
-    blocks: int,
-    prefill: npt.NDArray[np.uint16] | None,
-    layer_count: int,
-) -> npt.NDArray[np.void]:
-    """What the policy answers before a session's first step, or BadInput."""
-    where = f"begin of session {session}"
-    answer = _called(policy, where, lambda: policy.begin(session, blocks, prefill))
-    _check(policy, where, answer, layer_count, blocks)
-    return answer
-
-
-def _opened(kind: type[PolicyComponent], setting: Setting) -> PolicyComponent:
-    try:
-        return kind(setting)
-    except BadInput:
-        raise
-    except Exception as error:
-        raise BadInput(
-            f"policy {kind.name!r} cannot be opened: {_said(error, kind)}", "", _MEND
-        ) from error
-
-
-def _called(
-    policy: PolicyComponent, where: str, call: Callable[[], npt.NDArray[np.void]]
-) -> npt.NDArray[np.void]:
-    try:
-        return call()
-    except Exception as error:
-        raise _bad(policy, where, f"raised {_said(error, type(policy))}") from error
-
-
-def _said(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
-    """Kind and text of an error, and where it is from: the last line of the policy's own file that
-    ran, or where it has none there, the last of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    home = getattr(sys.modules.get(kind.__module__), "__file__", None) if kind else None
-    last = next((one for one in reversed(frames) if one.filename == home), frames[-1])
-    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
-
-
-def _check(policy: PolicyComponent, where: str, answer: object, layers: int, blocks: int) -> None:
-    if not isinstance(answer, np.ndarray) or answer.dtype != GUESS or answer.ndim != 1:
-        what = f"{answer.dtype} {answer.shape}" if isinstance(answer, np.ndarray) else answer
-        raise _bad(policy, where, f"answered no GUESS array of one dimension but {what!r:.80}")
-    if not len(answer):
-        return
-    for column, limit in (("layer", layers), ("ordinal", blocks)):
-        if answer[column].max() >= limit:
-            raise _bad(policy, where, f"guessed {column} {answer[column].max()}, of {limit}")
-    cause = answer["cause"]
-    if cause.min() < _FIRST_CAUSE or cause.max() >= len(CAUSES):
-        known = ", ".join(CAUSES[_FIRST_CAUSE:])
-        raise _bad(policy, where, f"guessed with a cause that is not of {known}")
-    if answer["reserved"].any():
-        raise _bad(policy, where, "left 'reserved' not zero")
-
-
-def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:
-    return BadInput(f"policy {policy.name!r} {what}", where, _MEND)
-
-
-def joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
-    """The answers of several components, one behind the other."""
-    if len(answers) == 1:
-        return answers[0]
-    return np.concatenate(answers) if answers else no_guesses()
+__all__ = ["GROUP", "Combined", "find", "listing", "parse"]
 
 
 GROUP = "offstage.policies"
@@ -362,7 +218,7 @@ def _from_path(path: str) -> type[PolicyComponent]:
 
 def _cannot_load(where: str, error: Exception) -> BadInput:
     return BadInput(
-        f"cannot be loaded: {_said(error)}",
+        f"cannot be loaded: {raised(error)}",
         where,
         "mend the package, or name a module on PYTHONPATH as module:Class",
     )

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import OffstageError
 from offstage.testbeds.lab.policies import BUILT_IN
+from offstage.testbeds.lab.policies.checked import Opened, joined
 from offstage.testbeds.lab.policies.policy import PolicyComponent, Setting, View
-from offstage.testbeds.lab.policies.registry import Combined, Opened, joined
+from offstage.testbeds.lab.policies.registry import Combined
 
 __all__ = ["Answers", "Asking"]
 

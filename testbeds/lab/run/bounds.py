@@ -22,7 +22,8 @@ from offstage.testbeds.lab.run.parts import BoundKey
 from offstage.testbeds.lab.run.plan import Point, points_of
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
-from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
+from offstage.testbeds.workloads.selections.coarse import Coarsened
+from offstage.testbeds.workloads.selections.slab import Workload
 
 __all__ = ["BoundsReader", "bound_key", "bound_keys", "kinds_of"]
 

@@ -14,16 +14,9 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.execute import execute, steps_of
-from offstage.testbeds.lab.run.plan import (
-    Point,
-    Task,
-    build,
-    fitted,
-    points_of,
-    tasks_of,
-    together,
-)
+from offstage.testbeds.lab.run.execute import execute
+from offstage.testbeds.lab.run.plan import Point, Task, points_of, steps_of, tasks_of, together
+from offstage.testbeds.lab.run.source import build, fitted
 from offstage.testbeds.lab.run.task import Failure
 from offstage.testbeds.lab.spec.load import load, variants
 from offstage.testbeds.lab.spec.schema import Spec

@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import HbmPool
-from offstage.testbeds.workloads.selections.slab import ABSENT, Slab, Workload, coarsen
+from offstage.testbeds.workloads.selections.coarse import coarsen
+from offstage.testbeds.workloads.selections.slab import Slab, Workload
 
 __all__ = ["Feed", "Kind", "Served", "grain_of", "over_k"]
 

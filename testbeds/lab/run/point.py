@@ -32,7 +32,8 @@ from offstage.testbeds.lab.run.feed import Feed, Served, over_k
 from offstage.testbeds.lab.run.plan import Point
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
-from offstage.testbeds.workloads.selections.slab import Coarsened, Workload
+from offstage.testbeds.workloads.selections.coarse import Coarsened
+from offstage.testbeds.workloads.selections.slab import Workload
 
 __all__ = ["Runner"]
 

@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from offstage.bindings.errors import OffstageError, RunFailed
-from offstage.testbeds.lab.run.execute import open_cluster
+from offstage.testbeds.lab.run.cluster import open_cluster
 
 __all__ = ["spread"]
 

@@ -36,7 +36,8 @@ from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
-from offstage.testbeds.lab.run.plan import Point, Task, build, digest, trace_notes, trace_path
+from offstage.testbeds.lab.run.plan import Point, Task
+from offstage.testbeds.lab.run.source import build, digest, trace_notes, trace_path
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.machine import machine

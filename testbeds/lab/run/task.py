@@ -16,9 +16,11 @@ from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.answers import Answers
 from offstage.testbeds.lab.run.bounds import BoundsReader, kinds_of
 from offstage.testbeds.lab.run.feed import Feed, Kind
-from offstage.testbeds.lab.run.plan import Task, build
+from offstage.testbeds.lab.run.plan import Task
 from offstage.testbeds.lab.run.point import Runner
-from offstage.testbeds.workloads.selections.slab import PrefillOnce, Workload
+from offstage.testbeds.lab.run.source import build
+from offstage.testbeds.workloads.selections.coarse import PrefillOnce
+from offstage.testbeds.workloads.selections.slab import Workload
 
 __all__ = ["Failure", "TaskResult", "failures_of", "run_task", "run_together"]
 

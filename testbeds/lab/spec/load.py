@@ -3,7 +3,7 @@
 Model: reading checks every key and value by itself and then the spec by a list of rules in the
 order of its tables, each a condition, the key at fault, and the mend. A rule knows nothing of the
 others; the first that is broken is the `BadInput`. No data is opened here: what a file of
-selections decides is looked at when an experiment is planned (`lab/run/plan.py`), and is checked
+selections decides is looked at when an experiment is planned (`lab/run/source.py`), and is checked
 by the same rules then.
 """
 

@@ -23,7 +23,8 @@ from offstage.testbeds.workloads.requests.sessions import (
     share,
     trace_chunks,
 )
-from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Limits, Request, choose
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
+from offstage.testbeds.workloads.requests.window import Limits, choose
 
 __all__ = ["ChunkShape", "SessionPlan", "TraceOptions", "WorkloadPlan", "from_trace", "generated"]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, LeftOut, Request
+from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
+from offstage.testbeds.workloads.requests.window import LeftOut
 
 __all__ = [
     "ChunkShape",

@@ -27,7 +27,8 @@ from rich.text import Text
 from offstage.bindings.bounds import Demands, belady
 from offstage.bindings.notes import Note, note_lines
 from offstage.bindings.prefix import Ideal, distances, ideal
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.trace import Request
 
 __all__ = [

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.sessions import chain, root
-from offstage.testbeds.workloads.requests.trace import SHARING_SESSIONS_MIN
+from offstage.testbeds.workloads.requests.window import SHARING_SESSIONS_MIN
 
 __all__ = ["SPLITS", "Split", "TraceSession", "sessions_from_trace", "split_of"]
 

@@ -10,8 +10,8 @@ different models, selectors and prompts, and lie further apart than any of them 
 process meets all. Pure functions of (anchors, process, seeds); nothing can fail.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -26,25 +26,8 @@ from offstage.testbeds.workloads.selections.locality import (
     overlap,
     shared_by,
 )
-from offstage.testbeds.workloads.selections.process import (
-    BLOCK_TOKENS,
-    CLUMP_TOKENS,
-    PROCESSES,
-    Process,
-)
 
-__all__ = [
-    "ANCHORS",
-    "STATISTICS",
-    "Anchor",
-    "Sample",
-    "Values",
-    "aims",
-    "derive",
-    "error",
-    "measure",
-    "selections",
-]
+__all__ = ["ANCHORS", "Anchor", "Sample", "error", "measure", "selections"]
 
 
 @dataclass(frozen=True)
@@ -246,82 +229,3 @@ def _count(members: list[Anchor], selected: npt.NDArray[np.int64], units: int) -
             value = float(np.mean(selected >= units - numbers[0]))
         result[one.name] = 1 - value if one.complement else value
     return result
-
-
-# What a block of tokens shows of locality when its tokens follow a process: targets for blocks.
-#
-# Published figures of selectors that rank tokens say nothing of blocks directly. A block counts by
-# its highest token, and the highest of 64 stays far longer than one token does. So a process of
-# blocks is fitted to what its process of tokens gives for blocks: the tokens are drawn, each block
-# of 64 gets the highest of its tokens' scores, the best 32 of 2,048 blocks are selected (128K
-# tokens and 2,048 selected ones in blocks), and the selections are counted. These targets are
-# computed whenever they are asked for, on the same seeds as what is held against them: the bursts
-# of a seed then fall on the same steps in both, so that a difference is one of the processes.
-#
-# Pure functions of (process, seeds); nothing can fail.
-
-Values = dict[str, npt.NDArray[np.float64]]
-"""A statistic of each seed, by the anchor's name."""
-
-_SAMPLE = Sample(2048, 32, 260, unit_tokens=BLOCK_TOKENS)
-_TOKENS = replace(_SAMPLE, clump=CLUMP_TOKENS, highest_of=BLOCK_TOKENS)
-
-
-def _statistic(what: str, number: int, words: str, tolerance: float) -> Anchor:
-    asks = (what, (number,))
-    return Anchor(
-        f"blocks-{what}-{number}", words, 0.0, 0.0, _SAMPLE, asks, "", tolerance=tolerance
-    )
-
-
-_STATISTICS = (
-    *(
-        _statistic("overlap", steps, f"share common to the selections of t and t + {steps}", 0.01)
-        for steps in (1, 2, 5, 20, 100)
-    ),
-    *(
-        _statistic("distinct", steps, f"distinct blocks of {steps} steps over k", tolerance)
-        for steps, tolerance in ((4, 0.03), (16, 0.05), (64, 0.1))
-    ),
-    _statistic("newest", 32, "share of a selection among the newest 1/64 of the blocks", 0.02),
-)
-
-STATISTICS: Mapping[str, Anchor] = MappingProxyType({anchor.name: anchor for anchor in _STATISTICS})
-"""What is derived, by name, without its target. Tolerances are choices: about the standard error
-of the target over eight seeds."""
-
-
-def derive(
-    names: Iterable[str],
-    process: Process,
-    seeds: Iterable[int],
-    advance: Callable[[int], None] = lambda count: None,
-) -> Values:
-    """The statistics of those names for blocks whose tokens follow the process."""
-    anchors = [replace(STATISTICS[name], sample=_TOKENS) for name in names]
-    return measure(anchors, process.params, seeds, advance)
-
-
-def aims(
-    process: Process,
-    seeds: Sequence[int],
-    advance: Callable[[int], None] = lambda count: None,
-) -> tuple[dict[str, Anchor], Values]:
-    """The figures that a process was fitted to and is compared with, in that order.
-
-    With them, by seed, the targets of those that are derived. `advance` gets 1 for every
-    sample drawn: as many as seeds where the process is one of blocks, else none."""
-    names = (*process.fitted_to, *process.compared_with)
-    own = [name for name in names if name in STATISTICS]
-    targets: Values = {}
-    if own:
-        targets = derive(own, PROCESSES[process.tokens], seeds, advance)
-    source = f"tokens of {process.tokens}, highest of {BLOCK_TOKENS}"
-    anchors = {}
-    for name in names:
-        if name in targets:
-            target = float(targets[name].mean())
-            anchors[name] = replace(STATISTICS[name], low=target, high=target, source=source)
-        else:
-            anchors[name] = ANCHORS[name]
-    return anchors, targets

@@ -17,15 +17,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.host.selection import ScoreScale, quantize, select
-from offstage.testbeds.workloads.selections.scores_file import (
-    FORETOLD,
-    Session,
-    Step,
-    open_capture,
-)
-from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
+from offstage.testbeds.workloads.selections.scores_file import FORETOLD, Session, Step, open_capture
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
 __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]
 

@@ -24,14 +24,15 @@ import numpy.typing as npt
 
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
+from offstage.testbeds.workloads.selections.coarse import Alike
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, normals
 from offstage.testbeds.workloads.selections.generated import (
     GeneratedOptions,
     GeneratedWorkload,
     TracedWorkload,
 )
-from offstage.testbeds.workloads.selections.process import BLOCK_TOKENS
-from offstage.testbeds.workloads.selections.slab import Alike, Slab
+from offstage.testbeds.workloads.selections.profiles import BLOCK_TOKENS
+from offstage.testbeds.workloads.selections.slab import Slab
 
 __all__ = [
     "AGREEMENT",

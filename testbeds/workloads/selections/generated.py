@@ -32,20 +32,16 @@ import numpy.typing as npt
 from offstage.bindings.errors import BadInput
 from offstage.host.score_process import BURST_SHARE, STATIC_SCALE
 from offstage.testbeds.workloads.requests.trace_sessions import TraceSession
+from offstage.testbeds.workloads.selections.coarse import Alike
 from offstage.testbeds.workloads.selections.field import HEAVY_MAX, Field, FieldShape, words
-from offstage.testbeds.workloads.selections.process import (
+from offstage.testbeds.workloads.selections.profiles import (
     CLUMP_TOKENS,
     STRUCTURES,
     Process,
     layer_processes,
 )
-from offstage.testbeds.workloads.selections.slab import (
-    Alike,
-    SessionInfo,
-    Slab,
-    ranked,
-    top_selection,
-)
+from offstage.testbeds.workloads.selections.ranking import ranked, top_selection
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
 __all__ = ["PREFILL_WINDOWS", "GeneratedOptions", "GeneratedWorkload", "TracedWorkload"]
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
-from offstage.testbeds.workloads.selections.slab import ABSENT, top_selection
+from offstage.testbeds.workloads.selections.ranking import top_selection
 
 __all__ = [
     "BUFFERS",

@@ -23,10 +23,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.bindings.outside import json_line
 from offstage.testbeds.workloads.requests.trace import lines
-from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
 __all__ = ["PRESENT", "SelectionWorkload"]
 

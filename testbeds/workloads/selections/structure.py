@@ -26,7 +26,7 @@ from offstage.testbeds.workloads.selections.field import Field, FieldShape, Stru
 from offstage.testbeds.workloads.selections.foretold import CAPTURED_BLOCK_TOKENS, of_capture
 from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 from offstage.testbeds.workloads.selections.locality import buffer_misses, distinct
-from offstage.testbeds.workloads.selections.process import (
+from offstage.testbeds.workloads.selections.profiles import (
     BLOCK_TOKENS,
     STRUCTURES,
     layer_processes,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.locality import overlap_of_file
@@ -19,7 +20,7 @@ from offstage.testbeds.workloads.selections.scores_file import (
     open_capture,
 )
 from offstage.testbeds.workloads.selections.scores_writer import Writer
-from offstage.testbeds.workloads.selections.slab import ABSENT, Workload
+from offstage.testbeds.workloads.selections.slab import Workload
 
 LAYERS, GROUPS, BLOCK = 3, 2, 4
 CONTEXT_BLOCKS, WINDOWS, STEPS = 10, 4, 11

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.lab.policies import registry
+from offstage.testbeds.lab.policies import checked, registry
 from offstage.testbeds.lab.policies.base import BASELINE, Component, best, guess_next_step
 from offstage.testbeds.lab.policies.policy import Setting, View
 from offstage.testbeds.lab.policies.registry import parse
@@ -39,7 +39,7 @@ def component(monkeypatch: pytest.MonkeyPatch) -> Any:
     """As if it were one of ours."""
     monkeypatch.setitem(registry._BUILT_IN, "counting", Counting)
     monkeypatch.setattr(answers_module, "BUILT_IN", (Counting,))
-    monkeypatch.setattr(registry, "due", lambda view: None)  # its copies ask, too
+    monkeypatch.setattr(checked, "due", lambda view: None)  # its copies ask, too
     monkeypatch.setattr(Counting, "asked", 0)
     return Counting
 

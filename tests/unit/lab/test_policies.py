@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.core import Core, CoreConfig
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, EVICTIONS
 from offstage.testbeds.lab.policies.adaptive import Stability
@@ -23,6 +24,7 @@ from offstage.testbeds.lab.policies.base import (
     overlap,
 )
 from offstage.testbeds.lab.policies.carried import EVICTION_SOURCES
+from offstage.testbeds.lab.policies.checked import Opened, checked_begin, checked_step
 from offstage.testbeds.lab.policies.policy import (
     GUESS,
     CoreSwitches,
@@ -31,16 +33,7 @@ from offstage.testbeds.lab.policies.policy import (
     guesses,
     no_guesses,
 )
-from offstage.testbeds.lab.policies.registry import (
-    GROUP,
-    Opened,
-    checked_begin,
-    checked_step,
-    find,
-    listing,
-    parse,
-)
-from offstage.testbeds.workloads.selections.slab import ABSENT
+from offstage.testbeds.lab.policies.registry import GROUP, find, listing, parse
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/policies.md"
 PATTERN = CAUSES.index("pattern")

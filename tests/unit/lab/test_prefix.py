@@ -26,7 +26,8 @@ from offstage.testbeds.lab.bounds.prefix import (
     run_requests,
     simulate,
 )
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.stats import Optimum
 

@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 
 from offstage.bindings.bounds import CREDIT_ONE
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 from offstage.bindings.sim import DecodePlan, decode, populate
-from offstage.testbeds.lab.bounds.collect import (
-    BOUNDS,
-    BoundPoint,
-    Collector,
-    bounds_at,
-)
+from offstage.testbeds.lab.bounds.collect import BOUNDS, BoundPoint, Collector, bounds_at
 from offstage.testbeds.lab.bounds.predictors import LastStep, TwoAverages
 from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
-from offstage.testbeds.workloads.selections.slab import ABSENT, SessionInfo, Slab
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
 LAYERS, SELECT, BLOCK_TOKENS, BLOCK_BYTES = 2, 4, 3, 1 << 16
 

@@ -20,24 +20,16 @@ from offstage.testbeds.cli import run
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.selections.anchors import (
     ANCHORS,
-    STATISTICS,
     Anchor,
     Sample,
-    Values,
-    aims,
     error,
     measure,
     selections,
 )
+from offstage.testbeds.workloads.selections.block_anchors import STATISTICS, Values, aims
+from offstage.testbeds.workloads.selections.explain import explain, to_dict
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
-from offstage.testbeds.workloads.selections.fit import (
-    CLOSE,
-    FIT_SEEDS,
-    cost,
-    explain,
-    minimise,
-    to_dict,
-)
+from offstage.testbeds.workloads.selections.fit import FIT_SEEDS, cost, minimise
 from offstage.testbeds.workloads.selections.locality import (
     BUFFERS,
     buffer_misses,
@@ -45,14 +37,15 @@ from offstage.testbeds.workloads.selections.locality import (
     overlap,
     shared_by,
 )
-from offstage.testbeds.workloads.selections.process import (
+from offstage.testbeds.workloads.selections.process import TABLE
+from offstage.testbeds.workloads.selections.profiles import (
     BLOCK_TOKENS,
     BLOCKS_FROM_TOKENS,
     PROCESSES,
     PROFILES,
-    TABLE,
     layer_processes,
 )
+from offstage.testbeds.workloads.selections.simplex import CLOSE
 
 SEEDS = range(1, 9)
 STATED_ERROR = {

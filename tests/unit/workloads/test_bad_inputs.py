@@ -19,7 +19,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
-from offstage.testbeds.workloads.requests import columns, containers
+from offstage.testbeds.workloads.requests import collector, containers
 from offstage.testbeds.workloads.requests.formats import servegen
 from offstage.testbeds.workloads.requests.importer import FORMATS, open_trace
 
@@ -243,7 +243,7 @@ def test_requests_without_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     """Lines that are all good, and bytes that unpack for ever."""
     path = tmp_path / "t"
     path.write_text((GOOD["mooncake"] + "\n") * 300)
-    monkeypatch.setattr(columns, "REQUESTS_MAX", 200)
+    monkeypatch.setattr(collector, "REQUESTS_MAX", 200)
     with pytest.raises(BadInput, match="more than 200 requests"):
         open_trace(path)
     assert len(open_trace(path, limit=200)) == 200

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.testbeds.workloads.selections.coarse import coarsen
 from offstage.testbeds.workloads.selections.foretold import (
     AGREEMENT,
     AGREEMENT_NEW,
@@ -16,7 +17,6 @@ from offstage.testbeds.workloads.selections.foretold import (
     of_layers,
 )
 from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
-from offstage.testbeds.workloads.selections.slab import coarsen
 
 SMALL = GeneratedOptions(
     layers=6,

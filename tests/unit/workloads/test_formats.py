@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli import run
-from offstage.testbeds.workloads.requests.columns import Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import runs_of
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.lmcache import chained_ids
 from offstage.testbeds.workloads.requests.importer import FORMATS, open_trace, write_trace
 

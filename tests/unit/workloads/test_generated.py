@@ -10,25 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.host.models import geometry
 from offstage.host.score_process import ProcessParams
+from offstage.testbeds.workloads.selections.coarse import Coarsened, coarsen
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
 from offstage.testbeds.workloads.selections.generated import (
     PREFILL_WINDOWS,
     GeneratedOptions,
     GeneratedWorkload,
 )
-from offstage.testbeds.workloads.selections.process import PROFILES, RENAMED, layer_processes
-from offstage.testbeds.workloads.selections.slab import (
-    ABSENT,
-    Coarsened,
-    Slab,
-    Workload,
-    coarsen,
-    ranked,
-    top_selection,
-)
+from offstage.testbeds.workloads.selections.profiles import PROFILES, RENAMED, layer_processes
+from offstage.testbeds.workloads.selections.ranking import ranked, top_selection
+from offstage.testbeds.workloads.selections.slab import Slab, Workload
 from offstage.testbeds.workloads.selections.structure import CAPTURED, STRUCTURE, drawn
 
 SMALL = GeneratedOptions(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.workload import prepare
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
 

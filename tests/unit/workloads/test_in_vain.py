@@ -10,7 +10,8 @@ from offstage.testbeds.bench.engines.arrivals import arrivals_of
 from offstage.testbeds.bench.pod.asks import of_trace
 from offstage.testbeds.lab.pod.requests import trace_notes
 from offstage.testbeds.lab.pod.spec import load_spec
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace
+from offstage.testbeds.workloads.requests.collector import Columns
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
 from offstage.testbeds.workloads.requests.in_vain import unused
 

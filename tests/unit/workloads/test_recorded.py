@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.base import Averages
 from offstage.testbeds.workloads.selections.recorded import PRESENT, SelectionWorkload
-from offstage.testbeds.workloads.selections.slab import ABSENT
 from offstage.testbeds.workloads.selections.structure import RECORDED, as_recorded
 
 NAME = "attn_block_selection_qwen3-0.6b.jsonl.gz"

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.trace_sessions import (
     SPLITS,

@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, Trace
+from offstage.testbeds.workloads.requests.collector import Columns
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.trace import decoded, lines
 

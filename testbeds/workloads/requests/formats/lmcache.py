@@ -14,7 +14,8 @@ from typing import Annotated
 import msgspec
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import BLOCK_ID_MAX, Columns, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import BLOCK_ID_MAX, Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.formats.hashed import LMCACHE_BLOCK_TOKENS, read_hashed
 from offstage.testbeds.workloads.requests.trace import decoded, lines

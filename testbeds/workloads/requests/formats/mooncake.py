@@ -13,7 +13,8 @@ from typing import Annotated
 import msgspec
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, Trace, runs_of
+from offstage.testbeds.workloads.requests.collector import Columns, runs_of
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.trace import (
     TRACE_BLOCK_TOKENS,

@@ -16,7 +16,8 @@ import numpy as np
 
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, Origin, Trace
+from offstage.testbeds.workloads.requests.collector import Columns
+from offstage.testbeds.workloads.requests.columns import Origin, Trace
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 from offstage.testbeds.workloads.requests.trace import decoded, lines
 

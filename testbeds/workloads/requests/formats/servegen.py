@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.workloads.requests.columns import Columns, Trace
+from offstage.testbeds.workloads.requests.collector import Columns
+from offstage.testbeds.workloads.requests.columns import Trace
 from offstage.testbeds.workloads.requests.containers import RATES_END, members
 from offstage.testbeds.workloads.requests.formats.base import Format, Head, Source
 

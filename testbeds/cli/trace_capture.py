@@ -1,0 +1,126 @@
+"""`offstage trace capture`: which blocks a real model looks at, step by step."""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.progress import shown
+
+if TYPE_CHECKING:
+    from offstage.testbeds.capture.run import Result
+
+__all__ = ["capture"]
+
+
+class Mode(StrEnum):
+    """How decoding goes on behind the context."""
+
+    teacher = "teacher"
+    free = "free"
+    both = "both"
+
+
+class Dtype(StrEnum):
+    """What the model is run in."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Device(StrEnum):
+    """Where the model is run."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def capture(
+    model: Annotated[Path, typer.Option("--model", help="folder of a Hugging Face-format model")],
+    text: Annotated[Path, typer.Option("--text", help="what it reads, UTF-8")],
+    out: Annotated[Path, typer.Option("--out", help="file to write")] = Path("capture.parquet"),
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="teacher: the text goes on; free: the model's own tokens")
+    ] = Mode.both,
+    steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 256,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option("--context-tokens", help="prefilled; default: the text, but for the steps"),
+    ] = None,
+    block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
+    prefill_piece: Annotated[
+        int, typer.Option("--prefill-piece", help="tokens fed in at once")
+    ] = 2048,
+    limit_layers: Annotated[
+        str | None, typer.Option("--limit-layers", help="record only these, as 0-3,8")
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option("--dtype", help="auto: as stored")] = Dtype.auto,
+    device: Annotated[Device, typer.Option("--device", help="where to run it")] = Device.cpu,
+    draft_model: Annotated[
+        Path | None, typer.Option("--draft-model", help="a smaller model that drafts tokens")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="of free running; 0: the most likely token")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 0,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="of the CPU; default: all cores")
+    ] = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """Records the block scores of a model's attention, for `offstage lab`."""
+    from offstage.testbeds.capture.run import Options
+    from offstage.testbeds.capture.run import capture as run
+
+    options = Options(
+        model=model,
+        text=text,
+        out=out,
+        mode=mode.value,
+        steps=steps,
+        context_tokens=context_tokens,
+        block_tokens=block_tokens,
+        prefill_piece=prefill_piece,
+        layers=limit_layers,
+        dtype=dtype.value,
+        device=device.value,
+        temperature=temperature,
+        seed=seed,
+        threads=len(os.sched_getaffinity(0)) if threads is None else threads,
+        draft_model=draft_model,
+    )
+    with shown(4 if mode is Mode.both else 3) as progress:
+        result = run(options, progress)
+    found = _described(result)
+    emit(found, form, table(found))
+
+
+def _described(result: "Result") -> dict[str, Any]:
+    from offstage.testbeds.workloads.selections.locality import overlap_of_file
+
+    header = result.header
+    return {
+        "file": str(result.path),
+        "model": header.model,
+        "dtype": header.dtype,
+        "sessions": [
+            {"name": one.name, "context_tokens": one.context_tokens, "steps": one.steps}
+            for one in header.sessions
+        ],
+        "layers": header.layer_count,
+        "groups": header.group_count,
+        "block_tokens": header.block_tokens,
+        "drafts_accepted": result.drafts_accepted,
+        "some_draft_accepted": result.some_draft_accepted,
+        "lookups_accepted": result.lookups_accepted,
+        "model_drafts_accepted": result.model_drafts_accepted,
+        "rows": result.row_count,
+        "size_bytes": result.size_bytes,
+        "wall_s": round(result.wall_s, 1),
+        "overlap": overlap_of_file(result.path),
+    }

@@ -1,0 +1,81 @@
+"""`offstage trace generate`: a generated workload held against published figures, or written."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.cli.common import Format, FormatOption, emit, table
+from offstage.testbeds.cli.progress import shown
+
+__all__ = ["generate"]
+
+
+def generate(
+    profile: Annotated[
+        str, typer.Option("--profile", help="which layers behave how")
+    ] = "published-mix",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="measure the profile against published figures")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="write a workload in the capture format")
+    ] = None,
+    layers: Annotated[int, typer.Option("--layers", help="that store KV")] = 8,
+    context_tokens: Annotated[
+        int, typer.Option("--context-tokens", help="of each session, whole blocks")
+    ] = 32768,
+    steps: Annotated[int, typer.Option("--steps", help="decode steps of each session")] = 128,
+    sessions: Annotated[int, typer.Option("--sessions", help="that decode")] = 1,
+    block_tokens: Annotated[int, typer.Option("--block-tokens", help="tokens of one block")] = 64,
+    turn_steps: Annotated[
+        int | None, typer.Option("--turn-steps", help="a new turn every N steps")
+    ] = None,
+    shared_prefix_tokens: Annotated[
+        int, typer.Option("--shared-prefix-tokens", help="that all sessions begin with")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 1,
+    form: FormatOption = Format.text,
+) -> None:
+    """A workload drawn from fitted score processes: how true it is, or a file of it."""
+    if explain == (out is not None):
+        raise BadInput(
+            "nothing to do" if out is None else "two things to do",
+            "trace generate",
+            "give --explain or --out FILE",
+        )
+    if out is None:
+        _explain(profile, seed, form)
+        return
+    from offstage.testbeds.capture.export import export
+    from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
+
+    # A file has scores, and whoever replays it selects: one block stands for any selection here.
+    options = GeneratedOptions(
+        profile,
+        layers,
+        context_tokens,
+        steps,
+        sessions,
+        block_tokens,
+        select_blocks=1,
+        sink_blocks=0,
+        window_blocks=0,
+        turn_steps=turn_steps,
+        shared_prefix_tokens=shared_prefix_tokens,
+        seed=seed,
+    )
+    workload = GeneratedWorkload(options)
+    with shown(1) as progress:
+        export(workload, out, progress)
+    result = {"file": str(out), "size_bytes": out.stat().st_size, **workload.describe()}
+    emit(result, form, table(result))
+
+
+def _explain(profile: str, seed: int, form: Format) -> None:
+    from offstage.testbeds.workloads.selections import explain as figures
+
+    with shown(len(figures.processes_of(profile)) + 2) as progress:
+        rows = figures.explain(profile, seed, progress=progress)
+    emit(figures.to_dict(profile, rows, seed), form, figures.render(profile, rows))

@@ -1,0 +1,150 @@
+"""Whole blocks out of granules: what a tier stages that cannot stage less than a block.
+
+A block has the highest score of its granules and is selected where one of them is. The same
+workload can so be run both ways: granule by granule, and block by block with all that a block
+brings along. Pure but for the workload that is read. A factor that does not divide is
+`BadInput`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from offstage.bindings.engine import ABSENT
+from offstage.bindings.errors import BadInput
+from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab, Workload
+
+__all__ = ["Alike", "Coarsened", "PrefillOnce", "coarsen"]
+
+
+def coarsen(slab: Slab, factor: int) -> Slab:
+    """The slab in blocks of `factor` units; units behind the last whole block are left out.
+
+    scores: the largest of a block. selected: blocks touched, as wide as the widest row needs.
+    """
+    assert factor >= 1
+    blocks = slab.scores.shape[2] // factor
+    steps, layers, _ = slab.selected.shape
+    touched = np.zeros((steps, layers, blocks + 1), bool)
+    # The column behind the last block takes what is absent or belongs to no whole block.
+    ordinals = np.minimum(slab.selected // np.uint32(factor), np.uint32(blocks))
+    np.put_along_axis(touched, ordinals.astype(np.int64), True, axis=2)
+    touched = touched[:, :, :blocks]
+    counts = touched.sum(axis=2)
+    selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
+    filled = np.arange(selected.shape[2]) < counts[:, :, None]
+    selected[filled] = np.nonzero(touched)[2]
+    scores, draft, foretold = (
+        None if one is None else _highest(one, blocks, factor)
+        for one in (slab.scores, slab.draft, slab.foretold)
+    )
+    assert scores is not None
+    return Slab(slab.session, slab.first_step, selected, scores, draft, foretold)
+
+
+def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.NDArray[np.uint16]:
+    steps, layers, _ = scores.shape
+    whole = scores[:, :, : blocks * factor].reshape(steps, layers, blocks, factor)
+    highest: npt.NDArray[np.uint16] = whole.max(axis=3)
+    return highest
+
+
+PREFILLS_MAX = 4
+"""Sessions whose prefill windows are kept: 10 MiB each at 128K tokens and 80 layers."""
+
+
+class Alike:
+    """What a `Workload` that is made of others has from one of them: all but its sessions."""
+
+    def __init__(self, other: Workload) -> None:
+        self.layer_count = other.layer_count
+        self.select_blocks = other.select_blocks
+        self.sink_blocks = other.sink_blocks
+        self.window_blocks = other.window_blocks
+        self.block_tokens = other.block_tokens
+        self.index_source = other.index_source
+        self.draft_agreement = other.draft_agreement
+        self.foretells = other.foretells
+
+
+class PrefillOnce(Alike):
+    """A `slab.Workload` that makes a session's prefill windows once for all who ask at about the
+    same time; nobody may change them."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self.sessions, self._workload = workload.sessions, workload
+        self._made: dict[int, npt.NDArray[np.uint16] | None] = {}
+
+    def describe(self) -> dict[str, object]:
+        """The workload's own description."""
+        return self._workload.describe()
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The workload's."""
+        return self._workload.slabs(session, steps)
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
+        """The workload's."""
+        if session not in self._made:
+            made = self._workload.prefill(session)
+            if made is not None:
+                made.setflags(write=False)
+            if len(self._made) == PREFILLS_MAX:
+                del self._made[next(iter(self._made))]
+            self._made[session] = made
+        return self._made[session]
+
+
+class Coarsened:
+    """A `slab.Workload` in blocks of `factor` units of another one.
+
+    `select_blocks` is the most that a selection can touch. `draft_agreement` is that of the
+    units: of the blocks that a draft touches, at least about as many are touched by the token.
+    """
+
+    def __init__(self, workload: Workload, factor: int) -> None:
+        if factor < 1 or any(session.blocks % factor for session in workload.sessions):
+            raise BadInput(
+                f"contexts are no whole number of blocks of {factor} units",
+                "workload",
+                "give a factor that divides every context",
+            )
+        self.workload, self.factor = workload, factor
+        self.sessions = tuple(self._session(session) for session in workload.sessions)
+        self.layer_count = workload.layer_count
+        blocks = max(one.blocks + one.steps // self.block_tokens for one in self.sessions)
+        self.select_blocks = min(workload.select_blocks, blocks)
+        self.sink_blocks = -(-workload.sink_blocks // factor)
+        self.window_blocks = -(-workload.window_blocks // factor)
+        self.index_source = workload.index_source
+        self.draft_agreement = workload.draft_agreement
+        self.foretells = workload.foretells
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one block."""
+        return self.workload.block_tokens * self.factor
+
+    def describe(self) -> dict[str, object]:
+        """The workload's own description, with the factor."""
+        return {**self.workload.describe(), "coarsened": self.factor}
+
+    def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
+        """The other workload's slabs in blocks."""
+        for slab in self.workload.slabs(session, steps):
+            yield coarsen(slab, self.factor)
+
+    def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
+        """The other workload's windows in blocks."""
+        windows = self.workload.prefill(session)
+        if windows is None:
+            return None
+        return _highest(windows, windows.shape[2] // self.factor, self.factor)
+
+    def _session(self, session: SessionInfo) -> SessionInfo:
+        # A content stands for all before it, so a block's last unit names the block.
+        contents = session.contents[self.factor - 1 :: self.factor]
+        return replace(session, blocks=session.blocks // self.factor, contents=contents)

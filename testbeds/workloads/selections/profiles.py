@@ -1,0 +1,137 @@
+"""Profiles: which score process drives each layer of a generated workload.
+
+A process is a set of parameters with its origin (`processes.toml` beside this file, found with
+`python -m offstage.testbeds.workloads.selections.fit`); a profile gives one to every layer by
+head class and depth. `process.TABLE` is the first fit, at which the searches begin; here
+stand the fits to several figures at once. What a unit of the workload is decides too: figures of
+tokens hold for tokens, and for blocks the process that was derived from them (`block_anchors.py`).
+
+Read once, at import; immutable. A profile that does not exist is `BadInput`.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from offstage.bindings.errors import BadInput
+from offstage.host.score_process import ProcessParams
+from offstage.testbeds.workloads.selections.field import Structure
+from offstage.testbeds.workloads.selections.process import TABLE, layer_entries
+
+__all__ = [
+    "BLOCKS_FROM_TOKENS",
+    "BLOCK_TOKENS",
+    "CLUMP_TOKENS",
+    "PROCESSES",
+    "PROFILES",
+    "RENAMED",
+    "STRUCTURES",
+    "Process",
+    "layer_processes",
+]
+
+
+CLUMP_TOKENS = 16
+"""Neighbouring tokens whose slow part is one, where units are smaller than this: as in the fit to
+HiSparse (arXiv:2608.07009). A choice: no published figure fixes it."""
+
+BLOCK_TOKENS = 64
+"""Tokens of a block that the processes of blocks are derived for: the laboratory's default."""
+
+BLOCKS_FROM_TOKENS = 32
+"""From so many tokens on, a unit has the process of blocks. A choice: half of what it is for."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One score process. `free` are the parameters that were searched, `fitted_to` the anchors of
+    `anchors.ANCHORS` or `derived.STATISTICS` that were aimed at, `compared_with` others it is held
+    against. `start` is the entry of `process.TABLE` that the search began at; parameters that are
+    not free are its. `tokens`: the process of whose tokens the blocks consist, or empty."""
+
+    name: str
+    about: str
+    params: ProcessParams
+    start: ProcessParams
+    free: tuple[str, ...]
+    fitted_to: tuple[str, ...]
+    compared_with: tuple[str, ...]
+    tokens: str = ""
+
+
+def _read() -> dict[str, Process]:
+    path = Path(__file__).with_name("processes.toml")
+    table: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    result = {}
+    for name, row in table.items():
+        about, tokens = row.pop("about"), row.pop("tokens", "")
+        head_class, band = row.pop("start")
+        start = TABLE[head_class, band].params
+        free, aims, others = (tuple(row.pop(key)) for key in ("free", "fitted_to", "compared_with"))
+        result[name] = Process(
+            name, about, replace(start, **row), start, free, aims, others, tokens
+        )
+    return result
+
+
+PROCESSES: Mapping[str, Process] = MappingProxyType(_read())
+"""Every process by name."""
+
+PROFILES: Mapping[str, str] = MappingProxyType(
+    {
+        "published-mix": "published figures: 25 % scattered, hisparse or gvr, 75 % flexicache",
+        "hisparse": "every layer as HiSparse measured them on average",
+        "gvr": "every layer with the overlap of two steps of GVR's layers 20 to 60",
+        "flexicache": "every layer as FlexiCache's stable heads",
+        "pycode": "captures of one small trained model on Python source, and of nothing else",
+    }
+)
+"""What a user may ask for, and what it is."""
+
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {"mixed": "published-mix", "retrieval": "hisparse", "drifting": "gvr", "stable": "flexicache"}
+)
+"""Names of before, which said more than was known: each is refused with the name of now."""
+
+_AS_CAPTURED = Structure(layers=0.75, neighbours=0.8)
+"""No published figure says what layers or neighbours share. Chosen so that published-mix has about
+what the captures have of both; `--explain` shows how far each profile is from them."""
+
+STRUCTURES: Mapping[str, Structure] = MappingProxyType(
+    {**dict.fromkeys(PROFILES, _AS_CAPTURED), "pycode": Structure(layers=0.744, neighbours=0.964)}
+)
+"""What layers and neighbours of a profile have in common."""
+
+_WHOLE = {name: name for name in ("hisparse", "gvr", "flexicache", "pycode")}
+_RETRIEVAL_BY_BAND = {"first": "scattered", "middle": "hisparse", "last": "gvr"}
+_BLOCKS_OF = {process.tokens: name for name, process in PROCESSES.items() if process.tokens}
+
+
+def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Process, ...]:
+    """The process of each layer for units of that many tokens.
+
+    Raises BadInput for a profile that does not exist."""
+    if profile in RENAMED:
+        raise BadInput(
+            f"profile {profile!r} has a name that says what it is now",
+            "workload",
+            f"give {RENAMED[profile]!r}; its layers and neighbours share more than before",
+        )
+    if profile not in PROFILES:
+        near = difflib.get_close_matches(profile, PROFILES, n=1)
+        mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
+        raise BadInput(f"no profile is called {profile!r}", "workload", mend)
+    if profile in _WHOLE:
+        names = [_WHOLE[profile]] * layers
+    else:
+        names = [
+            _RETRIEVAL_BY_BAND[entry.band] if entry.head_class == "retrieval" else "flexicache"
+            for entry in layer_entries(layers)
+        ]
+    if unit_tokens >= BLOCKS_FROM_TOKENS:
+        names = [_BLOCKS_OF.get(name, name) for name in names]
+    return tuple(PROCESSES[name] for name in names)

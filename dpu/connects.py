@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 
 __all__ = ["Connects", "Ended"]
 
@@ -32,7 +32,7 @@ class Ended:
 class Connects:
     """The connects that are under way. To the registry of hosts it is what detaches a port."""
 
-    def __init__(self, device: DeviceLike, wake: Callable[[], None]) -> None:
+    def __init__(self, device: Device, wake: Callable[[], None]) -> None:
         self._device, self._wake = device, wake
         self._threads: dict[int, tuple[threading.Thread, Ended]] = {}
         self._left: set[int] = set()  # ports to detach when their connect has ended

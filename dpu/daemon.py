@@ -6,7 +6,6 @@ recordings, and leaves a snapshot for the metrics endpoint. Nothing in it blocks
 """
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -28,8 +27,9 @@ from offstage.dpu.config import Config
 from offstage.dpu.connects import Connects
 from offstage.dpu.control_socket import ControlSocket
 from offstage.dpu.derive import Derived, parse_host_port
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.door import shared
+from offstage.dpu.drain import Drain, State
 from offstage.dpu.idle import unused
 from offstage.dpu.log import Log
 from offstage.dpu.moves import Moves
@@ -37,8 +37,9 @@ from offstage.dpu.pod.member import PodMember
 from offstage.dpu.process import say_ready
 from offstage.dpu.quotas import give
 from offstage.dpu.recorder import Recorder
+from offstage.dpu.replies import Waiting
 from offstage.dpu.service import Service
-from offstage.dpu.sessions import Hosts, TenantState, draining
+from offstage.dpu.sessions import Hosts, TenantState
 from offstage.dpu.telemetry import Snapshot, Telemetry
 from offstage.dpu.tenancy import (
     check_secrets,
@@ -57,10 +58,8 @@ TICK_S = 0.5  # heartbeats, expiry, snapshot
 RECORD_S = 0.025
 DRAIN_S = 0.01
 MESSAGES_MAX = 64  # of one turn, so that a flood does not starve the rest
-AGAIN_S = 2.0  # whoever signals a process and then its group (timeout(1)) means one request
-CUT_HOSTS_S = 1.0  # a terminating daemon lets its hosts finish what they wait for
 
-OpenDevice = Callable[[], DeviceLike]
+OpenDevice = Callable[[], Device]
 
 
 class Daemon:
@@ -71,14 +70,8 @@ class Daemon:
         self._config, self._derived = config, derived
         self.log = Log(config.daemon.log_level)
         self._closing: list[Callable[[], object]] = []
-        self._signals = 0
-        self._signalled_s = 0.0
-        self._stuck = False  # the reactor does not answer: joining its thread would hang
-        self._lost = False  # it ends with blocks that are only in memory
-        self._stop_at_s: float | None = None  # SIGTERM: when the drain is given up
-        self._cut_at_s = 0.0
-        self._moving: tuple[list[bytes], int] | None = None  # who waits for the move to begin
-        self._drains: list[tuple[list[bytes], int, float]] = []  # route, request id, until
+        self._moving: Waiting | None = None  # for the move to begin
+        self._held = False  # a thread still uses the device: it cannot be closed
         self._target_noted = (0, "")
         self._wake_r, self._wake_w = -1, -1
         self._watch_fd: int | None = None
@@ -92,6 +85,34 @@ class Daemon:
         config = self._config
         self.control = ControlSocket(config, self.log)
         self._closing.append(self.control.close)
+        self._listen()
+        self.telemetry = Telemetry()
+        if config.daemon.metrics_endpoint:
+            self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
+            self._closing.append(self.telemetry.stop)
+        if config.daemon.nixl:
+            nixl.prepare()  # refused now, if at all
+        if config.rdma.enabled:
+            self._open_rdma()
+        check_secrets(config, self.runtime_dir)
+        self.device = with_archive(open_device, config, self._derived, self.runtime_dir, self.log)
+        self.drain = Drain(self.device, config.daemon.drain_timeout_ns, self.log)
+        self._closing.append(self._close_device)
+        if self.device.warning():
+            self.log.warning("storage", warning=self.device.warning())
+        self.recorder = self._open_recorder()
+        self.deletes = held_answers(config, self.device, self.control.send, self.log)
+        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._open_hosts()
+        self.telemetry.show(metrics_tokens(config, self.runtime_dir, self.hosts))
+        if config.pod.map:
+            self._join()
+        for note in unused(config):  # of a daemon that starts: one that cannot says why alone
+            self.log.warning(note.code.replace("-", "_"), what=note.what)
+
+    def _listen(self) -> None:
+        """Take the endpoint and the runtime directory, each before anybody else has it."""
+        config = self._config
         directory = config.daemon.runtime_dir
         if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
             self.endpoint = self.control.listen()
@@ -105,34 +126,27 @@ class Daemon:
         if "*" not in config.daemon.endpoint:
             self.endpoint = self.control.listen()
         self.control.open(self.runtime_dir)
-        self.telemetry = Telemetry()
-        if config.daemon.metrics_endpoint:
-            self.telemetry.start(*parse_host_port(config.daemon.metrics_endpoint, "metrics"))
-            self._closing.append(self.telemetry.stop)
-        if config.daemon.nixl:
-            nixl.prepare()  # refused now, if at all
-        if config.rdma.enabled:
-            self._open_rdma()
-        check_secrets(config, self.runtime_dir)
-        self.device = with_archive(open_device, config, self._derived, self.runtime_dir, self.log)
-        self._closing.append(self._close_device)
-        if self.device.warning():
-            self.log.warning("storage", warning=self.device.warning())
-        self.recorder: Recorder | None = None
-        if config.daemon.record_dir:
-            self.recorder = Recorder(
-                Path(config.daemon.record_dir),
-                self.device,
-                self.log,
-                {
-                    "device": config.model.device,
-                    "dilation": config.model.dilation,
-                    "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
-                },
-            )
-            self._closing.append(self.recorder.close)
-        self.deletes = held_answers(config, self.device, self.control.send, self.log)
-        self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def _open_recorder(self) -> Recorder | None:
+        config = self._config
+        if not config.daemon.record_dir:
+            return None
+        recorder = Recorder(
+            Path(config.daemon.record_dir),
+            self.device,
+            self.log,
+            {
+                "device": config.model.device,
+                "dilation": config.model.dilation,
+                "header_bytes": config.storage.lba_bytes,  # of a segment, before its records
+            },
+        )
+        self._closing.append(recorder.close)
+        return recorder
+
+    def _open_hosts(self) -> None:
+        """What answers hosts, and who they may be."""
+        config = self._config
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)
         hosts = Hosts(
@@ -149,17 +163,19 @@ class Daemon:
         self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
         self._closing.append(self.attachments.close)
         self.service = Service(
-            config, self._derived, self.device, hosts, self.attachments, self.connects, self.log
+            config,
+            self._derived,
+            self.device,
+            hosts,
+            self.attachments,
+            self.connects,
+            self.drain,
+            self.log,
         )
         self.moves = Moves(
             config, self.device, list(hosts.tenants.values()), self.log, self.runtime_dir
         )
         self._closing.append(self.moves.close)
-        self.telemetry.show(metrics_tokens(config, self.runtime_dir, hosts))
-        if config.pod.map:
-            self._join()
-        for note in unused(config):  # of a daemon that starts: one that cannot says why alone
-            self.log.warning(note.code.replace("-", "_"), what=note.what)
 
     def _join(self) -> None:
         """Become a member of its pod; nobody is served before."""
@@ -245,7 +261,7 @@ class Daemon:
             signal.set_wakeup_fd(-1)
             self._close()
         self.log.info("stopped")
-        return 1 if self._stuck or self._lost else 0
+        return 1 if self._held or self.drain.stuck or self.drain.lost else 0
 
     def _announce(self, ready_fd: int | None) -> None:
         say_ready(json.dumps(self.ready()) + "\n", ready_fd, self._watch_fd)
@@ -253,10 +269,7 @@ class Daemon:
         self._next_tick_s = 0.0
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        now_s = time.monotonic()
-        if not self._signals or now_s - self._signalled_s >= AGAIN_S:
-            self._signals += 1
-            self._signalled_s = now_s
+        self.drain.signalled()
 
     def _turn(self) -> bool:
         """One turn of the loop; False when the daemon is to stop."""
@@ -291,7 +304,11 @@ class Daemon:
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
             self._tick()
-        return self._drain_on(now_s)
+        if self.drain.cuts_hosts(now_s):
+            self._cut_hosts()
+        for waiting, reply in self.drain.turn(now_s):
+            self._answer(waiting, reply)
+        return self.drain.state is not State.STOPPED
 
     def _watch(self) -> None:
         """Something came on the watched descriptor: bytes mean nothing, its end is a SIGTERM."""
@@ -307,7 +324,7 @@ class Daemon:
 
     def _pause_s(self) -> float:
         pod = self.service.pod
-        if self._signals or self._drains or self.moves.beginning or (pod and pod.deleting):
+        if self.drain.pending or self.moves.beginning or (pod and pod.deleting):
             return DRAIN_S
         return self.deletes.pause_s(RECORD_S if self.recorder is not None else TICK_S)
 
@@ -381,153 +398,66 @@ class Daemon:
         try:
             self._handle(frames, request)
         except Exception as error:
-            self._refuse(frames, request.id, type(request), error)
+            refused = self.service.failed(type(request), error)
+            self._answer(Waiting(frames[0], request.id), refused)
 
     def _handle(self, frames: list[bytes], request: p.Request) -> None:
         """Raises what the requester is to be told."""
-        if isinstance(request, p.Drain):
-            self._begin_drain(frames, request)
-        elif isinstance(request, p.Undrain):
-            self._end_drain(frames, request)
-        elif isinstance(request, p.StorageMove):
-            self.service.operator(frames[1])
-            self.moves.begin(request.changes)
-            self._moving = frames, request.id
-        elif isinstance(request, p.Connect):
-            self.service.begin_connect(frames[1], request, (frames, request.id))
+        if not isinstance(request, p.Connect | p.Drain | p.StorageMove):
+            done = self.service.answer(frames[1], request, frames[0])
+            self.deletes.answer(done.deleted, frames[0], done.reply)
+            return
+        host = self.service.admit(frames[1], request)
+        waiting = Waiting(frames[0], request.id)
+        if isinstance(request, p.Connect):
+            self.service.begin_connect(host, request, waiting)
+        elif isinstance(request, p.Drain):
+            self.drain.ask(waiting, request.timeout_ns)
         else:
-            reply = self.service.answer(frames[1], request, frames[0])
-            self.deletes.answer(self.service.deleted, frames[0], reply)
+            self.moves.begin(request.changes)
+            self._moving = waiting
+
+    def _answer(self, waiting: Waiting, reply: p.Reply) -> None:
+        """The reply to a call that came earlier."""
+        reply.id = waiting.number
+        self.control.send(waiting.route, reply)
 
     def _answer_move(self) -> None:
         """The move that was asked for has begun, or the firmware refused it."""
         if self._moving is None:
             return
-        frames, number = self._moving
         try:
             if not self.moves.begun():
                 return
-            self.control.send(frames[0], p.Ok(id=number))
+            reply: p.Reply = p.Ok()
         except Exception as error:
-            self._refuse(frames, number, p.StorageMove, error)
+            reply = self.service.failed(p.StorageMove, error)
+        self._answer(self._moving, reply)
         self._moving = None
 
     def _answer_connects(self) -> None:
         for one in self.connects.ended():
-            frames, number = one.waiting
-            reply = p.Ok() if one.error is None else self.service.failed(p.Connect, one.error)
-            reply.id = number
-            self.control.send(frames[0], reply)
+            failed = one.error and self.service.failed(p.Connect, one.error)
+            self._answer(one.waiting, failed or p.Ok())
 
     def _wake(self) -> None:
         """From any thread: the loop turns once more. A pipe that is full has woken it."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_w, b"w")
 
-    def _refuse(
-        self, frames: list[bytes], number: int, request: type[p.Request], error: Exception
-    ) -> None:
-        refused = self.service.failed(request, error)
-        refused.id = number
-        self.control.send(frames[0], refused)
-
-    def _begin_drain(self, frames: list[bytes], request: p.Drain) -> None:
-        self.service.operator(frames[1])
-        self.service.draining = True
-        self.log.info("draining")
-        self._drains.append((frames, request.id, time.monotonic() + request.timeout_ns / 1e9))
-
-    def _end_drain(self, frames: list[bytes], request: p.Undrain) -> None:
-        self.service.operator(frames[1])
-        if self._stop_at_s is not None:
-            raise draining()
-        self.device.undrain()
-        self.service.draining = False
-        for route, number, _ in self._drains:
-            reply = p.Drained(id=number, drained=False, dirty_blocks=self._dirty_blocks())
-            self.control.send(route[0], reply)
-        self._drains.clear()
-        self.log.info("undrained")
-        self.control.send(frames[0], p.Ok(id=request.id))
-
-    def _drain_on(self, now_s: float) -> bool:
-        """Go on with every drain that was asked for; False when the daemon is to stop."""
-        if self._signals and self._stop_at_s is None:
-            self._stop_at_s = now_s + self._config.daemon.drain_timeout_ns / 1e9
-            self._cut_at_s = now_s + CUT_HOSTS_S
-            self.service.draining = True
-            self.log.info(
-                "terminating",
-                drain_timeout_ns=self._config.daemon.drain_timeout_ns,
-                note=f"a signal after {AGAIN_S:.0f} s ends it at once",
-            )
-        if self._signals > 1:
-            self.log.warning("stopped_undrained")
-            return False
-        if not self.service.draining or not (self._drains or self._stop_at_s):
-            return True
-        drained = self._drained()
-        dirty = 0 if drained else self._dirty_blocks()
-        for waiting in list(self._drains):
-            frames, number, until_s = waiting
-            if drained or now_s >= until_s:
-                self._drains.remove(waiting)
-                reply = p.Drained(id=number, drained=drained, dirty_blocks=dirty)
-                self.control.send(frames[0], reply)
-                self.log.info("drained" if drained else "drain_timeout", dirty_blocks=dirty)
-        return self._stop_at_s is None or not self._may_stop(now_s, drained, dirty)
-
-    def _drained(self) -> bool:
-        """Whether all is on the store. A reactor that does not answer ends the asking."""
-        if self._stuck:
-            return False
-        try:
-            return self.device.drain(0)
-        except OffstageError as error:
-            self._note_stuck(error)
-            return False
-
-    def _dirty_blocks(self) -> int:
-        """Blocks that are only in memory; -1 where the reactor does not answer."""
-        if self._stuck:
-            return -1
-        try:
-            return int(self.device.status()["dirty_blocks"])
-        except OffstageError as error:
-            self._note_stuck(error)
-            return -1
-
-    def _note_stuck(self, error: OffstageError) -> None:
-        self._stuck = error.errno == errno.ETIMEDOUT
-        self.log.error("drain_failed", error=str(error))
-
     def _close_connects(self) -> None:
         try:
             self.connects.close()
         except OffstageError:
-            self._stuck = True  # a thread still uses the device
+            self._held = True
             raise
 
     def _close_device(self) -> None:
-        if not self._stuck:
+        if not (self._held or self.drain.stuck):
             self.device.close(drain=False)
 
-    def _may_stop(self, now_s: float, drained: bool, dirty: int) -> bool:
-        assert self._stop_at_s is not None
-        if drained:
-            self.log.info("drained", dirty_blocks=0)
-            return True
-        if now_s >= self._cut_at_s:
-            self._cut_at_s = float("inf")
-            self._cut_hosts()
-        if now_s >= self._stop_at_s:
-            self.log.error("drain_timeout", dirty_blocks=dirty)
-            self._lost = dirty != 0
-            return True
-        return False
-
     def _cut_hosts(self) -> None:
-        if not self._stuck:
+        if not (self._held or self.drain.stuck):
             for host in self.hosts.all():
                 self.service.leave(host, "left")
 

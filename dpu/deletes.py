@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 
 __all__ = ["Deletes"]
@@ -38,7 +38,7 @@ class Deletes:
     """The answers that wait."""
 
     def __init__(
-        self, config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+        self, config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
     ) -> None:
         self._patience_s = config.storage.io_timeout_ns / 1e9
         self._device, self._send, self._log = device, send, log

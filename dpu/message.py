@@ -1,26 +1,13 @@
-"""What the messages of `protocol.py` are made of: types of fields, what a daemon says of itself."""
+"""What the daemon's messages are made of: the types that they derive from, and those of fields."""
 
-from typing import Annotated, Literal, TypeVar
+from functools import reduce
+from operator import or_
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from offstage.bindings.errors import BadInput
-
-__all__ = [
-    "Changes",
-    "Count",
-    "ErrorCode",
-    "FabricName",
-    "Geometry",
-    "Key",
-    "Limits",
-    "Name",
-    "Session",
-    "Time",
-    "Wait",
-    "decode",
-]
 
 Key = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
@@ -50,32 +37,58 @@ ErrorCode = Literal[
     "foreign",
     "stale",
 ]
+By = Literal["anyone", "host", "tenant", "attached", "owner", "operator"]
 FabricName = Literal["shm", "verbs", "nixl", "zmq"]
 SAID_MAX = 300  # characters that a refusal, and so the log, has of what is wrong
 T = TypeVar("T")
+M = TypeVar("M", bound="Message")
+R = TypeVar("R", bound="Reply", covariant=True)
 
 
-class Geometry(msgspec.Struct, kw_only=True):
-    """What a block is on this daemon, and how many of them the tenant's arena holds."""
+class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
+    """`id` pairs a reply with its call; 0 where there is nothing to pair."""
 
-    payload_size_bytes: int
-    layer_count: int
-    block_tokens: int
-    slot_count: int
-    lba_size_bytes: int
-    granule_tokens: int = 0  # of the parts of a block that may be read; 0: whole blocks only
+    id: Count = 0
 
 
-class Limits(msgspec.Struct, kw_only=True):
-    """What the daemon refuses to go past."""
+class Reply(Message, kw_only=True):
+    """What the daemon answers: a type derived from this is known to every host."""
 
-    message_size_bytes_max: int
-    session_max: int
-    session_chunk_max: int
-    demand_max: int
-    score_max: int
-    put_slot_count: int
-    host_timeout_ns: int
+
+class Call(Message, Generic[R], kw_only=True):
+    """A control call, answered by `R` or by an error: a type derived from this is known to the
+    daemon. `by` says who may make it, and is checked before the service's method is called:
+
+    anyone: no login is needed. host: whoever is logged in, a tenant's host or an operator.
+    tenant: a tenant's host. attached: one that has a port. owner: the host that has `session`.
+    operator: an operator.
+    """
+
+    by: ClassVar[By] = "host"
+
+    @classmethod
+    def reply(cls) -> type[R]:
+        """The type of what answers it."""
+        kind: type[R] = get_args(vars(cls)["__orig_bases__"][0])[0]
+        return kind
+
+    @property
+    def deletes(self) -> bool:
+        """Whether this deletes blocks, so that its reply waits until they stay deleted."""
+        return False
+
+
+def decoder_of(base: type[M]) -> msgspec.msgpack.Decoder[M]:
+    """A decoder of every type that is derived from `base` itself."""
+    return msgspec.msgpack.Decoder(reduce(or_, base.__subclasses__()))
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """The msgpack bytes of one message."""
+    return _encoder.encode(message)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:

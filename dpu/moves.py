@@ -20,7 +20,7 @@ from offstage.bindings.errors import BadInput, DeviceTimeout
 from offstage.dpu import options
 from offstage.dpu.config import Config
 from offstage.dpu.derive import derive
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.idle import unused
 from offstage.dpu.log import Log
 from offstage.dpu.preflight import check_store_file
@@ -149,7 +149,7 @@ class Moves:
     def __init__(
         self,
         config: Config,
-        device: DeviceLike,
+        device: Device,
         tenants: Sequence[TenantState],
         log: Log,
         runtime_dir: Path = Path(),

@@ -1,8 +1,8 @@
-"""What a host and the daemon say to each other: msgpack messages over ZMQ, no pickle.
+"""The control calls that a host makes of the daemon: msgpack messages over ZMQ, no pickle.
 
-Control (DEALER to the daemon's ROUTER): a request is two frames, `[ticket][message]`, and a reply
-is one, `[message]`. The ticket is empty until `Welcome` gives one; from then on it names the host,
-so a reconnect or a second socket needs no new login. A reply has the `id` of its request.
+Control (DEALER to the daemon's ROUTER): a call is two frames, `[ticket][message]`, and a reply is
+one, `[message]`. The ticket is empty until `Welcome` gives one; from then on it names the host, so
+a second socket, or one that connects again, needs no new login. A reply has the `id` of its call.
 
     host                            daemon
     Hello(versions, ..., nonce)     Challenge(version, nonce, proof)   proof = prove_daemon(...)
@@ -12,293 +12,87 @@ so a reconnect or a second socket needs no new login. A reply has the `id` of it
     SessionOpen, Append, ...        Opened, Appended, ...
     Heartbeat                       Ok                                  or the host counts as dead
 
-What fails comes back as `Error(code, what, where, mend)`. The ZMQ fabric's own socket
-(`Attached.endpoint`) has the same shape plus one payload frame: see `FabricFetch`. Integers in
-packed byte fields are little-endian; a key is 16 bytes, `lo` then `hi`.
+A call that fails is answered with `Error(code, what, where, mend)`. A call is added by deriving it
+from `Call` here, with the reply that answers it, and writing its method in `service.py`: its
+docstring is its row in docs/reference/protocol.md. Integers in packed byte fields are
+little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from offstage.dpu.login import (
-    OPERATOR,
-    OPERATOR_SOCKET,
-    VERSIONS,
-    default_runtime_dir,
-    prove,
-    prove_daemon,
-    prove_member,
-)
+from offstage.dpu.login import OPERATOR as OPERATOR
+from offstage.dpu.login import OPERATOR_SOCKET as OPERATOR_SOCKET
+from offstage.dpu.login import VERSIONS as VERSIONS
+from offstage.dpu.login import default_runtime_dir as default_runtime_dir
+from offstage.dpu.login import prove as prove
+from offstage.dpu.login import prove_daemon as prove_daemon
+from offstage.dpu.login import prove_member as prove_member
 from offstage.dpu.message import (
+    By,
     Changes,
     Count,
-    ErrorCode,
-    FabricName,
-    Geometry,
     Key,
-    Limits,
     Name,
     Session,
     Time,
     Wait,
     decode,
+    decoder_of,
 )
+from offstage.dpu.message import Call as Call
+from offstage.dpu.message import ErrorCode as ErrorCode
+from offstage.dpu.message import FabricName as FabricName
+from offstage.dpu.message import Reply as Reply
+from offstage.dpu.message import encode as encode
 from offstage.dpu.pod.exceptions import Answer, Hot, News, PerSecond, Tally
 
-__all__ = [
-    "FABRIC_REQUESTS_MAX",
-    "OPERATOR",
-    "OPERATOR_SOCKET",
-    "VERSIONS",
-    "Append",
-    "Appended",
-    "Attach",
-    "Attached",
-    "Challenge",
-    "Connect",
-    "Detach",
-    "Drain",
-    "Drained",
-    "Error",
-    "ErrorCode",
-    "FabricFetch",
-    "FabricFetchReply",
-    "FabricHint",
-    "FabricName",
-    "FabricOpen",
-    "FabricPut",
-    "FabricPutReply",
-    "FabricRelease",
-    "FabricReply",
-    "FabricRequest",
-    "FabricShut",
-    "Geometry",
-    "Heartbeat",
-    "Held",
-    "Hello",
-    "Hold",
-    "Ledger",
-    "LedgerReply",
-    "Limits",
-    "Ok",
-    "Opened",
-    "PolicyGet",
-    "PolicyReply",
-    "PolicySet",
-    "Prove",
-    "Purge",
-    "Purged",
-    "Reply",
-    "Request",
-    "Reset",
-    "Segments",
-    "SegmentsReply",
-    "SessionClose",
-    "SessionOpen",
-    "SessionsOpen",
-    "SessionsOpened",
-    "SetGenerating",
-    "Status",
-    "StatusReply",
-    "StorageMove",
-    "Undrain",
-    "Welcome",
-    "decode_fabric_reply",
-    "decode_fabric_request",
-    "decode_reply",
-    "decode_request",
-    "default_runtime_dir",
-    "encode",
-    "prove",
-    "prove_daemon",
-    "prove_member",
-]
+Request = Call[Any]
 
 
-class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True):
-    """`id` pairs a reply with its request; 0 where there is nothing to pair."""
+class Ok(Reply, kw_only=True):
+    """Done."""
 
-    id: Count = 0
 
+class Error(Reply, kw_only=True):
+    """`code` for programs, the rest for people: what happened, where, and the mend."""
 
-# ---- requests ----
+    code: ErrorCode
+    what: str
+    where: str = ""
+    mend: str = ""
+    errno: int = 0
 
 
-class Hello(Message, kw_only=True):
-    """Opens a login: versions, name and tenant (or `operator`); the daemon proves the `nonce`."""
+# ---- login ----
 
-    versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
-    name: Name
-    tenant: Name
-    nonce: Key
 
+class Geometry(msgspec.Struct, kw_only=True):
+    """What a block is on this daemon, and how many of them the tenant's arena holds."""
 
-class Prove(Message, kw_only=True, omit_defaults=True):
-    """Answers the challenge: `prove(secret, nonce, tenant, name)`. A host of a pod also says which
-    life of the daemon it means, by the map of which epoch; all on this connection is for that."""
+    payload_size_bytes: int
+    layer_count: int
+    block_tokens: int
+    slot_count: int
+    lba_size_bytes: int
+    granule_tokens: int = 0  # of the parts of a block that may be read; 0: whole blocks only
 
-    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
-    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    incarnation: Time = 0
-    epoch: Time = 0
 
+class Limits(msgspec.Struct, kw_only=True):
+    """What the daemon refuses to go past."""
 
-class Attach(Message, kw_only=True):
-    """Asks for a port: `shm` on one machine, `verbs` over RDMA, `nixl` where both have it, `zmq`
-    anywhere. `again`: the connection of its port was lost; its sessions go on over another."""
+    message_size_bytes_max: int
+    session_max: int
+    session_chunk_max: int
+    demand_max: int
+    score_max: int
+    put_slot_count: int
+    host_timeout_ns: int
 
-    fabric: FabricName = "shm"
-    again: bool = False
 
-
-class Connect(Message, kw_only=True):
-    """What the host's end answers to the blob of its attach, where its fabric has an answer
-    (verbs): blocks flow once the daemon has said Ok."""
-
-    blob: Annotated[bytes, Meta(max_length=8192)]
-
-
-class SessionOpen(Message, kw_only=True):
-    """One decode stream. Counts are in blocks, `step_ns` is the expected time per token."""
-
-    sink_blocks: Count = 1
-    window_blocks: Count = 1
-    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
-    step_ns: Wait = 0
-
-
-class Append(Message, kw_only=True):
-    """Adds chunks to a session, each named by the 128-bit hash of its own tokens."""
-
-    session: Session
-    contents: list[Key]
-
-
-class SetGenerating(Message, kw_only=True):
-    """A generating session is the last to lose its blocks."""
-
-    session: Session
-    generating: bool
-
-
-class SessionClose(Message, kw_only=True):
-    """`archive`: keep its blocks in the store for the next session with this prefix."""
-
-    session: Session
-    archive: bool = True
-
-
-class SessionsOpen(Message, kw_only=True):
-    """One session for each of `contents`, 16-byte hashes in a row, whose first guesses are needed
-    in `due_ns`, after those of `closing` and `deleting` were closed, the latter without archive."""
-
-    closing: list[Session] = []
-    deleting: list[Session] = []
-    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
-    contents: list[bytes] = []
-    keep: bool = True  # else closed again at once
-    due_ns: Wait = 0
-
-
-class Hold(Message, kw_only=True):
-    """A member of a pod whom etcd does not answer asks another not to be taken out of the map; no
-    login. `to`, `life`: whom it asks; `proof`: `prove_member`."""
-
-    name: Name
-    incarnation: Time
-    to: Name
-    life: Time
-    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
-    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
-
-
-class PolicySet(Message, kw_only=True):
-    """Operator. Changes keys of the `[policy]` section, in the text form of the configuration."""
-
-    changes: Changes
-
-
-class PolicyGet(Message, kw_only=True):
-    """Asks for the policy in force."""
-
-
-class Status(Message, kw_only=True):
-    """Asks how the daemon is; an operator sees all of it."""
-
-
-class Ledger(Message, kw_only=True):
-    """Asks for the counters of one tenant; "" is the host's own, or all of them for an operator."""
-
-    tenant: Annotated[str, Meta(max_length=64)] = ""
-
-
-class Segments(Message, kw_only=True, omit_defaults=True):
-    """A host of a pod tells a member what it demanded there since it told last, in all (`served`)
-    and of segments whose home that is (`news`), and asks what is kept of them. `hot_per_s`: also
-    for those of that rate, and the pinned (0: not)."""
-
-    served: Count = 0
-    tally: Tally = Tally()
-    news: Annotated[list[News], Meta(max_length=4096)] = []
-    hot_per_s: PerSecond = 0.0
-
-
-class Reset(Message, kw_only=True):
-    """Operator. Drops what is staged, clean and not pinned, and zeroes the ledger."""
-
-
-class Purge(Message, kw_only=True):
-    """Archived chunks go, the coldest first, until so many blocks are left; `again`: goes on so."""
-
-    tenant: Name
-    keep_blocks: Time = 0
-    again: bool = False
-
-
-class Drain(Message, kw_only=True):
-    """Operator. Refuse new work, flush write-back, and answer when all is on the store."""
-
-    timeout_ns: Wait = 30_000_000_000
-
-
-class Undrain(Message, kw_only=True):
-    """Operator. Take new work again; a drain that still waits is answered as not done."""
-
-
-class StorageMove(Message, kw_only=True):
-    """Operator. Begin to move all blocks to another storage: `changes` of `[storage]`, as text."""
-
-    changes: Changes
-
-
-class FabricOpen(Message, kw_only=True):
-    """Operator. Hosts may attach over this fabric from now on; zmq: listening at `endpoint`, or
-    where the configuration says."""
-
-    fabric: FabricName
-    endpoint: Annotated[str, Meta(max_length=256)] = ""
-
-
-class FabricShut(Message, kw_only=True):
-    """Operator. No more hosts attach over this fabric; those that have go on."""
-
-    fabric: FabricName
-
-
-class Heartbeat(Message, kw_only=True):
-    """A host that is silent for `Limits.host_timeout_ns` counts as dead."""
-
-
-class Detach(Message, kw_only=True):
-    """The host leaves: its sessions are closed and its ticket is void."""
-
-
-# ---- replies ----
-
-
-class Challenge(Message, kw_only=True):
+class Challenge(Reply, kw_only=True):
     """What `prove_daemon` covers: `user` as the kernel names it, `fabric_key` in Z85 (or none)."""
 
     version: int
@@ -308,7 +102,18 @@ class Challenge(Message, kw_only=True):
     proof: bytes
 
 
-class Welcome(Message, kw_only=True, omit_defaults=True):
+class Hello(Call[Challenge], kw_only=True):
+    """Begins a login with a tenant's name or `operator`. The daemon takes the newest common
+    version and proves itself; its nonce lives 10 s and belongs to the connection."""
+
+    by: ClassVar[By] = "anyone"
+    versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
+    name: Name
+    tenant: Name
+    nonce: Key
+
+
+class Welcome(Reply, kw_only=True, omit_defaults=True):
     """The host is known. `epoch` differs at every start of the daemon. `lease_ns`: of the daemon's
     lease in its pod; 0: it has none."""
 
@@ -321,7 +126,31 @@ class Welcome(Message, kw_only=True, omit_defaults=True):
     lease_ns: Time = 0
 
 
-class Attached(Message, kw_only=True):
+class Prove(Call[Welcome], kw_only=True, omit_defaults=True):
+    """Ends the login: `proof` is `prove(secret, nonce, tenant, name)`, and a nonce counts once. A
+    host of a pod also names the life of the daemon that it means, and the epoch of the map that it
+    read; the connection holds for these alone."""
+
+    by: ClassVar[By] = "anyone"
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    incarnation: Time = 0
+    epoch: Time = 0
+
+
+class Heartbeat(Call[Ok], kw_only=True):
+    """The host lives. Any call says so; one that is silent for `Limits.host_timeout_ns` counts as
+    dead."""
+
+
+class Detach(Call[Ok], kw_only=True):
+    """The host leaves: its sessions are closed and its ticket is void."""
+
+
+# ---- ports ----
+
+
+class Attached(Reply, kw_only=True):
     """Where the blocks flow.
 
     `blob` is what the DPU's end of the fabric says to the host's end, opaque to all between. shm:
@@ -341,7 +170,28 @@ class Attached(Message, kw_only=True):
     user: int = -1
 
 
-class Opened(Message, kw_only=True, omit_defaults=True):
+class Attach(Call[Attached], kw_only=True):
+    """Asks for a port: `shm` on one machine, `verbs` over RDMA, `nixl` where both sides have it,
+    `zmq` anywhere. With `again` the port's connection was lost (`verbs`): its sessions go on over
+    another one."""
+
+    by: ClassVar[By] = "tenant"
+    fabric: FabricName = "shm"
+    again: bool = False
+
+
+class Connect(Call[Ok], kw_only=True):
+    """The answer of the host's end of `verbs` to the blob of its attach. Blocks flow once the
+    daemon has replied."""
+
+    by: ClassVar[By] = "attached"
+    blob: Annotated[bytes, Meta(max_length=8192)]
+
+
+# ---- sessions ----
+
+
+class Opened(Reply, kw_only=True, omit_defaults=True):
     """`hints`: of a layer's scores the best so many are taken in (0: all), of one step in so many,
     and so many bits of each. None: all."""
 
@@ -349,7 +199,18 @@ class Opened(Message, kw_only=True, omit_defaults=True):
     hints: tuple[Count, Count, Count] | None = None
 
 
-class Appended(Message, kw_only=True):
+class SessionOpen(Call[Opened], kw_only=True):
+    """Opens a session, one decode stream. Counts are in blocks; `step_ns` is the expected time per
+    token. Where a tenant's users do not share, the host must have fetched its descriptors first."""
+
+    by: ClassVar[By] = "attached"
+    sink_blocks: Count = 1
+    window_blocks: Count = 1
+    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+    step_ns: Wait = 0
+
+
+class Appended(Reply, kw_only=True):
     """Per chunk: its directory key, and how many of its layers the store already has."""
 
     keys: list[Key]
@@ -357,8 +218,41 @@ class Appended(Message, kw_only=True):
     stored_layers: list[int]
 
 
-class SessionsOpened(Message, kw_only=True, omit_defaults=True):
-    """Per session number or -errno; keys, 16 B each; layers, u32 each. Do deletes last?"""
+class Append(Call[Appended], kw_only=True):
+    """Adds chunks to a session, each named by the 128-bit hash of its own tokens. `stored_layers`
+    says what need not be computed again."""
+
+    by: ClassVar[By] = "owner"
+    session: Session
+    contents: list[Key]
+
+
+class SetGenerating(Call[Ok], kw_only=True):
+    """A generating session is the last to lose its blocks."""
+
+    by: ClassVar[By] = "owner"
+    session: Session
+    generating: bool
+
+
+class SessionClose(Call[Ok], kw_only=True):
+    """Closes a session. With `archive` its blocks stay in the store for the next session with this
+    prefix; without it those that no other session names are deleted, and the reply waits until
+    they stay deleted."""
+
+    by: ClassVar[By] = "owner"
+    session: Session
+    archive: bool = True
+
+    @property
+    def deletes(self) -> bool:
+        """See `Call`."""
+        return not self.archive
+
+
+class SessionsOpened(Reply, kw_only=True, omit_defaults=True):
+    """Per session its number or -errno; directory keys, 16 B each; stored layers, u32 each.
+    `deleted` false: the drive refuses to delete for good."""
 
     sessions: list[int]
     keys: list[bytes]
@@ -366,30 +260,82 @@ class SessionsOpened(Message, kw_only=True, omit_defaults=True):
     deleted: bool = True
 
 
-class PolicyReply(Message, kw_only=True):
+class SessionsOpen(Call[SessionsOpened], kw_only=True):
+    """Several sessions in one message. Closes those of `closing` and `deleting`, the latter without
+    archive, and then opens one for each of `contents`, 16-byte hashes in a row; the first guesses
+    for them are needed in `due_ns`. Without `keep` they are closed again: the question was what the
+    store has. The reply waits until what was deleted stays deleted."""
+
+    by: ClassVar[By] = "attached"
+    closing: list[Session] = msgspec.field(default_factory=list)
+    deleting: list[Session] = msgspec.field(default_factory=list)
+    select_blocks: Annotated[int, Meta(ge=1, le=0xFFFFFFFF)] = 1
+    contents: list[bytes] = msgspec.field(default_factory=list)
+    keep: bool = True
+    due_ns: Wait = 0
+
+    @property
+    def deletes(self) -> bool:
+        """See `Call`."""
+        return bool(self.deleting)
+
+
+# ---- policy and figures ----
+
+
+class PolicyReply(Reply, kw_only=True):
+    """The policy in force, by key of `[policy]`."""
+
     policy: dict[str, Any]
 
 
-class StatusReply(Message, kw_only=True):
+class PolicyGet(Call[PolicyReply], kw_only=True):
+    """Asks for the policy in force."""
+
+
+class PolicySet(Call[PolicyReply], kw_only=True):
+    """Changes keys of `[policy]`, and shares and quotas of tenants, each as text of the
+    configuration. All of them change, or none."""
+
+    by: ClassVar[By] = "operator"
+    changes: Changes
+
+
+class StatusReply(Reply, kw_only=True):
+    """What the host may know."""
+
     status: dict[str, Any]
 
 
-class LedgerReply(Message, kw_only=True):
+class Status(Call[StatusReply], kw_only=True):
+    """Asks how the daemon is. An operator sees hosts, device and counters; a tenant's host sees its
+    quotas, how many hosts the tenant has attached, and what the store holds."""
+
+
+class LedgerReply(Reply, kw_only=True):
     """Counters by the field names of `struct ofs_ledger`; arrays are lists."""
 
     tenant: str
     ledger: dict[str, Any]
 
 
-class SegmentsReply(Message, kw_only=True, omit_defaults=True):
-    """`load`: demands per second of all hosts of the tenant there; an answer for each of `news`."""
+class Ledger(Call[LedgerReply], kw_only=True):
+    """Asks for the counters of one tenant. "" is the host's own tenant, or all of them for an
+    operator. A tenant's host sees its own alone."""
 
-    load: float
-    answers: list[Answer] = []
-    hot: list[Hot] = []
+    tenant: Annotated[str, Meta(max_length=64)] = ""
 
 
-class Purged(Message, kw_only=True):
+# ---- what an operator changes ----
+
+
+class Reset(Call[Ok], kw_only=True):
+    """Drops what is staged, clean and not pinned, and zeroes the ledger."""
+
+    by: ClassVar[By] = "operator"
+
+
+class Purged(Reply, kw_only=True):
     """`struct ofs_purged`, of this message alone: asked again while there is `more`."""
 
     chunks: int
@@ -399,7 +345,18 @@ class Purged(Message, kw_only=True):
     marking: int
 
 
-class Drained(Message, kw_only=True):
+class Purge(Call[Purged], kw_only=True):
+    """Drops a tenant's archived chunks, the coldest first, until `keep_blocks` blocks are left. A
+    tenant's host may purge its own tenant. Each message does one batch; call `again` while there is
+    `more`, or `marking`: writes that keep the chunks from coming back and, with `keep_blocks` 0,
+    their reads and writes. Chunks that a session names stay."""
+
+    tenant: Name
+    keep_blocks: Time = 0
+    again: bool = False
+
+
+class Drained(Reply, kw_only=True):
     """`drained` false: the timeout came first, `dirty_blocks` are still only in memory; -1 where
     the reactor does not answer."""
 
@@ -407,177 +364,98 @@ class Drained(Message, kw_only=True):
     dirty_blocks: int
 
 
-class Held(Message, kw_only=True):
+class Drain(Call[Drained], kw_only=True):
+    """Refuses new work and flushes what is only in memory. Answered when all of it is on the store,
+    or after the timeout."""
+
+    by: ClassVar[By] = "operator"
+    timeout_ns: Wait = 30_000_000_000
+
+
+class Undrain(Call[Ok], kw_only=True):
+    """Takes new work again. A drain that still waits is answered as not done."""
+
+    by: ClassVar[By] = "operator"
+
+
+class StorageMove(Call[Ok], kw_only=True):
+    """Moves all blocks to another storage; `changes` are keys of `[storage]` as text. Answered when
+    the move has begun."""
+
+    by: ClassVar[By] = "operator"
+    changes: Changes
+
+
+class FabricOpen(Call[Ok], kw_only=True):
+    """Hosts may attach over this fabric from now on. zmq listens at `endpoint`, or where the
+    configuration says."""
+
+    by: ClassVar[By] = "operator"
+    fabric: FabricName
+    endpoint: Annotated[str, Meta(max_length=256)] = ""
+
+
+class FabricShut(Call[Ok], kw_only=True):
+    """No more hosts attach over this fabric. Those that are attached go on."""
+
+    by: ClassVar[By] = "operator"
+    fabric: FabricName
+
+
+# ---- in a pod ----
+
+
+class SegmentsReply(Reply, kw_only=True, omit_defaults=True):
+    """`load`: demands per second of all hosts of the tenant there; an answer for each of `news`."""
+
+    load: float
+    answers: list[Answer] = msgspec.field(default_factory=list)
+    hot: list[Hot] = msgspec.field(default_factory=list)
+
+
+class Segments(Call[SegmentsReply], kw_only=True, omit_defaults=True):
+    """A host of a pod says what it demanded here since it last said so: in all (`served`), and of
+    segments whose home this is (`news`). It learns who has copies of each, whether to make or
+    delete one, and the load here. `hot_per_s` asks for the segments of that rate and the pinned;
+    0: for none."""
+
+    by: ClassVar[By] = "tenant"
+    served: Count = 0
+    tally: Tally = Tally()
+    news: Annotated[list[News], Meta(max_length=4096)] = msgspec.field(default_factory=list)
+    hot_per_s: PerSecond = 0.0
+
+
+class Held(Reply, kw_only=True):
     """Promised, for a whole lease; `proof` covers the nonce of the question."""
 
     proof: bytes
 
 
-class Ok(Message, kw_only=True):
-    """Done."""
+class Hold(Call[Held], kw_only=True):
+    """A member of a pod that etcd does not answer asks another member not to take it out of the
+    map. `to` and `life` name the member that is asked; both sides prove themselves by the pod's
+    secret (`prove_member`)."""
+
+    by: ClassVar[By] = "anyone"
+    name: Name
+    incarnation: Time
+    to: Name
+    life: Time
+    nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
-class Error(Message, kw_only=True):
-    """`code` for programs, the rest for people: what happened, where, and the mend."""
-
-    code: ErrorCode
-    what: str
-    where: str = ""
-    mend: str = ""
-    errno: int = 0
-
-
-# ---- the ZMQ fabric ----
-
-FABRIC_REQUESTS_MAX = 16  # of one host, unanswered at once; more are answered `busy`
-
-
-class FabricFetch(Message, kw_only=True, omit_defaults=True):
-    """Frames `[ticket][FabricFetch]`; the demands of one layer of one step.
-
-    `ordinals` u32[n], `keys` 16 bytes each [n] (block keys), `scores` u16[] (empty: no hint), or
-    `packed` (scores.h): flags, count and how many best of them, as in a command. The reply is
-    `[FabricFetchReply][payload]`: n rows of `payload_size_bytes`, in demand order; the row of a
-    block that failed is zeros.
-    """
-
-    session: Session
-    step: Count
-    layer: Count
-    selected_count: Count
-    ordinals: bytes
-    keys: bytes
-    scores: bytes = b""
-    packed: tuple[Count, Count, Count] | None = None
-    timeout_ns: Wait
-
-
-class FabricPut(Message, kw_only=True):
-    """Frames `[ticket][FabricPut][payload]`: n rows of `length_bytes` of one layer.
-
-    `ordinals` u32[n]; `checksums` u64[n], XXH3-64 of each row: a row that was damaged on the way
-    is answered -EBADMSG and not stored. At most `Limits.put_slot_count` rows fit in a message.
-    """
-
-    session: Session
-    layer: Count
-    length_bytes: Count
-    ordinals: bytes
-    checksums: bytes
-    timeout_ns: Wait
-
-
-class FabricHint(Message, kw_only=True):
-    """Guesses for layers to come: `struct ofs_guess` [n], of 16 bytes each."""
-
-    session: Session
-    guesses: bytes
-
-
-class FabricRelease(Message, kw_only=True):
-    """Ends the session's pins now instead of at its next step."""
-
-    session: Session
-
-
-class FabricFetchReply(Message, kw_only=True):
-    """Per demand: `ends` u8[n] (255 unknown), `rcs` i32[n], `lengths` u32[n], `checksums` u64[n].
-
-    The checksum is the one that the driver beside the daemon verified; the host checks its row
-    against it. `stall_ns` and `copy_ns` were measured beside the daemon, without the network.
-    """
-
-    ends: bytes
-    rcs: bytes
-    lengths: bytes
-    checksums: bytes
-    hit_count: int
-    failed_count: int
-    retry_count: int
-    torn_count: int
-    stall_ns: int
-    copy_ns: int
-
-
-class FabricPutReply(Message, kw_only=True):
-    """`rcs` i32[n]: 0 or -errno of each block."""
-
-    rcs: bytes
-
-
-Request = (
-    Hello
-    | Prove
-    | Attach
-    | Connect
-    | SessionOpen
-    | Append
-    | SetGenerating
-    | SessionClose
-    | PolicySet
-    | PolicyGet
-    | Status
-    | Ledger
-    | Reset
-    | Drain
-    | Undrain
-    | StorageMove
-    | FabricOpen
-    | FabricShut
-    | Heartbeat
-    | Detach
-    | SessionsOpen
-    | Purge
-    | Segments
-    | Hold
-)
-Reply = (
-    Challenge
-    | Welcome
-    | Attached
-    | Opened
-    | Appended
-    | PolicyReply
-    | StatusReply
-    | LedgerReply
-    | Drained
-    | Ok
-    | Error
-    | SessionsOpened
-    | Purged
-    | SegmentsReply
-    | Held
-)
-FabricRequest = FabricFetch | FabricPut | FabricHint | FabricRelease
-FabricReply = FabricFetchReply | FabricPutReply | Ok | Error
-
-_encoder = msgspec.msgpack.Encoder()
-_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_reply: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
-_fabric_request: msgspec.msgpack.Decoder[FabricRequest] = msgspec.msgpack.Decoder(FabricRequest)
-_fabric_reply: msgspec.msgpack.Decoder[FabricReply] = msgspec.msgpack.Decoder(FabricReply)
-
-
-def encode(message: Message) -> bytes:
-    """The msgpack bytes of one message."""
-    return _encoder.encode(message)
+CALLS: tuple[type[Request], ...] = tuple(Call.__subclasses__())
+_call = decoder_of(Call)
+_reply = decoder_of(Reply)
 
 
 def decode_request(data: bytes) -> Request:
-    """A request of the control socket. Raises BadInput, and nothing else, for any bytes."""
-    return decode(_request, data)
+    """A call of the control socket. Raises BadInput, and nothing else, for any bytes."""
+    return decode(_call, data)
 
 
 def decode_reply(data: bytes) -> Reply:
     """A reply of the control socket. Raises BadInput, and nothing else, for any bytes."""
     return decode(_reply, data)
-
-
-def decode_fabric_request(data: bytes) -> FabricRequest:
-    """A request of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
-    return decode(_fabric_request, data)
-
-
-def decode_fabric_reply(data: bytes) -> FabricReply:
-    """A reply of the ZMQ fabric. Raises BadInput, and nothing else, for any bytes."""
-    return decode(_fabric_reply, data)

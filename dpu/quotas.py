@@ -8,7 +8,7 @@ no such pair: what is staged fills it, and is evicted. One thread owns this, the
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
 from offstage.dpu.segments import Segments
@@ -28,7 +28,7 @@ QUOTAS = {
 """Name of a quota -> what the tenant has of it, and its bound, among its figures."""
 
 
-def give(device: DeviceLike, state: TenantState, tenant: Tenant) -> None:
+def give(device: Device, state: TenantState, tenant: Tenant) -> None:
     """The tenant has the share of the drive and the bounds that its options say, from now on."""
     device.tenant_share(
         state.index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
@@ -50,7 +50,7 @@ class Quotas:
 
     def __init__(
         self,
-        device: DeviceLike,
+        device: Device,
         hosts: Hosts,
         tenants: Mapping[str, Tenant],
         record_bytes: int,

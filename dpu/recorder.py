@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from offstage import __version__
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 
 __all__ = ["Lost", "Recorder", "forget", "read_lost", "read_records"]
@@ -48,7 +48,7 @@ class Recorder:
     def __init__(
         self,
         directory: Path,
-        device: DeviceLike,
+        device: Device,
         log: Log,
         about: Mapping[str, str | int] | None = None,
     ) -> None:

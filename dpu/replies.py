@@ -1,8 +1,8 @@
-"""Errors as the wire has them."""
+"""What is sent back: errors as the wire has them, and who waits for an answer that comes later."""
 
 import errno
 import traceback
-from typing import cast
+from typing import NamedTuple, cast
 
 from offstage.bindings.errors import (
     BadInput,
@@ -16,7 +16,7 @@ from offstage.dpu.log import Log
 from offstage.dpu.message import ErrorCode
 from offstage.dpu.sessions import Refused, draining
 
-__all__ = ["error_reply"]
+__all__ = ["Waiting", "error_reply"]
 
 CODES: list[tuple[type[OffstageError], str]] = [
     (StoreFull, "limit"),
@@ -24,6 +24,13 @@ CODES: list[tuple[type[OffstageError], str]] = [
     (Incompatible, "version"),
     (BadInput, "invalid"),
 ]
+
+
+class Waiting(NamedTuple):
+    """Whoever is answered later: the connection, and the number of the call."""
+
+    route: bytes
+    number: int
 
 
 def error_reply(error: Exception, request: str, log: Log) -> p.Error:

@@ -5,7 +5,7 @@ import time
 
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import Exceptions
-from offstage.dpu.sessions import Host, Refused, TenantState
+from offstage.dpu.sessions import Host, TenantState
 
 __all__ = ["Segments"]
 
@@ -16,12 +16,9 @@ class Segments:
     def __init__(self) -> None:
         self._of: dict[int, Exceptions] = {}
 
-    def answer(self, host: Host, request: p.Segments) -> p.Reply:
-        """Take in what a host says. Refused: an operator has no segments."""
-        if host.tenant is None:
-            raise Refused(
-                "forbidden", "an operator has no segments", host.name, "log in as a tenant"
-            )
+    def answer(self, host: Host, request: p.Segments) -> p.SegmentsReply:
+        """Take in what a tenant's host says."""
+        assert host.tenant is not None
         kept = self._of.setdefault(host.tenant.index, Exceptions())
         now_ns = time.monotonic_ns()
         load = kept.served(request.served, request.tally, now_ns)

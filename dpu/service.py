@@ -1,108 +1,76 @@
-"""What the daemon answers: one method per request, no sockets and no clock of its own.
+"""What the daemon answers: one method for each call, no sockets and no clock of its own.
 
-`Service.answer` takes a ticket and a decoded request and returns the reply. What a host may not do
-or name comes back as `Error`; an unexpected failure of one request is logged, answered `internal`
-and leaves the daemon running.
+`Service.answer` takes a ticket and a decoded call and returns the reply. What a host may not do or
+name comes back as `Error`; an unexpected failure of one call is logged, answered `internal` and
+leaves the daemon running. The method of a call is found by the type of its parameter `request`.
+Calls whose reply comes later begin in `daemon.py`: Connect, Drain and StorageMove.
 """
 
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from functools import singledispatchmethod
+from typing import Any, NamedTuple
 
 import msgspec
 
-from offstage.bindings import nixl
-from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import options
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config, change_policy, change_tenant
 from offstage.dpu.connects import Connects
-from offstage.dpu.derive import Derived, check_endpoint
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.derive import Derived
+from offstage.dpu.device import Device
+from offstage.dpu.drain import Drain
 from offstage.dpu.log import Log
 from offstage.dpu.login import negotiate
 from offstage.dpu.pod.member import PodMember
+from offstage.dpu.ports import Attachments, Ports
 from offstage.dpu.quotas import Quotas, used
-from offstage.dpu.replies import error_reply
-from offstage.dpu.sessions import Host, Hosts, Refused, TenantState, check_selection, draining
+from offstage.dpu.replies import Waiting, error_reply
+from offstage.dpu.sessions import Host, Hosts, Refused, check_selection, draining
 from offstage.dpu.spending import Spending
 
-__all__ = ["Attachments", "Service"]
-
-# The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
-PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
+__all__ = ["Answered", "Service"]
 
 
-class Attachments(Protocol):
-    """How an attached host gets its attachment; `offer` returns the fields of `Attached`."""
+class Answered(NamedTuple):
+    """What `Service.answer` did: the reply, and the tenant whose blocks were deleted by it."""
 
-    def open(self, fabric: str, endpoint: str) -> None: ...
-
-    def shut(self, fabric: str) -> None: ...
-
-    def endpoint(self, fabric: str) -> str: ...
-
-    def offer(
-        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
-    ) -> dict[str, Any]: ...
-
-    def forget(self, ticket: bytes) -> None: ...
-
-    def counts(self) -> dict[str, int]: ...
+    reply: p.Reply
+    deleted: int | None = None
 
 
 class Service:
-    """The daemon's answers over a device. `draining` is set by the loop and by Drain."""
+    """The daemon's answers over a device."""
 
     def __init__(
         self,
         config: Config,
         derived: Derived,
-        device: DeviceLike,
+        device: Device,
         hosts: Hosts,
         attachments: Attachments,
         connects: Connects,
+        drain: Drain,
         log: Log,
     ) -> None:
         self.config, self.derived, self.device = config, derived, device
         self.hosts, self.attachments, self._log = hosts, attachments, log
-        self.connects = connects
+        self.connects, self.drain = connects, drain
         self.policy = config.policy
         tenants = {tenant.name: tenant for tenant in config.tenants}
         self.quotas = Quotas(device, hosts, tenants, derived.record_size_bytes, log)
+        self._ports = Ports(config, derived, device, hosts, attachments, connects, self.quotas, log)
         self._spending = Spending(config, device, log)
-        self.draining = False
         self.pod: PodMember | None = None
-        self._nixl_tenants: set[int] = set()
-        self.fabrics = set(config.daemon.fabrics)  # what hosts may attach over now
         self.started_s = time.monotonic()
-        self._answers: dict[type[Any], Callable[[Host, Any], p.Reply]] = {
-            p.Attach: self._attach,
-            p.SessionOpen: self._session_open,
-            p.Append: self._append,
-            p.SetGenerating: self._set_generating,
-            p.SessionClose: self._session_close,
-            p.SessionsOpen: self._sessions_open,
-            p.PolicySet: self._policy_set,
-            p.PolicyGet: self._policy_get,
-            p.Status: self._status,
-            p.Ledger: self._ledger,
-            p.Purge: self._purge,
-            p.Segments: self.quotas.segments.answer,
-            p.Reset: self._reset,
-            p.FabricOpen: self._fabric_open,
-            p.FabricShut: self._fabric_shut,
-            p.Heartbeat: lambda host, request: p.Ok(),
-            p.Detach: self._detach,
-        }
 
-    def answer(self, ticket: bytes, request: p.Request, route: bytes = b"") -> p.Reply:
-        """The reply to one request; never raises for anything a host can send. `route` names the
+    def answer(self, ticket: bytes, request: p.Request, route: bytes = b"") -> Answered:
+        """The reply to one call; never raises for anything a host can send. `route` names the
         connection that it came by."""
-        self.deleted: int | None = None  # the tenant whose blocks this request deletes
+        deleted = None
         try:
             if isinstance(request, p.Hello):
                 reply: p.Reply = self._hello(request, route)
@@ -111,43 +79,48 @@ class Service:
             elif isinstance(request, p.Hold):
                 reply = self._member(request.name).hold(request)
             else:
-                host = self.hosts.find(ticket)
-                if self.pod is not None:
-                    self.pod.check(host, request)
-                reply = self._answers[type(request)](host, request)
+                host = self.admit(ticket, request)
+                reply = self._reply(request, host)
+                if request.deletes and host.tenant is not None:
+                    deleted = host.tenant.index
         except Exception as error:
             reply = self.failed(type(request), error)
         reply.id = request.id
-        return reply
+        return Answered(reply, deleted)
 
     def failed(self, request: type[p.Request], error: Exception) -> p.Error:
-        """What a host is told of a request that raised; what nobody expected is logged."""
+        """What a host is told of a call that raised; what nobody expected is logged."""
         if not isinstance(error, OffstageError):
             self.hosts.counts["requests_failed"] += 1
         return error_reply(error, request.__name__, self._log)
 
-    def begin_connect(self, ticket: bytes, request: p.Connect, waiting: object) -> None:
-        """Connect a host beside the loop; `connects.ended` brings `waiting` back. Refused at once
-        where the host may not."""
+    def admit(self, ticket: bytes, request: p.Request) -> Host:
+        """The host of a ticket. Refused: it is not logged in, or may not make this call now."""
         host = self.hosts.find(ticket)
-        if host.port is None:
-            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
-        self.connects.begin(host.port, request.blob, waiting)
-
-    def operator(self, ticket: bytes) -> Host:
-        """The logged-in operator of a ticket; Refused for any other host."""
-        host = self.hosts.find(ticket)
-        if host.tenant is not None:
+        if self.pod is not None:
+            self.pod.check(host, request)
+        if request.by == "operator" and host.tenant is not None:
             raise Refused(
                 "forbidden", "only the operator may do this", host.name, f"log in as {p.OPERATOR!r}"
             )
+        if request.by == "tenant" and host.tenant is None:
+            raise Refused("forbidden", "an operator has no blocks", host.name, "log in as a tenant")
+        if request.by == "attached" and host.port is None:
+            raise Refused("invalid", "the host has no port yet", host.name, "send Attach first")
+        if request.by == "owner":
+            _check_session(host, getattr(request, "session", -1))
         return host
+
+    def begin_connect(self, host: Host, request: p.Connect, waiting: Waiting) -> None:
+        """Connect a host beside the loop; `connects.ended` brings `waiting` back."""
+        assert host.port is not None
+        self.connects.begin(host.port, request.blob, waiting)
 
     def leave(self, host: Host, reason: str) -> None:
         """The host goes, by its own wish or because it is dead: take everything back."""
         self.attachments.forget(host.ticket)
         self.hosts.remove(host, reason)
-        self._shut_left(host.fabric)
+        self._ports.left(host.fabric)
 
     def _hello(self, request: p.Hello, route: bytes) -> p.Reply:
         version = negotiate(request.versions)
@@ -204,95 +177,26 @@ class Service:
             self.leave(host, "left")
             raise
 
-    def _attach(self, host: Host, request: p.Attach) -> p.Reply:
-        if host.tenant is None:
-            raise Refused("forbidden", "an operator has no blocks", host.name, "log in as a tenant")
+    @singledispatchmethod
+    def _reply(self, request: p.Request, host: Host) -> p.Reply:
+        raise AssertionError(f"{type(request).__name__} has no method here")
+
+    @_reply.register
+    def _heartbeat(self, request: p.Heartbeat, host: Host) -> p.Ok:
+        return p.Ok()
+
+    @_reply.register
+    def _attach(self, request: p.Attach, host: Host) -> p.Attached:
         if request.again:
-            return self._attach_again(host, request)
-        if host.port is not None:
-            raise Refused("invalid", "this host is attached already", host.name, "detach first")
-        if self.draining:
+            return self._ports.attach_again(host, request.fabric)
+        if host.port is None and self.drain.refuses:
             raise draining()
-        if request.fabric not in self.fabrics:
-            raise Refused(
-                "invalid",
-                "this daemon does not serve this fabric",
-                request.fabric,
-                f"offstage dpu fabric add {request.fabric}, or attach over one of "
-                f"{', '.join(sorted(self.fabrics)) or 'none'}",
-            )
-        if request.fabric != "shm" and self.config.model.dilation > 1:
-            raise Refused(
-                "invalid",
-                "this daemon's time is slower than the machine's",
-                request.fabric,
-                "attach over shm, which goes by its clock",
-            )
-        self._check_enabled(request.fabric)
-        host.tenant.check_fabric(request.fabric)
-        if request.fabric == "nixl":
-            self._prepare_nixl(host.tenant.index)
-        self.quotas.check(host.tenant, "ports")
-        port, attachment = self.device.attach(host.tenant.index, PORT_SIDES[request.fabric])
-        try:
-            offered = self.attachments.offer(
-                request.fabric, host.tenant.name, host.ticket, attachment
-            )
-        except OffstageError:
-            self.device.detach(port)
-            raise
-        host.port, host.fabric = port, request.fabric
-        return p.Attached(
-            fabric=request.fabric,
-            payload_size_bytes=self.config.arena.payload_bytes,
-            demand_max=self.derived.demand_max,
-            **offered,
-        )
+        return self._ports.attach(host, request.fabric)
 
-    def _attach_again(self, host: Host, request: p.Attach) -> p.Reply:
-        if host.port is None or host.fabric != request.fabric:
-            raise Refused(
-                "invalid",
-                "the host has no port of this fabric",
-                host.name,
-                "attach, and open its sessions again",
-            )
-        self.connects.check(host.port)
-        attachment = self.device.reattach(host.port)
-        self._log.info("host_again", host=host.name)
-        return p.Attached(
-            fabric=request.fabric,
-            token="",
-            blob=attachment.blob,
-            payload_size_bytes=self.config.arena.payload_bytes,
-            demand_max=self.derived.demand_max,
-        )
-
-    def _check_enabled(self, fabric: str) -> None:
-        """What a daemon must be started for is not opened live."""
-        if fabric == "verbs" and not self.config.rdma.enabled:
-            raise Refused(
-                "invalid",
-                "this daemon takes no hosts over RDMA",
-                "rdma.enabled",
-                "set it to true, or attach over zmq",
-            )
-        if fabric == "nixl" and not self.config.daemon.nixl:
-            raise Refused(
-                "forbidden",
-                "this daemon takes no hosts over NIXL",
-                "daemon.nixl",
-                "set it to true where every host is trusted, or attach over zmq",
-            )
-
-    def _prepare_nixl(self, tenant: int) -> None:
-        if tenant not in self._nixl_tenants:  # its region takes an agent at the first attach
-            nixl.prepare()
-            self._nixl_tenants.add(tenant)
-
-    def _session_open(self, host: Host, request: p.SessionOpen) -> p.Reply:
+    @_reply.register
+    def _session_open(self, request: p.SessionOpen, host: Host) -> p.Opened:
         port, tenant = host.opens()
-        if self.draining:
+        if self.drain.refuses:
             raise draining()
         check_selection(tenant, request.select_blocks)
         self.quotas.check(tenant, "sessions")
@@ -311,8 +215,8 @@ class Service:
         found = policy.hint_scores_max, policy.hint_every_steps, policy.hint_score_bits
         return None if found == (0, 1, 16) else found
 
-    def _append(self, host: Host, request: p.Append) -> p.Reply:
-        _check_session(host, request.session)
+    @_reply.register
+    def _append(self, request: p.Append, host: Host) -> p.Appended:
         chunks = self.device.session_append(request.session, host.names(request.contents))
         return p.Appended(
             keys=[chunk.key for chunk in chunks],
@@ -320,19 +224,20 @@ class Service:
             stored_layers=[chunk.stored_layers for chunk in chunks],
         )
 
-    def _set_generating(self, host: Host, request: p.SetGenerating) -> p.Reply:
-        _check_session(host, request.session)
+    @_reply.register
+    def _set_generating(self, request: p.SetGenerating, host: Host) -> p.Ok:
         self.device.session_set_generating(request.session, request.generating)
         return p.Ok()
 
-    def _session_close(self, host: Host, request: p.SessionClose) -> p.Reply:
-        _check_session(host, request.session)
+    @_reply.register
+    def _session_close(self, request: p.SessionClose, host: Host) -> p.Ok:
         self._sessions_end(host, [request.session], archive=request.archive)
         return p.Ok()
 
-    def _sessions_open(self, host: Host, request: p.SessionsOpen) -> p.Reply:
+    @_reply.register
+    def _sessions_open(self, request: p.SessionsOpen, host: Host) -> p.SessionsOpened:
         port, tenant = host.opens()
-        if self.draining and request.contents:
+        if self.drain.refuses and request.contents:
             raise draining()
         if any(len(one) % 16 or not one for one in request.contents):
             raise Refused(
@@ -370,11 +275,10 @@ class Service:
     def _sessions_end(self, host: Host, sessions: list[int], *, archive: bool) -> None:
         if sessions:
             host.sessions.difference_update(sessions)
-            self.deleted = self.deleted if archive or not host.tenant else host.tenant.index
             self.device.sessions_close(sessions, archive)
 
-    def _policy_set(self, host: Host, request: p.PolicySet) -> p.Reply:
-        self.operator(host.ticket)
+    @_reply.register
+    def _policy_set(self, request: p.PolicySet, host: Host) -> p.PolicyReply:
         shares, changes = self._shares_of(request.changes)
         policy = change_policy(self.policy, changes)
         if changes:  # first: it may be refused yet
@@ -400,18 +304,22 @@ class Service:
             for name, each in chosen.items()
         ], others
 
-    def _policy_get(self, host: Host, request: p.PolicyGet) -> p.Reply:
+    @_reply.register
+    def _policy_get(self, request: p.PolicyGet, host: Host) -> p.PolicyReply:
         return p.PolicyReply(policy=self.policy_now())
 
-    def _status(self, host: Host, request: p.Status) -> p.Reply:
+    @_reply.register
+    def _status(self, request: p.Status, host: Host) -> p.StatusReply:
         return p.StatusReply(status=self.status_for(host))
 
-    def _ledger(self, host: Host, request: p.Ledger) -> p.Reply:
+    @_reply.register
+    def _ledger(self, request: p.Ledger, host: Host) -> p.LedgerReply:
         name = request.tenant or (host.tenant.name if host.tenant else "")
         index = self.hosts.tenant(name, host).index if name else None
         return p.LedgerReply(tenant=name, ledger=self.device.ledger(index))
 
-    def _purge(self, host: Host, request: p.Purge) -> p.Reply:
+    @_reply.register
+    def _purge(self, request: p.Purge, host: Host) -> p.Purged:
         tenant = self.hosts.tenant(request.tenant, host)
         purged = self.device.tenant_purge(tenant.index, request.keep_blocks, request.again)
         if purged["chunks"]:
@@ -424,42 +332,34 @@ class Service:
             marking=purged["marking"] + purged["writing"],
         )
 
-    def _reset(self, host: Host, request: p.Reset) -> p.Reply:
-        self.operator(host.ticket)
+    @_reply.register
+    def _reset(self, request: p.Reset, host: Host) -> p.Ok:
         self.worn(self.device.status())  # before the hits are zero
         self.device.reset()
         self._log.info("reset")
         return p.Ok()
 
-    def _fabric_open(self, host: Host, request: p.FabricOpen) -> p.Reply:
-        self.operator(host.ticket)
-        self._check_enabled(request.fabric)
-        if request.endpoint:
-            check_endpoint(self.config, f"{request.fabric}'s", request.endpoint, "fabric add")
-        self.attachments.open(request.fabric, request.endpoint)
-        self.fabrics.add(request.fabric)
-        self._log.info("fabric_opened", fabric=request.fabric)
+    @_reply.register
+    def _fabric_open(self, request: p.FabricOpen, host: Host) -> p.Ok:
+        self._ports.open_fabric(request.fabric, request.endpoint)
         return p.Ok()
 
-    def _fabric_shut(self, host: Host, request: p.FabricShut) -> p.Reply:
-        self.operator(host.ticket)
-        self.fabrics.discard(request.fabric)
-        self._shut_left(request.fabric)
-        self._log.info("fabric_shut", fabric=request.fabric)
+    @_reply.register
+    def _fabric_shut(self, request: p.FabricShut, host: Host) -> p.Ok:
+        self._ports.shut_fabric(request.fabric)
         return p.Ok()
 
-    def _shut_left(self, fabric: str) -> None:
-        """A fabric that is not served any more ends with its last host."""
-        if fabric and fabric not in self.fabrics and not self._attached_over(fabric):
-            self.attachments.shut(fabric)
+    @_reply.register
+    def _undrain(self, request: p.Undrain, host: Host) -> p.Ok:
+        self.drain.undrain()
+        return p.Ok()
 
-    def _attached_over(self, fabric: str) -> int:
-        return sum(1 for one in self.hosts.all() if one.fabric == fabric)
+    @_reply.register
+    def _segments(self, request: p.Segments, host: Host) -> p.SegmentsReply:
+        return self.quotas.segments.answer(host, request)
 
-    def _attached_of(self, tenant: TenantState) -> int:
-        return sum(1 for one in self.hosts.all() if one.tenant is tenant and one.fabric)
-
-    def _detach(self, host: Host, request: p.Detach) -> p.Reply:
+    @_reply.register
+    def _detach(self, request: p.Detach, host: Host) -> p.Ok:
         self.leave(host, "left")
         return p.Ok()
 
@@ -474,7 +374,7 @@ class Service:
             "warning": self.device.warning(),
             "model": self.config.model.device,
             "dilation": self.config.model.dilation,
-            "draining": self.draining,
+            "draining": self.drain.refuses,
             "uptime_s": round(time.monotonic() - self.started_s, 3),
             "epoch": self.device.epoch,
         }
@@ -488,7 +388,7 @@ class Service:
                 "tenant": host.tenant.name,
                 "sessions": len(host.sessions),
                 "quotas": quotas,
-                "tenant_hosts": self._attached_of(host.tenant),
+                "tenant_hosts": self._ports.hosts_of(host.tenant),
                 "store_payload_bytes": self._store_payload_bytes(),
             }
         hosts = [
@@ -515,18 +415,10 @@ class Service:
             name: {figure: value for figure, value in stage.items() if figure != "buckets"}
             for name, stage in self.device.stages().items()
         }
-        fabrics = {
-            name: {
-                "open": name in self.fabrics,
-                "hosts": self._attached_over(name),
-                "endpoint": self.attachments.endpoint(name),
-            }
-            for name in PORT_SIDES
-        }
         return {
             **status,
             "move": self.device.move_status(),
-            "fabrics": fabrics,
+            "fabrics": self._ports.look(),
             "device": self.worn(self.device.status()),
             "stages": stages,
             "hosts": hosts,

@@ -14,7 +14,7 @@ import msgspec
 from offstage.dpu.admission import ByWear
 from offstage.dpu.budget import Budget
 from offstage.dpu.config import Config
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 from offstage.dpu.options import PolicyOptions
 from offstage.dpu.thresholds import Pace, Thresholds
@@ -26,7 +26,7 @@ __all__ = ["Spending"]
 class Spending:
     """Of one daemon, whose device was opened with the policy of `config`."""
 
-    def __init__(self, config: Config, device: DeviceLike, log: Log) -> None:
+    def __init__(self, config: Config, device: Device, log: Log) -> None:
         """From here on the device has the thresholds too."""
         self._wear, self._device, self._log = Wear(config), device, log
         self._budget = Budget(config)

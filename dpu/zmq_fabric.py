@@ -25,12 +25,13 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import Packed, unpack
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.dpu.log import Log
 from offstage.dpu.replies import error_reply
 
 __all__ = ["ZmqFabric", "bound_endpoint"]
 
-Answer = tuple[p.FabricReply, list[Any]]
+Answer = tuple[zmq_messages.FabricReply, list[Any]]
 WAIT_NS = 200_000  # between looks at the queue while something is in flight
 EBADMSG = 74
 Frames = list[bytes]
@@ -134,7 +135,7 @@ class ZmqFabric:
         routing, ticket, body = frames[:3]
         payload = frames[3] if len(frames) == 4 else b""
         try:
-            request = p.decode_fabric_request(body)
+            request = zmq_messages.decode_fabric_request(body)
         except BadInput as error:
             self._log.warning("fabric_message_bad", error=str(error))
             bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
@@ -155,7 +156,7 @@ class ZmqFabric:
                 id=request.id,
                 code="busy",
                 mend="send the next when one is answered",
-                what=f"{p.FABRIC_REQUESTS_MAX} requests wait already",
+                what=f"{zmq_messages.FABRIC_REQUESTS_MAX} requests wait already",
             )
             self._send([routing, p.encode(busy)])
 
@@ -178,13 +179,13 @@ class _Worker:
         self._driver, self._replies_at, self._log = driver, replies_at, log
         self._socket = context.socket(zmq.PUSH)  # from its first use on the thread's
         self._begun: dict[Fetch | Put, _Begun] = {}
-        self._queue: queue.Queue[tuple[bytes, p.FabricRequest, bytes] | None]
-        self._queue = queue.Queue(p.FABRIC_REQUESTS_MAX)
+        self._queue: queue.Queue[tuple[bytes, zmq_messages.FabricRequest, bytes] | None]
+        self._queue = queue.Queue(zmq_messages.FABRIC_REQUESTS_MAX)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ofs-zmq-worker", daemon=True)
         self._thread.start()
 
-    def offer(self, routing: bytes, request: p.FabricRequest, payload: bytes) -> bool:
+    def offer(self, routing: bytes, request: zmq_messages.FabricRequest, payload: bytes) -> bool:
         """False where the queue is full."""
         try:
             self._queue.put_nowait((routing, request, payload))
@@ -206,7 +207,7 @@ class _Worker:
         self._socket.connect(self._replies_at)
         try:
             while not self._stopping:
-                if len(self._begun) < min(self._driver.calls_max, p.FABRIC_REQUESTS_MAX):
+                if len(self._begun) < min(self._driver.calls_max, zmq_messages.FABRIC_REQUESTS_MAX):
                     self._take()
                 if self._begun:
                     for call in self._driver.poll(WAIT_NS):
@@ -230,15 +231,15 @@ class _Worker:
         routing, request, payload = item
 
         def begin() -> Answer | None:
-            if isinstance(request, p.FabricRelease):
+            if isinstance(request, zmq_messages.FabricRelease):
                 self._driver.release(request.session)
                 return p.Ok(), []
-            if isinstance(request, p.FabricHint):
+            if isinstance(request, zmq_messages.FabricHint):
                 self._driver.hint(request.session, _unpack(request.guesses, GUESS, "guesses"))
                 return p.Ok(), []
             call, end = (
                 self._fetch(request)
-                if isinstance(request, p.FabricFetch)
+                if isinstance(request, zmq_messages.FabricFetch)
                 else self._put(request, payload)
             )
             self._begun[call] = _Begun(routing, request.id, end)
@@ -248,7 +249,7 @@ class _Worker:
 
     def _reply(self, routing: bytes, request_id: int, make: Callable[[], Answer | None]) -> None:
         """Send what `make` answers; None: not yet."""
-        reply: p.FabricReply
+        reply: zmq_messages.FabricReply
         try:
             made = make()
             if made is None:
@@ -260,7 +261,7 @@ class _Worker:
         frames: list[Any] = [routing, p.encode(reply)]
         self._socket.send_multipart(frames + payload, copy=False)
 
-    def _fetch(self, request: p.FabricFetch) -> tuple[Fetch | Put, Callable[[], Answer]]:
+    def _fetch(self, request: zmq_messages.FabricFetch) -> tuple[Fetch | Put, Callable[[], Answer]]:
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
         keys = _unpack(request.keys, "<u8", "keys")
         scores = self._scores(request)
@@ -289,7 +290,7 @@ class _Worker:
             if fetch.unanswered:  # of a reactor that may not serve any more: pod/fence.py
                 done.rcs[done.rcs == 0] = -errno.ETIMEDOUT
             rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
-            reply = p.FabricFetchReply(
+            reply = zmq_messages.FabricFetchReply(
                 ends=done.ends.tobytes(),
                 rcs=done.rcs.tobytes(),
                 lengths=done.lengths.tobytes(),
@@ -305,7 +306,7 @@ class _Worker:
 
         return fetch, end
 
-    def _scores(self, request: p.FabricFetch) -> npt.NDArray[np.uint16]:
+    def _scores(self, request: zmq_messages.FabricFetch) -> npt.NDArray[np.uint16]:
         """Those of the step; the driver beside sends them on as few as they came."""
         count = request.packed[1] if request.packed else len(request.scores) // 2
         if count > self._driver.score_max:  # a few bytes may say that they are millions
@@ -322,7 +323,7 @@ class _Worker:
         return scores
 
     def _put(
-        self, request: p.FabricPut, payload: bytes
+        self, request: zmq_messages.FabricPut, payload: bytes
     ) -> tuple[Fetch | Put, Callable[[], Answer]]:
         """Rows whose bytes do not match their checksum were damaged on the way: not stored."""
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
@@ -358,7 +359,7 @@ class _Worker:
         def end() -> Answer:
             rcs = np.full(count, -EBADMSG, np.int32)
             rcs[sound] = self._driver.put_end(put)
-            return p.FabricPutReply(rcs=rcs.tobytes()), []
+            return zmq_messages.FabricPutReply(rcs=rcs.tobytes()), []
 
         return put, end
 

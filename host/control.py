@@ -6,55 +6,33 @@ heartbeats over a second socket, so that a long kernel does not look like a dead
 """
 
 import contextlib
-import hmac
-import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import zmq
-import zmq.auth
 
 from offstage.bindings.errors import (
-    BadInput,
     DeviceTimeout,
     Incompatible,
     OffstageError,
     RunFailed,
-    StoreFull,
-    Unknown,
     Unreachable,
 )
-from offstage.bindings.private import check_private, read_secret
 from offstage.dpu import protocol as p
-from offstage.host.reached import Line, why_silent
+from offstage.host.connection import DEFAULT_ENDPOINT, Connection, Meanwhile, as_error
+from offstage.host.reached import Line
 from offstage.host.sessions import ALL_SCORES
 
 __all__ = ["DEFAULT_ENDPOINT", "Control"]
 
-DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 BEATS_PER_TIMEOUT = 4
 MARKING_LOOK_S = 0.01
-RETRY_S = 0.05
 MEANWHILE_S = 0.005  # between two looks at what else there is
 
-# What an error code of the daemon is on this side.
-KINDS: dict[str, type[OffstageError]] = {
-    "bad_message": Incompatible,
-    "version": Incompatible,
-    "unauthenticated": BadInput,
-    "forbidden": BadInput,
-    "unknown": Unknown,
-    "invalid": BadInput,
-    "limit": StoreFull,
-    "store_full": StoreFull,
-    "timeout": DeviceTimeout,
-}
-
-T = TypeVar("T")
-Meanwhile = Callable[[], bool] | None
+R = TypeVar("R", bound=p.Reply)
 
 
 class Control:
@@ -81,8 +59,7 @@ class Control:
         pod is meant, by the map of which epoch.
         """
         self.endpoint = endpoint
-        self._via = endpoint if secret is not None else _own_socket(endpoint, tenant, runtime_dir)
-        self._tenant, self._name, self._curve_dir = tenant, name, curve_dir
+        self._connection = Connection(endpoint, name, tenant, secret, runtime_dir, curve_dir)
         self.timeout_s, self._life = timeout_s, life
         """What an answer may take; it may be changed once logged in."""
         self._lock = threading.Lock()
@@ -91,16 +68,13 @@ class Control:
         self._lost = ""
         self.hints = ALL_SCORES
         """What of its scores the policy takes in, as the last session's answer said."""
-        self._secret, self._runtime_dir = secret, runtime_dir
-        self._proved: p.Challenge | None = None  # what the daemon said of itself
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            self._line, challenge = self._reach()
+            self._line, challenge = self._connection.reach(timeout_s)
             self._login(challenge)
         except BaseException:
-            self._context.destroy(linger=0)
+            self._connection.close()
             raise
         if heartbeat:
             self._beat = threading.Thread(target=self._beat_on, name="ofs-heartbeat", daemon=True)
@@ -111,14 +85,14 @@ class Control:
     def attach(self, fabric: p.FabricName = "shm", *, again: bool = False) -> p.Attached:
         """Ask for a port; the reply says where a fabric gets its blocks from. `again`: for another
         connection to the port that is there, whose sessions go on."""
-        attached = self.call(p.Attach(fabric=fabric, again=again), p.Attached)
-        assert self._proved is not None
-        attached.user = self._proved.user
+        attached = self.call(p.Attach(fabric=fabric, again=again))
+        assert self._connection.proved is not None
+        attached.user = self._connection.proved.user
         return attached
 
     def connect(self, answer: bytes) -> None:
         """What the fabric's end here answers to the blob of its attach."""
-        self.call(p.Connect(blob=answer), p.Ok)
+        self.call(p.Connect(blob=answer))
 
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
@@ -130,21 +104,21 @@ class Control:
             select_blocks=select_blocks,
             step_ns=step_ns,
         )
-        opened = self.call(request, p.Opened)
+        opened = self.call(request)
         self.hints = opened.hints or ALL_SCORES
         return opened.session
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
         """Append chunks, each named by the 16-byte hash of its own tokens."""
-        return self.call(p.Append(session=session, contents=contents), p.Appended)
+        return self.call(p.Append(session=session, contents=contents))
 
     def set_generating(self, session: int, generating: bool) -> None:
         """A generating session is the last to lose its blocks."""
-        self.call(p.SetGenerating(session=session, generating=generating), p.Ok)
+        self.call(p.SetGenerating(session=session, generating=generating))
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
         """Close a session; without `archive` its own blocks are deleted from the store."""
-        self.call(p.SessionClose(session=session, archive=archive), p.Ok)
+        self.call(p.SessionClose(session=session, archive=archive))
 
     def sessions_open(
         self,
@@ -167,30 +141,30 @@ class Control:
             keep=keep,
             due_ns=int(due_s * 1e9),
         )
-        return self.call(request, p.SessionsOpened, timeout_s, meanwhile)
+        return self.call(request, timeout_s, meanwhile)
 
     # ---- policy, figures, life of the daemon ----
 
     def policy(self) -> dict[str, Any]:
         """The policy in force."""
-        return self.call(p.PolicyGet(), p.PolicyReply).policy
+        return self.call(p.PolicyGet()).policy
 
     def policy_set(self, changes: Mapping[str, object]) -> dict[str, Any]:
         """Operator: change keys of `[policy]`, now; lists are written with commas."""
         text = {key: _as_text(value) for key, value in changes.items()}
-        return self.call(p.PolicySet(changes=text), p.PolicyReply).policy
+        return self.call(p.PolicySet(changes=text)).policy
 
     def status(self) -> dict[str, Any]:
         """How the daemon is; an operator sees hosts, device and counters."""
-        return self.call(p.Status(), p.StatusReply).status
+        return self.call(p.Status()).status
 
     def ledger(self, tenant: str = "") -> dict[str, Any]:
         """Counters by the field names of `struct ofs_ledger`; "" is one's own, or all."""
-        return self.call(p.Ledger(tenant=tenant), p.LedgerReply).ledger
+        return self.call(p.Ledger(tenant=tenant)).ledger
 
     def reset(self) -> None:
         """Operator: drop what is staged, clean and not pinned; zero the ledger."""
-        self.call(p.Reset(), p.Ok, timeout_s=max(self.timeout_s, 30.0))
+        self.call(p.Reset(), timeout_s=max(self.timeout_s, 30.0))
 
     def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
         """Operator, or the tenant: archived chunks go, the coldest first, until the store has no
@@ -199,7 +173,7 @@ class Control:
         until_s = time.monotonic() + timeout_s
         request = p.Purge(tenant=tenant, keep_blocks=keep_blocks)
         while True:
-            done = self.call(request, p.Purged)
+            done = self.call(request)
             request = p.Purge(tenant=tenant, keep_blocks=keep_blocks, again=True)
             for name in total:
                 total[name] += getattr(done, name)
@@ -211,40 +185,41 @@ class Control:
     def drain(self, timeout_s: float = 30.0) -> p.Drained:
         """Operator: the daemon takes no new work and flushes what is only in memory."""
         request = p.Drain(timeout_ns=int(timeout_s * 1e9))
-        return self.call(request, p.Drained, timeout_s=timeout_s + self.timeout_s)
+        return self.call(request, timeout_s=timeout_s + self.timeout_s)
 
     def undrain(self) -> None:
         """Operator: the daemon takes new work again."""
-        self.call(p.Undrain(), p.Ok)
+        self.call(p.Undrain())
 
     def storage_move(self, changes: Mapping[str, object], timeout_s: float = 120.0) -> None:
         """Operator: begin to move all blocks to another storage; `changes` are keys of `[storage]`.
         Growing a file and making a store on it may take long; the status says how it goes on."""
         text = {key: _as_text(value) for key, value in changes.items()}
-        self.call(p.StorageMove(changes=text), p.Ok, timeout_s=timeout_s)
+        self.call(p.StorageMove(changes=text), timeout_s=timeout_s)
 
     def fabric_open(self, fabric: p.FabricName, endpoint: str = "") -> None:
         """Operator: hosts may attach over this fabric from now on."""
-        self.call(p.FabricOpen(fabric=fabric, endpoint=endpoint), p.Ok)
+        self.call(p.FabricOpen(fabric=fabric, endpoint=endpoint))
 
     def fabric_shut(self, fabric: p.FabricName) -> None:
         """Operator: no more hosts attach over this fabric; those that have go on."""
-        self.call(p.FabricShut(fabric=fabric), p.Ok)
+        self.call(p.FabricShut(fabric=fabric))
 
     def close(self) -> None:
         """Leave: the daemon closes this host's sessions. Closing twice does nothing."""
         if self._stop.is_set():
             return
         self._stop.set()
+        self._connection.begin_close()
         if self._beat is not None:
             self._beat.join(timeout=2.0)
         try:
-            self.call(p.Detach(), p.Ok, timeout_s=min(self.timeout_s, 1.0))
+            self.call(p.Detach(), timeout_s=min(self.timeout_s, 1.0))
         except OffstageError:
             pass  # a daemon that is gone has forgotten us already
         with self._lock:
             self._lost = self._lost or "it was closed"
-            self._context.destroy(linger=0)
+            self._connection.close()
 
     def __enter__(self) -> "Control":
         return self
@@ -259,12 +234,11 @@ class Control:
 
     def call(
         self,
-        request: p.Request,
-        reply_type: type[T],
+        request: p.Call[R],
         timeout_s: float | None = None,
         meanwhile: Meanwhile = None,
-    ) -> T:
-        """Send one request and wait for its reply. Raises what the daemon answers as an error.
+    ) -> R:
+        """Make a call and wait for its reply. Raises what the daemon answers as an error.
         `meanwhile` is called every few ms until it is there, at once again after a True."""
         if self._lost:
             raise RunFailed(self._lost, self.endpoint, "log in again")
@@ -275,7 +249,8 @@ class Control:
             try:
                 if self._line.gone():
                     self._line.close()
-                    self._line, _ = self._reach(timeout_s, meanwhile)
+                    limit_s = min(timeout_s or self.timeout_s, self.timeout_s)
+                    self._line, _ = self._connection.reach(limit_s, meanwhile)
                 socket = self._line.socket
                 socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
                 reply = self._await(request.id, timeout_s or self.timeout_s, meanwhile)
@@ -285,8 +260,8 @@ class Control:
                 self._lost = self._lost or f"the connection has ended ({error.strerror})"
                 raise RunFailed(self._lost, self.endpoint, "log in again") from None
         if isinstance(reply, p.Error):
-            raise self._as_error(reply)
-        if not isinstance(reply, reply_type):
+            raise as_error(reply, self.endpoint)
+        if not isinstance(reply, request.reply()):
             raise Incompatible(
                 f"the daemon answered {type(reply).__name__}",
                 self.endpoint,
@@ -330,6 +305,14 @@ class Control:
                     return reply
         raise self._silent()
 
+    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """See `Connection.dealer`; it ends with this object."""
+        return self._connection.dealer(endpoint)
+
+    def fabric_dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """See `Connection.fabric_dealer`; it ends with this object."""
+        return self._connection.fabric_dealer(endpoint)
+
     def _silent(self) -> OffstageError:
         return DeviceTimeout(
             "the daemon does not answer",
@@ -337,144 +320,17 @@ class Control:
             "see whether it still runs: offstage dpu status",
         )
 
-    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
-        """A DEALER to the control socket, secured alike; it ends with this object."""
-        socket = self._dealer(endpoint)
-        _connect(socket, endpoint)
-        return socket
-
-    def fabric_dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
-        """As `dealer`, to the ZMQ fabric. Only the daemon that proved itself at the login has the
-        key to what is sent there, however often the connection is made anew."""
-        assert self._proved is not None
-        if not self._proved.fabric_key or not zmq.has("curve"):
-            side = "this host's" if self._proved.fabric_key else "the daemon's"
-            raise BadInput(
-                f"nothing shows whose ZMQ fabric that is: {side} libzmq has no CURVE",
-                endpoint,
-                "install a libzmq with CURVE there, or attach over shm",
-            )
-        socket = self._dealer(endpoint)
-        if self._curve_dir is None:
-            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
-        socket.curve_serverkey = self._proved.fabric_key
-        _connect(socket, endpoint)
-        return socket
-
-    def _dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 64)
-        if self._curve_dir is not None and endpoint.startswith(("tcp:", self.endpoint)):
-            try:
-                server, _ = zmq.auth.load_certificate(self._curve_dir / "server.key")
-                check_private(self._curve_dir / "client.key_secret", ours=False)
-                public, secret = zmq.auth.load_certificate(self._curve_dir / "client.key_secret")
-            except (OSError, ValueError) as error:
-                raise BadInput(
-                    f"no CURVE keys ({error})",
-                    str(self._curve_dir),
-                    "put server.key and client.key_secret there",
-                ) from None
-            socket.curve_serverkey = server
-            socket.curve_publickey, socket.curve_secretkey = public, secret or b""
-        return socket
-
-    def _reach(
-        self, timeout_s: float | None = None, meanwhile: Meanwhile = None
-    ) -> tuple[Line, p.Challenge]:
-        """A connection to a daemon that has proved that it has our secret, and what it said.
-        Nothing but Hello was sent until then. BadInput as the constructor."""
-        until_s = time.monotonic() + min(timeout_s or self.timeout_s, self.timeout_s)
-        while True:
-            try:
-                line = Line(self._dealer(self._via))
-            except zmq.ZMQError as error:
-                raise BadInput(
-                    f"no connection can be made ({error})",
-                    self.endpoint,
-                    "allow more descriptors: ulimit -n",
-                ) from None
-            try:
-                _connect(line.socket, self._via)
-                challenge = self._greet(line, until_s, meanwhile)
-                if challenge is not None:
-                    return line, challenge
-                seen = line.seen()
-            except BaseException:
-                line.close()
-                raise
-            line.close()
-            if self._stop.is_set() or time.monotonic() + RETRY_S > until_s:
-                curve = str(self._curve_dir or "") if self._via == self.endpoint else ""
-                raise why_silent(seen, self.endpoint, curve)
-            time.sleep(RETRY_S)
-
-    def _greet(self, line: Line, until_s: float, meanwhile: Meanwhile) -> p.Challenge | None:
-        """Hello, and the proof that answers it; None where the connection ended, or time did."""
-        asked = secrets.token_bytes(16)
-        hello = p.Hello(
-            id=1, versions=list(p.VERSIONS), name=self._name, tenant=self._tenant, nonce=asked
-        )
-        try:
-            line.socket.send_multipart([b"", p.encode(hello)], zmq.NOBLOCK)
-        except zmq.Again:  # it has ended already: refused, or of another key
-            return None
-        while not line.socket.poll(int(RETRY_S * 1000)):
-            _ = meanwhile is not None and meanwhile()
-            if line.gone() or self._stop.is_set() or time.monotonic() > until_s:
-                return None
-        challenge = p.decode_reply(line.socket.recv_multipart()[-1])
-        if isinstance(challenge, p.Error):
-            raise self._as_error(challenge)
-        if not isinstance(challenge, p.Challenge) or challenge.version not in p.VERSIONS:
-            raise Incompatible(
-                f"it answers Hello by {type(challenge).__name__} of a protocol that "
-                "was not offered",
-                self.endpoint,
-                "use the same release on both sides",
-            )
-        expected = p.prove_daemon(
-            self._known_secret(),
-            asked,
-            challenge.nonce,
-            self._tenant,
-            self._name,
-            challenge.version,
-            challenge.user,
-            challenge.fabric_key,
-        )
-        if not hmac.compare_digest(expected, challenge.proof):
-            raise BadInput(
-                f"who listens there does not prove that it has the secret of {self._tenant!r}",
-                self.endpoint,
-                "give the secret file that the daemon started with, or see who "
-                "has its port: nothing was sent",
-            )
-        self._proved = challenge
-        return challenge
-
-    def _known_secret(self) -> bytes:
-        if not isinstance(self._secret, bytes):
-            base = self._runtime_dir or p.default_runtime_dir(self.endpoint)
-            self._secret = read_secret(self._secret or base / f"{self._tenant}.secret")
-        return self._secret
-
     def _login(self, challenge: p.Challenge) -> None:
-        proof = p.prove(self._known_secret(), challenge.nonce, self._tenant, self._name)
+        made = self._connection
+        proof = p.prove(made.secret(), challenge.nonce, made.tenant, made.name)
         incarnation, epoch = self._life
         welcome = self.call(
-            p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch),
-            p.Welcome,
+            p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch)
         )
         self._ticket = welcome.ticket
         self.epoch, self.storage = welcome.epoch, welcome.storage
         self.geometry, self.limits = welcome.geometry, welcome.limits
         self.lease_ns = welcome.lease_ns
-
-    def _as_error(self, reply: p.Error) -> OffstageError:
-        kind = KINDS.get(reply.code, RunFailed)
-        return kind(reply.what, reply.where or self.endpoint, reply.mend, errno=reply.errno)
 
     def _beat_on(self) -> None:
         """Say so often that one lives that a lost beat or two do no harm."""
@@ -504,29 +360,11 @@ class Control:
                 line.close()
 
     def _reach_again(self) -> Line | None:
-        """As `_reach`, or None where nobody answers yet: a daemon may be held up."""
+        """A connection, or None where the daemon does not answer yet: it may be held up."""
         try:
-            return self._reach()[0]
+            return self._connection.reach(self.timeout_s)[0]
         except Unreachable:
             return None
-
-
-def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
-    try:
-        socket.connect(endpoint)
-    except zmq.ZMQError as error:
-        raise BadInput(
-            f"no endpoint ({error.strerror})", endpoint, f"write one such as {DEFAULT_ENDPOINT}"
-        ) from None
-
-
-def _own_socket(endpoint: str, tenant: str, runtime_dir: Path | None) -> str:
-    """The operator's own way in on the daemon's machine, which hosts cannot fill, or `endpoint`."""
-    path = (runtime_dir or p.default_runtime_dir(endpoint)) / p.OPERATOR_SOCKET
-    try:
-        return f"ipc://{path}" if tenant == p.OPERATOR and path.is_socket() else endpoint
-    except OSError:
-        return endpoint
 
 
 def _as_text(value: object) -> str:

@@ -18,19 +18,19 @@ from offstage.dpu.archive.device import ArchivedDevice, Wanted, check_archive
 from offstage.dpu.config import Config
 from offstage.dpu.deletes import LOOK_S, Deletes
 from offstage.dpu.derive import Derived
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 
 __all__ = ["Returns", "held_answers", "with_archive"]
 
 
 def with_archive(
-    open_device: Callable[[], DeviceLike],
+    open_device: Callable[[], Device],
     config: Config,
     derived: Derived,
     runtime_dir: Path,
     log: Log,
-) -> DeviceLike:
+) -> Device:
     """The device, with an archive where one is configured; the bucket is tried first. BadInput."""
     if not config.archive.bucket:
         return open_device()
@@ -41,11 +41,11 @@ def with_archive(
     except BaseException:
         device.close(drain=False)
         raise
-    return cast(DeviceLike, archived)
+    return cast(Device, archived)
 
 
 def held_answers(
-    config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+    config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
 ) -> Deletes:
     """The answers that wait, of a device with or without an archive."""
     archived: object = device
@@ -66,7 +66,7 @@ class Returns(Deletes):
     """As deletes, and the answers that wait for what comes back."""
 
     def __init__(
-        self, config: Config, device: DeviceLike, send: Callable[[bytes, p.Reply], None], log: Log
+        self, config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
     ) -> None:
         super().__init__(config, device, send, log)
         self._archived = cast(ArchivedDevice, device)

@@ -27,7 +27,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.outside import read_json
 from offstage.dpu import protocol as p
 from offstage.dpu.config import Config
-from offstage.dpu.device import DeviceLike
+from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 from offstage.dpu.pod.fence import Refusal, adopts, refusal, serves_until
 from offstage.dpu.pod.history import Seen
@@ -75,7 +75,7 @@ class PodMember:
         config: Config,
         endpoint: str,
         runtime_dir: Path,
-        device: DeviceLike,
+        device: Device,
         hosts: Hosts,
         leave: Callable[[Host, str], None],
         wake: Callable[[], None],
@@ -144,7 +144,7 @@ class PodMember:
         if host.tenant is not None and not isinstance(request, (p.Heartbeat, p.Detach, p.Status)):
             self._refuse("" if self.keeper.serves() else "fenced")
 
-    def hold(self, request: p.Hold) -> p.Reply:
+    def hold(self, request: p.Hold) -> p.Held:
         """What another member asks when it is not heard. Refused: it is no member, means another
         life, or is promised nothing."""
         life = (request.to, request.life)

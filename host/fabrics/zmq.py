@@ -25,6 +25,7 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import pack
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.host.control import Control
 from offstage.host.sessions import ALL_SCORES
 
@@ -89,7 +90,7 @@ class ZmqDriver:
         """`put_slot_count` is how many blocks the daemon takes in one message."""
         self.payload_size_bytes = attached.payload_size_bytes
         self.demand_max = attached.demand_max
-        self.calls_max = p.FABRIC_REQUESTS_MAX - 1  # and one hint
+        self.calls_max = zmq_messages.FABRIC_REQUESTS_MAX - 1  # and one hint
         self.dilation = 1
         self._socket, self._where = socket, attached.endpoint
         self._ticket = bytes.fromhex(attached.token)
@@ -131,7 +132,7 @@ class ZmqDriver:
                 piece = slice(first, min(first + self.demand_max, count))
                 # The first piece carries the scores, and what was selected and is not demanded.
                 more = selected - count if first == 0 else 0
-                message = p.FabricFetch(
+                message = zmq_messages.FabricFetch(
                     session=session,
                     step=step,
                     layer=layer,
@@ -148,7 +149,7 @@ class ZmqDriver:
                 def accept(reply: Any, payload: memoryview, piece: slice = piece) -> None:
                     pieces.append(self._accept(reply, payload, target, index[piece]))
 
-                yield _Request(message, p.FabricFetchReply, timeout_ns, accept)
+                yield _Request(message, zmq_messages.FabricFetchReply, timeout_ns, accept)
 
         self._stats["fetches"] += 1
         call = _Call(requests(), pieces)
@@ -197,7 +198,7 @@ class ZmqDriver:
                 piece = slice(first, min(first + self._put_max, count))
                 rows = np.ascontiguousarray(source[piece, :length])
                 put.checksums[piece] = [checksum(row) for row in rows]
-                message = p.FabricPut(
+                message = zmq_messages.FabricPut(
                     session=session,
                     layer=layer,
                     length_bytes=length,
@@ -213,7 +214,7 @@ class ZmqDriver:
                     self._stats["puts"] += good
                     self._stats["bytes_put"] += good * length
 
-                yield _Request(message, p.FabricPutReply, timeout_ns, accept, rows)
+                yield _Request(message, zmq_messages.FabricPutReply, timeout_ns, accept, rows)
 
         call = _Call(requests(), [])
         put = Put(count, call, ())
@@ -251,7 +252,7 @@ class ZmqDriver:
         if not self._hint.ended:
             return 0
         some = guesses[: self.demand_max]
-        message = p.FabricHint(session=session, guesses=some.tobytes())
+        message = zmq_messages.FabricHint(session=session, guesses=some.tobytes())
         request = _Request(message, p.Ok, 0, lambda reply, payload: None)
         self._hint = _Call(iter([request]), [])
         self._next(self._hint)
@@ -264,7 +265,9 @@ class ZmqDriver:
 
     def release(self, session: int) -> None:
         """End the session's pins now."""
-        request = _Request(p.FabricRelease(session=session), p.Ok, 0, lambda reply, payload: None)
+        request = _Request(
+            zmq_messages.FabricRelease(session=session), p.Ok, 0, lambda reply, payload: None
+        )
         call = _Call(iter([request]), [])
         self._next(call)
         self._finish(call)
@@ -359,7 +362,7 @@ class ZmqDriver:
 
     def _take(self, answer: list[Any]) -> None:
         try:
-            reply = p.decode_fabric_reply(bytes(answer[0].buffer))
+            reply = zmq_messages.decode_fabric_reply(bytes(answer[0].buffer))
         except OffstageError as error:  # whose it was cannot be said
             for call in self._waiting.values():
                 self._fail(call, error)
@@ -402,7 +405,7 @@ class ZmqDriver:
 
     def _accept(
         self,
-        reply: p.FabricFetchReply,
+        reply: zmq_messages.FabricFetchReply,
         payload: memoryview,
         target: NDArray[np.uint8],
         index: NDArray[np.uint32],

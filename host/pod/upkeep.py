@@ -262,7 +262,7 @@ class Upkeep:
         tally = {name: max(0, count - was.get(name, 0)) for name, count in now.items()}
         request = p.Segments(served=tally.pop("served"), news=news, tally=Tally(**tally))
         try:
-            reply: p.SegmentsReply = at.ask(at.control.call, request, p.SegmentsReply)
+            reply: p.SegmentsReply = at.ask(at.control.call, request)
         except Silent:
             return
         self._told[at], at.load = now, reply.load

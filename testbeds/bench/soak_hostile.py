@@ -161,9 +161,9 @@ def messages(target: Target, board: Board) -> None:
             board.add("messages")
             number = int(rng.integers(1 << 31)) if rng.random() < 0.2 else int(rng.integers(80))
             with contextlib.suppress(OffstageError):
-                control.call(ours[int(rng.integers(len(ours)))](number), p.Ok)
+                control.call(ours[int(rng.integers(len(ours)))](number))
             with contextlib.suppress(OffstageError):
-                control.call(theirs[int(rng.integers(len(theirs)))](number), object)
+                control.call(theirs[int(rng.integers(len(theirs)))](number))
                 board.add(GRANTED)
             text = bytearray(p.encode(p.SessionClose(session=number)))
             text[int(rng.integers(len(text)))] ^= int(rng.integers(1, 256))

@@ -54,7 +54,7 @@ def push(
         if source is None:
             raise BadInput("it does not answer any more", name, "see offstage pod status")
         asked = p.Segments(hot_per_s=float(found.copies.hot_blocks_per_s))
-        hot = source.control.call(asked, p.SegmentsReply).hot
+        hot = source.control.call(asked).hot
         done.segments, done.pinned = len(hot), sum(one.pinned for one in hot)
         named = [one for one in hot if one.contents]
         done.unnamed = len(hot) - len(named)

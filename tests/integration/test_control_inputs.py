@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -85,14 +85,14 @@ def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
     is an error, none by a mistake of ours, and every file as it was."""
     before = held(tier)
     tenant, ticket = (p.OPERATOR if who == "operator" else TENANT), b"" if who == "nobody" else None
-    for kind in get_args(p.Request):
+    for kind in p.CALLS:
         with tier.control(tenant, heartbeat=False) as control:
             for fields in wrong_ones(kind):
                 reply = ask(control, fields, ticket)
                 if who == "nobody":
                     assert isinstance(reply, p.Error | p.Challenge), fields
                 elif kind is p.Detach and isinstance(reply, p.Ok):
-                    control._line, challenge = control._reach()
+                    control._line, challenge = control._connection.reach(WAIT_S)
                     control._login(challenge)
                 elif who == "operator" and kind in (p.Drain, p.FabricOpen, p.FabricShut):
                     undo(control)

@@ -17,6 +17,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.host.control import Control
 from offstage.testbeds.beds.daemon import offstage_words
 
@@ -74,11 +75,13 @@ class Link:
         self.socket.connect(attached.endpoint)
         self.ticket = bytes.fromhex(attached.token)
 
-    def ask(self, request: p.FabricRequest, *payload: bytes, ticket: bytes | None = None) -> Any:
+    def ask(
+        self, request: zmq_messages.FabricRequest, *payload: bytes, ticket: bytes | None = None
+    ) -> Any:
         ticket = self.ticket if ticket is None else ticket
         self.socket.send_multipart([ticket, p.encode(request), *payload])
         head, *rest = self.socket.recv_multipart()
-        return p.decode_fabric_reply(head), rest
+        return zmq_messages.decode_fabric_reply(head), rest
 
     def put(self, session: int, rows: Any, damage: int = -1) -> Any:
         sums = b"".join(
@@ -89,7 +92,7 @@ class Link:
         if damage >= 0:
             payload[damage] ^= 1
         ordinals = np.arange(len(rows), dtype="<u4").tobytes()
-        request = p.FabricPut(
+        request = zmq_messages.FabricPut(
             session=session,
             layer=0,
             length_bytes=PAYLOAD,
@@ -110,12 +113,12 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
     with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
         where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
         with Control(ready["endpoint"], **where) as control:
-            assert control._proved is not None
-            link = Link(control.attach("zmq"), control._proved.fabric_key)
+            assert control._connection.proved is not None
+            link = Link(control.attach("zmq"), control._connection.proved.fabric_key)
             session = control.session_open(select_blocks=COUNT)
             keys = control.append(session, [n.to_bytes(16, "little") for n in range(COUNT)]).keys
             assert link.put(session, rows, damage=PAYLOAD + 5).tolist() == [0, -74, 0, 0, 0, 0]
-            fetch = p.FabricFetch(
+            fetch = zmq_messages.FabricFetch(
                 id=9,
                 session=session,
                 step=0,
@@ -135,7 +138,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             assert sums[0] == lib.ofs_checksum(ffi.from_buffer(rows[0].tobytes()), PAYLOAD)
             assert not link.put(session, rows).any()  # the damaged one again, whole this time
 
-            def code(request: p.FabricRequest, *more: bytes, **ticket: bytes) -> str:
+            def code(request: zmq_messages.FabricRequest, *more: bytes, **ticket: bytes) -> str:
                 answer = link.ask(request, *more, **ticket)[0]
                 assert isinstance(answer, p.Error)
                 return str(answer.code)
@@ -143,7 +146,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             assert code(fetch, ticket=b"\0" * 16) == "unauthenticated"
             fetch.keys = fetch.keys[:-16]
             assert code(fetch) == "invalid"
-            short = p.FabricPut(
+            short = zmq_messages.FabricPut(
                 session=session,
                 layer=0,
                 length_bytes=PAYLOAD,
@@ -153,7 +156,7 @@ def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -
             )
             assert code(short, b"short") == "invalid"
             ticket = link.ticket
-        assert code(p.FabricRelease(session=session), ticket=ticket) == "unauthenticated"
+        assert code(zmq_messages.FabricRelease(session=session), ticket=ticket) == "unauthenticated"
         link.close()
 
 

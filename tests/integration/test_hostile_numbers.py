@@ -16,6 +16,7 @@ from live_daemon import LAYERS, PAYLOAD, Tier, daemon
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.dpu.pod.exceptions import News
 
 KEY = bytes(range(16))
@@ -70,7 +71,7 @@ def tier(tmp_path: Path) -> Iterator[Tier]:
 def test_every_kind_of_request_is_tried() -> None:
     """Does one that is added get a place here?"""
     tried = {type(make(1)) for make in OF_HOSTS} | {type(one) for one in OF_OPERATORS}
-    assert tried == set(p.Request.__args__)
+    assert tried == set(p.CALLS)
 
 
 def test_no_field_of_a_request_harms_another_host(tier: Tier) -> None:
@@ -125,7 +126,7 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Tier) -> N
         session = attacker.session()
         one = np.zeros(1, "<u4").tobytes()
         for request in (
-            p.FabricFetch(
+            zmq_messages.FabricFetch(
                 session=session,
                 step=1,
                 layer=0,
@@ -136,7 +137,7 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Tier) -> N
                 packed=(0, 4, 0),
                 timeout_ns=10**8,
             ),
-            p.FabricPut(
+            zmq_messages.FabricPut(
                 session=session,
                 layer=0,
                 length_bytes=PAYLOAD,
@@ -144,14 +145,14 @@ def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Tier) -> N
                 checksums=checksum(bytes(PAYLOAD)).to_bytes(8, "little"),
                 timeout_ns=10**8,
             ),
-            p.FabricHint(session=session, guesses=np.zeros(1, GUESS).tobytes()),
-            p.FabricRelease(session=session),
+            zmq_messages.FabricHint(session=session, guesses=np.zeros(1, GUESS).tobytes()),
+            zmq_messages.FabricRelease(session=session),
         ):
-            payload = [bytes(PAYLOAD)] if isinstance(request, p.FabricPut) else []
+            payload = [bytes(PAYLOAD)] if isinstance(request, zmq_messages.FabricPut) else []
             for message in twisted(plain(request)):
                 reply = attacker.ask(message, *payload)
                 codes[refused_by(reply)] += 1
-                if isinstance(reply, p.FabricPutReply):
+                if isinstance(reply, zmq_messages.FabricPutReply):
                     rows.update(np.frombuffer(reply.rcs, "<i4").tolist())
             honest.check()
         attacker.close()

@@ -18,6 +18,7 @@ from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Tier, block, open_text,
 
 from offstage.bindings.layouts import layout
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import fetch_descriptors, open_driver
 
@@ -94,7 +95,7 @@ class Attacker:
 
     def _login(self) -> None:
         self.control = self._tier.control(self._tenant, timeout_s=WAIT_S, heartbeat=False)
-        self._socket = self.control.dealer(self.control._via)
+        self._socket = self.control.dealer(self.control._connection.via)
         self.ticket = self.control._ticket
         if self._tenant != p.OPERATOR:
             attached = self.control.attach(self._fabric)
@@ -112,7 +113,11 @@ class Attacker:
         self._socket.send_multipart([self.ticket, msgspec.msgpack.encode(message), *payload])
         assert self._socket.poll(int(WAIT_S * 1000)), f"no answer to {str(message)[:300]}"
         body = self._socket.recv_multipart()[0]
-        return p.decode_fabric_reply(body) if self._fabric == "zmq" else p.decode_reply(body)
+        return (
+            zmq_messages.decode_fabric_reply(body)
+            if self._fabric == "zmq"
+            else p.decode_reply(body)
+        )
 
     def close(self) -> None:
         self._socket.close(0)

@@ -211,7 +211,7 @@ class Worker:
                 while not self.stop.is_set():
                     self._turn(rng, driver, text)
         finally:
-            control._context.destroy(linger=0)  # nobody is there to say goodbye to
+            control._connection.close()  # nobody is there to say goodbye to
 
     def _turn(self, rng: random.Random, driver: Driver, text: Text) -> None:
         layer = rng.randrange(LAYERS)

@@ -99,7 +99,7 @@ class Daemon:
                 for layer in range(LAYERS):
                     self.stored.pop((key, layer), None)
 
-    def call(self, request: p.Segments, _: Any) -> p.SegmentsReply:
+    def call(self, request: p.Segments) -> p.SegmentsReply:
         if len(p.encode(request)) > self.limits.message_size_bytes_max:
             raise Incompatible("the message is too long")
         self.told += 1

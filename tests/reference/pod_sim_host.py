@@ -128,7 +128,7 @@ class Wire:
         """See `Sessions`."""
         return int(self._call(lambda: self.process.open(self._conn)))
 
-    def call(self, request: Any, reply: Any) -> Any:
+    def call(self, request: Any) -> Any:
         """See `Control`; a daemon here keeps no list of what is hot."""
         return p.SegmentsReply(load=0.0)
 

@@ -12,6 +12,7 @@ from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.dpu.config import Config
+from offstage.dpu.device import Device
 from offstage.dpu.options import PolicyOptions
 
 # Of `struct ofs_tenant_status`.
@@ -48,8 +49,9 @@ TENANT_FIGURES = (
 )
 
 
-class FakeDevice:
-    """Keeps what it was told; refuses what the firmware would refuse."""
+class FakeDevice(Device):
+    """Keeps what it was told; refuses what the firmware would refuse. A call that is not answered
+    here fails, since there is no firmware below."""
 
     epoch = 77
 
@@ -161,7 +163,7 @@ class FakeDevice:
         del self.sessions[session], self.owner[session]
 
     def sessions_open(
-        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int
+        self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
     ) -> list[OpenedChain]:
         sessions = [self.session_open(port, 0, 0, select_blocks, 0) for _ in contents]
         for session, one in zip(sessions, contents, strict=True):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +16,9 @@ from control_messages import fields_of
 from offstage.bindings.errors import DeviceTimeout
 from offstage.dpu import protocol as p
 from offstage.dpu.config import load
-from offstage.dpu.daemon import AGAIN_S, Daemon
+from offstage.dpu.daemon import Daemon
 from offstage.dpu.derive import derive
+from offstage.dpu.drain import AGAIN_S
 from offstage.dpu.fd_passing import Handed
 from offstage.dpu.sessions import Host
 
@@ -197,12 +198,10 @@ def test_no_request_ends_the_daemon(
     monkeypatch.setattr(daemon.control, "send", lambda route, reply: told.append(reply))
     monkeypatch.setattr(daemon.deletes, "answer", lambda of, route, reply: told.append(reply))
     monkeypatch.setattr(daemon.hosts, "find", lambda ticket: Host(ticket, "h", None, 0.0))
-    for name in ("_hello", "_prove", "_member", "operator", "begin_connect"):
+    for name in ("_hello", "_prove", "_member", "admit"):
         monkeypatch.setattr(service, name, fails)
-    monkeypatch.setattr(service, "_answers", dict.fromkeys(service._answers, fails))
-    kinds = get_args(p.Request)
-    for kind in kinds:
+    for kind in p.CALLS:
         daemon._take([b"route", b"ticket", msgspec.msgpack.encode(fields_of(kind))])
-    assert [(one.code, one.id) for one in told] == [("internal", 1)] * len(kinds)
-    assert daemon.hosts.counts["requests_failed"] == len(kinds)
+    assert [(one.code, one.id) for one in told] == [("internal", 1)] * len(p.CALLS)
+    assert daemon.hosts.counts["requests_failed"] == len(p.CALLS)
     daemon._close()

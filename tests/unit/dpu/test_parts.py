@@ -18,6 +18,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, printable
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.dpu.config import Config
 from offstage.dpu.derive import derive
 from offstage.dpu.fd_passing import FdPassing
@@ -278,7 +279,7 @@ def test_the_reference_pages_name_every_metric_and_message(
         name = family.name + ("_total" if family.type == "counter" else "")
         assert f"`{name}" in metrics, f"{name} is not in metrics.md"
     messages = (reference / "protocol.md").read_text()
-    for kind in (*get_args(p.Request), *get_args(p.Reply), *get_args(p.FabricRequest)):
+    for kind in (*p.CALLS, *p.Reply.__subclasses__(), *get_args(zmq_messages.FabricRequest)):
         assert f"`{kind.__name__}" in messages or f"[{kind.__name__}]" in messages, kind
     for code in get_args(p.ErrorCode):
         assert f"`{code}`" in messages

@@ -1,6 +1,7 @@
 """Do messages survive the wire, and does anything else come out as one typed error?"""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +13,12 @@ from msgspec import inspect as info
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.dpu.login import negotiate
 from offstage.dpu.pod.exceptions import News
 
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/protocol.md"
+BEGIN, END = "<!-- calls: begin -->\n", "<!-- calls: end -->"
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
 SESSION = st.integers(0, 0xFFFFFFFE)
@@ -46,7 +50,32 @@ REQUESTS = st.one_of(
     st.builds(p.SetGenerating, session=SESSION, generating=st.booleans()),
     st.sampled_from([p.Status(), p.Heartbeat(id=3), p.Detach(), p.Reset(), p.Attach(fabric="zmq")]),
 )
-DECODERS = [p.decode_request, p.decode_reply, p.decode_fabric_request, p.decode_fabric_reply]
+DECODERS = [
+    p.decode_request,
+    p.decode_reply,
+    zmq_messages.decode_fabric_request,
+    zmq_messages.decode_fabric_reply,
+]
+
+
+def signature(kind: type[msgspec.Struct]) -> str:
+    fields = [one.name for one in msgspec.structs.fields(kind) if one.name != "id"]
+    return f"`{kind.__name__}({', '.join(fields)})`" if fields else f"`{kind.__name__}`"
+
+
+def reference() -> str:
+    """The table of calls as docs/reference/protocol.md must show it."""
+    rows = ["| call | reply | who | what happens |", "| --- | --- | --- | --- |"]
+    for kind in p.CALLS:
+        text = " ".join((kind.__doc__ or "").split())
+        rows.append(f"| {signature(kind)} | {signature(kind.reply())} | {kind.by} | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_reference_page_shows_the_calls() -> None:
+    """After a change of a call, put the text that this prints between the two marks."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == reference(), f"\n{reference()}"
 
 
 @given(REQUESTS)
@@ -147,7 +176,7 @@ def parts(found: info.Type, path: str) -> Iterator[tuple[str, info.Type]]:
 
 PARTS = {
     path: found
-    for kind in (*p.Request.__args__, *p.FabricRequest.__args__)
+    for kind in (*p.CALLS, *zmq_messages.FabricRequest.__args__)
     for path, found in parts(info.type_info(kind), kind.__name__)
 }
 BOUNDED_BY = {

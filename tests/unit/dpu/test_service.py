@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from msgspec.structs import replace
@@ -17,11 +17,13 @@ from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.connects import Connects
 from offstage.dpu.derive import derive
+from offstage.dpu.drain import Drain
 from offstage.dpu.fd_passing import Handed
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.login import prove_daemon
 from offstage.dpu.options import Tenant
 from offstage.dpu.pod.exceptions import News
+from offstage.dpu.replies import Waiting
 from offstage.dpu.service import Service
 from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
 
@@ -70,11 +72,14 @@ class World:
     device: Any
     log: io.StringIO
 
+    def answer(self, ticket: bytes, request: p.Request) -> p.Reply:
+        return self.service.answer(ticket, request).reply
+
     def login(self, tenant: str, secret: bytes | None = None, name: str = "h") -> p.Reply:
-        challenge = self.service.answer(b"", hello(tenant, name))
+        challenge = self.answer(b"", hello(tenant, name))
         assert isinstance(challenge, p.Challenge)
         proof = p.prove(secret or SECRETS[tenant], challenge.nonce, tenant, name)
-        return self.service.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
+        return self.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
 
     def ticket(self, tenant: str) -> bytes:
         welcome = self.login(tenant)
@@ -82,13 +87,13 @@ class World:
         return welcome.ticket
 
     def session(self, ticket: bytes) -> int:
-        assert isinstance(self.service.answer(ticket, p.Attach()), p.Attached)
-        opened = self.service.answer(ticket, p.SessionOpen(select_blocks=4))
+        assert isinstance(self.answer(ticket, p.Attach()), p.Attached)
+        opened = self.answer(ticket, p.SessionOpen(select_blocks=4))
         assert isinstance(opened, p.Opened)
         return opened.session
 
     def code(self, ticket: bytes, request: p.Request) -> str:
-        reply = self.service.answer(ticket, request)
+        reply = self.answer(ticket, request)
         assert reply.id == request.id
         return reply.code if isinstance(reply, p.Error) else type(reply).__name__
 
@@ -103,8 +108,19 @@ def world(device: Any) -> World:
     tenants = [TenantState(n, i, SECRETS[n], 100) for i, n in enumerate(("red", "blue"))]
     connects = Connects(device, lambda: None)
     hosts = Hosts(connects, tenants, SECRETS[p.OPERATOR], 8, log)
-    service = Service(config, derived, device, hosts, NoAttachments(), connects, log)
+    drain = Drain(device, 10**9, log)
+    service = Service(config, derived, device, hosts, NoAttachments(), connects, drain, log)
     return World(service, hosts, device, stream)
+
+
+def test_every_call_has_a_method_that_returns_its_reply() -> None:
+    """Is each call answered here, but those of a login and those that the loop answers later?"""
+    methods = Service.__dict__["_reply"].dispatcher.registry
+    returns = {kind: get_type_hints(method)["return"] for kind, method in methods.items()}
+    assert returns.pop(object) is p.Reply
+    assert returns == {kind: kind.reply() for kind in returns}
+    elsewhere = {p.Hello, p.Prove, p.Hold, p.Connect, p.Drain, p.StorageMove}
+    assert {*returns} | elsewhere == {*p.CALLS} and not {*returns} & elsewhere
 
 
 def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
@@ -112,8 +128,8 @@ def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
     welcome = world.login("red")
     assert isinstance(welcome, p.Welcome)
     world.service.policy = replace(world.service.policy, hint_scores_max=7, hint_score_bits=8)
-    world.service.answer(welcome.ticket, p.Attach())
-    opened = world.service.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
+    world.answer(welcome.ticket, p.Attach())
+    opened = world.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
     assert isinstance(opened, p.Opened) and opened.hints == (7, 1, 8)
 
 
@@ -122,12 +138,12 @@ def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
     alike, not without a nonce, and not to a version that would not ask for it?"""
     for tenant, secret in SECRETS.items():
         asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
-        said = world.service.answer(b"", asks)
+        said = world.answer(b"", asks)
         assert isinstance(said, p.Challenge) and said.version == 6 and said.user == os.getuid()
         words = (said.nonce, tenant, "h", 6, os.getuid(), b"")
         assert said.proof == prove_daemon(secret, ASKED, *words)
         assert said.proof != prove_daemon(secret, b"b" * 16, *words)
-    assert isinstance(world.service.answer(b"", hello("nobody")), p.Challenge)
+    assert isinstance(world.answer(b"", hello("nobody")), p.Challenge)
     with pytest.raises(BadInput, match="nonce"):
         p.decode_request(p.encode(p.Hello(versions=[6], name="h", tenant="red", nonce=b"short")))
     old = p.Hello(versions=[5, 4], name="h", tenant="red", nonce=ASKED)
@@ -144,12 +160,12 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
         refused = world.login(tenant, secret)
         assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
     assert world.hosts.counts["logins_refused"] == 3
-    challenge = world.service.answer(b"", hello("red"))
+    challenge = world.answer(b"", hello("red"))
     assert isinstance(challenge, p.Challenge)
     proof = p.Prove(
         nonce=challenge.nonce, proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h")
     )
-    assert isinstance(world.service.answer(b"", proof), p.Welcome)
+    assert isinstance(world.answer(b"", proof), p.Welcome)
     assert world.code(b"", proof) == "unauthenticated"
 
 
@@ -183,7 +199,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
 def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
     """Can a stranger make the daemon remember without end?"""
     for _ in range(CHALLENGES_MAX + 50):
-        world.service.answer(b"", hello("red"))
+        world.answer(b"", hello("red"))
     assert len(world.hosts._challenges) <= CHALLENGES_MAX
     for _ in range(8):
         assert isinstance(world.login("red"), p.Welcome)
@@ -202,7 +218,7 @@ def test_a_session_belongs_to_its_host(world: World) -> None:
             p.SessionClose(session=session),
         ):
             assert world.code(ticket, request) == "unknown"
-    appended = world.service.answer(owner, p.Append(session=session, contents=[b"0123" * 4]))
+    appended = world.answer(owner, p.Append(session=session, contents=[b"0123" * 4]))
     assert isinstance(appended, p.Appended) and appended.keys == [(b"0123" * 4)[::-1]]
     assert world.code(owner, p.SessionClose(session=session)) == "Ok"
     assert world.code(owner, p.SessionClose(session=session)) == "unknown"
@@ -213,7 +229,7 @@ def test_a_purge_is_not_over_while_what_is_gone_is_under_way(world: World) -> No
     operator = world.ticket(p.OPERATOR)
     for left, marking in (({"writing": 0, "named": 7}, 0), ({"writing": 3, "named": 0}, 3)):
         world.device.purge_left = left
-        answer = world.service.answer(operator, p.Purge(tenant="blue"))
+        answer = world.answer(operator, p.Purge(tenant="blue"))
         assert isinstance(answer, p.Purged) and answer.marking == marking
 
 
@@ -236,7 +252,7 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
     assert world.code(operator, p.PolicySet(changes={"degree": "3"})) == "invalid"
     assert world.code(operator, p.Ledger(tenant="green")) == "unknown"
     assert world.service.policy.degree_max == 3
-    status = world.service.answer(red, p.Status())
+    status = world.answer(red, p.Status())
     assert isinstance(status, p.StatusReply) and "hosts" not in status.status
 
 
@@ -322,7 +338,7 @@ def test_full_draining_and_misordered_requests_are_typed_errors(world: World) ->
     assert world.code(tickets[0], p.SessionOpen(select_blocks=101)) == "invalid"
     assert world.code(tickets[1], p.Attach()) == "Attached"
     assert world.code(tickets[2], p.Attach()) == "limit"
-    world.service.draining = True
+    world.service.drain.ask(Waiting(b"", 0), 10**9)
     assert world.code(tickets[0], p.SessionOpen(select_blocks=1)) == "draining"
     assert world.code(b"x" * 16, p.Status()) == "unauthenticated"
     assert world.code(b"", p.Hello(versions=[9], name="h", tenant="red", nonce=ASKED)) == "invalid"
@@ -333,7 +349,7 @@ def test_a_connection_is_made_again_by_the_host_of_its_port(world: World) -> Non
     ticket, other = world.ticket("red"), world.ticket("red")
     session = world.session(ticket)
     ports = dict(world.device.ports)
-    again = world.service.answer(ticket, p.Attach(again=True))
+    again = world.answer(ticket, p.Attach(again=True))
     assert isinstance(again, p.Attached) and again.blob == b"again"
     assert world.device.ports == ports and session in world.device.sessions
     assert world.code(ticket, p.Attach(fabric="verbs", again=True)) == "invalid"
@@ -388,12 +404,12 @@ def test_what_is_kept_of_segments_is_the_tenants_own(world: World) -> None:
     red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
     copies = []
     for ticket, made in ((red, "dpu1"), (blue, "")):
-        told = world.service.answer(ticket, p.Segments(news=[News(b"n" * 16, 7, made=made)]))
+        told = world.answer(ticket, p.Segments(news=[News(b"n" * 16, 7, made=made)]))
         assert isinstance(told, p.SegmentsReply)
         copies.append(told.answers[0].copies)
     assert copies == [("dpu1",), ()]
     assert world.code(operator, p.Segments()) == "forbidden"
-    status = world.service.answer(operator, p.Status())
+    status = world.answer(operator, p.Status())
     assert isinstance(status, p.StatusReply)
     shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}
     assert shown == {"red": 1, "blue": 0}
@@ -417,7 +433,7 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
                     world.hosts.took(Handed(ticket, 1, -1, nobody))
                 assert world.code(ticket, request) == "forbidden"
         world.hosts.took(Handed(ticket, 1, -1, user))
-        opened = world.service.answer(ticket, p.SessionOpen(select_blocks=4))
+        opened = world.answer(ticket, p.SessionOpen(select_blocks=4))
         assert isinstance(opened, p.Opened)
         append = p.Append(session=opened.session, contents=[b"c" * 16, b"d" * 16])
         assert world.code(ticket, append) == "Appended"
@@ -429,7 +445,7 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
     assert named[0] != named[1] == named[2]
     every = {*named[0], *named[1], b"c" * 16, b"d" * 16}
     assert len(every) == 6 and {len(one) for one in every} == {16}
-    status = world.service.answer(world.ticket(p.OPERATOR), p.Status())
+    status = world.answer(world.ticket(p.OPERATOR), p.Status())
     assert isinstance(status, p.StatusReply)
     shown = {one["name"]: one["sharing"] for one in status.status["tenants"]}
     assert shown == {"red": "user", "blue": "tenant"}
@@ -464,7 +480,7 @@ def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[s
     ticket = world.ticket("red")
     session = world.session(ticket)
     given = {"closing": [session], "contents": [b"c" * 16]} | bad
-    reply = world.service.answer(ticket, p.SessionsOpen(**given))
+    reply = world.answer(ticket, p.SessionsOpen(**given))
     assert isinstance(reply, p.Error) and reply.code in ("invalid", "unknown", "limit"), reply
     assert list(world.device.sessions) == [session]
     assert world.hosts.find(ticket).sessions == {session}

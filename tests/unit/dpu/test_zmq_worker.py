@@ -12,7 +12,7 @@ import zmq
 
 from offstage.bindings.driver import Driver, Fetch, FetchResult
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_fabric
+from offstage.dpu import zmq_fabric, zmq_messages
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import _Worker
 
@@ -54,14 +54,16 @@ class HitDriver:
 
 
 @contextlib.contextmanager
-def worker_of(driver: HitDriver) -> Iterator[Callable[[p.FabricRequest, bytes], list[bytes]]]:
+def worker_of(
+    driver: HitDriver,
+) -> Iterator[Callable[[zmq_messages.FabricRequest, bytes], list[bytes]]]:
     """A worker over this driver: what it answers to a request and its payload."""
     context = zmq.Context[zmq.Socket[bytes]]()
     replies = context.socket(zmq.PULL)
     replies.bind("inproc://replies")
     worker = _Worker(cast(Driver, driver), context, "inproc://replies", Log())
 
-    def ask(request: p.FabricRequest, payload: bytes) -> list[bytes]:
+    def ask(request: zmq_messages.FabricRequest, payload: bytes) -> list[bytes]:
         assert worker.offer(b"host", request, payload)
         assert replies.poll(10_000)
         return replies.recv_multipart()[1:]
@@ -74,8 +76,8 @@ def worker_of(driver: HitDriver) -> Iterator[Callable[[p.FabricRequest, bytes], 
         context.term()
 
 
-def fetch_of(**more: Any) -> p.FabricFetch:
-    return p.FabricFetch(
+def fetch_of(**more: Any) -> zmq_messages.FabricFetch:
+    return zmq_messages.FabricFetch(
         session=1,
         step=1,
         layer=0,
@@ -92,8 +94,8 @@ def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> Non
     """A reactor past its fence answers no step, and a hit asks no reactor."""
     with worker_of(HitDriver(answered=answered)) as ask:
         body, rows = ask(fetch_of(), b"")
-    reply = p.decode_fabric_reply(body)
-    assert isinstance(reply, p.FabricFetchReply)
+    reply = zmq_messages.decode_fabric_reply(body)
+    assert isinstance(reply, zmq_messages.FabricFetchReply)
     assert np.frombuffer(reply.rcs, "<i4").tolist() == [0 if answered else -errno.ETIMEDOUT] * 2
     assert reply.failed_count == (0 if answered else 2)
     assert rows == bytes([7 if answered else 0]) * 2 * BLOCK_BYTES
@@ -108,7 +110,7 @@ def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.Mon
             {"scores": bytes(34)},
             {"packed": (0, 2**32 - 1, 0), "scores": b""},
         ):
-            said = p.decode_fabric_reply(ask(fetch_of(**more), b"")[0])
+            said = zmq_messages.decode_fabric_reply(ask(fetch_of(**more), b"")[0])
             assert isinstance(said, p.Error) and "at most 16" in said.mend
 
 
@@ -118,7 +120,7 @@ def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(zmq_fabric, "checksum", lambda row: pytest.fail("a row was looked at"))
     count = 100_000
     with worker_of(HitDriver(answered=True)) as ask:
-        put = p.FabricPut(
+        put = zmq_messages.FabricPut(
             session=1,
             layer=0,
             length_bytes=1,
@@ -126,5 +128,5 @@ def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPa
             checksums=bytes(8 * count),
             timeout_ns=10**9,
         )
-        said = p.decode_fabric_reply(ask(put, bytes(count))[0])
+        said = zmq_messages.decode_fabric_reply(ask(put, bytes(count))[0])
     assert isinstance(said, p.Error) and "at most 4" in said.mend

@@ -16,6 +16,7 @@ from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
+from offstage.dpu import zmq_messages
 from offstage.host.fabrics.shm import open_driver
 from offstage.host.fabrics.zmq import ZmqDriver
 
@@ -51,7 +52,7 @@ class Server:
             if self._router.poll(20):
                 routing, ticket, body, *payload = self._router.recv_multipart()
                 assert ticket == b"\xab" * 16
-                reply = self._answer(p.decode_fabric_request(body), payload)
+                reply = self._answer(zmq_messages.decode_fabric_request(body), payload)
                 if reply:
                     self._router.send_multipart([routing, *reply])
 
@@ -75,10 +76,10 @@ def serve() -> Iterator[Callable[[Answer], ZmqDriver]]:
         server.close()
 
 
-def good_reply(request: p.FabricFetch) -> p.FabricFetchReply:
+def good_reply(request: zmq_messages.FabricFetch) -> zmq_messages.FabricFetchReply:
     """All blocks came, and are ROWS."""
     count = len(request.ordinals) // 4
-    return p.FabricFetchReply(
+    return zmq_messages.FabricFetchReply(
         id=request.id,
         ends=bytes(count),
         rcs=bytes(4 * count),
@@ -136,7 +137,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
         rows = np.frombuffer(payload[0], np.uint8).reshape(count, -1)
         sums = np.array([checksum(row) for row in rows], "<u8").tobytes()
         assert sums == request.checksums
-        return [p.encode(p.FabricPutReply(id=request.id, rcs=request.ordinals))]
+        return [p.encode(zmq_messages.FabricPutReply(id=request.id, rcs=request.ordinals))]
 
     client = serve(answer)
     rcs = client.put(0, 0, np.arange(3, dtype=np.uint32), ROWS, length_bytes=1000)
@@ -153,7 +154,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
         lambda request, _: [p.encode(good_reply(request))],
         lambda request, _: [p.encode(good_reply(request)), b"short"],
         lambda request, _: [p.encode(p.Ok(id=request.id))],
-        lambda request, _: [p.encode(p.FabricPutReply(id=request.id, rcs=b""))],
+        lambda request, _: [p.encode(zmq_messages.FabricPutReply(id=request.id, rcs=b""))],
         lambda request, _: [
             p.encode(p.Error(id=request.id, code="busy", what="too much", mend="wait"))
         ],

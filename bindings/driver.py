@@ -1,7 +1,6 @@
 """The host driver over cffi: one call per layer of a step, numpy arrays in and out, no copies.
 
-Several fetches and puts may be in flight: `fetch_begin`, `poll` and `fetch_end` (and the same for
-puts); `fetch` and `put` are the three in a row. Contract: driver.h.
+A `Fabric` whose calls are the firmware's. Contract: `bindings.fabric` and driver.h.
 
 It stands here because both sides use it: `host.fabrics` in the decode loop, and the daemon's ZMQ
 fabric, which runs a driver beside the daemon for hosts that share no memory with it. One thread
@@ -9,21 +8,21 @@ owns a driver; the firmware releases the GIL while it waits.
 """
 
 import errno
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import Incompatible, RunFailed
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import driver_stages
 
-__all__ = ["READ_BATCH", "Driver", "Fetch", "FetchResult", "Put", "blocking"]
+__all__ = ["READ_BATCH", "Driver"]
 
 ERROR_SIZE = 512
 FEW = 64  # of which a list is sooner looked through than an array
@@ -35,78 +34,11 @@ U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 I32 = NDArray[np.int32]
 U64 = NDArray[np.uint64]
-Owner = TypeVar("Owner")
-InFlight = TypeVar("InFlight")
-Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
-    """What became of the demands of one layer, in demand order.
-
-    `ends` [n] is `enum ofs_end` (255 where the block failed), `rcs` [n] 0 or -errno, `lengths`
-    [n] payload bytes, `checksums` [n] XXH3-64 of what was copied. `stall_ns` is the wait for
-    blocks that were not there, `copy_ns` the one-sided reads with their checks.
-    """
-
-    ends: U8
-    rcs: I32
-    lengths: U32
-    checksums: U64
-    hit_count: int
-    failed_count: int
-    retry_count: int
-    torn_count: int
-    stall_ns: int
-    copy_ns: int
-
-
-class Fetch:
-    """A fetch in flight, of any fabric; it keeps alive what is read and written until its end.
-
-    The arrays are those of `FetchResult`, and fill up meanwhile. `call` is its fabric's own.
-    """
-
-    unanswered = False  # it has ended, not wholly answered: blocks may have come all the same
-
-    def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
-        self.ends = np.full(count, 255, np.uint8)
-        self.rcs = np.zeros(count, np.int32)
-        self.lengths = np.zeros(count, np.uint32)
-        self.checksums = np.zeros(count, np.uint64)
-        self.call, self.ticket, self._kept = call, 0, kept
-
-
-class Put:
-    """A put in flight, of any fabric; it keeps alive what is read and written until its end.
-    `checksums` [n]: XXH3-64 of what was sent, of blocks that were taken."""
-
-    unanswered = False
-
-    def __init__(self, count: int, call: Any, kept: tuple[Any, ...]) -> None:
-        self.rcs = np.zeros(count, np.int32)
-        self.checksums = np.zeros(count, np.uint64)
-        self.call, self.ticket, self._kept = call, 0, kept
-
-
-def blocking(
-    begin: Callable[Concatenate[Owner, Arguments], InFlight],
-    end: Callable[[Owner, InFlight], Result],
-) -> Callable[Concatenate[Owner, Arguments], Result]:
-    """The call that waits, as a method: `begin` with the same arguments, and `end` in a row."""
-
-    def call(owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return end(owner, begin(owner, *args, **kwargs))
-
-    return call
-
-
-class Driver:
+class Driver(Fabric):
     """One host's way to its region and port, over what its attach gave."""
 
-    pins = False
-    """Whether what is fetched into must be registered."""
     _left: "_Left | None" = None
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
@@ -194,34 +126,16 @@ class Driver:
             begin = lib.ofs_driver_fetch_begin if fetching else lib.ofs_driver_put_begin
             Driver._begin(self, call, begin, "beginning anew")
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: U32,
-        keys: U64,
-        target: U8,
-        *,
-        target_index: U32 | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-        granules: U32 | None = None,
-    ) -> Fetch:
-        """Begin to bring the demanded blocks into `target`; its hits are there on return.
-
-        `ordinals` [n]; `keys` [n, 2] (lo, hi) block keys; `target` [rows, >= payload bytes]: block
-        i lands in row `target_index[i]` (row i by default). `selected_count` is how many blocks
-        the kernel reads, those of the HBM pool included. No array may change before the end.
-        RunFailed with EAGAIN: `calls_max` calls are in flight.
-        `granules` [n]: which of each block's `granule_count`, bit i the i-th. `target_index`, a row
-        of `target`, and the result's `checksums`, are then for a granule, block after block.
-        """
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        """Begin to bring the demanded blocks, or granules of them; hits are there on return."""
+        ordinals, keys, target = request.ordinals, request.keys, request.target
+        scores, granules = request.scores, request.granules
         count = len(ordinals)
         each = np.ones(count, np.uint32) if granules is None else bit_counts(granules)
         parts = int(each.sum())
-        index = np.arange(parts, dtype=np.uint32) if target_index is None else target_index
+        index = request.target_index
+        if index is None:
+            index = np.arange(parts, dtype=np.uint32)
         assert keys.shape == (count, 2) and len(index) == parts and target.ndim == 2
         assert target.flags.c_contiguous and keys.flags.c_contiguous
         assert granules is not None or target.shape[1] >= self.payload_size_bytes
@@ -230,10 +144,13 @@ class Driver:
         first = (np.cumsum(each) - each).astype(np.uint32)
         call.granules = ffi.NULL if granules is None else _at("uint32_t *", granules)
         call.granule_first = _at("uint32_t *", first)
-        fetch = Fetch(count, call, (ordinals, keys, target, index, scores, granules, first))
+        fetch = Fetch(request, call)
+        fetch.kept = (index, first)
         fetch.checksums = np.zeros(parts, np.uint64)
-        call.session, call.step, call.layer, call.demand_count = session, step, layer, count
-        call.selected_count = count if selected_count is None else selected_count
+        call.session, call.step, call.layer = request.session, request.step, request.layer
+        call.demand_count = count
+        selected = request.selected_count
+        call.selected_count = count if selected is None else selected
         call.ordinals = _at("uint32_t *", ordinals)
         call.keys = _at("struct ofs_key *", keys)
         if scores is not None:
@@ -241,7 +158,7 @@ class Driver:
             call.scores = _at("uint16_t *", scores)
         call.target = _at("uint8_t *", target)
         call.target_index = _at("uint32_t *", index)
-        call.target_stride_bytes, call.timeout_ns = target.strides[0], timeout_ns
+        call.target_stride_bytes, call.timeout_ns = target.strides[0], request.timeout_ns
         call.ends, call.rcs = _at("uint8_t *", fetch.ends), _at("int32_t *", fetch.rcs)
         call.lengths = _at("uint32_t *", fetch.lengths)
         call.checksums = _at("uint64_t *", fetch.checksums)
@@ -249,13 +166,9 @@ class Driver:
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """Wait for this fetch, moving the others on meanwhile.
-
-        A block that failed or timed out has its -errno in `rcs`; RunFailed where the daemon is
-        gone.
-        """
+        """Wait for this fetch, moving the others on meanwhile."""
         self._end(fetch, lib.ofs_driver_fetch_end, "fetching blocks")
-        call = fetch.call
+        call = fetch.work
         return FetchResult(
             fetch.ends,
             fetch.rcs,
@@ -270,42 +183,24 @@ class Driver:
         )
 
     def fetch_cancel(self, fetch: Fetch) -> None:
-        """Give this fetch up, ended or not, and wait for nothing: none of its arrays is written any
-        more. Its target may be changed, unregistered and freed."""
+        """Give this fetch up, and wait for nothing."""
         if self._driver is not None:
             lib.ofs_driver_fetch_cancel(self._driver, fetch.ticket)
         self._calls.pop(fetch.ticket, None)
 
-    fetch = blocking(fetch_begin, fetch_end)
-    """`fetch_begin` and `fetch_end` in a row."""
-
-    def put_begin(
-        self,
-        session: int | None,
-        layer: int,
-        ordinals: U32,
-        source: U8,
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> Put:
-        """Begin to write blocks of one layer: row i of `source` [n, length] is `ordinals[i]`.
-
-        No array may change before the end. RunFailed with EAGAIN as fetch_begin. `session` None:
-        not known yet. What the window has room for is copied, and nothing is sent before
-        `put_send`; or `put_drop`.
-        """
-        count = len(ordinals)
+    def put_begin(self, request: PutRequest) -> Put:
+        """Begin to write blocks. Without a session what the window has room for is copied, and
+        nothing is sent before `put_send`; or `put_drop`."""
+        ordinals, source, count = request.ordinals, request.source, len(request.ordinals)
         assert source.ndim == 2 and source.shape[0] == count
         assert count == 0 or source.strides[1] == 1  # numpy has others for no row
-        length = source.shape[1] if length_bytes is None else length_bytes
-        assert length <= source.shape[1]
+        assert request.length <= source.shape[1]
         call: Any = ffi.new("struct ofs_put *")
-        put = Put(count, call, (ordinals, source))
-        call.session = NO_SESSION if session is None else session
-        call.layer, call.count, call.length_bytes = layer, count, length
+        put = Put(request, call)
+        call.session = NO_SESSION if request.session is None else request.session
+        call.layer, call.count, call.length_bytes = request.layer, count, request.length
         call.ordinals, call.source = _at("uint32_t *", ordinals), _at("uint8_t *", source)
-        call.source_stride_bytes, call.timeout_ns = source.strides[0], timeout_ns
+        call.source_stride_bytes, call.timeout_ns = source.strides[0], request.timeout_ns
         call.rcs = _at("int32_t *", put.rcs)
         call.checksums = _at("uint64_t *", put.checksums)
         self._begin(put, lib.ofs_driver_put_begin, "putting blocks")
@@ -314,7 +209,7 @@ class Driver:
     def put_send(self, put: Put, session: int) -> None:
         """Send a put that began without a session."""
         self._check_open("putting blocks")
-        put.call.session = session
+        put.work.session = session
         check_rc(lib.ofs_driver_put_send(self._driver, put.ticket), "sending a put")
 
     def put_drop(self, put: Put) -> None:
@@ -324,18 +219,12 @@ class Driver:
         self._calls.pop(put.ticket, None)
 
     def put_end(self, put: Put) -> I32:
-        """Wait for this put: [n] 0 or -errno; acknowledged as the daemon's write mode says."""
+        """Wait for this put, moving the others on meanwhile."""
         self._end(put, lib.ofs_driver_put_end, "putting blocks")
         return put.rcs
 
-    put = blocking(put_begin, put_end)
-    """`put_begin` and `put_end` in a row."""
-
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """Move all calls on, and wait up to `timeout_ns` for one to end.
-
-        Returns those that have ended and were not reported before; each is still to be ended.
-        """
+        """Move all calls on; what has ended and was not reported before."""
         self._check_open("polling")
         count = lib.ofs_driver_poll(self._driver, timeout_ns, self._tickets, self.calls_max)
         return [self._calls[int(self._tickets[i])] for i in range(count)]
@@ -343,14 +232,9 @@ class Driver:
     def _begin(self, call: Fetch | Put, begin: Any, doing: str) -> None:
         self._check_open(doing)
         ticket: Any = ffi.new("uint64_t *")
-        rc = begin(self._driver, call.call, ticket)
+        rc = begin(self._driver, call.work, ticket)
         if rc == -errno.EAGAIN:
-            raise RunFailed(
-                f"{self.calls_max} calls are in flight",
-                "fabric",
-                "end one before the next begins",
-                errno=errno.EAGAIN,
-            )
+            raise self._full()
         if rc < 0:
             gone(rc, doing)
         call.ticket = int(ticket[0])
@@ -369,7 +253,7 @@ class Driver:
             gone(rc, doing)
 
     def register(self, array: NDArray[Any]) -> None:
-        """Fetches may go into `array` (contiguous) from now until the same is unregistered."""
+        """A side that needs it pins the array. RunFailed where locked memory has no room."""
         assert array.flags.c_contiguous
         self._check_open("registering memory")
         rc = lib.ofs_driver_register(self._driver, _at("void *", array), array.nbytes)
@@ -380,7 +264,7 @@ class Driver:
         self._registered.append(array)
 
     def unregister(self, array: NDArray[Any]) -> None:
-        """Nothing is fetched into it any more. Before its memory goes."""
+        """Let go of the array. RunFailed where it is not registered."""
         self._registered = [one for one in self._registered if one is not array]
         if self._driver is None:
             return
@@ -388,8 +272,7 @@ class Driver:
         check_rc(rc, "unregistering memory", "fabric", "unregister each array once")
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """Send guesses (`bindings.core.GUESS` `[n]`) for layers to come, and wait for nothing: how
-        many were sent; those that the port has no room for now are left out."""
+        """Send the guesses that the port has room for now."""
         self._check_open("sending a hint")
         assert guesses.flags.c_contiguous and guesses.dtype.itemsize == GUESS_BYTES
         pointer = _at("struct ofs_guess *", guesses)
@@ -399,14 +282,13 @@ class Driver:
         return int(rc)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """From the next fetch on send no more of its scores than the policy takes in: of a layer
-        the best so many (0: all), of one step in so many, with 8 or 16 bits."""
+        """It holds for the connections that follow too."""
         self._limits = limits = (scores_max, every_steps, score_bits)
         if self._driver is not None:
             lib.ofs_driver_limit_scores(self._driver, ffi.new("struct ofs_score_limits *", limits))
 
     def release(self, session: int) -> None:
-        """End the session's pins now instead of at its next step."""
+        """End the session's pins now."""
         self._check_open("releasing a session")
         rc = lib.ofs_driver_release(self._driver, session)
         if rc < 0:
@@ -443,7 +325,7 @@ class Driver:
     def bench_fetch(self, fetch: Fetch, count: int) -> int:
         """An ended fetch `count` times more, each as the next step: ns of all together."""
         taken_ns: Any = ffi.new("uint64_t *")
-        rc = lib.ofs_driver_bench_fetch(self._driver, fetch.call, count, taken_ns)
+        rc = lib.ofs_driver_bench_fetch(self._driver, fetch.work, count, taken_ns)
         check_rc(rc, "fetching blocks")
         return int(taken_ns[0])
 
@@ -497,12 +379,6 @@ class Driver:
             lib.ofs_driver_close(self._driver)
             self._driver = None
             self._calls.clear()
-
-    def __enter__(self) -> "Driver":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

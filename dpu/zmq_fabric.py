@@ -20,8 +20,9 @@ import zmq
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import GUESS
-from offstage.bindings.driver import Driver, Fetch, Put
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
+from offstage.bindings.fabric import Fetch, FetchRequest, Put, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import Packed, unpack
 from offstage.dpu import protocol as p
@@ -274,15 +275,17 @@ class _Worker:
             )
         rows = np.zeros((max(count, 1), self._driver.payload_size_bytes), np.uint8)
         fetch = self._driver.fetch_begin(
-            request.session,
-            request.step,
-            request.layer,
-            ordinals,
-            keys.reshape(count, 2),
-            rows,
-            selected_count=request.selected_count,
-            scores=scores if len(scores) else None,
-            timeout_ns=request.timeout_ns,
+            FetchRequest(
+                request.session,
+                request.step,
+                request.layer,
+                ordinals,
+                keys.reshape(count, 2),
+                rows,
+                selected_count=request.selected_count,
+                scores=scores if len(scores) else None,
+                timeout_ns=request.timeout_ns,
+            )
         )
 
         def end() -> Answer:
@@ -349,11 +352,13 @@ class _Worker:
             np.bool_,
         )
         put = self._driver.put_begin(
-            request.session,
-            request.layer,
-            ordinals[sound],
-            np.ascontiguousarray(rows[sound]),
-            timeout_ns=request.timeout_ns,
+            PutRequest(
+                request.session,
+                request.layer,
+                ordinals[sound],
+                np.ascontiguousarray(rows[sound]),
+                timeout_ns=request.timeout_ns,
+            )
         )
 
         def end() -> Answer:

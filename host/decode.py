@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.host.attention import Decode, arrays_of, block_tables, kernel
 from offstage.host.attention.reference import decode as dense_decode
 from offstage.host.clock import Clock
@@ -336,16 +336,18 @@ class Decoder:
         if self.observe is not None and member.hint is not None:
             self.observe(session, layer, demanded, member.hint)
         return self.driver.fetch_begin(
-            session.handle,
-            session.step,
-            layer,
-            demanded,
-            np.ascontiguousarray(session.keys[layer, demanded]),
-            self.pool.memory.landing,
-            target_index=member.rows,
-            selected_count=demanded.size if member.hint is None else member.ordinals.size,
-            scores=member.hint,
-            timeout_ns=self.timeout_ns,
+            FetchRequest(
+                session.handle,
+                session.step,
+                layer,
+                demanded,
+                np.ascontiguousarray(session.keys[layer, demanded]),
+                self.pool.memory.landing,
+                target_index=member.rows,
+                selected_count=demanded.size if member.hint is None else member.ordinals.size,
+                scores=member.hint,
+                timeout_ns=self.timeout_ns,
+            )
         )
 
     def _end_some(

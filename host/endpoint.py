@@ -26,7 +26,7 @@ from offstage.bindings.verbs import Rdma, parse_rdma
 from offstage.dpu.pod.map import Member
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import DEFAULT_ENDPOINT, Control
-from offstage.host.fabrics import DaemonFabric, open_fabric
+from offstage.host.fabrics import Fabric, open_fabric
 
 __all__ = ["DEFAULT_ENDPOINT", "Endpoint"]
 
@@ -119,7 +119,7 @@ class Endpoint:
             life=self.life,
         )
 
-    def connect(self, timeout_s: float | None = None) -> tuple[Control, DaemonFabric]:
+    def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:
         """Log in and attach; both are the caller's to close, the fabric first. `timeout_s`: instead
         of the endpoint's own. BadInput, RunFailed: no daemon, or it refuses."""
         control = (self if timeout_s is None else replace(self, timeout_s=timeout_s)).control()
@@ -130,7 +130,7 @@ class Endpoint:
             raise
 
     @contextlib.contextmanager
-    def attached(self) -> Iterator[tuple[Control, DaemonFabric]]:
+    def attached(self) -> Iterator[tuple[Control, Fabric]]:
         """As `connect`, and both are closed at the end."""
         control, fabric = self.connect()
         with control:

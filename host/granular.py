@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Driver, Fetch, FetchResult, Put, blocking
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import block_keys, checksums
 from offstage.dpu import protocol
 from offstage.host.sessions import Sessions
@@ -129,11 +131,12 @@ class _Asked:
     block_of: NDArray[np.intp]
 
 
-class GranularFabric:
-    """The calls of `Fabric`, in granules, over a driver whose daemon has as many of each block."""
+class GranularFabric(Fabric):
+    """In granules, over a driver whose daemon has as many of each block."""
 
     def __init__(self, driver: Driver, sessions: GranularSessions, granule_bytes: int) -> None:
         """`granule_bytes`: of one granule of a layer; all layers alike."""
+        super().__init__()
         self.granules = sessions.granules
         if driver.granule_count != self.granules:
             raise BadInput(
@@ -149,24 +152,11 @@ class GranularFabric:
         self._asked: dict[Fetch, _Asked] = {}
         self._put: dict[Put, _Written] = {}
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        *,
-        target_index: NDArray[np.uint32] | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> Fetch:
-        """See `Fabric`; ordinals, scores and `selected_count` are of granules. A block's score is
-        the best of its granules'. `keys` are not used: the chain knows its chunks' names."""
-        chain, count = self._sessions.chains[session], self.granules
-        rows = np.arange(len(ordinals), dtype=np.uint32) if target_index is None else target_index
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        """Ordinals, scores and `selected_count` are of granules. A block's score is the best of its
+        granules'. `keys` are not used: the chain knows its chunks' names."""
+        chain, count, layer = self._sessions.chains[request.session], self.granules, request.layer
+        ordinals, rows, scores = request.ordinals, request.rows, request.scores
         asked = _Asked(
             np.zeros(len(ordinals), np.int32),
             np.zeros(len(ordinals), np.uint64),
@@ -174,7 +164,7 @@ class GranularFabric:
             np.empty(0, np.intp),
             np.empty(0, np.intp),
         )
-        away = self._serve_kept(chain, layer, ordinals, target, rows, asked)
+        away = self._serve_kept(chain, request, rows, asked)
         places = away[np.argsort(ordinals[away], kind="stable")]
         blocks, block_of = np.unique(ordinals[places] // count, return_inverse=True)
         masks = np.zeros(blocks.size, np.uint32)
@@ -183,39 +173,30 @@ class GranularFabric:
         if scores is not None:
             known = chain.keys.shape[1]
             hint = np.ascontiguousarray(scores[: known * count].reshape(known, count).max(axis=1))
-        resident = (len(ordinals) if selected_count is None else selected_count) - len(ordinals)
         fetch = self._driver.fetch_begin(
-            session,
-            step,
-            layer,
-            blocks.astype(np.uint32),
-            np.ascontiguousarray(chain.keys[layer, blocks]),
-            target,
-            target_index=np.ascontiguousarray(rows[places]),
-            selected_count=blocks.size + -(-resident // count),
-            scores=hint,
-            timeout_ns=timeout_ns,
-            granules=masks,
+            replace(
+                request,
+                ordinals=blocks.astype(np.uint32),
+                keys=np.ascontiguousarray(chain.keys[layer, blocks]),
+                target_index=np.ascontiguousarray(rows[places]),
+                selected_count=blocks.size + -(-request.resident // count),
+                scores=hint,
+                granules=masks,
+            )
         )
         asked.places, asked.block_of = places, block_of
         self._asked[fetch] = asked
         return fetch
 
     def _serve_kept(
-        self,
-        chain: _Chain,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        target: NDArray[np.uint8],
-        rows: NDArray[np.uint32],
-        asked: _Asked,
+        self, chain: _Chain, request: FetchRequest, rows: NDArray[np.uint32], asked: _Asked
     ) -> NDArray[np.intp]:
         """Copy what is kept here; the places of the rest, which the tier has to bring."""
         away = []
-        for place, ordinal in enumerate(ordinals.tolist()):
-            granule = chain.kept.get((layer, ordinal))
+        for place, ordinal in enumerate(request.ordinals.tolist()):
+            granule = chain.kept.get((request.layer, ordinal))
             if granule is not None:
-                target[rows[place], : granule.size] = granule
+                request.target[rows[place], : granule.size] = granule
                 asked.sums[place] = checksums(granule[None])[0]
             elif ordinal // self.granules < chain.keys.shape[1]:
                 away.append(place)
@@ -224,7 +205,7 @@ class GranularFabric:
         return np.array(away, np.intp)
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """See `Fabric`. `rcs`, `checksums` and `lengths` are of granules, `ends` of the blocks that
+        """`rcs`, `checksums` and `lengths` are of granules, `ends` of the blocks that
         were demanded: those the tier's ledger counts."""
         asked = self._asked.pop(fetch)
         result = self._driver.fetch_end(fetch)
@@ -243,21 +224,11 @@ class GranularFabric:
             result.copy_ns,
         )
 
-    fetch = blocking(fetch_begin, fetch_end)
-    """`fetch_begin` and `fetch_end` in a row."""
-
-    def put_begin(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         """Keep granules of one layer, and begin to write the blocks that are full now."""
-        chain, count = self._sessions.chains[session], self.granules
+        assert request.session is not None
+        chain, count, layer = self._sessions.chains[request.session], self.granules, request.layer
+        ordinals, source = request.ordinals, request.source
         for row, ordinal in enumerate(ordinals.tolist()):
             chain.kept[layer, ordinal] = np.array(source[row, : self._granule_bytes])
         touched = sorted({ordinal // count for ordinal in ordinals.tolist()})
@@ -267,7 +238,7 @@ class GranularFabric:
             if block < chain.keys.shape[1]
             and all((layer, block * count + i) in chain.kept for i in range(count))
         ]
-        put = Put(0, None, ())
+        put = Put(replace(request, ordinals=ordinals[:0]))
         if full:
             blocks = np.stack(
                 [
@@ -275,8 +246,9 @@ class GranularFabric:
                     for block in full
                 ]
             )
+            ordinals_of = np.array(full, np.uint32)
             put = self._driver.put_begin(
-                session, layer, np.array(full, np.uint32), blocks, timeout_ns=timeout_ns
+                replace(request, ordinals=ordinals_of, source=blocks, length_bytes=None)
             )
         number_of = {block: number for number, block in enumerate(full)}
         number = [number_of.get(one // count, -1) for one in ordinals.tolist()]
@@ -295,19 +267,16 @@ class GranularFabric:
             written.chain.drop(written.layer, block, self.granules)
         return rcs
 
-    put = blocking(put_begin, put_end)
-    """`put_begin` and `put_end` in a row."""
-
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """See `Fabric`. A put that only keeps has ended from its beginning on."""
+        """A put that only keeps has ended from its beginning on."""
         return self._driver.poll(timeout_ns)
 
     def register(self, array: NDArray[Any]) -> None:
-        """See `Fabric`."""
+        """As the driver."""
         self._driver.register(array)
 
     def unregister(self, array: NDArray[Any]) -> None:
-        """See `Fabric`."""
+        """As the driver."""
         self._driver.unregister(array)
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
@@ -317,7 +286,7 @@ class GranularFabric:
         return self._driver.hint(session, named)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """See `Fabric`."""
+        """As the driver."""
         self._driver.limit_scores(scores_max, every_steps, score_bits)
 
     def release(self, session: int) -> None:
@@ -325,13 +294,13 @@ class GranularFabric:
         self._driver.release(session)
 
     def stats(self) -> dict[str, int]:
-        """See `Fabric`."""
+        """As the driver."""
         return self._driver.stats()
 
     def stages(self) -> dict[str, dict[str, Any]]:
-        """See `Fabric`."""
+        """As the driver."""
         return self._driver.stages()
 
     def close(self) -> None:
-        """See `Fabric`."""
+        """As the driver."""
         self._driver.close()

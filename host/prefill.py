@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.bindings.fabric import Put, PutRequest
 from offstage.bindings.keys import checksums
 from offstage.host.fabrics import Fabric
 from offstage.host.selection import MakeSelector, selector
@@ -124,7 +124,7 @@ def put_blocks(driver: Fabric, handle: int, puts: Iterable[LayerBlocks]) -> None
     for layer, ordinals, blocks in puts:
         if len(flying) == driver.calls_max:
             end_oldest()
-        flying.append((layer, driver.put_begin(handle, layer, ordinals, blocks)))
+        flying.append((layer, driver.put_begin(PutRequest(handle, layer, ordinals, blocks))))
     while flying:
         end_oldest()
     if failed:

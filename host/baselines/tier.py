@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
 from offstage.dpu.protocol import Appended
@@ -54,14 +53,12 @@ class _Call:
     """A fetch that waits for blocks."""
 
     fetch: Fetch
-    target: NDArray[np.uint8]
-    index: NDArray[np.uint32]
     deadline_ns: int
+    rows: NDArray[np.uint32]
     left: int = 0
     waits_from_ns: int = 0
     ended_ns: int = 0
     copy_ns: int = 0
-    reported: bool = False
 
 
 @dataclass
@@ -70,15 +67,14 @@ class _Read:
     waiting: list[tuple[_Call, int]] = field(default_factory=list)
 
 
-class LocalTier:
+class LocalTier(Fabric):
     """`slots` of the drive's rows hold blocks; the `WRITE_ROWS` behind them are for puts."""
 
-    dilation = 1
-    calls_max = 64
-    demand_max = 1 << 16
     hints = ALL_SCORES
+    where = "baseline"
 
     def __init__(self, store: LocalStore, drive: Drive, *, keep: bool) -> None:
+        super().__init__()
         self.store, self.drive, self.keep = store, drive, keep
         self.payload_size_bytes = store.payload_bytes
         self.slots = len(drive.rows) - WRITE_ROWS
@@ -90,7 +86,6 @@ class LocalTier:
         self._reads: dict[int, _Read] = {}  # by block: asked for, and not there yet
         self._by_slot: dict[int, _Read] = {}  # those that the drive has
         self._backlog: deque[_Read] = deque()
-        self._calls: dict[Fetch, _Call] = {}
         self._writing: dict[int, int] = {}  # row: result, 1 while it is written
 
     # ---- sessions, in the place of a control connection ----
@@ -126,35 +121,13 @@ class LocalTier:
 
     # ---- blocks, in the place of a fabric ----
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        *,
-        target_index: NDArray[np.uint32] | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> Fetch:
-        """As `Fabric.fetch_begin`. What host memory holds is there on return."""
-        if len(self._calls) == self.calls_max:
-            raise RunFailed(
-                f"{self.calls_max} calls are in flight",
-                "baseline",
-                "end one before the next begins",
-                errno=errno.EAGAIN,
-            )
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        """What host memory holds is there on return."""
         begun_ns = time.monotonic_ns()
-        count = len(ordinals)
-        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
-        fetch = Fetch(count, None, ())
-        call = _Call(fetch, target, index, begun_ns + timeout_ns)
-        self._calls[fetch] = call
-        self.counts["selected"] += count if selected_count is None else selected_count
+        fetch: Fetch = self._admit(Fetch(request))
+        fetch.work = call = _Call(fetch, begun_ns + request.timeout_ns, request.rows)
+        ordinals, session, layer = request.ordinals, request.session, request.layer
+        self.counts["selected"] += len(ordinals) + request.resident
         one = self._sessions[session]
         rows = np.asarray(one.rows, np.int64)[ordinals]
         for i, number in enumerate((rows * self.store.layer_count + layer).tolist()):
@@ -174,96 +147,29 @@ class LocalTier:
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """As `Fabric.fetch_end`."""
-        call = self._calls[fetch]
-        while not call.ended_ns:
+        """Wait for this fetch, until its deadline at most."""
+        call: _Call = fetch.work
+        while not fetch.ended:
             self._advance(max(0, call.deadline_ns - time.monotonic_ns()))
-        del self._calls[fetch]
-        failed = int(np.count_nonzero(fetch.rcs))
-        hits = int(np.isin(fetch.ends, (RETAINED, SHARED)).sum())
-        return FetchResult(
-            fetch.ends,
-            fetch.rcs,
-            fetch.lengths,
-            fetch.checksums,
-            hits,
-            failed,
-            0,
-            0,
-            max(0, call.ended_ns - call.waits_from_ns),
-            call.copy_ns,
-        )
+        self._finish(fetch)
+        stall_ns = max(0, call.ended_ns - call.waits_from_ns)
+        return fetch.result(stall_ns=stall_ns, copy_ns=call.copy_ns)
 
-    fetch = blocking(fetch_begin, fetch_end)
-
-    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """As `Fabric.poll`."""
-        until_ns = time.monotonic_ns() + timeout_ns
-        while True:
-            self._advance(0)
-            ended: list[Fetch | Put] = []
-            for fetch, call in self._calls.items():
-                if call.ended_ns and not call.reported:
-                    call.reported = True
-                    ended.append(fetch)
-            left_ns = until_ns - time.monotonic_ns()
-            if ended or left_ns <= 0 or not self._reads:
-                return ended
-            self._advance(left_ns)
-
-    def put_begin(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> Put:
-        """As `Fabric.put_begin`, but that it waits for the drive itself."""
-        put = Put(len(ordinals), None, ())
-        rows = np.asarray(self._sessions[session].rows, np.int64)[ordinals]
-        numbers = rows * self.store.layer_count + layer
-        until_ns = time.monotonic_ns() + timeout_ns
+    def put_begin(self, request: PutRequest) -> Put:
+        """Write blocks, and wait for the drive."""
+        put: Put = self._admit(Put(request))
+        put.ended = True  # for who looks for late fetches meanwhile
+        rows = np.asarray(self._sessions[request.session or 0].rows, np.int64)[request.ordinals]
+        numbers = rows * self.store.layer_count + request.layer
+        until_ns = time.monotonic_ns() + request.timeout_ns
         for first in range(0, len(numbers), WRITE_ROWS):
-            last = first + WRITE_ROWS
-            put.rcs[first:last] = self._write(numbers[first:last], source[first:last], until_ns)
+            some = slice(first, first + WRITE_ROWS)
+            put.rcs[some] = self._write(numbers[some], request.source[some], until_ns)
         self.store.written(numbers[put.rcs == 0])
         return put
 
-    def put_end(self, put: Put) -> NDArray[np.int32]:
-        """As `Fabric.put_end`."""
-        return put.rcs
-
-    put = blocking(put_begin, put_end)
-
-    def register(self, array: NDArray[Any]) -> None:
-        """As `Fabric.register`: blocks are copied by the CPU, which needs none of it."""
-
-    def unregister(self, array: NDArray[Any]) -> None:
-        """As `Fabric.unregister`."""
-
-    def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """As `Fabric.hint`: nobody is there to act on them."""
-        return 0
-
-    def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """As `Fabric.limit_scores`: no score goes anywhere."""
-
-    def release(self, session: int) -> None:
-        """As `Fabric.release`: nothing is pinned."""
-
-    def stats(self) -> dict[str, int]:
-        """As `Fabric.stats`; the ledger has all that is counted."""
-        return {}
-
-    def stages(self) -> dict[str, dict[str, Any]]:
-        """As `Fabric.stages`: none is timed."""
-        return {}
-
     def close(self) -> None:
-        """As `Fabric.close`; waits for what the drive still has."""
+        """Close the drive, after what it still has."""
         while self._by_slot:
             self._advance(100_000_000)
         self.drive.close()
@@ -298,7 +204,7 @@ class LocalTier:
     def _copy(self, call: _Call, i: int, slot: int) -> None:
         """Hand a block over, and take the checksum of what was handed over."""
         begun_ns = time.monotonic_ns()
-        into = call.target[call.index[i], : self.payload_size_bytes]
+        into = call.fetch.request.target[call.rows[i], : self.payload_size_bytes]
         into[:] = self.drive.rows[slot, : self.payload_size_bytes]
         call.fetch.checksums[i] = checksum(into)
         call.fetch.lengths[i] = self.payload_size_bytes
@@ -341,9 +247,9 @@ class LocalTier:
                 self._arrived(done.user, done.result)
         self._submit()
         now_ns = time.monotonic_ns()
-        for call in self._calls.values():
-            if not call.ended_ns and now_ns >= call.deadline_ns:
-                self._give_up(call, now_ns)
+        for one in self._in_flight:
+            if not one.ended and now_ns >= one.work.deadline_ns:
+                self._give_up(one.work, now_ns)
 
     def _arrived(self, slot: int, result: int) -> None:
         read = self._by_slot.pop(slot)
@@ -367,7 +273,7 @@ class LocalTier:
             for i in mine:
                 self._fail(call, i, -errno.ETIMEDOUT)
             read.waiting = [pair for pair in read.waiting if pair[0] is not call]
-        call.left, call.ended_ns = 0, now_ns
+        call.left, call.ended_ns, call.fetch.ended = 0, now_ns, True
 
     @staticmethod
     def _fail(call: _Call, i: int, rc: int) -> None:
@@ -376,7 +282,7 @@ class LocalTier:
     @staticmethod
     def _end_if_done(call: _Call) -> None:
         if call.left == 0:
-            call.ended_ns = time.monotonic_ns()
+            call.ended_ns, call.fetch.ended = time.monotonic_ns(), True
 
     def _write(
         self, numbers: NDArray[np.int64], source: NDArray[np.uint8], until_ns: int

@@ -6,7 +6,8 @@ begun so.
 
 from collections.abc import Iterator
 
-from offstage.bindings.driver import Driver, Put
+from offstage.bindings.driver import Driver
+from offstage.bindings.fabric import Put, PutRequest
 from offstage.host.connectors.moves import Kind, Move, put_pieces, shape_of
 from offstage.host.fabrics import Fabric
 
@@ -28,7 +29,8 @@ def copy_ahead(
             if calls_max == 0:
                 return
             calls_max -= 1
-            move.held.append(fabric.put_begin(None, piece.layer, piece.ordinals, piece.memory))
+            request = PutRequest(None, piece.layer, piece.ordinals, piece.memory)
+            move.held.append(fabric.put_begin(request))
             yield True
 
 

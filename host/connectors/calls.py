@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable
 
-from offstage.bindings.driver import Fetch, Put
+from offstage.bindings.fabric import Fetch, Put
 from offstage.host.connectors.moves import Move
 
 __all__ = ["Begin", "Calls", "End"]

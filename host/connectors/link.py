@@ -7,12 +7,11 @@ back, once in RETRY_S; what it found is adopted by the owner.
 import threading
 from collections.abc import Callable
 
-from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.host.connectors.memory import READS_MAX
 from offstage.host.connectors.moves import Move, Shape, shape_of
 from offstage.host.control import Control
-from offstage.host.fabrics import DaemonFabric
+from offstage.host.fabrics import Fabric
 
 __all__ = ["Link"]
 
@@ -26,12 +25,12 @@ class Link:
     under way, and whether what is read into must be registered (`pins`)."""
 
     def __init__(
-        self, connect: Callable[[float], tuple[Control, DaemonFabric]], timeout_s: float
+        self, connect: Callable[[float], tuple[Control, Fabric]], timeout_s: float
     ) -> None:
         """BadInput, RunFailed: no daemon, or it refuses."""
         self._connect = connect
         self.lost = False
-        self._found: tuple[Control, DaemonFabric] | None = None
+        self._found: tuple[Control, Fabric] | None = None
         self._back: threading.Thread | None = None
         self._stopped = threading.Event()
         self._take(connect(timeout_s))
@@ -65,9 +64,9 @@ class Link:
         self.fabric.close()
         self.control.close()
 
-    def _take(self, found: tuple[Control, DaemonFabric]) -> None:
+    def _take(self, found: tuple[Control, Fabric]) -> None:
         self.control, self.fabric = found
-        self.pins = isinstance(self.fabric, Driver) and self.fabric.pins
+        self.pins = self.fabric.pins
         calls_max = self.fabric.calls_max
         self.calls_max = min(calls_max, READS_MAX) if self.pins else calls_max
         geometry, limits = self.control.geometry, self.control.limits

@@ -19,7 +19,7 @@ from operator import gt
 
 import numpy as np
 
-from offstage.bindings.driver import Fetch, Put
+from offstage.bindings.fabric import Fetch, FetchRequest, Put, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
@@ -49,7 +49,7 @@ from offstage.host.connectors.moves import (
     tier_of,
 )
 from offstage.host.control import Control
-from offstage.host.fabrics import DaemonFabric
+from offstage.host.fabrics import Fabric
 
 __all__ = ["Mover"]
 
@@ -65,7 +65,7 @@ class Mover(Inbox):
     """`connect` logs in and attaches, with so long for an answer; `say` gets what a person should
     read, a line at a time; `timeout_s`: for an answer of the daemon."""
 
-    connect: Callable[[float], tuple[Control, DaemonFabric]]
+    connect: Callable[[float], tuple[Control, Fabric]]
     say: Callable[[str], None]
     timeout_s: float
     counts: Counter[str] = field(default_factory=Counter)
@@ -365,20 +365,21 @@ class Mover(Inbox):
 
     def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
         keys = chain.of(piece.layer, piece.ordinals)
+        request = FetchRequest(
+            chain.session,
+            chain.step,
+            piece.layer,
+            piece.ordinals,
+            keys,
+            piece.memory,
+            target_index=piece.rows,
+        )
         pinned = self._link.pins and not self._memory.covers(piece.memory)
 
         def begin() -> Fetch | Put:
             if pinned:
                 self._link.fabric.register(piece.memory)
-            return self._link.fabric.fetch_begin(
-                chain.session,
-                chain.step,
-                piece.layer,
-                piece.ordinals,
-                keys,
-                piece.memory,
-                target_index=piece.rows,
-            )
+            return self._link.fabric.fetch_begin(request)
 
         def end(call: Fetch | Put, late: bool) -> None:
             assert isinstance(call, Fetch)
@@ -447,7 +448,7 @@ class Mover(Inbox):
 
         def begin() -> Fetch | Put:
             return self._link.fabric.put_begin(
-                chain.session, piece.layer, piece.ordinals, piece.memory
+                PutRequest(chain.session, piece.layer, piece.ordinals, piece.memory)
             )
 
         def end(call: Fetch | Put, _: bool) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
-from offstage.bindings.driver import FetchResult, Put
+from offstage.bindings.fabric import FetchResult, Put
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
 from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
 

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.driver import Driver, Fetch, Put
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
+from offstage.bindings.fabric import Fetch, Put
 from offstage.bindings.verbs import Rdma, by_route, check_memlock, prepare
 from offstage.host.control import Control
 

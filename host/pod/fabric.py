@@ -15,10 +15,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put, blocking
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import (
+    UNKNOWN_END,
+    Fabric,
+    Fetch,
+    FetchRequest,
+    FetchResult,
+    Put,
+    PutRequest,
+)
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions, Segment
 
@@ -31,7 +40,6 @@ LOOK_NS = 100_000
 """How long one member is listened to while others are waited for too."""
 TRIES_MAX = 4
 """Homes that a put is tried at."""
-UNKNOWN_END = 255
 NO_SEGMENT = Segment(b"", 0, 0)
 InFlight = TypeVar("InFlight", Fetch, Put)
 SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
@@ -60,17 +68,22 @@ class _Whole:
     allowed_ns: int
     begin: Callable[[Joined, _Piece], Fetch | Put]
     handle: Fetch | Put
-    left: int = 0
-    told: bool = False
+    left: int
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SUMMED, 0))
     stall_ns: int = 0
 
+    def ended_one(self) -> None:
+        """One more piece has ended."""
+        self.left -= 1
+        self.handle.ended = not self.left
 
-class PodFabric:
-    """The calls of `Fabric` over the members of `sessions`. One thread owns it."""
+
+class PodFabric(Fabric):
+    """Over the members of `sessions`. One thread owns it."""
 
     def __init__(self, sessions: PodSessions, deadline_ns: int = FETCH_DEADLINE_NS) -> None:
         """Over the fabrics that the members have open; it closes none of them."""
+        super().__init__()
         fabrics = [one.fabric for one in sessions.members]
         self.payload_size_bytes = fabrics[0].payload_size_bytes
         self.demand_max = min(one.demand_max for one in fabrics)
@@ -81,7 +94,6 @@ class PodFabric:
         self._flying: dict[Joined, dict[Fetch | Put, _Piece]] = {
             one: {} for one in sessions.members
         }
-        self._wholes: dict[Fetch | Put, _Whole] = {}
         self._registered: list[NDArray[Any]] = []
         self.beside: Callable[[], None] = lambda: None
         """What the owner of this does beside its calls: called at each poll and before each put."""
@@ -103,133 +115,86 @@ class PodFabric:
             del self._flying[before]
         return before
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        *,
-        target_index: NDArray[np.uint32] | None = None,
-        selected_count: int | None = None,
-        scores: NDArray[np.uint16] | None = None,
-        timeout_ns: int = 2_000_000_000,
-    ) -> Fetch:
-        """See `Fabric`. `keys` are not used: the names are those at each segment's home of now."""
-        count = len(ordinals)
-        index = np.arange(count, dtype=np.uint32) if target_index is None else target_index
-        more = 0 if selected_count is None else selected_count - count
-        allowed_ns = min(timeout_ns, self._deadline_ns)
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        """`keys` are not used: the names are those at each segment's home of now."""
+        index, more, layer = request.rows, request.resident, request.layer
+        allowed_ns = min(request.timeout_ns, self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Fetch:
             nonlocal more
             segment, where = piece.segment, piece.at
-            own = ordinals[where] - np.uint32(segment.first)
-            hint = None
+            own = request.ordinals[where] - np.uint32(segment.first)
+            scores = request.scores
             if scores is not None:
-                hint = scores[segment.first : segment.first + len(segment.chunk_keys)]
+                scores = scores[segment.first : segment.first + len(segment.chunk_keys)]
             selected, more = own.size + more, 0
             self._sessions.demanded[segment.name] += own.size
             return at.fabric.fetch_begin(
-                segment.handle,
-                step,
-                layer,
-                own,
-                np.ascontiguousarray(segment.keys[layer, own]),
-                target,
-                target_index=index[where],
-                selected_count=selected,
-                scores=hint,
-                timeout_ns=allowed_ns,
+                replace(
+                    request,
+                    session=segment.handle,
+                    ordinals=own,
+                    keys=np.ascontiguousarray(segment.keys[layer, own]),
+                    target_index=index[where],
+                    selected_count=selected,
+                    scores=scores,
+                    timeout_ns=allowed_ns,
+                )
             )
 
-        fetch = Fetch(count, None, (ordinals, target, index, scores))
+        fetch = Fetch(request)
         fetch.rcs[:] = -errno.EHOSTDOWN
         parts = dict(
             (segment.first, (segment, at))
-            for segment, at in self._sessions.parts(session, ordinals)
+            for segment, at in self._sessions.parts(request.session, request.ordinals)
         )
         none = np.empty(0, np.intp)
-        if scores is not None:  # every segment hears of the step, also where nothing is demanded
-            for segment in self._sessions.segments(session):
+        if request.scores is not None:  # every segment hears of the step, also with no demand
+            for segment in self._sessions.segments(request.session):
                 parts.setdefault(segment.first, (segment, none))
-        self._start(session, allowed_ns, fetch, begin, list(parts.values()))
+        self._start(request.session, allowed_ns, fetch, begin, list(parts.values()))
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """See `Fabric`."""
-        whole = self._finish(fetch)
-        failed = int(np.count_nonzero(fetch.rcs))
-        return FetchResult(
-            fetch.ends,
-            fetch.rcs,
-            fetch.lengths,
-            fetch.checksums,
-            failed_count=failed,
-            stall_ns=whole.stall_ns,
-            **whole.counts,
-        )
+        """Wait for this fetch, moving the others on meanwhile."""
+        self._finish(fetch)
+        whole: _Whole = fetch.work
+        return fetch.result(stall_ns=whole.stall_ns, **whole.counts)
 
-    fetch = blocking(fetch_begin, fetch_end)
-    """`fetch_begin` and `fetch_end` in a row."""
-
-    def put_begin(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 10_000_000_000,
-    ) -> Put:
-        """See `Fabric`. Where a home does not answer the blocks are put at the segment's next."""
+    def put_begin(self, request: PutRequest) -> Put:
+        """Where a home does not answer the blocks are put at the segment's next."""
         self.beside()
-        allowed_ns = min(timeout_ns, PUT_SHARE * self._deadline_ns)
+        allowed_ns = min(request.timeout_ns, PUT_SHARE * self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Put:
-            own = ordinals[piece.at] - np.uint32(piece.segment.first)
             return at.fabric.put_begin(
-                piece.segment.handle,
-                layer,
-                own,
-                source[piece.at],
-                length_bytes=length_bytes,
-                timeout_ns=allowed_ns,
+                replace(
+                    request,
+                    session=piece.segment.handle,
+                    ordinals=request.ordinals[piece.at] - np.uint32(piece.segment.first),
+                    source=request.source[piece.at],
+                    timeout_ns=allowed_ns,
+                )
             )
 
-        put = Put(len(ordinals), None, (ordinals, source))
+        put = Put(request)
         put.rcs[:] = -errno.EHOSTDOWN
-        parts = self._sessions.parts(session, ordinals)
-        self._start(session, allowed_ns, put, begin, parts)
+        assert request.session is not None
+        parts = self._sessions.parts(request.session, request.ordinals)
+        self._start(request.session, allowed_ns, put, begin, parts)
         return put
 
-    def put_end(self, put: Put) -> NDArray[np.int32]:
-        """See `Fabric`."""
-        self._finish(put)
-        return put.rcs
-
-    put = blocking(put_begin, put_end)
-    """`put_begin` and `put_end` in a row."""
-
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """See `Fabric`."""
+        """Move all calls on; what has ended and was not reported before."""
         self.beside()
-        until_ns = self._clock.now_ns() + timeout_ns
-        while True:
-            for at in self._flying:
-                self._collect(at, 0)
-            ended = [one for one in self._wholes.values() if not one.left and not one.told]
-            waiting = [at for at, pieces in self._flying.items() if pieces]
-            left_ns = until_ns - self._clock.now_ns()
-            if ended or left_ns <= 0 or not waiting:
-                for one in ended:
-                    one.told = True
-                return [one.handle for one in ended]
-            for at in waiting:
-                self._collect(at, min(LOOK_NS, left_ns))
+        return super().poll(timeout_ns)
+
+    def _advance(self, timeout_ns: int) -> None:
+        for at in [one for one, pieces in self._flying.items() if pieces]:
+            self._collect(at, min(LOOK_NS, timeout_ns))
+
+    def _now_ns(self) -> int:
+        return self._clock.now_ns()
 
     # ---- of one member alone, for what is brought from one to another ----
 
@@ -237,54 +202,21 @@ class PodFabric:
         """Whether a call beside the others may begin there: half of the room is for these."""
         return len(self._flying[at]) < max(1, at.fabric.calls_max // 2)
 
-    def fetch_at(
-        self,
-        at: Joined,
-        handle: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        index: NDArray[np.uint32],
-    ) -> Fetch:
-        """As `fetch_begin`, of the member's session `handle`; `poll` does not tell of it."""
+    def fetch_at(self, at: Joined, request: FetchRequest) -> Fetch:
+        """As `fetch_begin`, of a session of that member; `poll` does not tell of it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
+        request = replace(request, timeout_ns=allowed_ns)
+        return self._start_at(
+            at, allowed_ns, Fetch(request), lambda at, piece: at.fabric.fetch_begin(request)
+        )
 
-        def begin(at: Joined, piece: _Piece) -> Fetch:
-            return at.fabric.fetch_begin(
-                handle,
-                step,
-                layer,
-                ordinals,
-                keys,
-                target,
-                target_index=index,
-                timeout_ns=allowed_ns,
-            )
-
-        fetch = Fetch(len(ordinals), None, (ordinals, keys, target, index))
-        return self._start_at(at, allowed_ns, fetch, begin)
-
-    def put_at(
-        self,
-        at: Joined,
-        handle: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-    ) -> Put:
-        """As `put_begin`, of the member's session `handle`; `poll` does not tell of it."""
+    def put_at(self, at: Joined, request: PutRequest) -> Put:
+        """As `put_begin`, of a session of that member; `poll` does not tell of it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
-
-        def begin(at: Joined, piece: _Piece) -> Put:
-            return at.fabric.put_begin(handle, layer, ordinals, source, timeout_ns=allowed_ns)
-
-        return self._start_at(at, allowed_ns, Put(len(ordinals), None, (ordinals, source)), begin)
-
-    def has_ended(self, handle: Fetch | Put) -> bool:
-        """Whether its end would not wait."""
-        return not self._wholes[handle].left
+        request = replace(request, timeout_ns=allowed_ns)
+        return self._start_at(
+            at, allowed_ns, Put(request), lambda at, piece: at.fabric.put_begin(request)
+        )
 
     def in_flight(self, segment: Segment) -> bool:
         """Whether a call is under way for it where it is open."""
@@ -300,8 +232,8 @@ class PodFabric:
         begin: Callable[[Joined, _Piece], Fetch | Put],
     ) -> InFlight:
         handle.rcs[:] = -errno.EHOSTDOWN
-        whole = _Whole(0, allowed_ns, begin, handle, 1, told=True)
-        self._wholes[handle] = whole
+        handle.work = whole = _Whole(0, allowed_ns, begin, handle, 1)
+        self._in_flight[handle] = True
         self._send(_Piece(whole, NO_SEGMENT, np.arange(len(handle.rcs)), at))
         return handle
 
@@ -313,8 +245,9 @@ class PodFabric:
         begin: Callable[[Joined, _Piece], Fetch | Put],
         parts: list[tuple[Segment, NDArray[np.intp]]],
     ) -> None:
-        whole = _Whole(session, allowed_ns, begin, handle, len(parts))
-        self._wholes[handle] = whole
+        handle.work = whole = _Whole(session, allowed_ns, begin, handle, len(parts))
+        handle.ended = not parts
+        self._in_flight[handle] = False
         for segment, at in parts:
             self._send(_Piece(whole, segment, at))
 
@@ -325,7 +258,7 @@ class PodFabric:
             try:
                 at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
             except RunFailed:  # nobody answers: its blocks have not come, and were not taken
-                piece.whole.left -= 1
+                piece.whole.ended_one()
                 return
             if piece.only is not None and (at.lost or at not in self._flying):
                 return self._failed(piece)
@@ -398,7 +331,7 @@ class PodFabric:
                 at.suspect(now_ns, "a put was not acknowledged in time")
                 return False
             whole.handle.rcs[piece.at] = rcs
-            whole.left -= 1
+            whole.ended_one()
             return True
         result = at.fabric.fetch_end(piece.handle)
         if not at.believed(piece.begun_ns, unanswered=piece.handle.unanswered):
@@ -420,7 +353,7 @@ class PodFabric:
         for name in whole.counts:
             whole.counts[name] += getattr(result, name)
         whole.stall_ns = max(whole.stall_ns, result.stall_ns)
-        whole.left -= 1
+        whole.ended_one()
         return True
 
     def _failed(self, piece: _Piece) -> None:
@@ -431,29 +364,22 @@ class PodFabric:
         else:
             waited_ns = self._clock.now_ns() - piece.begun_ns
             piece.whole.stall_ns = max(piece.whole.stall_ns, waited_ns)
-            piece.whole.left -= 1
-
-    def _finish(self, handle: Fetch | Put) -> _Whole:
-        whole = self._wholes[handle]
-        while whole.left:
-            for at in [one for one, pieces in self._flying.items() if pieces]:
-                self._collect(at, LOOK_NS)
-        return self._wholes.pop(handle)
+            piece.whole.ended_one()
 
     # ---- what goes to every member ----
 
     def register(self, array: NDArray[Any]) -> None:
-        """See `Fabric`."""
+        """With every member, also one that comes later."""
         self._registered.append(array)
         self._each(partial(_register, array))
 
     def unregister(self, array: NDArray[Any]) -> None:
-        """See `Fabric`."""
+        """With every member."""
         self._registered = [one for one in self._registered if one is not array]
         self._each(lambda one: one.fabric.unregister(array))
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """See `Fabric`: each segment's home gets its own; how many were sent, from the first on."""
+        """Each segment's home gets its own; how many were sent, from the first on."""
         for segment, at in self._sessions.parts(session, guesses["ordinal"]):
             own = guesses[at].copy()
             own["ordinal"] -= segment.first
@@ -462,24 +388,24 @@ class PodFabric:
         return len(guesses)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """See `Fabric`."""
+        """At every member."""
         self._each(lambda one: one.fabric.limit_scores(scores_max, every_steps, score_bits))
 
     def release(self, session: int) -> None:
-        """See `Fabric`."""
+        """At every member that a segment is open at."""
         for segment in self._sessions.segments(session):
             if segment.at is not None:
                 self._each(partial(_release, segment), segment.at)
 
     def stats(self) -> dict[str, int]:
-        """See `Fabric`: the sums."""
+        """The sums over all members."""
         total = self._counted
         for one in self._flying:
             total = _added(total, one.fabric.stats())
         return total
 
     def stages(self) -> dict[str, dict[str, Any]]:
-        """See `Fabric`: by member, as `NAME.stage`."""
+        """By member, as `NAME.stage`."""
         return {
             f"{one.member.name}.{name}": stage
             for one in self._flying
@@ -488,7 +414,7 @@ class PodFabric:
 
     def close(self) -> None:
         """Nothing more is in flight; the members' fabrics stay with them."""
-        self._wholes.clear()
+        super().close()
         for pieces in self._flying.values():
             pieces.clear()
 

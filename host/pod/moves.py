@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, Put
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.fabric import Fetch, FetchRequest, Put, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined, Silent
@@ -148,7 +148,7 @@ class Moves:
         while True:
             if move.source.lost or move.target.lost:
                 return self._end(move, "a member was lost")
-            if move.call is not None and not self._fabric.has_ended(move.call):
+            if move.call is not None and not move.call.ended:
                 return None
             if isinstance(move.call, Fetch):
                 if not self._fabric.has_room(move.target):
@@ -176,14 +176,18 @@ class Moves:
         move.layer, move.ordinals = batch
         move.step += 1
         rows = np.arange(move.row, move.row + len(move.ordinals), dtype=np.uint32)
+        at, session = move.sessions[0]
         move.call = self._fabric.fetch_at(
-            *move.sessions[0],
-            move.step,
-            move.layer,
-            move.ordinals,
-            np.ascontiguousarray(move.keys[move.layer, move.ordinals]),
-            self._buffer,
-            rows,
+            at,
+            FetchRequest(
+                session,
+                move.step,
+                move.layer,
+                move.ordinals,
+                np.ascontiguousarray(move.keys[move.layer, move.ordinals]),
+                self._buffer,
+                target_index=rows,
+            ),
         )
         return True
 
@@ -200,8 +204,9 @@ class Moves:
         move.ordinals = move.ordinals[came]
         if came.any():
             rows = self._buffer[move.row + np.flatnonzero(came), : move.length]
+            at, session = move.sessions[1]
             move.call = self._fabric.put_at(
-                *move.sessions[1], move.layer, move.ordinals, np.ascontiguousarray(rows)
+                at, PutRequest(session, move.layer, move.ordinals, np.ascontiguousarray(rows))
             )
 
     def _end(self, move: Move, why: str) -> None:

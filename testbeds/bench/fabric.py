@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
-from offstage.bindings.driver import READ_BATCH, Driver, Fetch
+from offstage.bindings.driver import READ_BATCH, Driver
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.floors import spin_rtt
 from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
 
@@ -151,10 +152,12 @@ def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int
     target = np.zeros_like(source)
     for step, first in enumerate(range(0, count, BATCH)):
         ordinals = np.arange(first, min(first + BATCH, count), dtype=np.uint32)
-        rcs = driver.put(session.number, 0, ordinals, source[: len(ordinals)])
+        rcs = driver.put(PutRequest(session.number, 0, ordinals, source[: len(ordinals)]))
         keys = np.ascontiguousarray(session.keys[0, ordinals])
         done = driver.fetch(
-            session.number, step, 0, ordinals, keys, target, timeout_ns=FETCH_TIMEOUT_NS
+            FetchRequest(
+                session.number, step, 0, ordinals, keys, target, timeout_ns=FETCH_TIMEOUT_NS
+            )
         )
         if rcs.any() or done.rcs.any():
             raise RunFailed(
@@ -173,7 +176,7 @@ def _published(driver: Driver, session: BareSession, count: int, seed: int) -> N
     for first in range(0, count, BATCH):
         ordinals = np.arange(first, min(first + BATCH, count), dtype=np.uint32)
         keys = np.ascontiguousarray(session.keys[0, ordinals])
-        done = driver.fetch(session.number, 1 << 20, 0, ordinals, keys, target)
+        done = driver.fetch(FetchRequest(session.number, 1 << 20, 0, ordinals, keys, target))
         if done.hit_count == len(ordinals):
             present.append(ordinals)
     order = np.random.default_rng(seed).permutation(np.concatenate(present))
@@ -255,19 +258,21 @@ def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
         source = np.random.default_rng(seed).integers(0, 256, (DEMANDS, LAYER_BYTES), np.uint8)
         targets = [np.zeros_like(source) for _ in sessions]
         for session in sessions:
-            if driver.put(session.number, 0, ordinals, source).any():
+            if driver.put(PutRequest(session.number, 0, ordinals, source)).any():
                 raise RunFailed("the blocks could not be written", "bench fabric", "see the log")
         keys = [np.ascontiguousarray(session.keys[0]) for session in sessions]
 
         def begin(step: int, i: int) -> Fetch:
             return driver.fetch_begin(
-                sessions[i].number,
-                step,
-                0,
-                ordinals,
-                keys[i],
-                targets[i],
-                timeout_ns=FETCH_TIMEOUT_NS,
+                FetchRequest(
+                    sessions[i].number,
+                    step,
+                    0,
+                    ordinals,
+                    keys[i],
+                    targets[i],
+                    timeout_ns=FETCH_TIMEOUT_NS,
+                )
             )
 
         def run(step: int, together: bool) -> int:

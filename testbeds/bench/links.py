@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from offstage.bindings import nixl, verbs
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
@@ -187,7 +188,7 @@ def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
     target = np.zeros((count, size), np.uint8)
     fabric.register(target)
     ordinals = np.arange(count, dtype=np.uint32)
-    put = fabric.put_begin(session, 0, ordinals, source, timeout_ns=PATIENCE_NS)
+    put = fabric.put_begin(PutRequest(session, 0, ordinals, source, timeout_ns=PATIENCE_NS))
     if fabric.put_end(put).any():
         raise RunFailed("blocks could not be written", "bench fabric", "see the daemon's log")
     step = 0
@@ -201,7 +202,9 @@ def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
             few = np.ascontiguousarray(keys[first : first + batch])
             step += 1
             start = time.perf_counter_ns()
-            one = fabric.fetch_begin(session, step, 0, some, few, target, timeout_ns=PATIENCE_NS)
+            one = fabric.fetch_begin(
+                FetchRequest(session, step, 0, some, few, target, timeout_ns=PATIENCE_NS)
+            )
             done = fabric.fetch_end(one)
             times[number] = time.perf_counter_ns() - start
             if done.rcs.any():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.control import Control
@@ -145,7 +146,9 @@ class _Text:
         there = set(range(CHUNKS)) - set(lacks.tolist())
         if len(lacks):
             source = np.stack([block(self.host.where.tenant, text, int(i), layer) for i in lacks])
-            rcs = self.driver.put(session, layer, lacks, source, timeout_ns=int(TIMEOUT_S * 1e9))
+            rcs = self.driver.put(
+                PutRequest(session, layer, lacks, source, timeout_ns=int(TIMEOUT_S * 1e9))
+            )
             there |= set(lacks[rcs == 0].tolist())
             self.host.refused.update(f"put: {errno.errorcode[-rc]}" for rc in rcs if rc)
         return np.array(sorted(there), np.uint32)
@@ -166,14 +169,16 @@ class _Text:
             target = np.zeros((len(wanted), PAYLOAD_BYTES), np.uint8)
             scores = self.rng.integers(0, 1 << 16, CHUNKS, np.uint16)
             got = self.driver.fetch(
-                session,
-                step,
-                layer,
-                wanted,
-                np.ascontiguousarray(keys[wanted]),
-                target,
-                scores=scores,
-                timeout_ns=int(TIMEOUT_S * 1e9),
+                FetchRequest(
+                    session,
+                    step,
+                    layer,
+                    wanted,
+                    np.ascontiguousarray(keys[wanted]),
+                    target,
+                    scores=scores,
+                    timeout_ns=int(TIMEOUT_S * 1e9),
+                )
             )
             known = got.ends[got.ends < len(ENDS)]
             self.host.ends += np.bincount(known, minlength=len(ENDS))

@@ -12,6 +12,7 @@ import numpy as np
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 
 __all__ = ["RATIO_MIN", "stage_timers"]
 
@@ -43,8 +44,8 @@ def _row(
         ordinals = np.arange(count, dtype=np.uint32)
         keys = np.ascontiguousarray(session.keys[0])
         target = np.zeros((count, size), np.uint8)
-        rcs = driver.put(session.number, 0, ordinals, target)
-        fetch = driver.fetch_begin(session.number, 0, 0, ordinals, keys, target)
+        rcs = driver.put(PutRequest(session.number, 0, ordinals, target))
+        fetch = driver.fetch_begin(FetchRequest(session.number, 0, 0, ordinals, keys, target))
         if rcs.any() or driver.fetch_end(fetch).rcs.any():
             raise RunFailed("the blocks could not be staged", "bench fabric", "see the errno")
         for number in range(2 * pairs + 2):

@@ -16,8 +16,9 @@ from typing import Protocol
 
 import numpy as np
 
-from offstage.bindings.driver import Driver, Fetch
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
@@ -64,7 +65,9 @@ class Host:
         source = self._rng.integers(0, 256, (PUT_BLOCKS, PAYLOAD_BYTES), np.uint8)
         for first in range(0, count, PUT_BLOCKS):
             ordinals = np.arange(first, first + PUT_BLOCKS, dtype=np.uint32)
-            if self.driver.put(self.session, 0, ordinals, source, timeout_ns=TIMEOUT_NS).any():
+            if self.driver.put(
+                PutRequest(self.session, 0, ordinals, source, timeout_ns=TIMEOUT_NS)
+            ).any():
                 raise RunFailed("the blocks could not be written", "bench tenants", "see the log")
 
     def cold(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
@@ -82,7 +85,16 @@ class Host:
         said = np.arange(STORED, dtype=np.uint16) if scores else None
         keys = np.ascontiguousarray(self.keys[ordinals])
         return self.driver.fetch_begin(
-            self.session, self._step, 0, ordinals, keys, target, scores=said, timeout_ns=TIMEOUT_NS
+            FetchRequest(
+                self.session,
+                self._step,
+                0,
+                ordinals,
+                keys,
+                target,
+                scores=said,
+                timeout_ns=TIMEOUT_NS,
+            )
         )
 
     def ask(self, ordinals: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> tuple[int, int]:
@@ -133,7 +145,7 @@ class Host:
         while not stop.is_set():
             with contextlib.suppress(OffstageError):
                 session, _ = self._open([os.urandom(16) for _ in range(PUT_BLOCKS)])
-                self.driver.put(session, 0, ordinals, source, timeout_ns=TIMEOUT_NS)
+                self.driver.put(PutRequest(session, 0, ordinals, source, timeout_ns=TIMEOUT_NS))
                 self.control.session_close(session, archive=False)
 
     def flood_control(self, stop: Until) -> None:

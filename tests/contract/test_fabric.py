@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
 from offstage.bindings.core import GUESS
-from offstage.bindings.driver import Driver, Fetch
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.firmware import lib
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
 from offstage.dpu.zmq_fabric import ZmqFabric
-from offstage.host.fabrics import FABRICS, DaemonFabric
+from offstage.host.fabrics import FABRICS, Fabric
 from offstage.host.fabrics.zmq import ZmqDriver
 
 PAYLOAD = 4096
@@ -41,7 +42,7 @@ class Host:
     """One attached host, the device it stands on, and a session with stored blocks."""
 
     device: BareDevice
-    fabric: DaemonFabric
+    fabric: Fabric
     session: BareSession
     source: NDArray[np.uint8]
     step: int = 0
@@ -52,7 +53,7 @@ class Host:
         self.step += 1
         keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
         done = self.fabric.fetch(
-            self.session.number, self.step, LAYER, wanted, keys, target, **more
+            FetchRequest(self.session.number, self.step, LAYER, wanted, keys, target, **more)
         )
         for i, ordinal in enumerate(ordinals):
             if done.rcs[i] == 0:
@@ -75,32 +76,32 @@ class Host:
         target = self.target(len(ordinals))
         keys = np.ascontiguousarray(self.session.keys[LAYER, wanted])
         fetch = self.fabric.fetch_begin(
-            self.session.number, self.step, LAYER, wanted, keys, target, **more
+            FetchRequest(self.session.number, self.step, LAYER, wanted, keys, target, **more)
         )
         return fetch, target
 
     def put(self, ordinals: range) -> NDArray[np.int32]:
         wanted = np.arange(ordinals.start, ordinals.stop, dtype=np.uint32)
-        return self.fabric.put(self.session.number, LAYER, wanted, self.source[wanted])
+        return self.fabric.put(PutRequest(self.session.number, LAYER, wanted, self.source[wanted]))
 
 
-def open_driver(device: BareDevice) -> Iterator[DaemonFabric]:
+def open_driver(device: BareDevice) -> Iterator[Fabric]:
     with device.driver() as driver:
         yield driver
 
 
-def open_sim(device: BareDevice) -> Iterator[DaemonFabric]:
+def open_sim(device: BareDevice) -> Iterator[Fabric]:
     fabric = FABRICS["sim"](device)
     yield fabric
     fabric.close()
 
 
-def open_sim_with_faults(device: BareDevice) -> Iterator[DaemonFabric]:
+def open_sim_with_faults(device: BareDevice) -> Iterator[Fabric]:
     with device.driver(**FAULTS) as driver:
         yield driver
 
 
-def open_zmq(device: BareDevice) -> Iterator[DaemonFabric]:
+def open_zmq(device: BareDevice) -> Iterator[Fabric]:
     """The daemon's proxy and our client, over TCP on the loopback."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     proxy = ZmqFabric(context, "tcp://127.0.0.1:*", 1 << 20, Log("error"))
@@ -128,7 +129,7 @@ PORT_FAULTS = {
     "port_nonsense_per_million": 50_000,
 }
 # The host's end, and what its device has of its own.
-SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[DaemonFabric]], dict[str, Any]]] = {
+SIDES: dict[str, tuple[Callable[[BareDevice], Iterator[Fabric]], dict[str, Any]]] = {
     "shm": (open_driver, {}),
     "memory": (open_driver, {"fabric": "memory"}),
     "verbs": (open_driver, {"fabric": "verbs"}),
@@ -231,13 +232,15 @@ def test_rows_are_chosen_by_index_and_others_left_alone(host: Host) -> None:
     keys = np.ascontiguousarray(host.session.keys[LAYER, ordinals])
     target = host.target(6, 0x5A)
     done = host.fabric.fetch(
-        host.session.number,
-        1,
-        LAYER,
-        ordinals,
-        keys,
-        target,
-        target_index=np.array([5, 1], np.uint32),
+        FetchRequest(
+            host.session.number,
+            1,
+            LAYER,
+            ordinals,
+            keys,
+            target,
+            target_index=np.array([5, 1], np.uint32),
+        )
     )
     assert not done.rcs.any()
     assert np.array_equal(target[5], host.source[2]) and np.array_equal(target[1], host.source[0])
@@ -268,7 +271,7 @@ def test_poll_tells_each_once(host: Host) -> None:
     assert not host.put(range(16)).any()
     wanted, source = np.arange(16, 24, dtype=np.uint32), host.source[16:24]
     calls: list[Any] = [host.begin([1, 2, 3])[0], host.begin([4, 90])[0], host.begin([])[0]]
-    calls.append(host.fabric.put_begin(host.session.number, LAYER, wanted, source))
+    calls.append(host.fabric.put_begin(PutRequest(host.session.number, LAYER, wanted, source)))
     reported: list[Any] = []
     while len(reported) < 4:
         reported += host.fabric.poll(1_000_000 if len(reported) % 2 else 0)
@@ -341,11 +344,13 @@ def test_a_closed_port_ends_all_in_flight(host: Host) -> None:
 
 def test_short_blocks(host: Host) -> None:
     wanted = np.array([9], np.uint32)
-    rcs = host.fabric.put(host.session.number, LAYER, wanted, host.source[9:10], length_bytes=100)
+    rcs = host.fabric.put(
+        PutRequest(host.session.number, LAYER, wanted, host.source[9:10], length_bytes=100)
+    )
     assert not rcs.any()
     target = host.target(1)
     keys = np.ascontiguousarray(host.session.keys[LAYER, wanted])
-    done = host.fabric.fetch(host.session.number, 1, LAYER, wanted, keys, target)
+    done = host.fabric.fetch(FetchRequest(host.session.number, 1, LAYER, wanted, keys, target))
     assert done.rcs[0] == 0 and done.lengths[0] == 100
     assert np.array_equal(target[0, :100], host.source[9, :100])
 
@@ -378,14 +383,16 @@ def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
     ordinals = np.zeros(1, np.uint32)
     with pytest.raises(OffstageError):
         host.fabric.fetch(
-            7,
-            1,
-            LAYER,
-            ordinals,
-            np.ascontiguousarray(host.session.keys[LAYER, :1]),
-            np.zeros((1, PAYLOAD), np.uint8),
+            FetchRequest(
+                7,
+                1,
+                LAYER,
+                ordinals,
+                np.ascontiguousarray(host.session.keys[LAYER, :1]),
+                np.zeros((1, PAYLOAD), np.uint8),
+            )
         )
-    rcs = host.fabric.put(7, LAYER, ordinals, host.source[:1])
+    rcs = host.fabric.put(PutRequest(7, LAYER, ordinals, host.source[:1]))
     assert (rcs < 0).all()
     assert not host.put(range(1)).any()
 
@@ -398,7 +405,9 @@ def test_registered_memory_is_what_a_fetch_goes_into(host: Host) -> None:
     target = np.zeros((2, PAYLOAD), np.uint8)
 
     def fetch() -> None:
-        done = host.fabric.fetch(host.session.number, 1, LAYER, ordinals, keys, target)
+        done = host.fabric.fetch(
+            FetchRequest(host.session.number, 1, LAYER, ordinals, keys, target)
+        )
         assert not done.rcs.any() and np.array_equal(target, host.source[:2])
 
     host.fabric.register(target)

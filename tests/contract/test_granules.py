@@ -15,8 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
-from offstage.bindings.driver import Driver, FetchResult
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, FetchResult, PutRequest
 from offstage.bindings.keys import checksum
 
 GRANULES, GRANULE, BLOCKS, SLOTS, LAYER = 8, 1024, 40, 16, 1
@@ -55,7 +56,9 @@ class Host:
             rows = np.arange(8)
             while rows.size:  # what an injected error refused is put again
                 rcs = self.driver.put(
-                    self.session.number, LAYER, ordinals[rows], self.source[ordinals[rows]]
+                    PutRequest(
+                        self.session.number, LAYER, ordinals[rows], self.source[ordinals[rows]]
+                    )
                 )
                 assert not rcs.any() or self.device.config.io_error_per_million
                 rows = rows[rcs != 0]
@@ -71,14 +74,16 @@ class Host:
         keys = np.ascontiguousarray(self.session.keys[LAYER, where])
         try:
             done = self.driver.fetch(
-                self.session.number,
-                self.step,
-                LAYER,
-                where,
-                keys,
-                target,
-                granules=np.array(masks, np.uint32),
-                timeout_ns=20_000_000_000,
+                FetchRequest(
+                    self.session.number,
+                    self.step,
+                    LAYER,
+                    where,
+                    keys,
+                    target,
+                    granules=np.array(masks, np.uint32),
+                    timeout_ns=20_000_000_000,
+                )
             )
         finally:
             self.driver.unregister(target)
@@ -148,7 +153,7 @@ def test_a_whole_block_after_a_part(host: Host) -> None:
     where = np.array([3], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, where])
     done = host.driver.fetch(
-        host.session.number, 9, LAYER, where, keys, target, timeout_ns=20_000_000_000
+        FetchRequest(host.session.number, 9, LAYER, where, keys, target, timeout_ns=20_000_000_000)
     )
     host.driver.unregister(target)
     assert not done.rcs.any() and np.array_equal(target[0], host.source[3])
@@ -248,7 +253,7 @@ def test_a_store_of_either_setting(tmp_path: Path) -> None:
             driver.register(target)
             where = np.arange(8, dtype=np.uint32)
             keys = np.ascontiguousarray(host.session.keys[LAYER, where])
-            done = driver.fetch(host.session.number, 1, LAYER, where, keys, target)
+            done = driver.fetch(FetchRequest(host.session.number, 1, LAYER, where, keys, target))
             driver.unregister(target)
             assert not done.rcs.any() and np.array_equal(target, host.source[:8])
 
@@ -294,12 +299,14 @@ def _one(
     where = np.array([0], np.uint32)
     keys = np.ascontiguousarray(host.session.keys[LAYER, where])
     host.driver.fetch(
-        host.session.number,
-        1,
-        LAYER,
-        where,
-        keys,
-        target,
-        target_index=rows,
-        granules=np.array([mask], np.uint32),
+        FetchRequest(
+            host.session.number,
+            1,
+            LAYER,
+            where,
+            keys,
+            target,
+            target_index=rows,
+            granules=np.array([mask], np.uint32),
+        )
     )

@@ -22,6 +22,7 @@ import zmq
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.private import read_secret
 from offstage.dpu import protocol as p
@@ -153,12 +154,12 @@ def write_and_read(control: Control, driver: Driver, count: int = 8) -> None:
     appended = control.append(session, [content(number) for number in range(count)])
     written = blocks_of(count, 3)
     ordinals = np.arange(count, dtype=np.uint32)
-    assert not driver.put(session, 1, ordinals, written).any()
+    assert not driver.put(PutRequest(session, 1, ordinals, written)).any()
     keys = np.ascontiguousarray(block_keys(appended.keys, 2)[1])
     target = np.zeros((count, PAYLOAD), np.uint8)
     for step in range(2):
         target[:] = 0
-        done = driver.fetch(session, step, 1, ordinals, keys, target)
+        done = driver.fetch(FetchRequest(session, step, 1, ordinals, keys, target))
         assert not done.rcs.any() and np.array_equal(target, written)
 
 
@@ -232,7 +233,7 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
             driver = take_driver(control.attach())
             session = control.session_open(select_blocks=6)
             control.append(session, contents)
-            assert not driver.put(session, 0, ordinals, written).any()
+            assert not driver.put(PutRequest(session, 0, ordinals, written)).any()
             served.process.send_signal(signal.SIGTERM)
             assert served.process.wait(WAIT_S) == 0
             driver.close()
@@ -245,7 +246,7 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
         assert appended.stored_layers == [1] * 6
         target = np.zeros((6, PAYLOAD), np.uint8)
         keys = np.ascontiguousarray(block_keys(appended.keys, 2)[0])
-        assert not driver.fetch(session, 0, 0, ordinals, keys, target).rcs.any()
+        assert not driver.fetch(FetchRequest(session, 0, 0, ordinals, keys, target)).rcs.any()
         assert np.array_equal(target, written)
         driver.close()
 

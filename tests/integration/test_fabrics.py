@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
@@ -65,11 +66,11 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
     keys = block_keys(reply.keys, LAYERS)
     source = np.random.default_rng(5).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
     ordinals = np.arange(COUNT, dtype=np.uint32)
-    assert not fabric.put(session, 1, ordinals, source).any()
+    assert not fabric.put(PutRequest(session, 1, ordinals, source)).any()
     target = np.zeros_like(source)
     for step in range(2):
         target[:] = 0
-        done = fabric.fetch(session, step, 1, ordinals, keys[1], target)
+        done = fabric.fetch(FetchRequest(session, step, 1, ordinals, keys[1], target))
         assert not done.rcs.any() and np.array_equal(target, source)
     assert done.hit_count == COUNT
     return session, keys
@@ -91,13 +92,15 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
         fabric.limit_scores(*control.hints)
         none = np.empty(0, np.uint32)
         fabric.fetch(
-            session,
-            2,
-            1,
-            none,
-            keys[1, :0],
-            np.zeros((1, PAYLOAD), np.uint8),
-            scores=np.arange(300, 300 + COUNT, dtype=np.uint16),
+            FetchRequest(
+                session,
+                2,
+                1,
+                none,
+                keys[1, :0],
+                np.zeros((1, PAYLOAD), np.uint8),
+                scores=np.arange(300, 300 + COUNT, dtype=np.uint16),
+            )
         )
         assert control.ledger()["hint_bytes"] - before == 5 * 3
         fabric.release(session)
@@ -115,13 +118,15 @@ def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
         ordinals = np.zeros(1, np.uint32)
         with pytest.raises(RunFailed, match="start the host again"):
             fabric.fetch(
-                session,
-                9,
-                0,
-                ordinals,
-                np.ascontiguousarray(keys[0, :1]),
-                np.zeros((1, PAYLOAD), np.uint8),
-                timeout_ns=3_600_000_000_000,
+                FetchRequest(
+                    session,
+                    9,
+                    0,
+                    ordinals,
+                    np.ascontiguousarray(keys[0, :1]),
+                    np.zeros((1, PAYLOAD), np.uint8),
+                    timeout_ns=3_600_000_000_000,
+                )
             )
         fabric.close()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.control import Control
@@ -100,7 +101,9 @@ def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
             names = [(first + i).to_bytes(16, "little") for i in range(BATCH)]
             keys = control.append(session, names).keys
             blocks = rng.integers(0, 256, (BATCH, PAYLOAD), np.uint8)
-            rcs = fabric.put(session, 0, np.arange(first, first + BATCH, dtype=np.uint32), blocks)
+            rcs = fabric.put(
+                PutRequest(session, 0, np.arange(first, first + BATCH, dtype=np.uint32), blocks)
+            )
             codes |= {int(rc) for rc in rcs}
             written += [
                 (first + i, keys[i], blocks[i].tobytes()) for i in range(BATCH) if rcs[i] == 0
@@ -111,12 +114,14 @@ def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
         for ordinal, key, data in written:
             target = np.zeros((1, PAYLOAD), np.uint8)
             done = fabric.fetch(
-                session,
-                0,
-                0,
-                np.array([ordinal], np.uint32),
-                np.ascontiguousarray(block_keys([key], 1)[0]),
-                target,
+                FetchRequest(
+                    session,
+                    0,
+                    0,
+                    np.array([ordinal], np.uint32),
+                    np.ascontiguousarray(block_keys([key], 1)[0]),
+                    target,
+                )
             )
             assert done.rcs[0] == 0 and target.tobytes() == data, ordinal
         with Control(endpoint, tenant=OPERATOR, runtime_dir=runtime_dir) as operator:

@@ -38,6 +38,7 @@ from live_daemon import (
 )
 
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.fabric import PutRequest
 from offstage.bindings.keys import checksum
 from offstage.dpu.spdk_target import Target
 from offstage.dpu.storefile import StoreFile, check, inspect
@@ -261,7 +262,10 @@ def test_a_fabric_is_added_and_removed_while_hosts_go_on(tmp_path: Path) -> None
         other = open_text(second, 2)
         source = np.stack([block(2, ordinal, 1) for ordinal in range(4)])
         assert source.shape == (4, PAYLOAD) and checksum(bytes(source[0]))
-        assert list(fabric.put(other.session, 1, np.arange(4, dtype=np.uint32), source)) == [0] * 4
+        assert (
+            list(fabric.put(PutRequest(other.session, 1, np.arange(4, dtype=np.uint32), source)))
+            == [0] * 4
+        )
         assert fetch(driver, text, 0, [0, 1]) == [0, 0]
         fabric.close()
         second.close()

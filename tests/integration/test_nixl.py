@@ -22,6 +22,7 @@ import pytest
 
 from offstage.bindings import nixl
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
@@ -77,7 +78,7 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
     """Put and fetch more blocks than a window and a step hold; returns session and keys."""
     session, keys = session_of(control)
     ordinals = np.arange(COUNT, dtype=np.uint32)
-    assert not fabric.put(session, 1, ordinals, blocks()).any()
+    assert not fabric.put(PutRequest(session, 1, ordinals, blocks())).any()
     read(fabric, session, keys)
     return session, keys
 
@@ -88,7 +89,7 @@ def read(fabric: Fabric, session: int, keys: np.ndarray) -> None:
     for step in range(2):
         target[:] = 0
         ordinals = np.arange(COUNT, dtype=np.uint32)
-        done = fabric.fetch(session, step, 1, ordinals, keys[1], target)
+        done = fabric.fetch(FetchRequest(session, step, 1, ordinals, keys[1], target))
         assert not done.rcs.any() and np.array_equal(target, blocks())
     assert done.hit_count == COUNT
     fabric.unregister(target)
@@ -112,12 +113,14 @@ def test_memory_nobody_registered_is_refused_in_one_line(tmp_path: Path) -> None
         wanted = np.zeros(1, np.uint32)
         with pytest.raises(BadInput, match="not registered") as caught:
             fabric.fetch(
-                session,
-                9,
-                1,
-                wanted,
-                np.ascontiguousarray(keys[1, :1]),
-                np.zeros((1, PAYLOAD), np.uint8),
+                FetchRequest(
+                    session,
+                    9,
+                    1,
+                    wanted,
+                    np.ascontiguousarray(keys[1, :1]),
+                    np.zeros((1, PAYLOAD), np.uint8),
+                )
             )
         assert caught.value.errno == errno.EFAULT
 
@@ -140,7 +143,7 @@ def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number
         until_s = time.monotonic() + 20
         with pytest.raises(RunFailed, match="start the host again"):
             while time.monotonic() < until_s:  # a daemon that ends in order answers for a while
-                fabric.fetch(session, 9, 0, wanted, key, target, timeout_ns=NEVER_NS)
+                fabric.fetch(FetchRequest(session, 9, 0, wanted, key, target, timeout_ns=NEVER_NS))
         fabric.close()
         control.close()
     with start(tmp_path) as tier, attached(tier) as (control, fabric):

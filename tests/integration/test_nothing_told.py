@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from live_daemon import LAYERS, PAYLOAD, WAIT_S, Tier, daemon, scrape, until
 
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from offstage.dpu.archive.format import object_key
@@ -123,8 +124,8 @@ def drive(tier: Tier, folder: Path) -> None:
         appended = control.append(session, [content(secret, at) for at in range(CHUNKS)])
         keys = block_keys(appended.keys, LAYERS)
         blocks = np.zeros((CHUNKS, PAYLOAD), np.uint8)
-        assert not np.any(driver.put(session, 0, ordinals, blocks))
-        driver.fetch(session, 1, 0, ordinals, np.ascontiguousarray(keys[0]), blocks)
+        assert not np.any(driver.put(PutRequest(session, 0, ordinals, blocks)))
+        driver.fetch(FetchRequest(session, 1, 0, ordinals, np.ascontiguousarray(keys[0]), blocks))
         with pytest.raises(Exception, match="no session"):  # a refusal that is logged and told
             control.append(session + 1, [content(secret, 0)])
     for control, driver in zip(rows, drivers, strict=True):

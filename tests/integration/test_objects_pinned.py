@@ -10,13 +10,14 @@ import pytest
 from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, frozen, until
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Driver, Fetch
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.fabric import Fetch, FetchRequest
 from offstage.bindings.verbs import Adapter
 from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
-from offstage.host.fabrics import DaemonFabric
+from offstage.host.fabrics import Fabric
 
 DONE = State.DONE
 SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
@@ -32,16 +33,16 @@ class Pinning(Driver):
         self.registrations += 1
         super().register(array)
 
-    def fetch_begin(self, *given: Any, **more: Any) -> Fetch:
-        first, end = place(given[5])
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        first, end = place(request.target)
         assert any(a <= first and end <= b for a, b in map(place, self._registered))
-        return super().fetch_begin(*given, **more)
+        return super().fetch_begin(request)
 
 
 class PinningEndpoint(Endpoint):
     """A daemon over such a fabric."""
 
-    def connect(self, timeout_s: float | None = None) -> tuple[Control, DaemonFabric]:
+    def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:
         control, fabric = super().connect(timeout_s)
         assert isinstance(fabric, Driver)
         fabric.__class__ = Pinning

@@ -16,6 +16,7 @@ from pod_daemons import TENANT, UNHURRIED_NS
 from pod_leases import LEASE_S, PATIENCE_S, Leased, leased
 
 from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
@@ -110,13 +111,17 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
         rows = np.full((BLOCKS, fabric.payload_size_bytes), 7, np.uint8)
         target = np.zeros_like(rows)
         fabric.register(target)
-        assert not fabric.put(session, 0, ordinals, rows).any()
+        assert not fabric.put(PutRequest(session, 0, ordinals, rows)).any()
         for step in range(2):
-            assert not fabric.fetch(session, step, 0, ordinals, keys, target).rcs.any()
+            assert not fabric.fetch(
+                FetchRequest(session, step, 0, ordinals, keys, target)
+            ).rcs.any()
         assert fabric.stats()["hits"] >= BLOCKS and (target == rows).all()
         pod.send("dpu0", signal.SIGSTOP)
         pod.until(lambda: pod.member("dpu0").state == "gone", "it stays in the map")
-        fetch = fabric.fetch_begin(session, 2, 0, ordinals, keys, target, timeout_ns=10**9)
+        fetch = fabric.fetch_begin(
+            FetchRequest(session, 2, 0, ordinals, keys, target, timeout_ns=10**9)
+        )
         time.sleep(0.1)
         pod.send("dpu0", signal.SIGCONT)
         with pytest.raises(RunFailed):

@@ -27,6 +27,7 @@ from live_daemon import (
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import StoreFull
+from offstage.bindings.fabric import PutRequest
 from offstage.bindings.private import read_secret
 from offstage.dpu.tenancy import metrics_token
 from offstage.host.control import Control
@@ -142,7 +143,7 @@ def test_a_tenant_at_a_bound_of_its_own_loses_its_own_or_is_refused(tmp_path: Pa
                 assert status(tier, "green")["stored_blocks"] <= STORED_MAX
             kept = [open_text(control, number) for number in (3, 4)]
             assert [put_text(driver, text) for text in kept] == [TEXT_BLOCKS, TEXT_BLOCKS // 2]
-            rcs = driver.put(kept[1].session, 1, *one_block())
+            rcs = driver.put(PutRequest(kept[1].session, 1, *one_block()))
             assert rcs.tolist() == [-errno.EDQUOT]
         red, green, blue = (status(tier, name) for name in BOUNDED)
         assert red["quota_refused"] == 1 and red["purged"] >= CHUNKS

@@ -22,6 +22,7 @@ from live_daemon import LAYERS, PAYLOAD, Tier, daemon, until
 from tiny_s3 import TinyS3
 
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu.replay import replay_log
 from offstage.host.connectors.objects import ObjectClient, State
@@ -63,10 +64,12 @@ def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict
         found["stored"] = sum(appended.stored_layers)
         ordinals, read = np.arange(CHUNKS, dtype=np.uint32), []
         for layer in range(LAYERS):
-            put = driver.put(session, layer, ordinals, bytes_of(os.getuid(), CHUNKS, PAYLOAD))
+            put = driver.put(
+                PutRequest(session, layer, ordinals, bytes_of(os.getuid(), CHUNKS, PAYLOAD))
+            )
             keys = np.ascontiguousarray(block_keys(appended.keys, LAYERS)[layer])
             target = np.zeros((CHUNKS, PAYLOAD), np.uint8)
-            done = driver.fetch(session, 0, layer, ordinals, keys, target)
+            done = driver.fetch(FetchRequest(session, 0, layer, ordinals, keys, target))
             assert set(put) <= {0, -errno.EEXIST} and not done.rcs.any(), (put, done.rcs)
             read.append(whose(target))
     (found["read"],) = set(read)

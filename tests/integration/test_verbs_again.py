@@ -12,6 +12,7 @@ from verbs_blob import gid_of, with_gid
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
@@ -41,15 +42,15 @@ def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> N
         for turn in range(3):
             with device.driver() as driver:
                 if turn == 0:
-                    assert not driver.put(session.number, 1, ALL, source).any()
+                    assert not driver.put(PutRequest(session.number, 1, ALL, source)).any()
                 target = np.zeros_like(source)
                 driver.register(target)
                 of_all = (session.number, turn + 1, 1, ALL, session.keys[1], target)
-                done = driver.fetch(*of_all, timeout_ns=PATIENCE_NS)
+                done = driver.fetch(FetchRequest(*of_all, timeout_ns=PATIENCE_NS))
                 assert not done.rcs.any() and np.array_equal(target, source)
                 device.reattach()
                 with pytest.raises(RunFailed) as caught:
-                    driver.fetch(*of_all, timeout_ns=PATIENCE_NS)
+                    driver.fetch(FetchRequest(*of_all, timeout_ns=PATIENCE_NS))
                 assert caught.value.errno == errno.EHOSTUNREACH and caught.value.mend
 
 
@@ -90,14 +91,16 @@ def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
     target = np.zeros_like(source)
     fabric.register(target)
     lose(control)
-    assert not fabric.put(session, 0, ALL, source).any()
+    assert not fabric.put(PutRequest(session, 0, ALL, source)).any()
     assert fabric.connections == 2
-    fetch = fabric.fetch_begin(session, 1, 0, ALL, keys, target, timeout_ns=PATIENCE_NS)
+    fetch = fabric.fetch_begin(
+        FetchRequest(session, 1, 0, ALL, keys, target, timeout_ns=PATIENCE_NS)
+    )
     lose(control)
     done = fabric.fetch_end(fetch)
     assert not done.rcs.any() and np.array_equal(target, source)
     lose(control)
-    put = fabric.put_begin(session, 0, ALL[:4], source[:4], timeout_ns=PATIENCE_NS)
+    put = fabric.put_begin(PutRequest(session, 0, ALL[:4], source[:4], timeout_ns=PATIENCE_NS))
     ended = []
     while not ended:
         ended = fabric.poll(100_000_000)

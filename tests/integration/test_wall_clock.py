@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from tests.integration.test_daemon import blocks_of, content, daemon, take_driver, until
@@ -62,14 +63,14 @@ def test_a_wall_clock_that_jumps_expires_nothing(
             session = control.session_open(select_blocks=COUNT)
             appended = control.append(session, [content(number) for number in range(COUNT)])
             ordinals, written = np.arange(COUNT, dtype=np.uint32), blocks_of(COUNT, 3)
-            assert not driver.put(session, 1, ordinals, written).any()
+            assert not driver.put(PutRequest(session, 1, ordinals, written)).any()
             (tmp_path / "jumped").touch()
             operator.reset()
             loops = operator.status()["device"]["loops"]
             until(lambda: operator.status()["device"]["loops"] > loops + 1_000)
             keys = np.ascontiguousarray(block_keys(appended.keys, 2)[1])
             target = np.zeros((COUNT, PAYLOAD), np.uint8)
-            done = driver.fetch(session, 0, 1, ordinals, keys, target)
+            done = driver.fetch(FetchRequest(session, 0, 1, ordinals, keys, target))
             assert not done.rcs.any() and np.array_equal(target, written)
             assert operator.status()["device"]["store"]["expired"] == 0
             driver.close()

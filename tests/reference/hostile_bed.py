@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Tier, block, open_text, put, until
 
+from offstage.bindings.fabric import FetchRequest
 from offstage.bindings.layouts import layout
 from offstage.dpu import protocol as p
 from offstage.dpu import zmq_messages
@@ -175,13 +176,15 @@ class Honest:
                 target = np.zeros((8, PAYLOAD), np.uint8)
                 keys = np.ascontiguousarray(text.keys[layer][ordinals])
                 got = driver.fetch(
-                    text.session,
-                    text.step,
-                    layer,
-                    np.array(ordinals, np.uint32),
-                    keys,
-                    target,
-                    timeout_ns=int(WAIT_S * 1e9),
+                    FetchRequest(
+                        text.session,
+                        text.step,
+                        layer,
+                        np.array(ordinals, np.uint32),
+                        keys,
+                        target,
+                        timeout_ns=int(WAIT_S * 1e9),
+                    )
                 )
                 assert not got.rcs.any(), got.rcs
                 for row, ordinal in zip(target, ordinals, strict=True):

@@ -20,6 +20,7 @@ import zmq
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
@@ -128,10 +129,10 @@ def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
             appended = control.append(session, [bytes([n]) * 16 for n in range(4)])
             ordinals = np.arange(4, dtype=np.uint32)
             written = np.random.default_rng(1).integers(0, 256, (4, 4096), np.uint8)
-            put = driver.put(session, 0, ordinals, written)
+            put = driver.put(PutRequest(session, 0, ordinals, written))
             keys = np.ascontiguousarray(block_keys(appended.keys, 2)[0])
             target = np.zeros_like(written)
-            done = driver.fetch(session, 0, 0, ordinals, keys, target)
+            done = driver.fetch(FetchRequest(session, 0, 0, ordinals, keys, target))
             right = not put.any() and not done.rcs.any() and bool((target == written).all())
     return {"said": said, "right": right, "region": writable}
 

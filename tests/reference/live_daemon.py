@@ -22,6 +22,7 @@ import numpy as np
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
@@ -154,12 +155,14 @@ def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[i
     target = np.zeros((len(ordinals), PAYLOAD), np.uint8)
     keys = np.ascontiguousarray(text.keys[layer][ordinals])
     got = driver.fetch(
-        text.session,
-        text.step,
-        layer,
-        np.array(ordinals, np.uint32),
-        keys,
-        target,
+        FetchRequest(
+            text.session,
+            text.step,
+            layer,
+            np.array(ordinals, np.uint32),
+            keys,
+            target,
+        )
     )
     for row, (ordinal, rc) in enumerate(zip(ordinals, got.rcs, strict=True)):
         if rc == 0:
@@ -171,7 +174,7 @@ def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[i
 def put(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int]:
     """Put blocks; those that were acknowledged."""
     source = np.stack([block(text.number, ordinal, layer) for ordinal in ordinals])
-    rcs = driver.put(text.session, layer, np.array(ordinals, np.uint32), source)
+    rcs = driver.put(PutRequest(text.session, layer, np.array(ordinals, np.uint32), source))
     return [ordinal for ordinal, rc in zip(ordinals, rcs, strict=True) if rc == 0]
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.host.connectors import late as late_module
 from offstage.host.connectors import link as link_module
@@ -373,7 +373,7 @@ class Control:
 
 
 @dataclass
-class Wire:
+class Wire(Fabric):
     """A client's fabric."""
 
     world: World
@@ -381,32 +381,25 @@ class Wire:
     start: int
     calls_max: int = 8
 
-    def put_begin(self, session: int, layer: int, ordinals: Any, source: U8, **_: Any) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         self.world.answer(self.start)
+        session, ordinals, source = request.session, request.ordinals, request.source
+        assert session is not None
         if 0 in ordinals.tolist():
             mine = [one for one in self.world.flights if one.session == session]
             if any(one.left for one in mine):
                 raise Early
         if self.world.sessions[session].head not in (None, self.world.heads[self.client]):
             raise Behind
-        put = Put(len(source), None, (source,))
-        self._begin(put, session, layer, ordinals, source, range(len(source)))
+        put = Put(request)
+        self._begin(put, session, request.layer, ordinals, source, range(len(source)))
         return put
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: Any,
-        keys: Any,
-        target: U8,
-        *,
-        target_index: Any,
-    ) -> Fetch:
-        fetch = Fetch(len(ordinals), None, (target,))
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        fetch = Fetch(request)
         fetch.ends[:] = 0
-        self._begin(fetch, session, layer, ordinals, target, target_index.tolist())
+        rows = request.rows.tolist()
+        self._begin(fetch, request.session, request.layer, request.ordinals, request.target, rows)
         return fetch
 
     def _begin(
@@ -435,10 +428,7 @@ class Wire:
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         self._forget(fetch)
-        failed = int((fetch.rcs != 0).sum())
-        return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, failed, 0, 0, 0, 0
-        )
+        return fetch.result()
 
     def fetch_cancel(self, fetch: Fetch) -> None:
         self._forget(fetch)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import DeviceTimeout, Incompatible, RunFailed, StoreFull, Unknown
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.pod.heat import CopyRule
@@ -39,15 +39,16 @@ class ByHand(Clock):
         return self.at_ns
 
 
-class Daemon:
+class Daemon(Fabric):
     """Control connection and fabric of one. `full`: it opens no session; `broken`: its connection
     ends at the next fetch; `loses`: it fails every read; `silent`: it opens no session
     and says nothing."""
 
-    payload_size_bytes, demand_max, calls_max, dilation = PAYLOAD, 64, 4, 1
+    payload_size_bytes, demand_max, calls_max = PAYLOAD, 64, 4
     lost = ""
 
     def __init__(self, clock: ByHand) -> None:
+        super().__init__()
         self.geometry, self.hints = SimpleNamespace(layer_count=LAYERS), ALL_SCORES
         self.sessions: dict[int, list[bytes]] = {}
         self.stored: dict[tuple[bytes, int], NDArray[np.uint8]] = {}
@@ -109,40 +110,31 @@ class Daemon:
             load=load, answers=[self.kept.told(one, now_ns) for one in request.news]
         )
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: Any,
-        keys: Any,
-        target: Any,
-        *,
-        target_index: Any,
-        **more: Any,
-    ) -> Fetch:
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
         if self.broken:
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
-        fetch = Fetch(len(ordinals), None, ())
-        for place, (ordinal, row) in enumerate(zip(ordinals, target_index, strict=True)):
-            data = self.stored.get((self.sessions[session][ordinal], layer))
+        fetch, names = Fetch(request), self.sessions[request.session]
+        for place, (ordinal, row) in enumerate(zip(request.ordinals, request.rows, strict=True)):
+            data = self.stored.get((names[ordinal], request.layer))
             fetch.rcs[place] = -errno.EIO if data is None or self.loses else 0
             if data is not None:
-                target[row, : len(data)] = data
+                request.target[row, : len(data)] = data
                 fetch.lengths[place], fetch.ends[place] = len(data), 0
-        self.fetched += len(ordinals)
+        self.fetched += len(request.ordinals)
         self._ended.append(fetch)
         return fetch
 
-    def fetch_end(self, fetch: Fetch) -> FetchResult:
-        return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, 0, 0)
-
-    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any, **more: Any) -> Put:
-        for ordinal, row in zip(ordinals, source, strict=True):
-            self.stored[self.sessions[session][ordinal], layer] = np.array(row)
-        put = Put(len(ordinals), None, ())
+    def put_begin(self, request: PutRequest) -> Put:
+        assert request.session is not None
+        for ordinal, row in zip(request.ordinals, request.source, strict=True):
+            name = self.sessions[request.session][ordinal]
+            self.stored[name, request.layer] = np.array(row)
+        put = Put(request)
         self._ended.append(put)
         return put
+
+    def fetch_end(self, fetch: Fetch) -> FetchResult:
+        return fetch.result()
 
     def put_end(self, put: Put) -> Any:
         return put.rcs
@@ -150,17 +142,6 @@ class Daemon:
     def poll(self, timeout_ns: int = 0) -> list[Any]:
         ended, self._ended = self._ended, []
         return ended
-
-    def stats(self) -> dict[str, int]:
-        return {}
-
-    def register(self, array: Any) -> None:
-        pass
-
-    unregister = register
-
-    def close(self) -> None:
-        pass
 
 
 class World:
@@ -200,7 +181,7 @@ class World:
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         for layer in range(LAYERS):
             rows = np.array(numbers, np.uint8)[:, None].repeat(PAYLOAD, 1) + np.uint8(layer)
-            assert not self.fabric.put(session, layer, ordinals, rows).any()
+            assert not self.fabric.put(PutRequest(session, layer, ordinals, rows)).any()
         names = [one.name for one in self.sessions.segments(session)]
         self.sessions.session_close(session)
         return names
@@ -209,7 +190,7 @@ class World:
         """Fetch all of a layer and check it; how many came."""
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         keys = np.zeros((len(numbers), 2), np.uint64)
-        found = self.fabric.fetch(session, 1, 1, ordinals, keys, self.rows)
+        found = self.fabric.fetch(FetchRequest(session, 1, 1, ordinals, keys, self.rows))
         for place in np.flatnonzero(found.rcs == 0):
             assert (self.rows[place] == numbers[place] + 1).all(), "wrong bytes"
         return int((found.rcs == 0).sum())

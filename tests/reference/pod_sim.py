@@ -18,6 +18,7 @@ from pod_sim_host import BLOCK, Broken, HostClock, Wire, content
 from pod_world import MS, Client, Etcd, Machine, S, World
 
 from offstage.bindings.errors import OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.segments import SegmentGrid
 from offstage.host.pod import fabric as pod_fabric
@@ -180,7 +181,7 @@ class SimHost:
             ordinals = np.flatnonzero(found.stored_layers == LAYERS).astype(np.uint32)
             self.rows[:] = 0
             got = self.fabric.fetch(
-                session, 1, layer, ordinals, found.keys[layer, ordinals], self.rows
+                FetchRequest(session, 1, layer, ordinals, found.keys[layer, ordinals], self.rows)
             )
             for row, ordinal in enumerate(ordinals.tolist()):
                 if got.rcs[row] == 0:
@@ -226,7 +227,7 @@ class SimHost:
     def _put(self, session: int, layer: int, left: list[int]) -> None:
         keys = [self._key(session, one, layer) for one in left]
         blocks = np.stack([content(key) for key in keys])
-        rcs = self.fabric.put(session, layer, np.array(left, np.uint32), blocks)
+        rcs = self.fabric.put(PutRequest(session, layer, np.array(left, np.uint32), blocks))
         for ordinal, key, rc in zip(left, keys, rcs.tolist(), strict=True):
             at = self.sessions.segments(session)[ordinal // SEGMENT].at
             if rc == 0 and at is not None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pod_sim_daemon import Connection, Daemon, Key
 from pod_world import Machine, S, World
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import DeviceTimeout, RunFailed
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.dpu import protocol as p
 from offstage.host.clock import Clock
 from offstage.host.sessions import ALL_SCORES
@@ -49,10 +49,10 @@ def content(key: Key) -> NDArray[np.uint8]:
     return np.resize(words, BLOCK)
 
 
-class Wire:
+class Wire(Fabric):
     """A connection; the host's process owns it. DeviceTimeout: no login."""
 
-    payload_size_bytes, demand_max, calls_max, dilation = BLOCK, 64, 4, 1
+    payload_size_bytes, demand_max, calls_max = BLOCK, 64, 4
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class Wire:
         tenant: str,
     ) -> None:
         """Log in."""
+        super().__init__()
         self._world, self._host, self._daemon = world, host, daemon
         self._cut, self._loss, self.process = cut, loss, daemon.process
         self._pair = frozenset((host.name, daemon.name))
@@ -162,28 +163,16 @@ class Wire:
 
     # ---- as Fabric ----
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: Any,
-        target: NDArray[np.uint8],
-        *,
-        target_index: Any = None,
-        timeout_ns: int = 0,
-        **more: Any,
-    ) -> Fetch:
-        """See `Fabric`."""
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        """A command, and copies by itself of what is staged."""
         self._check()
-        conn, own = self._conn, [int(one) for one in ordinals]
-        fetch = Fetch(len(own), None, ())
+        conn, own = self._conn, [int(one) for one in request.ordinals]
+        session, layer, rows = request.session, request.layer, np.array(request.rows)
+        fetch = Fetch(request)
         fetch.rcs[:] = -errno.ETIMEDOUT
-        rows = np.arange(len(own)) if target_index is None else np.array(target_index)
 
         def take(at: int, key: Key) -> None:
-            target[rows[at]] = content(key)
+            request.target[rows[at]] = content(key)
             fetch.rcs[at] = 0
 
         def copy(at: int, key: Key) -> None:
@@ -217,28 +206,19 @@ class Wire:
 
             self._back(answered)
 
-        self._flying[fetch] = self._world.now + int(timeout_ns / self._host.rate)
+        self._flying[fetch] = self._world.now + int(request.timeout_ns / self._host.rate)
         self._send(asked)
         return fetch
 
-    def put_begin(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        *,
-        length_bytes: int | None = None,
-        timeout_ns: int = 0,
-    ) -> Put:
-        """See `Fabric`. What is put has to be what its name says."""
+    def put_begin(self, request: PutRequest) -> Put:
+        """What is put has to be what its name says."""
         self._check()
-        put = Put(len(ordinals), None, ())
+        put, conn, layer = Put(request), self._conn, request.layer
         put.rcs[:] = -errno.ETIMEDOUT
-        own, given, conn = [int(one) for one in ordinals], source.copy(), self._conn
+        own, given = [int(one) for one in request.ordinals], request.source.copy()
 
         def asked() -> None:
-            names, rcs = conn.sessions.get(session, []), []
+            names, rcs = conn.sessions.get(request.session, []), []
             for one, row in zip(own, given, strict=True):
                 key = (conn.tenant, names[one], layer) if one < len(names) else None
                 if key is not None and not (row[:BLOCK] == content(key)).all():
@@ -252,7 +232,7 @@ class Wire:
 
             self._back(answered)
 
-        self._flying[put] = self._world.now + int(timeout_ns / self._host.rate)
+        self._flying[put] = self._world.now + int(request.timeout_ns / self._host.rate)
         self._send(asked)
         return put
 
@@ -263,7 +243,7 @@ class Wire:
                 self._world.wake(self._waiting)
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
-        """See `Fabric`."""
+        """What has ended, or is over."""
         self._check()
         self._expire()
         if not self._ended and timeout_ns and self._flying:
@@ -281,14 +261,11 @@ class Wire:
                 self._end(call)
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """See `Fabric`."""
-        zero = dict.fromkeys(
-            ("hit_count", "failed_count", "retry_count", "torn_count", "stall_ns", "copy_ns"), 0
-        )
-        return FetchResult(fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, **zero)
+        """What it has by now."""
+        return fetch.result()
 
     def put_end(self, put: Put) -> NDArray[np.int32]:
-        """See `Fabric`."""
+        """What it has by now."""
         return put.rcs
 
     def _dead(self) -> bool:
@@ -297,16 +274,6 @@ class Wire:
     def _check(self) -> None:
         if self._dead() or self.closed:
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
-
-    def register(self, array: Any) -> None:
-        """See `Fabric`."""
-
-    def stats(self) -> dict[str, int]:
-        """See `Fabric`."""
-        return {}
-
-    def release(self, session: int) -> None:
-        """See `Fabric`."""
 
     def close(self) -> None:
         """Nothing is written into the host's memory any more; the connection is left."""

@@ -40,7 +40,7 @@ def _wrong_row(fabric: PodFabric) -> None:
 
     def end(fetch: Any) -> Any:
         result = right(fetch)
-        target = fetch._kept[1]
+        target = fetch.request.target
         target[: len(fetch.rcs)] = np.roll(target[: len(fetch.rcs)], 1, axis=0)
         return result
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.endpoint import Endpoint
@@ -293,12 +294,14 @@ class Host:
         self._step += 1
         self._rows[: len(some)] = 0xFF
         got = self._fabric.fetch(
-            session,
-            self._step,
-            0,
-            some.astype(np.uint32),
-            np.ascontiguousarray(keys[some]),
-            self._rows,
+            FetchRequest(
+                session,
+                self._step,
+                0,
+                some.astype(np.uint32),
+                np.ascontiguousarray(keys[some]),
+                self._rows,
+            )
         )
         came = np.flatnonzero(got.rcs == 0)
         rows = self._rows.view(np.uint64)[came]
@@ -316,7 +319,7 @@ class Host:
         for first in range(0, len(missing), self._fabric.demand_max):
             some = missing[first : first + self._fabric.demand_max]
             blocks = content([chunks[one] for one in some]).view(np.uint8)
-            rcs = self._fabric.put(session, 0, some.astype(np.uint32), blocks)
+            rcs = self._fabric.put(PutRequest(session, 0, some.astype(np.uint32), blocks))
             at = self._members_of(session, len(chunks))
             for ordinal, rc in zip(some.tolist(), rcs, strict=True):
                 if rc:

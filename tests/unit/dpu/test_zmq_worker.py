@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import zmq
 
-from offstage.bindings.driver import Driver, Fetch, FetchResult
+from offstage.bindings.driver import Driver
+from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.dpu import protocol as p
 from offstage.dpu import zmq_fabric, zmq_messages
 from offstage.dpu.log import Log
@@ -31,11 +32,9 @@ class HitDriver:
     def limit_scores(self, *limits: int) -> None:
         pass
 
-    def fetch_begin(
-        self, session: int, step: int, layer: int, ordinals: Any, keys: Any, rows: Any, **_: Any
-    ) -> Fetch:
-        rows[: len(ordinals)] = 7
-        self._fetches.append(Fetch(len(ordinals), None, ()))
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        request.target[: len(request.ordinals)] = 7
+        self._fetches.append(Fetch(request))
         return self._fetches[-1]
 
     def poll(self, timeout_ns: int) -> list[Fetch]:
@@ -44,10 +43,7 @@ class HitDriver:
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         fetch.unanswered = not self._answered
-        count = len(fetch.rcs)
-        return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, count, 0, 0, 0, 0, 0
-        )
+        return fetch.result(hit_count=len(fetch.rcs))
 
     def close(self) -> None:
         pass

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import FetchResult
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
+from offstage.bindings.fabric import FetchRequest, FetchResult, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.storage import Done, StorageConfig
@@ -111,7 +111,9 @@ def opened(tier: LocalTier, contents: list[bytes] | None = None) -> int:
 
 def filled(tier: LocalTier) -> int:
     session = opened(tier)
-    assert not tier.put(session, LAYER, np.arange(CHUNKS, dtype=np.uint32), source()).any()
+    assert not tier.put(
+        PutRequest(session, LAYER, np.arange(CHUNKS, dtype=np.uint32), source())
+    ).any()
     return session
 
 
@@ -121,7 +123,9 @@ def fetch(tier: LocalTier, session: int, ordinals: list[int], **more: Any) -> Fe
     target = np.zeros((len(wanted) + 1, PAYLOAD + 8), np.uint8)
     index = np.arange(len(wanted), 0, -1, dtype=np.uint32)
     keys = np.zeros((len(wanted), 2), np.uint64)
-    result = tier.fetch(session, 0, LAYER, wanted, keys, target, target_index=index, **more)
+    result = tier.fetch(
+        FetchRequest(session, 0, LAYER, wanted, keys, target, target_index=index, **more)
+    )
     for row, ordinal, rc, came in zip(index, ordinals, result.rcs, result.checksums, strict=True):
         if rc == 0:
             assert np.array_equal(target[row, :PAYLOAD], source()[ordinal])
@@ -171,8 +175,8 @@ def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> N
     first, second = filled(tier), opened(tier)
     wanted = np.array([3, 4], np.uint32)
     keys, target = np.zeros((2, 2), np.uint64), np.zeros((4, PAYLOAD), np.uint8)
-    one = tier.fetch_begin(first, 0, LAYER, wanted, keys, target)
-    other = tier.fetch_begin(second, 0, LAYER, wanted, keys, target[2:])
+    one = tier.fetch_begin(FetchRequest(first, 0, LAYER, wanted, keys, target))
+    other = tier.fetch_begin(FetchRequest(second, 0, LAYER, wanted, keys, target[2:]))
     assert [ENDS[end] for end in tier.fetch_end(other).ends] == ["late", "late"]
     assert [ENDS[end] for end in tier.fetch_end(one).ends] == ["cold", "cold"]
     assert np.array_equal(target, source()[[3, 4, 3, 4]])
@@ -246,9 +250,11 @@ def test_too_many_calls_at_once_are_refused(make: Make) -> None:
     tier = make(4, keep=False)
     session = filled(tier)
     none = np.empty(0, np.uint32), np.zeros((0, 2), np.uint64), np.zeros((1, PAYLOAD), np.uint8)
-    flying = [tier.fetch_begin(session, 0, LAYER, *none) for _ in range(tier.calls_max)]
+    flying = [
+        tier.fetch_begin(FetchRequest(session, 0, LAYER, *none)) for _ in range(tier.calls_max)
+    ]
     with pytest.raises(RunFailed, match="in flight"):
-        tier.fetch_begin(session, 0, LAYER, *none)
+        tier.fetch_begin(FetchRequest(session, 0, LAYER, *none))
     assert set(tier.poll()) == set(flying) and tier.poll() == []
     for one in flying:
         tier.fetch_end(one)
@@ -281,6 +287,7 @@ THROUGH_KVIKIO = """
 import sys
 from pathlib import Path
 import numpy as np
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.host.baselines import READ_ROWS, WRITE_ROWS, KvikioDrive, LocalStore, LocalTier
 store = LocalStore(Path(sys.argv[1]), 2, 65536, 40)
 with open(store.path, "wb") as file:
@@ -291,10 +298,11 @@ session = tier.session_open(select_blocks=4)
 tier.append(session, [n.to_bytes(16, "little") for n in range(40)])
 source = np.random.default_rng(5).integers(0, 256, (40, 65536), np.uint8)
 wanted = np.arange(40, dtype=np.uint32)
-assert not tier.put(session, 1, wanted, source).any()
+assert not tier.put(PutRequest(session, 1, wanted, source)).any()
 order = np.random.default_rng(6).permutation(wanted)
 target = np.zeros_like(source)
-result = tier.fetch(session, 0, 1, order, np.zeros((40, 2), np.uint64), target)
+keys = np.zeros((40, 2), np.uint64)
+result = tier.fetch(FetchRequest(session, 0, 1, order, keys, target))
 assert not result.rcs.any() and np.array_equal(target, source[order])
 tier.close()
 print(drive.name)

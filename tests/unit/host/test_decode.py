@@ -3,7 +3,6 @@
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from later_arrays import LaterArrays
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.decode import Decoder, SelectionRule, merged
@@ -41,7 +40,7 @@ RETAINED = 4  # enum ofs_end
 
 
 @dataclass
-class FakeFabric:
+class FakeFabric(Fabric):
     """Blocks by their keys; what is fetched lands as late as it may: when the fetch is reported.
 
     `last_first`: of the fetches in flight the newest ends first. `spoil` and `lose`: fetches, by
@@ -59,47 +58,27 @@ class FakeFabric:
     flying: list[Fetch] = field(default_factory=list)
     begun: int = 0
     payload_size_bytes: int = SHAPE.block_bytes(0)
-    demand_max: int = 64
-    dilation: int = 1
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: Any,
-        keys: Any,
-        target: Any,
-        *,
-        target_index: Any = None,
-        selected_count: Any = None,
-        scores: Any = None,
-        timeout_ns: int = 0,
-    ) -> Fetch:
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
         assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
-        assert selected_count >= len(ordinals)
+        assert request.resident >= 0
+        scores, ordinals = request.scores, request.ordinals.tolist()
         assert scores is None or len(scores) > max(ordinals, default=0)
-        fetch = Fetch(
-            len(ordinals),
-            SimpleNamespace(
-                number=self.begun, session=session, keys=keys, target=target, rows=target_index
-            ),
-            (),
-        )
+        fetch = Fetch(request, self.begun)
         self.begun += 1
         self.flying.append(fetch)
-        self.calls.append(("begin", session))
-        self.demands.append((session, step, layer, ordinals.tolist()))
+        self.calls.append(("begin", request.session))
+        self.demands.append((request.session, request.step, request.layer, ordinals))
         return fetch
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
         fetch = self.flying.pop(-1 if self.last_first else 0)
-        call = fetch.call
+        call, number = fetch.request, fetch.work
         for at, (key, row) in enumerate(zip(call.keys, call.rows, strict=True)):
             block = self.blocks[key.tobytes()].copy()
-            if at == 0 and call.number == self.spoil:
+            if at == 0 and number == self.spoil:
                 block[17] ^= 4
-            if at == 0 and call.number == self.lose:
+            if at == 0 and number == self.lose:
                 fetch.rcs[at] = -errno.EIO
                 continue
             call.target[row] = block
@@ -108,17 +87,17 @@ class FakeFabric:
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         assert fetch not in self.flying
-        self.calls.append(("end", fetch.call.session))
-        return FetchResult(
-            fetch.ends, fetch.rcs, fetch.lengths, fetch.checksums, 0, 0, 0, 0, self.stall_ns, 7
-        )
+        self.calls.append(("end", fetch.request.session))
+        return fetch.result(stall_ns=self.stall_ns, copy_ns=7)
 
-    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         assert not self.flying, "a put waits for its answer, and fetches wait meanwhile"
-        self.calls.append(("put", session))
-        for ordinal, block in zip(ordinals, source, strict=True):
-            self.blocks[key_of(session, layer, ordinal).tobytes()] = block.copy()
-        return Put(len(ordinals), None, ())
+        assert request.session is not None
+        self.calls.append(("put", request.session))
+        for ordinal, block in zip(request.ordinals, request.source, strict=True):
+            key = key_of(request.session, request.layer, ordinal)
+            self.blocks[key.tobytes()] = block.copy()
+        return Put(request)
 
     def put_end(self, put: Put) -> Any:
         return put.rcs

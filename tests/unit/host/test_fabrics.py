@@ -14,6 +14,7 @@ import zmq
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunFailed
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
 from offstage.dpu import zmq_messages
@@ -98,7 +99,7 @@ def fetch(client: ZmqDriver, count: int = 3, **more: Any) -> tuple[Any, Any]:
     target = np.zeros((count, PAYLOAD), np.uint8)
     ordinals = np.arange(count, dtype=np.uint32)
     keys = np.zeros((count, 2), np.uint64)
-    return client.fetch(0, 1, 0, ordinals, keys, target, **more), target
+    return client.fetch(FetchRequest(0, 1, 0, ordinals, keys, target, **more)), target
 
 
 def test_a_row_damaged_on_the_way_is_not_handed_out(serve: Callable[[Answer], ZmqDriver]) -> None:
@@ -140,11 +141,11 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
         return [p.encode(zmq_messages.FabricPutReply(id=request.id, rcs=request.ordinals))]
 
     client = serve(answer)
-    rcs = client.put(0, 0, np.arange(3, dtype=np.uint32), ROWS, length_bytes=1000)
+    rcs = client.put(PutRequest(0, 0, np.arange(3, dtype=np.uint32), ROWS, length_bytes=1000))
     assert rcs.tolist() == [0, 1, 2]  # our server answers with the ordinals
     assert client.stats()["puts"] == 1 and client.stats()["bytes_put"] == 1000
     with pytest.raises(BadInput, match="1025"):
-        client.put(0, 0, np.zeros(1, np.uint32), np.zeros((1, 1025), np.uint8))
+        client.put(PutRequest(0, 0, np.zeros(1, np.uint32), np.zeros((1, 1025), np.uint8)))
 
 
 @pytest.mark.parametrize(

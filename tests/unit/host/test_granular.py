@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from offstage.bindings.driver import Fetch, FetchResult, Put
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import block_keys, checksum
 from offstage.dpu import protocol
 from offstage.host.granular import GranularFabric, GranularSessions
@@ -46,8 +46,7 @@ class PlainTier:
         self.blocks: dict[tuple[bytes, int], NDArray[np.uint8]] = {}
         self.chains: dict[int, list[bytes]] = {}
         self.refuses = self.fails = 0
-        self.puts: dict[Put, tuple[int, int, NDArray[np.uint32], NDArray[np.uint8]]] = {}
-        self.fetches: dict[Fetch, FetchResult] = {}
+        self.puts: dict[Put, tuple[NDArray[np.uint32], NDArray[np.uint8]]] = {}
 
     def session_open(self, **counts: int) -> int:
         self.opened = counts
@@ -68,75 +67,48 @@ class PlainTier:
         ]
         return protocol.Appended(keys=keys[before:], store_keys=[], stored_layers=stored)
 
-    def fetch_begin(
-        self,
-        session: int,
-        step: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        keys: NDArray[np.uint64],
-        target: NDArray[np.uint8],
-        **more: Any,
-    ) -> Fetch:
-        chain, rows = self.chains[session], iter(more["target_index"].tolist())
+    def fetch_begin(self, request: FetchRequest) -> Fetch:
+        chain, layer, rows = self.chains[request.session], request.layer, iter(request.rows)
+        ordinals, target, masks = request.ordinals, request.target, request.granules
         assert np.array_equal(np.unique(ordinals), ordinals), "a block is one demand"
-        assert more["selected_count"] >= len(ordinals)
-        assert more["scores"] is None or len(more["scores"]) == len(chain)
-        rcs, sums = np.zeros(len(ordinals), np.int32), []
-        for at, (ordinal, mask) in enumerate(
-            zip(ordinals.tolist(), more["granules"].tolist(), strict=True)
-        ):
-            assert np.array_equal(keys[at], block_keys([chain[ordinal]], LAYERS)[layer, 0])
+        assert request.resident >= 0 and masks is not None
+        assert request.scores is None or len(request.scores) == len(chain)
+        fetch, sums = Fetch(request), []
+        for at, (ordinal, mask) in enumerate(zip(ordinals.tolist(), masks.tolist(), strict=True)):
+            key = block_keys([chain[ordinal]], LAYERS)[layer, 0]
+            assert np.array_equal(request.keys[at], key)
             block = self.blocks.get((chain[ordinal], layer))
-            rcs[at] = 0 if block is not None else -errno.ENOENT
+            fetch.rcs[at] = 0 if block is not None else -errno.ENOENT
             for i in (i for i in range(GRANULES) if mask >> i & 1):
                 row = next(rows)
                 sums.append(0)
                 if block is not None:
                     target[row, :BYTES] = block[i * BYTES : (i + 1) * BYTES]
                     sums[-1] = checksum(np.ascontiguousarray(target[row, :BYTES]))
-        fetch = Fetch(len(ordinals), None, ())
-        whole = np.full(len(ordinals), GRANULES * BYTES, np.uint32)
-        self.fetches[fetch] = FetchResult(
-            np.zeros(len(ordinals), np.uint8),
-            rcs,
-            whole,
-            np.array(sums, np.uint64),
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
+        fetch.lengths[:], fetch.checksums = GRANULES * BYTES, np.array(sums, np.uint64)
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        return self.fetches.pop(fetch)
+        return fetch.result()
 
-    def put_begin(
-        self,
-        session: int,
-        layer: int,
-        ordinals: NDArray[np.uint32],
-        source: NDArray[np.uint8],
-        **more: Any,
-    ) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         if self.refuses:
             self.refuses -= 1
             raise RunFailed("4 calls are in flight", "fabric", "end one", errno=errno.EAGAIN)
-        put = Put(len(ordinals), object(), ())
-        self.puts[put] = session, layer, ordinals.copy(), source.copy()
+        put = Put(request)
+        self.puts[put] = request.ordinals.copy(), request.source.copy()
         return put
 
     def put_end(self, put: Put) -> NDArray[np.int32]:
-        session, layer, ordinals, source = self.puts.pop(put)
+        ordinals, source = self.puts.pop(put)
         if self.fails:
             self.fails -= 1
-            return np.full(len(ordinals), -errno.EIO, np.int32)
+            put.rcs[:] = -errno.EIO
+            return put.rcs
         for ordinal, block in zip(ordinals.tolist(), source, strict=True):
-            self.blocks[self.chains[session][ordinal], layer] = block
-        return np.zeros(len(ordinals), np.int32)
+            name = self.chains[put.request.session][ordinal]
+            self.blocks[name, put.request.layer] = block
+        return put.rcs
 
 
 class Host:
@@ -170,7 +142,7 @@ class Host:
     ) -> None:
         while True:
             try:
-                put = self.fabric.put_begin(self.number, layer, ordinals, source)
+                put = self.fabric.put_begin(PutRequest(self.number, layer, ordinals, source))
                 break
             except RunFailed:
                 pass
@@ -184,15 +156,17 @@ class Host:
         target = np.zeros((len(ordinals), BYTES + 3), np.uint8)
         self.step += 1
         done = self.fabric.fetch(
-            self.number,
-            self.step,
-            layer,
-            np.array(ordinals, np.uint32),
-            np.zeros((len(ordinals), 2), np.uint64),
-            target,
-            target_index=rows,
-            selected_count=len(ordinals) + 2,
-            scores=np.arange(self.length, dtype=np.uint16),
+            FetchRequest(
+                self.number,
+                self.step,
+                layer,
+                np.array(ordinals, np.uint32),
+                np.zeros((len(ordinals), 2), np.uint64),
+                target,
+                target_index=rows,
+                selected_count=len(ordinals) + 2,
+                scores=np.arange(self.length, dtype=np.uint16),
+            )
         )
         for at, ordinal in enumerate(ordinals):
             expected = granule(identity(self.text, ordinal), layer)
@@ -254,7 +228,9 @@ def test_a_put_that_fails_is_told_and_not_kept() -> None:
     host.read(0, [0, 1, 2, 3], failed=4)
     host.read(1, [0, 1, 2, 3], failed=0)
     source = np.array([granule(identity(0, at), 0) for at in range(4)])
-    assert not host.fabric.put(host.number, 0, np.arange(4, dtype=np.uint32), source).any()
+    assert not host.fabric.put(
+        PutRequest(host.number, 0, np.arange(4, dtype=np.uint32), source)
+    ).any()
     host.read(0, [3, 0], failed=0)
 
 

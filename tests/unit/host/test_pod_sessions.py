@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from offstage.bindings.driver import Put
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed, StoreFull
+from offstage.bindings.fabric import Put, PutRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.segments import SegmentGrid
@@ -79,13 +79,14 @@ class Daemon:
         self._hear()
         self.stored |= set(self.sessions.pop(session))
 
-    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any, **more: Any) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         if self.broken:
             raise RunFailed("the daemon closed this port", errno=errno.EPIPE)
-        put = Put(len(ordinals), None, (ordinals,))
-        for ordinal, row in zip(ordinals, source, strict=True):
-            assert row[0] == self.sessions[session][ordinal][0] or ordinal == 0
-            self.puts[self.sessions[session][ordinal]] += 1
+        assert request.session is not None
+        put, names = Put(request), self.sessions[request.session]
+        for ordinal, row in zip(request.ordinals, request.source, strict=True):
+            assert row[0] == names[ordinal][0] or ordinal == 0
+            self.puts[names[ordinal]] += 1
         self._ended.append(put)
         return put
 
@@ -221,7 +222,7 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
     fabric = PodFabric(sessions)
     rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
     setattr(daemons[1], when, True)
-    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    put = fabric.put_begin(PutRequest(session, 0, np.arange(40, dtype=np.uint32), rows))
     assert not fabric.put_end(put).any()
     assert sessions.members[1].lost and (not daemons[1].puts) == (when == "broken")
     assert len(daemons[0].puts) == 40 and set(daemons[0].puts.values()) == {1}
@@ -237,7 +238,7 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
     fabric = PodFabric(sessions)
     rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
     daemons[1].fenced = True
-    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    put = fabric.put_begin(PutRequest(session, 0, np.arange(40, dtype=np.uint32), rows))
     assert not fabric.put_end(put).any() and len(daemons[0].puts) == 40
     away = sessions.members[1]
     assert away.away and away.fenced > 0 and not away.lost
@@ -253,7 +254,7 @@ def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() 
     sessions.append(session, chunks(*range(1, 41)))
     fabric = PodFabric(sessions)
     rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
-    put = fabric.put_begin(session, 0, np.arange(40, dtype=np.uint32), rows)
+    put = fabric.put_begin(PutRequest(session, 0, np.arange(40, dtype=np.uint32), rows))
     before, anew = sessions.members[1], Daemon()
     segment = next(one for one in sessions.segments(session) if one.at is before)
     before.suspect(0, "it lives a new life", lost=True)
@@ -274,9 +275,9 @@ def test_a_put_that_nobody_takes_ends() -> None:
     fabric = PodFabric(sessions)
     daemons[0].slow = True
     rows = np.repeat(np.arange(1, 4, dtype=np.uint8)[:, None], 64, axis=1)
-    put = fabric.put_begin(session, 0, np.arange(3, dtype=np.uint32), rows)
+    put = fabric.put_begin(PutRequest(session, 0, np.arange(3, dtype=np.uint32), rows))
     assert fabric.put_end(put).tolist() == [-errno.EHOSTDOWN] * 3
-    again = fabric.put_begin(session, 0, np.arange(3, dtype=np.uint32), rows)
+    again = fabric.put_begin(PutRequest(session, 0, np.arange(3, dtype=np.uint32), rows))
     assert fabric.put_end(again).tolist() == [-errno.EHOSTDOWN] * 3
     sessions.session_close(session)
     assert not fabric.poll(), "nothing of it is left that could be sent or land later"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pod_memory import CHUNKS, LAYERS, NUMBERS, PAYLOAD, S, World
 
+from offstage.bindings.fabric import FetchRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import News, Tally
 from offstage.dpu.pod.placement import homes
@@ -219,7 +220,7 @@ def test_a_session_changes_its_place_only_between_calls() -> None:
     daemon = world.daemons[at.member.name]
     poll, daemon.poll = daemon.poll, lambda timeout_ns=0: []  # type: ignore[method-assign]
     keys = np.zeros((CHUNKS, 2), np.uint64)
-    fetch = world.fabric.fetch_begin(session, 1, 1, ordinals, keys, world.rows)
+    fetch = world.fabric.fetch_begin(FetchRequest(session, 1, 1, ordinals, keys, world.rows))
     world.upkeep._switches[session, segment.first] = segment, world.sessions.members[2]
     world.upkeep._switch_some()
     assert segment.at is at and world.upkeep._switches

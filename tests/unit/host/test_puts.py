@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offstage.bindings.driver import Put
 from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.bindings.fabric import Put, PutRequest
 from offstage.host import tail_block
 from offstage.host.clock import Clock
 from offstage.host.models import geometry
@@ -25,18 +25,19 @@ class Puts:
         self.flying: list[Put] = []
         self.written: dict[int, bytes] = {}
 
-    def put_begin(self, session: int, layer: int, ordinals: Any, source: Any) -> Put:
+    def put_begin(self, request: PutRequest) -> Put:
         assert len(self.flying) < self.calls_max, "more calls than the fabric has room for"
-        put = Put(len(ordinals), layer, (source,))
+        put, layer = Put(request), request.layer
         self.flying.append(put)
         self.calls.append(("begin", layer))
         return put
 
     def put_end(self, put: Put) -> Any:
         self.flying.remove(put)
-        self.calls.append(("end", put.call))
-        put.rcs[-1:] = -self.refused.get(put.call, 0)
-        self.written[put.call] = put._kept[0].tobytes()
+        layer = put.request.layer
+        self.calls.append(("end", layer))
+        put.rcs[-1:] = -self.refused.get(layer, 0)
+        self.written[layer] = put.request.source.tobytes()
         return put.rcs
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import BadInput
+from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.firmware import lib
 from offstage.bindings.scores import Packed, pack, unpack
 
@@ -80,7 +81,7 @@ def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[st
         rows = np.zeros((BLOCKS, PAYLOAD), np.uint8)
         driver.register(rows)
         every = np.arange(BLOCKS, dtype=np.uint32)
-        assert not driver.put(session.number, 0, every, rows).any()
+        assert not driver.put(PutRequest(session.number, 0, every, rows)).any()
         if told:
             driver.limit_scores(*hints)
         weights: NDArray[np.float64] = source.random(BLOCKS)
@@ -90,7 +91,9 @@ def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[st
             scores = (300 + 60000 * weights).astype(np.uint16)
             wanted = np.sort(np.argsort(-weights, kind="stable")[:12]).astype(np.uint32)
             keys = np.ascontiguousarray(session.keys[0, wanted])
-            done = driver.fetch(session.number, step, 0, wanted, keys, rows, scores=scores)
+            done = driver.fetch(
+                FetchRequest(session.number, step, 0, wanted, keys, rows, scores=scores)
+            )
             assert not done.rcs.any()
             ends.append(done.ends.tolist())
         return ends, device.ledger()

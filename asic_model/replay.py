@@ -30,7 +30,8 @@ from offstage.asic_model.result import ChipRun
 from offstage.asic_model.sessions import by_session
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
-from offstage.bindings.layouts import CAUSES, ENDS, HIT_ENDS
+from offstage.bindings.layouts import CAUSES
+from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note
 
 __all__ = ["closed_loop", "decision_replay"]
@@ -44,23 +45,16 @@ def decision_replay(
     """The log's decisions in the chip's time."""
     replay = _Replay(trace, preset, drive, seed, advance or _nothing)
     replay.run()
-    ends = trace.ends
     demands = sum(one.demands for one in trace.fetches if not one.retry)
-    hits = sum(one.hits for one in trace.fetches if not one.retry)
-    late = sum(one.late for one in trace.fetches if not one.retry)
     return _result(
         trace,
         preset,
         replay.device,
         replay.account,
+        Demands.of(trace.ends, demands - int(trace.ends.sum())),
         mode="decision-replay",
         drive=drive,
         seed=seed,
-        demands=demands,
-        hits=hits,
-        late=late,
-        misses=demands - hits - late,
-        ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
         reads_by_cause=_by_cause(Counter(one.cause for one in trace.reads)),
     )
 
@@ -71,22 +65,15 @@ def closed_loop(
     """The log's fetches, decided again in the chip's time."""
     loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing)
     loop.run()
-    ends = loop.ends
-    hits, late = int(ends[:HIT_ENDS].sum()), int(ends[HIT_ENDS])
-    demands = int(ends.sum())
     return _result(
         trace,
         preset,
         loop.device,
         loop.account,
+        Demands.of(loop.ends),
         mode="closed-loop",
         drive=drive,
         seed=seed,
-        demands=demands,
-        hits=hits,
-        late=late,
-        misses=demands - hits - late,
-        ends={name: int(ends[at]) for at, name in enumerate(ENDS)},
         reads_by_cause=_by_cause(loop.issued),
         diverged=loop.diverged(),
     )
@@ -101,7 +88,14 @@ def _nothing(count: int) -> None:
 
 
 def _result(
-    trace: Trace, preset: Preset, device: Device, account: Account, *, drive: str, **found: Any
+    trace: Trace,
+    preset: Preset,
+    device: Device,
+    account: Account,
+    ended: Demands,
+    *,
+    drive: str,
+    **found: Any,
 ) -> ChipRun:
     unit = medium(preset, drive)
     units = account.units(device, None if unit.drive is None else dict(unit.drive))
@@ -120,6 +114,11 @@ def _result(
         preset_sha256=digest(preset),
         storage=drive or preset.nvme.drive,
         sessions=len({one.session for one in trace.fetches}),
+        demands=ended.total,
+        hits=ended.hits,
+        late=ended.late,
+        misses=ended.misses + ended.unanswered,
+        ends=ended.by_end(),
         units=units,
         by_session=by_session(account, device.chip, trace.block_bytes),
         binds_first=max(units, key=lambda one: one.utilisation).name,

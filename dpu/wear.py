@@ -11,7 +11,7 @@ loop; the formulas are `bindings.tradeoffs`.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offstage.bindings.layouts import HIT_ENDS
+from offstage.bindings.ledger import Demands
 from offstage.bindings.tradeoffs import drive_writes_per_day, life_years
 from offstage.dpu.config import Config
 
@@ -36,7 +36,7 @@ class Wear:
         there is nothing to divide by: no put, no hit, no endurance that is known."""
         store, storage = status.get("store", {}), status.get("storage", {})
         puts = store.get("puts", 0) * self._record_bytes - store.get("put_bytes_spared", 0)
-        hits = sum(sum(one["ends"][:HIT_ENDS]) for one in ledgers)
+        hits = sum(Demands.of(one["ends"]).hits for one in ledgers)
         written = self._sum("drive_bytes", storage.get("bytes_written", 0))
         host = self._sum("host_bytes", puts)
         useful = self._sum("hits", hits)

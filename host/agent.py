@@ -24,7 +24,7 @@ from offstage.host.session import Context, HostSession, Queries
 from offstage.host.sessions import Sessions, append_chunks
 from offstage.host.tail_block import TailBlock, write_tokens
 
-__all__ = ["Agent", "DecodeJob", "hit_rate_so_far"]
+__all__ = ["Agent", "DecodeJob"]
 
 ROOM_NS = 100_000
 """Between two looks whether the fabric has room for more guesses."""
@@ -206,10 +206,3 @@ class Agent:
             self.decoder.tend(coming, until_ns, record)
         self.clock.sleep_until_ns(until_ns)
         record.timeline.add("pace", layer, paced_ns, self.clock.now_ns())
-
-
-def hit_rate_so_far(record: AgentRecord) -> float:
-    """On-time hits / demands of a run that goes on; 0 where there was no demand."""
-    demands = sum(token.demands for token in record.tokens)
-    hits = sum(int(np.sum(token.ends[:5])) for token in record.tokens)
-    return hits / demands if demands else 0.0

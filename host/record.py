@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Demands
 from offstage.host.timeline import Timeline
 
-__all__ = ["END_COUNT", "AgentRecord", "Token"]
-
-END_COUNT = 9
-"""Ends of a demand, in the order of the firmware's `enum ofs_end`."""
+__all__ = ["AgentRecord", "Token"]
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class Token:
     put_ns: int = 0
     begun_ns: int = 0
     ended_ns: int = 0
-    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
 
 
 @dataclass(slots=True)
@@ -76,13 +75,18 @@ class AgentRecord:
         return np.array([t.ended_ns - t.begun_ns for t in self.tokens], np.float64) / 1e6
 
     def ends(self) -> NDArray[np.int64]:
-        """Of all tokens, `[END_COUNT]`."""
-        return sum((token.ends for token in self.tokens), np.zeros(END_COUNT, np.int64))
+        """Of all tokens, `[len(ENDS)]`."""
+        return sum((token.ends for token in self.tokens), np.zeros(len(ENDS), np.int64))
+
+    def ended(self) -> Demands:
+        """Of all tokens; what no answer came for is `unanswered`."""
+        ends = self.ends()
+        return Demands.of(ends, sum(token.demands for token in self.tokens) - int(ends.sum()))
 
     def ends_by_step(self) -> NDArray[np.int64]:
-        """Ends of all sessions in each of their steps, `[steps, END_COUNT]`."""
+        """Ends of all sessions in each of their steps, `[steps, len(ENDS)]`."""
         steps = 1 + max((token.step for token in self.tokens), default=-1)
-        ends = np.zeros((steps, END_COUNT), np.int64)
+        ends = np.zeros((steps, len(ENDS)), np.int64)
         for token in self.tokens:
             ends[token.step] += token.ends
         return ends

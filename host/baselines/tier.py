@@ -14,14 +14,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import checksum
-from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Ledger
 from offstage.dpu.protocol import Appended
 from offstage.host.baselines.drives import Drive
 from offstage.host.baselines.store import LocalStore
@@ -78,7 +79,7 @@ class LocalTier(Fabric):
         self.store, self.drive, self.keep = store, drive, keep
         self.payload_size_bytes = store.payload_bytes
         self.slots = len(drive.rows) - WRITE_ROWS
-        self.counts = _counts()
+        self.counts = Ledger()
         self._sessions: dict[int, _Session] = {}
         self._slot_of: OrderedDict[int, int] = OrderedDict()  # kept blocks, latest use last
         self._user: dict[int, int] = {}  # who demanded a kept block last
@@ -102,7 +103,7 @@ class LocalTier(Fabric):
         """As `Control.append`."""
         one, before = self._sessions[session], self.store.shared_chunks
         keys, rows = self.store.append(one.parent, contents)
-        self.counts["shared_chunks"] += self.store.shared_chunks - before
+        self.counts.shared_chunks += self.store.shared_chunks - before
         one.rows += rows
         one.parent = keys[-1] if keys else one.parent
         stored = self.store.stored_layers(rows)
@@ -115,9 +116,9 @@ class LocalTier(Fabric):
         """As `Control.session_close`; the blocks stay, and those in memory leave as others come."""
         del self._sessions[session]
 
-    def ledger(self) -> dict[str, Any]:
-        """Counters since open, by the field names of `struct ofs_ledger`."""
-        return {**self.counts, "resident_slots": len(self._slot_of)}
+    def ledger(self) -> Ledger:
+        """Counters since open; what only a device does stays 0."""
+        return msgspec.structs.replace(self.counts, resident_slots=len(self._slot_of))
 
     # ---- blocks, in the place of a fabric ----
 
@@ -127,7 +128,7 @@ class LocalTier(Fabric):
         fetch: Fetch = self._admit(Fetch(request))
         fetch.work = call = _Call(fetch, begun_ns + request.timeout_ns, request.rows)
         ordinals, session, layer = request.ordinals, request.session, request.layer
-        self.counts["selected"] += len(ordinals) + request.resident
+        self.counts.selected += len(ordinals) + request.resident
         one = self._sessions[session]
         rows = np.asarray(one.rows, np.int64)[ordinals]
         for i, number in enumerate((rows * self.store.layer_count + layer).tolist()):
@@ -188,10 +189,10 @@ class LocalTier(Fabric):
     def _count(self, one: _Session, ordinal: int, end: int) -> None:
         counts = self.counts
         nontrivial = one.sink_blocks <= ordinal < len(one.rows) - one.window_blocks
-        counts["demands"] += 1
-        counts["ends"][end] += 1
-        counts["nontrivial"] += nontrivial
-        counts["nontrivial_ends"][end] += nontrivial
+        counts.demands += 1
+        counts.ends[end] += 1
+        counts.nontrivial += nontrivial
+        counts.nontrivial_ends[end] += nontrivial
 
     def _want(self, number: int, call: _Call, i: int) -> None:
         read = self._reads.get(number)
@@ -225,7 +226,7 @@ class LocalTier(Fabric):
         for slot in slots[: max(taken, 0)]:
             self._by_slot[slot] = self._backlog.popleft()
         self._free += slots[max(taken, 0) :]
-        self.counts["demand_bytes_read"] += max(taken, 0) * self.store.stride_bytes
+        self.counts.demand_bytes_read += max(taken, 0) * self.store.stride_bytes
 
     def _slot(self) -> int | None:
         if self._free:
@@ -234,7 +235,7 @@ class LocalTier(Fabric):
             return None
         number, slot = self._slot_of.popitem(last=False)
         self._user.pop(number, None)
-        self.counts["evictions"] += 1
+        self.counts.evictions += 1
         return slot
 
     def _advance(self, timeout_ns: int) -> None:
@@ -299,25 +300,3 @@ class LocalTier(Fabric):
             self._advance(10_000_000)
         ended, self._writing = self._writing, {}
         return np.array([-errno.ETIMEDOUT if rc == 1 else rc for rc in ended.values()], np.int32)
-
-
-def _counts() -> dict[str, Any]:
-    """The ledger of one who never prefetches: what only a device does stays 0."""
-    zeros = (
-        "selected",
-        "demands",
-        "nontrivial",
-        "demand_bytes_read",
-        "prefetch_bytes_read",
-        "pollution",
-        "evictions",
-        "shared_chunks",
-    )
-    return {
-        **dict.fromkeys(zeros, 0),
-        "ends": [0] * len(ENDS),
-        "nontrivial_ends": [0] * len(ENDS),
-        "fates": [[0] * len(FATES) for _ in CAUSES],
-        "lead_ns_log2": [0] * 64,
-        "late_ns_log2": [0] * 64,
-    }

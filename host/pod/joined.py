@@ -27,12 +27,12 @@ from offstage.bindings.errors import (
     StoreFull,
     Unknown,
 )
+from offstage.bindings.layouts import ENDS
 from offstage.dpu.pod.fence import reads_memory
 from offstage.dpu.pod.map import Member
 from offstage.host.clock import Clock
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
-from offstage.host.record import END_COUNT
 
 __all__ = ["LEFT_AT_ONCE", "LEFT_MAX", "Joined", "Silent"]
 
@@ -85,9 +85,9 @@ class Joined:
     without one it is archived."""
     deletes: deque[Chain] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
     """Chains that no session is open of and that are to be deleted there."""
-    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
     """Ends of the demands that it answered, as it told them."""
-    moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(END_COUNT, np.int64))
+    moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
     """Of them, of blocks that were brought from there to other members."""
     stale: int = 0
     """Segments that it lacked as their home, and who was home before had."""

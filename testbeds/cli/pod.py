@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from offstage.dpu.pod.map import Member, PodMap
     from offstage.dpu.pod.membership import Membership
     from offstage.host.control import Control
-    from offstage.testbeds.live.pod_run import PodResult
+    from offstage.testbeds.live.pod_figures import PodResult
+    from offstage.testbeds.live.pod_status import MemberReport
 
 __all__ = ["register", "tell"]
 
@@ -71,6 +72,8 @@ def status(
 ) -> None:
     """The map, each member's share of the segments, whether its daemon answers, and what all of
     them together served. Exit code 3 where none answers."""
+    import msgspec
+
     from offstage.bindings.errors import NoAnswer
     from offstage.dpu.pod.history import told
     from offstage.dpu.pod.membership import open_membership
@@ -80,18 +83,18 @@ def status(
     found = membership.map()
     frozen = "" if membership.fresh else "yes: whoever keeps the map does not answer"
     result = {**_shown(found), "frozen": frozen or "no", "doubt": told(found) or "no"}
-    seen: dict[str, dict[str, Any]] = {}
+    seen: dict[str, MemberReport] = {}
     for member in found.readable:
         shown = result["members"][member.name]
         shown["answers"] = _answers(member, runtime_dir, seen)
         if member.name in seen:
             shown |= {
-                "demands_per_s": seen[member.name]["load_per_s"],
-                "copies": seen[member.name]["copies"],
+                "demands_per_s": seen[member.name].kept.load_per_s,
+                "copies": seen[member.name].kept.copies,
             }
     membership.close()
     if seen:
-        result["pod"] = pod_report(found, seen)
+        result["pod"] = msgspec.structs.asdict(pod_report(found, seen))
     emit(result, form, table(result))
     if found.readable and not any(
         result["members"][member.name]["answers"].startswith("yes") for member in found.readable
@@ -422,7 +425,7 @@ def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
     return own.at(member, runtime_dir).control(heartbeat=False)
 
 
-def _answers(member: "Member", runtime_dir: Path | None, seen: dict[str, dict[str, Any]]) -> str:
+def _answers(member: "Member", runtime_dir: Path | None, seen: "dict[str, MemberReport]") -> str:
     """`yes`, or why not; where it does, what it served is in `seen`."""
     from offstage.bindings.errors import OffstageError
     from offstage.testbeds.live.pod_status import member_report

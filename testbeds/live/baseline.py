@@ -24,14 +24,14 @@ from offstage.host.baselines import (
     why_no_kvikio,
 )
 from offstage.host.session import Context
-from offstage.testbeds.live.figures import (
+from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.results import Provenance, RunResult
+from offstage.testbeds.live.run_figures import (
     RunLabel,
     against_baseline,
     emulation_notes,
     run_result,
 )
-from offstage.testbeds.live.options import DemoOptions
-from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.workload import Workload, decode, full_chunks, prefill
 from offstage.testbeds.progress import Progress
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import KEY, Core, CoreConfig, SessionConfig
+from offstage.bindings.ledger import Ledger, share
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
 from offstage.dpu.derive import core_policy
 from offstage.dpu.options import Limits, PolicyOptions
 from offstage.host.session import Context, HostSession
-from offstage.testbeds.live.figures import hit_rate_of
 from offstage.testbeds.live.options import Arm, DemoOptions
 from offstage.testbeds.live.results import CurvePoint
 from offstage.testbeds.live.warm_up import LEAD_S
@@ -146,7 +146,7 @@ def hit_versus_traffic(
             label=point.label,
             policy=point.policy,
             hit=hit_rate,
-            traffic_ratio=reads / reference if reference else 0.0,
+            traffic_ratio=share(reads, reference),
             provenance="modelled",
             run=point.arm.name if point.is_of_a_run(options) else "",
         )
@@ -187,7 +187,7 @@ def _simulate(
     )
     plan = trace.plan(options, handles, lengths, options.warms_up(point.arm))
     result = decode(core, plan)
-    return hit_rate_of(core.ledger()), result.reads
+    return Ledger.of(core.ledger()).ended.hit_rate, result.reads
 
 
 def _open(core: Core, tenant: int, options: DemoOptions, identities: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import offstage
+from offstage.bindings.ledger import Ledger
 from offstage.dpu.recorder import forget, read_lost
 from offstage.dpu.replay import replay_log
 from offstage.host.decode import DemandObserver
@@ -22,10 +23,10 @@ from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.live.figures import RunLabel, against_baseline, on_time, run_result
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.run_figures import RunLabel, against_baseline, on_time, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.wear import Wear, run_wear, written
 from offstage.testbeds.live.workload import Workload, decode, describe, prefill, prepare
@@ -204,7 +205,7 @@ def _measure(
             guesses=trace.guesses if options.warms_up(arm) else None,
             lead_s=LEAD_S,
         )
-        ledger, said = control.ledger(), control.status()
+        ledger, said = Ledger.of(control.ledger()), control.status()
         counters = counters_since(before, device_counters(link))
         timed, ended = stages(link, fabric), wear(link)
     storage_name = _shown(storage, said["storage"])

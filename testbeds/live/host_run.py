@@ -14,6 +14,7 @@ from typing import Any
 import offstage
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
+from offstage.bindings.ledger import Ledger, share
 from offstage.bindings.notes import Note
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
@@ -23,9 +24,9 @@ from offstage.host.granular import GranularFabric, GranularSessions
 from offstage.host.models import GEOMETRIES
 from offstage.host.sessions import Sessions
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
-from offstage.testbeds.live.figures import RunLabel, against_lru, ledger_since, on_time, run_result
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.run_figures import RunLabel, against_lru, on_time, run_result
 from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
@@ -67,11 +68,12 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         _check_limits(options, workload, control)
         empty = wear(link)
         filled = prefill(own, workload, tier, way, progress)
-        before, counters, begun_wear = control.ledger(), device_counters(link), wear(link)
+        before, counters = Ledger.of(control.ledger()), device_counters(link)
+        begun_wear = wear(link)
         sessions = workload.plan.sessions
         progress.start(f"decode over {link.fabric}", sum(one.decode_steps for one in sessions))
         record = decode(own, workload, filled.contexts, tier, way, RUN_NAME, progress)
-        ledger = ledger_since(before, control.ledger())
+        ledger = Ledger.of(control.ledger()).since(before)
         counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
         prefetchers = tuple(str(name) for name in policy["prefetchers"])
@@ -199,10 +201,10 @@ def machine_notes(status: Mapping[str, Any]) -> list[Note]:
     return [Note("machine", status["warning"])] if status["warning"] else []
 
 
-def _baseline(ledger: Mapping[str, Any]) -> Note:
+def _baseline(ledger: Ledger) -> Note:
     """What coverage and traffic are held against."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
-    if ledger["shadow_misses"] == 0:
+    if ledger.shadow_misses == 0:
         return Note(
             "lru-missed-nothing",
             f"{beside} missed nothing: coverage and traffic are shown as 0 and mean nothing",
@@ -216,7 +218,7 @@ def overruns(model: str, counters: Mapping[str, int] | None) -> float:
     if not model or counters is None:
         return -1.0
     total = counters["reads"] + counters["writes"] + counters["paced"]
-    return (counters["emulation_late"] + counters["paced_late"]) / max(1, total)
+    return share(counters["emulation_late"] + counters["paced_late"], total)
 
 
 def _provenance(storage: str) -> Provenance:

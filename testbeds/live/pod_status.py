@@ -1,67 +1,80 @@
 """What the members of a pod served since they began, each by its own count, and all together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from offstage.bindings.layouts import CAUSES, FATES, HIT_ENDS
+from offstage.bindings.ledger import Ledger
 from offstage.dpu.pod.map import PodMap
-from offstage.testbeds.live.figures import accuracy, prefetched_blocks
 
-__all__ = ["fates_by_cause", "load_cv", "member_report", "pod_report"]
-
-SUMMED = ("segments", "copies", "pinned", "stale", "rehomed", "filled_bytes", "copied_bytes")
+__all__ = ["Kept", "MemberReport", "PodReport", "load_cv", "member_report", "pod_report"]
 
 
-def member_report(status: Mapping[str, Any], ledger: Mapping[str, Any]) -> dict[str, Any]:
-    """Of one daemon, over its tenants; `status` as its operator sees it."""
+class Kept(msgspec.Struct, kw_only=True):
+    """What is kept of segments, summed over tenants or daemons."""
+
+    segments: int = 0
+    copies: int = 0
+    pinned: int = 0
+    stale: int = 0
+    rehomed: int = 0
+    filled_bytes: int = 0
+    copied_bytes: int = 0
+    load_per_s: float = 0.0
+
+
+class PodReport(Kept, kw_only=True):
+    """Of all daemons that answered; `load_cv` is over those that take new segments."""
+
+    demands: int
+    prefetched_blocks: int
+    shared_chunks: int
+    bytes_read: int
+    load_cv: float
+    hit_rate: float
+    prefetch_accuracy: float
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """Of one daemon, over its tenants."""
+
+    kept: Kept
+    ledger: Ledger
+
+
+def member_report(status: Mapping[str, Any], ledger: Mapping[str, Any]) -> MemberReport:
+    """Of one daemon; `status` as its operator sees it."""
     pods = [one["pod"] for one in status["tenants"]]
-    return {
-        **{name: sum(one[name] for one in pods) for name in SUMMED},
-        "load_per_s": sum(one["demands_per_s"] for one in pods),
-        "demands": int(ledger["demands"]),
-        "hits": int(sum(ledger["ends"][:HIT_ENDS])),
-        "prefetched_blocks": prefetched_blocks(ledger),
-        "shared_chunks": int(ledger["shared_chunks"]),
-        "bytes_read": int(ledger["demand_bytes_read"]) + int(ledger["prefetch_bytes_read"]),
-        "fates": np.array(ledger["fates"], np.int64),
-    }
+    kept = [msgspec.convert(one | {"load_per_s": one["demands_per_s"]}, Kept) for one in pods]
+    return MemberReport(Kept(**_total(kept)), Ledger.of(ledger))
 
 
-def pod_report(found: PodMap, seen: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all that answered; `load_cv` is over those that take new segments."""
-    total = {
-        name: sum(one[name] for one in seen.values())
-        for name in (
-            *SUMMED,
-            "load_per_s",
-            "demands",
-            "prefetched_blocks",
-            "shared_chunks",
-            "bytes_read",
-        )
-    }
-    hits = sum(one["hits"] for one in seen.values())
-    loads = {one.name: seen[one.name]["load_per_s"] for one in found.homes if one.name in seen}
-    fates = sum((one["fates"] for one in seen.values()), np.zeros((len(CAUSES), len(FATES)), int))
-    return {
-        **total,
-        "load_cv": load_cv(found, loads),
-        "hit_rate": hits / total["demands"] if total["demands"] else 0.0,
-        "prefetch_accuracy": accuracy(fates_by_cause(fates)),
-    }
+def pod_report(found: PodMap, seen: Mapping[str, MemberReport]) -> PodReport:
+    """Of all that answered."""
+    total = Ledger.total(one.ledger for one in seen.values())
+    loads = {one.name: seen[one.name].kept.load_per_s for one in found.homes if one.name in seen}
+    return PodReport(
+        **_total([one.kept for one in seen.values()]),
+        demands=total.demands,
+        prefetched_blocks=total.prefetched_blocks,
+        shared_chunks=total.shared_chunks,
+        bytes_read=total.bytes_read,
+        load_cv=load_cv(found, loads),
+        hit_rate=total.ended.hit_rate,
+        prefetch_accuracy=total.accuracy,
+    )
+
+
+def _total(each: Sequence[Kept]) -> dict[str, Any]:
+    """Every count added up, by name."""
+    return {name: sum(getattr(one, name) for one in each) for name in Kept.__struct_fields__}
 
 
 def load_cv(found: PodMap, loads: Mapping[str, float]) -> float:
     """Coefficient of variation of load over weight, of the members in `loads`."""
     each = [loads[one.name] / one.weight for one in found.member if one.name in loads]
     return float(np.std(each) / np.mean(each)) if np.any(each) else 0.0
-
-
-def fates_by_cause(fates: Any) -> dict[str, dict[str, int]]:
-    """A ledger's fates, `[causes, fates]`, by name."""
-    return {
-        cause: dict(zip(FATES, row.tolist(), strict=True))
-        for cause, row in zip(CAUSES, fates, strict=True)
-    }

@@ -5,8 +5,8 @@ laboratory, which knows both before it runs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.notes import Note
 
 __all__ = [
@@ -47,9 +47,9 @@ def pool_holds_all(blocks: int, pool_blocks: int, what: str) -> list[Note]:
     ]
 
 
-def warm_start(ledger: Mapping[str, Any]) -> list[Note]:
+def warm_start(ledger: Ledger) -> list[Note]:
     """Where decoding began over blocks that were staged before it; `ledger` is that of then."""
-    staged = int(ledger["resident_slots"])
+    staged = ledger.resident_slots
     if staged == 0:
         return []
     return [

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note
-from offstage.host.agent import Agent, DecodeJob, hit_rate_so_far
+from offstage.host.agent import Agent, DecodeJob
 from offstage.host.decode import Decoder, DemandObserver, SelectionRule
 from offstage.host.fabrics import Fabric
 from offstage.host.gpu.selector import selectors_of
@@ -302,6 +302,6 @@ def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
         seen = len(record.tokens)
         if seen - noted >= NOTE_EVERY_TOKENS:
             noted = seen
-            progress.note(f"hit rate {hit_rate_so_far(record):.1%}")
+            progress.note(f"hit rate {record.ended().hit_rate:.1%}")
 
     return watch

@@ -17,7 +17,7 @@ from offstage.host.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import pod_run
 from offstage.testbeds.live.options import DriveOptions
-from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_figures import PodResult
 from offstage.testbeds.live.pod_run import run as drive
 from offstage.testbeds.progress import Silent
 

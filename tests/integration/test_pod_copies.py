@@ -18,7 +18,7 @@ from offstage.host.endpoint import Endpoint
 from offstage.host.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions
-from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_figures import PodResult
 from offstage.testbeds.live.pod_run import run as drive
 from offstage.testbeds.progress import Silent
 

@@ -33,7 +33,7 @@ from offstage.host.sessions import append_chunks
 from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
 from offstage.testbeds.bench.pod.run import live_pod
-from offstage.testbeds.lab.pod.figures import served
+from offstage.testbeds.lab.pod.point_figures import served
 from offstage.testbeds.lab.pod.requests import Requests, requests_of, trace_notes
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.run import simulate
@@ -253,8 +253,8 @@ def bench_schedule(
                     {
                         "schedule": kind,
                         "load": load,
-                        "live": served(arm.router.rows),
-                        "lab": served(modelled.rows),
+                        "live": msgspec.structs.asdict(served(arm.router.rows)),
+                        "lab": msgspec.structs.asdict(served(modelled.rows)),
                     }
                 )
     verdicts = {

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from offstage.bindings.durable import replacing
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.lab.pod.figures import PodPoint, figures_of
+from offstage.testbeds.lab.pod.point_figures import PodPoint, figures_of
 from offstage.testbeds.lab.pod.run import run_point
 from offstage.testbeds.lab.pod.spec import PodSpec, Point, points
 from offstage.testbeds.lab.run.parts import code_version

@@ -14,7 +14,7 @@ import msgspec
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
-from offstage.testbeds.lab.pod.figures import PodPoint
+from offstage.testbeds.lab.pod.point_figures import PodPoint
 
 __all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "of_seeds", "rows_of"]
 

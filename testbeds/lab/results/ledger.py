@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.engine import ROW
-from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Ledger, hits_of, share
 from offstage.testbeds.lab.results.summary import FIRST_STEPS, TURN_STEPS, SeedBounds, SeedRun
 
 __all__ = [
@@ -64,7 +65,7 @@ class RunTotals:
     layers: dict[str, Integers]
     stall_ns: Integers
     stall_request: Integers
-    counters: dict[str, Any]
+    counters: Ledger
     end_ns: int
     reads: int
     failed: int
@@ -104,9 +105,9 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
     for prefix, names in (("end_", "ends"), ("nontrivial_end_", "nontrivial_ends")):
         columns |= {f"{prefix}{end}": total(rows[names][:, at]) for at, end in enumerate(ENDS)}
     rates = {
-        "hits": rows["ends"][:, :HIT_ENDS].sum(axis=1, dtype=np.int64),
+        "hits": hits_of(rows["ends"]),
         "demands": rows["demands"],
-        "nontrivial_hits": rows["nontrivial_ends"][:, :HIT_ENDS].sum(axis=1, dtype=np.int64),
+        "nontrivial_hits": hits_of(rows["nontrivial_ends"]),
         "nontrivial": rows["nontrivial"],
     }
     columns["hits"], columns["nontrivial_hits"] = (
@@ -155,21 +156,21 @@ def _behind_turns(
     return behind
 
 
-def _bytes(columns: dict[str, Integers], counters: dict[str, Any]) -> None:
+def _bytes(columns: dict[str, Integers], counters: Ledger) -> None:
     """Bytes per request: the run's, shared out by who caused how many of the reads, and of hints by
     how many layers ran.
 
     Reads of one kind are of one size, except where granules of different sizes are read.
     """
-    for kind in ("demand", "prefetch"):
+    kinds = {"demand": counters.demand_bytes_read, "prefetch": counters.prefetch_bytes_read}
+    for kind, read in kinds.items():
         reads = columns[f"{kind}_reads"]
-        read = int(counters[f"{kind}_bytes_read"])
         caused = int(reads.sum())
         assert caused or not read, f"{read} bytes of {kind} reads that no row counts"
-        columns[f"{kind}_bytes"] = np.rint(reads * (read / max(1, caused))).astype(np.int64)
+        columns[f"{kind}_bytes"] = np.rint(reads * share(read, caused)).astype(np.int64)
     layers = columns["rows"]
-    told = int(counters["hint_bytes"])
-    columns["hint_bytes"] = np.rint(layers * (told / max(1, int(layers.sum())))).astype(np.int64)
+    told = share(counters.hint_bytes, int(layers.sum()))
+    columns["hint_bytes"] = np.rint(layers * told).astype(np.int64)
 
 
 def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
@@ -221,7 +222,7 @@ def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
         },
         stall_ns=np.concatenate([run.stall_ns for run in runs]),
         stall_request=np.concatenate(stall_units),
-        counters=_counted([run.counters for run in runs]),
+        counters=Ledger.total(run.counters for run in runs),
         end_ns=max(run.end_ns for run in runs),
         reads=sum(run.reads for run in runs),
         failed=sum(run.failed for run in runs),
@@ -273,11 +274,3 @@ def _summed(parts: Sequence[Integers], unit: Integers, count: int) -> Integers:
     out = np.zeros((count, *values.shape[1:]), np.int64)
     np.add.at(out, unit, values)
     return out
-
-
-def _counted(counters: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counters added up, element by element; gauges among them have no meaning then."""
-    return {
-        name: np.sum([one[name] for one in counters], axis=0, dtype=np.int64).tolist()
-        for name in counters[0]
-    }

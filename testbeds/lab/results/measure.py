@@ -6,12 +6,12 @@ not a hit. What compares two points is paired: both are drawn with the same requ
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.layouts import CAUSES, ENDS
+from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
     RunTotals,
@@ -32,110 +32,7 @@ from offstage.testbeds.lab.results.summary import (
     TierSummary,
 )
 
-__all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "Bootstrap", "measure", "ratio"]
-
-# Confidence intervals by resampling requests: percentile bootstrap of ratios of sums.
-#
-# A request is the unit: its steps and layers are not independent, so they are drawn together. All
-# figures of a lab run with the same number of requests use the same draws, so that a difference or
-# a ratio of two points is paired. Owns nothing but a cache of draws; deterministic by its seed.
-#
-# Percentile interval: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
-
-Floats = npt.NDArray[np.float64]
-
-TAILS_PERCENT = (2.5, 97.5)
-UNKNOWN_MAX = 0.025
-"""With a larger share of draws in which a figure has no value, its interval is not known."""
-GRID_SIZE = 1024
-"""Ranks at which quantiles of a draw are looked for: evenly, and as many in each tail."""
-
-
-def ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Floats:
-    """Element by element; NaN where the denominator is 0."""
-    top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
-    top, bottom = np.broadcast_arrays(top, bottom)
-    found: Floats = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
-    return found
-
-
-@lru_cache(maxsize=16)
-def _weights(units: int, resamples: int, seed: int) -> Floats:
-    """How often each unit is drawn: `[resamples, units]`, every row adds up to `units`."""
-    draw = np.random.Generator(np.random.Philox(key=[seed, units]))
-    counts = draw.multinomial(units, np.full(units, 1.0 / units), size=resamples)
-    weights = counts.astype(np.float64)
-    weights.flags.writeable = False
-    return weights
-
-
-class Bootstrap:
-    """Draws over `units` requests; columns given to it are `[units]`, in the same order always."""
-
-    def __init__(self, units: int, resamples: int, seed: int) -> None:
-        self.units = units
-        self.weights = _weights(units, resamples, seed) if units else np.zeros((0, 0))
-
-    def sums(self, column: npt.ArrayLike) -> Floats:
-        """The column's sum in every draw, `[resamples]`."""
-        return np.asarray(self.weights @ np.asarray(column, np.float64))
-
-    def interval(self, value: float, drawn: Floats) -> Interval | None:
-        """`value` with the percentiles of what the draws gave; None where there is no value."""
-        if not np.isfinite(value):
-            return None
-        known = drawn[np.isfinite(drawn)]
-        if self.units < 2 or len(known) < (1.0 - UNKNOWN_MAX) * len(drawn):
-            return Interval(value=float(value))
-        low, high = np.percentile(known, TAILS_PERCENT)
-        return Interval(value=float(value), low=float(low), high=float(high))
-
-    def ratio(self, numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Interval | None:
-        """Sum over sum of two columns."""
-        value = ratio(np.sum(numerator), np.sum(denominator))
-        return self.interval(float(value), ratio(self.sums(numerator), self.sums(denominator)))
-
-    def worst(
-        self, numerator: Floats, denominator: Floats, rank: Floats, share: float
-    ) -> tuple[npt.NDArray[np.intp], Interval | None]:
-        """The `share` of requests (at least one) with the lowest `rank` `[units]`: who they are,
-        and their sum over sum. In a draw, the lowest of the drawn ones are taken anew."""
-        ranked = np.argsort(rank, kind="stable")
-        ranked = ranked[np.isfinite(rank[ranked])]
-        if not len(ranked):
-            return ranked, None
-        take = int(np.ceil(share * len(ranked)))
-        chosen = ranked[:take]
-        weights = self.weights[:, ranked]
-        drawn = weights.sum(axis=1, keepdims=True)
-        before = np.cumsum(weights, axis=1) - weights
-        taken = np.clip(np.ceil(share * drawn) - before, 0.0, weights)
-        rates = ratio(taken @ numerator[ranked], taken @ denominator[ranked])
-        value = float(ratio(numerator[chosen].sum(), denominator[chosen].sum()))
-        return chosen, self.interval(value, rates)
-
-    def quantile(
-        self, values: npt.NDArray[np.int64], unit: npt.NDArray[np.int64], share: float
-    ) -> Interval | None:
-        """The smallest of `values` `[n]` that `share` of them do not exceed; `unit` `[n]` says
-        whose each is. Draws look at a grid of ranks that is exact up to `GRID_SIZE` values."""
-        if not len(values):
-            return None
-        order = np.argsort(values, kind="stable")
-        values, unit = values[order], unit[order]
-        last = len(values) - 1
-        tails = np.geomspace(1e-6, 0.5, GRID_SIZE)
-        shares = np.concatenate([np.linspace(0, 1, GRID_SIZE), tails, 1 - tails, [share]])
-        grid = np.unique(values[np.ceil(shares * last).astype(np.intp)])
-        bin_index = np.searchsorted(grid, values, side="left")
-        counts = np.bincount(unit * len(grid) + bin_index, minlength=self.units * len(grid))
-        below = np.cumsum(self.weights @ counts.reshape(self.units, len(grid)), axis=1)
-        # Sums of whole numbers are exact, and a hair less than share * n still reaches it.
-        need = share * below[:, -1:] * (1 - 1e-12)
-        drawn = grid[np.argmax(below >= need, axis=1)].astype(np.float64)
-        exact = values[max(0, int(np.ceil(share * len(values) - 1e-9)) - 1)]
-        return self.interval(float(exact), drawn)
-
+__all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "measure"]
 
 ATTAINABLE = "clairvoyant"
 """The bound that a gap is measured to: it knows the future and keeps to the cap."""
@@ -144,7 +41,6 @@ LIMIT = "cap_limit"
 GAP_MIN = 0.001
 """A gap smaller than this is not divided by: a tenth of a percentage point."""
 WORST_SHARE = 0.1
-READ_FATES = ("used", "late", "unused", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -156,6 +52,11 @@ class _Sides:
     reference: RunTotals | None
     bounds: BoundTotals | None
     boot: Bootstrap
+
+    def __post_init__(self) -> None:
+        beside = (self.none, self.reference, self.bounds)
+        same = (one is None or one.requests == self.own.requests for one in beside)
+        assert all(same), "other requests"
 
 
 def measure(
@@ -187,8 +88,18 @@ def measure(
         bounds=pool_bounds([bound_totals(one) for one in bounds], recurring) if bounds else None,
         boot=Bootstrap(len(own.requests), resamples, seed),
     )
-    beside = (sides.none, sides.reference, sides.bounds)
-    assert all(one is None or one.requests == own.requests for one in beside), "other requests"
+    return _figures(info, sides, each, Bootstrap(len(each), resamples, seed), tiers)
+
+
+def _figures(
+    info: PointInfo,
+    sides: _Sides,
+    each: Sequence[RunTotals],
+    seeds: Bootstrap,
+    tiers: Sequence[TierSummary],
+) -> PointSummary:
+    """`each`: the point's runs, one of a seed; `seeds`: draws over them."""
+    own = sides.own
     columns, size = own.columns, info.block_bytes
     return PointSummary(
         info=info,
@@ -202,7 +113,7 @@ def measure(
         reads_failed=own.failed,
         **_rates(own, sides.boot),
         coverage=_coverage(sides),
-        accuracy=_accuracy(each, Bootstrap(len(each), resamples, seed)),
+        accuracy=_accuracy(each, seeds),
         traffic_ratio=_traffic(sides, sides.none),
         traffic_vs_reference=_traffic(sides, sides.reference),
         hint_bytes_per_token=sides.boot.ratio(columns["hint_bytes"], columns["tokens"]),
@@ -211,9 +122,7 @@ def measure(
         nontrivial_gap_closed=_gap(sides, "nontrivial_hits", "nontrivial"),
         stall_ms_p50=_stall(sides, 0.5),
         stall_ms_p99=_stall(sides, 0.99),
-        tokens_per_s=_tokens_per_s(each, Bootstrap(len(each), resamples, seed))
-        if info.device
-        else None,
+        tokens_per_s=_tokens_per_s(each, seeds) if info.device else None,
         worst_layer=_worst_layer(sides),
         worst_requests=_worst_requests(sides),
         first_steps=_subset(sides, "first_"),
@@ -223,10 +132,10 @@ def measure(
         nontrivial_hit_by_layer=_by_layer(own, "nontrivial_hits", "nontrivial"),
         ends={end: int(columns[f"end_{end}"].sum()) for end in ENDS},
         nontrivial_ends={end: int(columns[f"nontrivial_end_{end}"].sum()) for end in ENDS},
-        fates=_fates(own),
-        issued=_by_cause(own),
-        lead_ns_log2=[int(n) for n in own.counters["lead_ns_log2"]],
-        late_ns_log2=[int(n) for n in own.counters["late_ns_log2"]],
+        fates=own.counters.prefetched(),
+        issued={cause: n for cause, n in zip(CAUSES, own.counters.issued, strict=True) if n},
+        lead_ns_log2=own.counters.lead_ns_log2,
+        late_ns_log2=own.counters.late_ns_log2,
         tiers=list(tiers),
     )
 
@@ -266,32 +175,8 @@ def _coverage(sides: _Sides) -> Interval | None:
 
 def _accuracy(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
     """used / (used + late + unused + cancelled). A fate is the run's, so seeds are drawn."""
-    counts = np.array([_fate_sums(run) for run in each], np.float64).reshape(-1, len(FATES))
-    read = [FATES.index(fate) for fate in READ_FATES]
-    return boot.ratio(counts[:, FATES.index("used")], counts[:, read].sum(axis=1))
-
-
-def _fate_sums(run: RunTotals) -> list[int]:
-    by_cause = np.asarray(run.counters["fates"], np.int64)
-    prefetching = [CAUSES.index(cause) for cause in CAUSES if _prefetches(cause)]
-    return [int(n) for n in by_cause[prefetching].sum(axis=0)]
-
-
-def _prefetches(cause: str) -> bool:
-    return cause not in ("none", "demand", "write")
-
-
-def _fates(own: RunTotals) -> dict[str, dict[str, int]]:
-    """Of the causes that prefetched anything."""
-    found = {}
-    for cause, counts in zip(CAUSES, own.counters["fates"], strict=True):
-        if _prefetches(cause) and any(counts):
-            found[cause] = {fate: int(n) for fate, n in zip(FATES, counts, strict=True)}
-    return found
-
-
-def _by_cause(own: RunTotals) -> dict[str, int]:
-    return {cause: int(n) for cause, n in zip(CAUSES, own.counters["issued"], strict=True) if n}
+    counts = np.array([run.counters.used_of_prefetched for run in each], np.float64).reshape(-1, 2)
+    return boot.ratio(counts[:, 0], counts[:, 1])
 
 
 def _bytes(run: RunTotals) -> npt.NDArray[np.int64]:

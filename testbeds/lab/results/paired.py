@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.testbeds.lab.results.bootstrap import Bootstrap, ratio
 from offstage.testbeds.lab.results.ledger_file import (
     LEDGER_NAME,
     Described,
     describe,
     ledger_rows,
 )
-from offstage.testbeds.lab.results.measure import Bootstrap, ratio
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, Interval, PointInfo
 
 __all__ = ["FIGURES", "Difference", "Side", "difference", "pairs", "sides_of"]

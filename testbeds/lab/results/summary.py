@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.notes import Note
 
 __all__ = [
@@ -71,7 +72,7 @@ class PointInfo:
 class SeedRun:
     """One point with one seed: its ledger rows, the core's counters, and what the engine counted.
 
-    `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: `Core.ledger()`. `turns`: the
+    `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: the core's. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
     from the end of the first session's warm-up to the end of the last session. `tiers`: of each
     tier below the arena, then of none of them, as `bindings.tiers.STATS`.
@@ -79,7 +80,7 @@ class SeedRun:
 
     seed: int
     rows: npt.NDArray[np.void]
-    counters: dict[str, Any]
+    counters: Ledger
     end_ns: int
     reads: int
     failed: int

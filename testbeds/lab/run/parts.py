@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from offstage.bindings.ledger import Ledger
 from offstage.testbeds.lab.results.summary import SeedBounds, SeedRun
 
 __all__ = [
@@ -89,6 +90,7 @@ def read_run(path: Path) -> SeedRun:
     """The run that `pack_run` made the part of."""
     rows, meta = _read(path)
     meta["turns"] = {int(key): tuple(value) for key, value in meta["turns"].items()}
+    meta["counters"] = Ledger.of(meta["counters"])
     return SeedRun(rows=rows, **meta)
 
 

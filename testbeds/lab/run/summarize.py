@@ -31,7 +31,7 @@ from offstage.testbeds.lab.results.ledger import (
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
-from offstage.testbeds.lab.results.tiers import tiers_served
+from offstage.testbeds.lab.results.tiers_served import tiers_served
 from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
 from offstage.testbeds.lab.run import parts
 from offstage.testbeds.lab.run.bounds import bound_key, bound_keys

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import offstage
 from offstage.bindings.errors import BadInput
-from offstage.bindings.layouts import CAUSES, FATES, HIT_ENDS
+from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.ledger import Ledger, quantile
 from offstage.host.arrays import Arrays
 from offstage.host.control import Control
 from offstage.host.decode import Decoder, SelectionRule
@@ -37,10 +38,10 @@ from offstage.host.transformer.tiered import TieredAttention
 from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
-from offstage.testbeds.live.figures import ends_differ, hit_rate_of, ledger_since
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
+from offstage.testbeds.live.run_figures import ends_differ
 from offstage.testbeds.live.vacuous import (
     all_staged,
     pool_holds_all,
@@ -201,7 +202,10 @@ class _Run:
         rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
         pool = self._pool(chosen, arrays)
         decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
-        before, guesses_before = self.control.ledger(), self.fabric.stats().get("guesses", 0)
+        before, guesses_before = (
+            Ledger.of(self.control.ledger()),
+            self.fabric.stats().get("guesses", 0),
+        )
         counted = device_counters(self.link)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
@@ -222,9 +226,9 @@ class _Run:
             logits = self._steps(attention, given, grown, foresight)
         finally:
             self.fabric.unregister(pool.memory.landing)
-        ledger = ledger_since(before, self.control.ledger())
+        ledger = Ledger.of(self.control.ledger()).since(before)
         counted = counters_since(counted, device_counters(self.link))
-        fates = ledger["fates"][CAUSES.index("lookahead")]
+        fates = ledger.fates[CAUSES.index("lookahead")]
         guessed = dict(zip(FATES, fates, strict=True))
         dense = self.kv.logits(grown).cpu().numpy()
         known = grown if options.generate else [*grown, following[options.steps]]
@@ -241,16 +245,16 @@ class _Run:
             kl_max=max(one.kl for one in positions),
             logit_error_max=max(one.logit_error for one in positions),
             bit_equal=self._bit_equal(logits, grown, arrays) if every else None,
-            demands=int(ledger["demands"]),
-            hit=hit_rate_of(ledger),
-            late=ledger["ends"][HIT_ENDS] / max(1, ledger["demands"]),
-            stall_ms_p50=float(np.quantile(record.stall_ms(), 0.5)),
-            stall_ms_p99=float(np.quantile(record.stall_ms(), 0.99)),
-            token_ms_p50=float(np.quantile(record.token_ms(), 0.5)),
+            demands=ledger.demands,
+            hit=ledger.ended.hit_rate,
+            late=ledger.ended.late_rate,
+            stall_ms_p50=quantile(record.stall_ms(), 0.5),
+            stall_ms_p99=quantile(record.stall_ms(), 0.99),
+            token_ms_p50=quantile(record.token_ms(), 0.5),
             blocks_verified=record.blocks_verified,
             blocks_corrupt=record.blocks_corrupt,
             blocks_recomputed=record.blocks_recomputed,
-            ends_differ=ends_differ(ledger["ends"], record.ends(), record.untold),
+            ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
             pace_overruns=overruns(str(self.control.status()["model"]), counted),
             positions=positions,
             foretold=attention.foretold.agreement(),

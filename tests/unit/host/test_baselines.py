@@ -161,11 +161,11 @@ def test_kept_blocks_are_those_of_a_plain_lru(wanted: list[list[int]], keep: boo
         while len(model) > (8 if keep else 0):
             model.popitem(last=False)
     ledger = tier.ledger()
-    assert ledger["demands"] == sum(map(len, wanted)) == sum(ledger["ends"])
+    assert ledger.demands == sum(map(len, wanted)) == sum(ledger.ends)
     inside = [one for row in wanted for one in row if SINKS <= one < CHUNKS - WINDOW]
-    assert ledger["nontrivial"] == len(inside) == sum(ledger["nontrivial_ends"])
-    misses = ledger["demands"] - ledger["ends"][ENDS.index("retained")]
-    assert ledger["demand_bytes_read"] == misses * store.stride_bytes
+    assert ledger.nontrivial == len(inside) == sum(ledger.nontrivial_ends)
+    misses = ledger.demands - ledger.ends[ENDS.index("retained")]
+    assert ledger.demand_bytes_read == misses * store.stride_bytes
     tier.close()
 
 
@@ -182,8 +182,8 @@ def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> N
     assert np.array_equal(target, source()[[3, 4, 3, 4]])
     third = opened(tier)
     assert [ENDS[end] for end in fetch(tier, third, [3]).ends] == ["shared"]
-    assert tier.ledger()["demand_bytes_read"] == 2 * tier.store.stride_bytes
-    assert tier.ledger()["shared_chunks"] == 2 * CHUNKS
+    assert tier.ledger().demand_bytes_read == 2 * tier.store.stride_bytes
+    assert tier.ledger().shared_chunks == 2 * CHUNKS
     tier.close()
 
 
@@ -216,7 +216,7 @@ def test_more_demands_than_slots_all_end(make: Make) -> None:
     tier = make(3, keep=True)
     session = filled(tier)
     assert not fetch(tier, session, list(range(CHUNKS))).rcs.any()
-    assert tier.ledger()["evictions"] == CHUNKS - 3
+    assert tier.ledger().evictions == CHUNKS - 3
     tier.close()
 
 

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.ledger import Ledger
+from offstage.testbeds.lab.results.bootstrap import Bootstrap
 from offstage.testbeds.lab.results.ledger import ROW, totals
-from offstage.testbeds.lab.results.measure import Bootstrap, measure
+from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Interval, SeedBounds, SeedRun
 
 UNIT = Path(__file__).resolve().parents[1]
@@ -46,7 +48,7 @@ def row(session: int, step: int, layer: int, ends: dict[str, int], **fields: int
 
 def run(seed: int, rows: Sequence[Any], **changes: Any) -> SeedRun:
     table = np.array(rows, ROW)
-    counters = LAB.counters(
+    counters = Ledger(
         demand_bytes_read=int(table["demand_reads"].sum()) * 100,
         prefetch_bytes_read=int(table["prefetch_reads"].sum()) * 100,
         hint_bytes=1300,

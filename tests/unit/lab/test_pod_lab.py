@@ -18,7 +18,7 @@ from offstage.testbeds.cli import run as command
 from offstage.testbeds.lab.bounds.prefix import PrefixOptions, PrefixTrace, simulate
 from offstage.testbeds.lab.pod import run
 from offstage.testbeds.lab.pod.execute import compute
-from offstage.testbeds.lab.pod.figures import figures_of
+from offstage.testbeds.lab.pod.point_figures import figures_of
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.spec import Fault, PodSpec, Point, load_spec
 from offstage.testbeds.lab.pod.tier import Tier

@@ -9,7 +9,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.dpu.recorder import Lost
 from offstage.testbeds.live.checks import CHECKS, Check, found, refuse
 from offstage.testbeds.live.model.results import ModelPass
-from offstage.testbeds.live.pod_run import PodResult
+from offstage.testbeds.live.pod_figures import PodResult
 from offstage.testbeds.live.results import RunResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/checks.md"

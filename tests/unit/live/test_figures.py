@@ -9,18 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import RunFailed
-from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.firmware import ffi
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.ledger import Demands, Ledger
 from offstage.bindings.notes import Note, note_lines
-from offstage.host.record import END_COUNT, AgentRecord, Token
+from offstage.host.record import AgentRecord, Token
 from offstage.testbeds.live.checks import found, refuse
-from offstage.testbeds.live.figures import (
+from offstage.testbeds.live.results import RunResult, Summary
+from offstage.testbeds.live.run_figures import (
     RunLabel,
     against_baseline,
     against_lru,
-    ledger_since,
     run_result,
 )
-from offstage.testbeds.live.results import RunResult, Summary
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {
@@ -37,8 +38,8 @@ BLOCK = 4096
 ENDED = (30, 10, 0, 5, 15, 8, 20, 7, 5)
 
 
-def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> dict[str, Any]:
-    """A ledger as the daemon tells it, consistent with `ends`."""
+def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> Ledger:
+    """A ledger that is consistent with `ends`."""
     fates = [[0] * len(FATES) for _ in CAUSES]
     fates[CAUSES.index("window")] = [30, 3, 40, 100, 7]
     fates[CAUSES.index("demand")] = [15, 0, 9, 0, 0]
@@ -62,7 +63,7 @@ def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> dict[str, Any]:
         "degree_now": 4,
         "resident_slots": 3,
     }
-    return {**made, **changed}
+    return Ledger.of({**made, **changed})
 
 
 def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
@@ -76,7 +77,7 @@ def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
     return AgentRecord(tokens=tokens, blocks_verified=sum(ends))
 
 
-def result_of(ledger: dict[str, Any], record: AgentRecord) -> RunResult:
+def result_of(ledger: Ledger, record: AgentRecord) -> RunResult:
     return run_result(LABEL, ledger, COUNTERS, record, -1, [])
 
 
@@ -92,7 +93,7 @@ def test_rates_of_a_made_ledger() -> None:
     assert run.demands_by_step == [30, 70] and set(run.fates) == {"window"}
 
 
-@given(st.lists(st.integers(0, 50), min_size=END_COUNT, max_size=END_COUNT))
+@given(st.lists(st.integers(0, 50), min_size=len(ENDS), max_size=len(ENDS)))
 def test_identities_hold_for_any_counts(counts: list[int]) -> None:
     """Each demand has one end, so the rates add up to one; nothing demanded makes no rate."""
     ends = tuple(counts)
@@ -103,12 +104,12 @@ def test_identities_hold_for_any_counts(counts: list[int]) -> None:
     assert all(rate == -1.0 or 0.0 <= rate <= 1.0 for rate in run.hit_rate_by_step)
 
 
-@pytest.mark.parametrize("end", [at for at in range(END_COUNT) if ENDED[at]])
+@pytest.mark.parametrize("end", [at for at in range(len(ENDS)) if ENDED[at]])
 def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
     """One demand that the host saw end otherwise: the same total, and still a failed run."""
     ended = list(ENDED)
     ended[end] -= 1
-    ended[(end + 1) % END_COUNT] += 1
+    ended[(end + 1) % len(ENDS)] += 1
     failures = found(result_of(ledger_of(), record_of(tuple(ended))))
     (failure,) = failures
     assert failure.startswith("host and DPU disagree on how demands ended, at least 1 of them")
@@ -127,6 +128,29 @@ def test_what_came_as_an_error_ended_at_the_device_alone(untold: int, differ: in
     record = record_of(tuple(ended))
     record.untold = untold
     assert result_of(ledger_of(), record).ends_differ == differ
+
+
+def test_a_ledger_has_the_fields_of_the_firmware() -> None:
+    """Every field, in its order, with as many counts."""
+    fields = ffi.typeof("struct ofs_ledger").fields
+    assert list(Ledger.__struct_fields__) == [name for name, _ in fields]
+    for name, field in fields:
+        counts = np.array(getattr(Ledger(), name))
+        assert counts.size * 8 == ffi.sizeof(field.type), name
+
+
+def test_demands_by_hand() -> None:
+    """One end is late, those before it are hits; what has no answer is a demand without an end."""
+    demands = Demands.of(ENDED, unanswered=100)
+    assert (demands.hits, demands.late, demands.misses, demands.total) == (60, 8, 32, 200)
+    assert (demands.hit_rate, demands.late_rate, demands.miss_rate) == (0.3, 0.04, 0.16)
+    assert demands.warm_hit_rate == 60 / 180 and Demands.of([0] * len(ENDS)).hit_rate == 0.0
+
+
+def test_ledgers_add_up_and_none_are_zero() -> None:
+    twice = Ledger.total([ledger_of(), ledger_of()])
+    assert twice.ends == [2 * count for count in ENDED] and twice.accuracy == 30 / 80
+    assert Ledger.total([]) == Ledger()
 
 
 def test_an_unknown_busy_share_is_not_a_share() -> None:
@@ -149,18 +173,18 @@ def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> N
 
 def test_a_run_counts_for_itself() -> None:
     """A ledger that had counts before: the figures are of what came on top."""
-    before = ledger_of((7,) * END_COUNT, resident_slots=500)
-    after = ledger_of(tuple(a + 7 for a in ENDED), selected=before["selected"] + 200)
-    since = ledger_since(before, after)
-    assert since["ends"] == list(ENDED) and since["selected"] == 200
-    assert since["fates"] == [[0] * len(FATES) for _ in CAUSES]
-    assert since["resident_slots"] == 3, "a gauge is not a count"
-    assert result_of({**since, "demands": 100}, record_of()).hit == 0.60
+    before = ledger_of((7,) * len(ENDS), resident_slots=500)
+    after = ledger_of(tuple(a + 7 for a in ENDED), selected=before.selected + 200)
+    since = after.since(before)
+    assert since.ends == list(ENDED) and since.selected == 200
+    assert since.fates == Ledger().fates
+    assert since.resident_slots == 3, "a gauge is not a count"
+    assert result_of(since, record_of()).hit == 0.60
 
 
 def test_a_ledger_that_was_reset_in_between_fails_the_run() -> None:
     with pytest.raises(RunFailed, match="reset"):
-        ledger_since(ledger_of(), ledger_of(tuple(n // 2 for n in ENDED)))
+        ledger_of(tuple(n // 2 for n in ENDED)).since(ledger_of())
 
 
 @pytest.mark.parametrize(("late", "notes"), [(4, 0), (5, 1)])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.notes import Note
 from offstage.host.models import geometry
 from offstage.testbeds.live.options import DriveOptions
@@ -21,7 +22,7 @@ CASES: dict[str, tuple[list[Note], list[Note]]] = {
     "selected-alike": (selected_alike((8, 9, 400), [8, 9, 9]), selected_alike((8, 9), [8, 9])),
     "text-unread": (text_unread("t", 64, 48, 16), text_unread("t", 63, 48, 16)),
     "hints-unused": (told_in_vain(5, {"used": 0, "dropped": 5}), told_in_vain(5, {"late": 1})),
-    "warm-start": (warm_start({"resident_slots": 1}), warm_start({"resident_slots": 0})),
+    "warm-start": (warm_start(Ledger(resident_slots=1)), warm_start(Ledger())),
 }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.bindings.layouts import CAUSES, FATES
+from offstage.bindings.layouts import CAUSES
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.notes import Note
 from offstage.testbeds.lab.bounds.collect import BOUND_ROW, BOUNDS
 from offstage.testbeds.lab.results.ledger import ROW
@@ -29,20 +30,6 @@ BLOCK_BYTES = 1 << 16
 BASE = 0.86
 GAINS = {"none": 0.0, "window": 0.15, "ema": 0.45, "ema+lookahead": 0.62, "prev_step": 0.05}
 PRICES = {"none": 0.0, "window": 0.1, "ema": 0.35, "ema+lookahead": 0.5, "prev_step": 0.9}
-
-
-def counters(**changes: Any) -> dict[str, Any]:
-    """A core's counters, 0 but for what is given."""
-    found: dict[str, Any] = {
-        "fates": [[0] * len(FATES) for _ in CAUSES],
-        "issued": [0] * len(CAUSES),
-        "demand_bytes_read": 0,
-        "prefetch_bytes_read": 0,
-        "hint_bytes": 0,
-        "lead_ns_log2": [0] * 64,
-        "late_ns_log2": [0] * 64,
-    }
-    return {**found, **changes}
 
 
 def info(**changes: Any) -> PointInfo:
@@ -113,8 +100,8 @@ def run(
     )
 
 
-def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
-    found = counters(
+def _counters(rows: npt.NDArray[np.void], policy: str) -> Ledger:
+    found = Ledger(
         demand_bytes_read=int(rows["demand_reads"].sum()) * BLOCK_BYTES,
         prefetch_bytes_read=int(rows["prefetch_reads"].sum()) * BLOCK_BYTES,
         hint_bytes=0 if policy == "none" else 1000 * len(rows),
@@ -122,12 +109,12 @@ def _counters(rows: npt.NDArray[np.void], policy: str) -> dict[str, Any]:
     read, used = int(rows["prefetch_reads"].sum()), int(rows["ends"][:, 1].sum())
     cause = CAUSES.index("lookahead" if "lookahead" in policy else "pattern")
     if read:
-        found["fates"][cause] = [used, read // 20, read - used - read // 20, read // 3, 5]
-    found["issued"][1], found["issued"][cause] = int(rows["demand_reads"].sum()), read
+        found.fates[cause] = [used, read // 20, read - used - read // 20, read // 3, 5]
+    found.issued[1], found.issued[cause] = int(rows["demand_reads"].sum()), read
     lead = np.exp(-((np.arange(64) - 21.0 - 2 * GAINS.get(policy, 0.3)) ** 2) / 6) * used
     late = np.exp(-((np.arange(64) - 16.5) ** 2) / 4) * int(rows["ends"][:, 5].sum())
-    found["lead_ns_log2"] = [int(n) for n in lead]
-    found["late_ns_log2"] = [int(n) for n in late]
+    found.lead_ns_log2 = [int(n) for n in lead]
+    found.late_ns_log2 = [int(n) for n in late]
     return found
 
 

@@ -10,17 +10,17 @@ daemon's share of the pod. Provenance of all: modelled.
 """
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.ledger import quantile, share
 from offstage.testbeds.lab.pod.run import Ran
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["BACK_SHARE", "Loss", "PodPoint", "figures_of", "served"]
+__all__ = ["BACK_SHARE", "Loss", "PodPoint", "Served", "figures_of", "served"]
 
 BACK_SHARE = 0.95
 """Of the hits without a fault: then they are back."""
@@ -77,21 +77,31 @@ class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
     loss: Loss | None = None
 
 
-def served(rows: NDArray[np.void]) -> dict[str, Any]:
-    """What requests met, of a pod in virtual time or a live one: fields of `PodPoint`. `rows`:
-    `router.ROW` `[requests]`."""
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What requests met, in virtual time or live; fields of `PodPoint`."""
+
+    requests: int
+    refused: int
+    hit: float
+    pool_hit: float
+    first_ms_p50: float
+    first_ms_p99: float
+
+
+def served(rows: NDArray[np.void]) -> Served:
+    """Of the rows of a router, `router.ROW` `[requests]`."""
     there = rows[~rows["refused"]]
-    tokens = max(1, int(there["input_tokens"].sum()))
+    tokens = int(there["input_tokens"].sum())
     pooled, tiered = int(there["pool_tokens"].sum()), int(there["tier_tokens"].sum())
     first_ms = (there["first_ns"] - there["arrival_ns"]) / 1e6
-    return {
-        "requests": len(rows),
-        "refused": len(rows) - len(there),
-        "hit": (pooled + tiered) / tokens,
-        "pool_hit": pooled / tokens,
-        "first_ms_p50": _quantile(first_ms, 0.5),
-        "first_ms_p99": _quantile(first_ms, 0.99),
-    }
+    return Served(
+        requests=len(rows),
+        refused=len(rows) - len(there),
+        hit=share(pooled + tiered, tokens),
+        pool_hit=share(pooled, tokens),
+        first_ms_p50=quantile(first_ms, 0.5),
+        first_ms_p99=quantile(first_ms, 0.99),
+    )
 
 
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
@@ -106,16 +116,16 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
         schedule=point.schedule,
         fault=point.fault,
         seed=point.seed,
-        **served(ran.rows),
+        **msgspec.structs.asdict(served(ran.rows)),
         load_cv=_cv(ran.read),
-        load_max=float(ran.read.max() / max(1.0, ran.read.mean())),
+        load_max=share(float(ran.read.max()), float(ran.read.mean())),
         segments=int(homed.sum()),
         segments_cv=_cv(homed),
         segments_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),
         read_bytes=int(ran.read.sum()),
         put_bytes=int(ran.put.sum()),
         filled_bytes=int(ran.filled.sum()),
-        filled_share=int(ran.filled.sum()) / max(1, asked),
+        filled_share=share(int(ran.filled.sum()), asked),
         copies=ran.copies,
         copied_bytes=int(ran.copied.sum()),
         deadlines=ran.deadlines,
@@ -136,7 +146,7 @@ def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
     lost = int(before[later].sum() - hits[later].sum())
     return Loss(
         tokens=lost,
-        share=lost / max(1, int(before[later].sum())),
+        share=share(lost, int(before[later].sum())),
         lowest=float(ratio.min(initial=1.0)),
         back_s=_back_s(ratio, BACK_SHARE, spec.window_ns),
         back_less_s=_back_s(ratio, BACK_SHARE * (1 - 1 / point.daemons), spec.window_ns),
@@ -153,7 +163,3 @@ def _back_s(ratio: NDArray[np.float64], wanted: float, window_ns: int) -> float 
 
 def _cv(values: NDArray[np.int64]) -> float:
     return float(values.std() / values.mean()) if values.any() else 0.0
-
-
-def _quantile(values: NDArray[np.float64], share: float) -> float:
-    return float(np.quantile(values, share)) if len(values) else 0.0

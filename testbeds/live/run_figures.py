@@ -1,0 +1,198 @@
+"""From the device's ledger and the host's record to the figures of one run.
+
+Every rate is computed here from counts, once; the report only shows it. Definitions stand in
+`testbeds/report/run/definitions.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Demands, Ledger, quantile, share
+from offstage.bindings.notes import Note
+from offstage.host.record import AgentRecord
+from offstage.host.timeline import Timeline
+from offstage.testbeds.live.results import Provenance, RunResult
+
+__all__ = [
+    "RunLabel",
+    "against_baseline",
+    "against_lru",
+    "emulation_notes",
+    "ends_differ",
+    "on_time",
+    "run_result",
+    "timeline_of",
+]
+
+QUANTILES_MAX = 1_000
+EMULATION_LATE_NOTED = 0.05
+"""From this share of late I/Os on, a report says that the emulation did not keep up."""
+
+
+@dataclass(frozen=True)
+class RunLabel:
+    """What a run is called and where its times come from."""
+
+    name: str
+    storage: str
+    provenance: Provenance
+    prefetchers: tuple[str, ...]
+
+
+def run_result(
+    label: RunLabel,
+    ledger: Ledger,
+    counters: Mapping[str, int] | None,
+    record: AgentRecord,
+    decisions_replayed: int,
+    notes: Sequence[Note],
+) -> RunResult:
+    """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
+    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known."""
+    ended, nontrivial = ledger.ended, ledger.nontrivial_ended
+    pooled = ledger.selected - ledger.demands
+    stall_ms, token_ms = record.stall_ms(), record.token_ms()
+    by_step = [Demands.of(row) for row in record.ends_by_step()]
+    fetch_ms = np.array(record.fetch_ns, np.float64) / 1e6
+    return RunResult(
+        name=label.name,
+        storage=label.storage,
+        provenance=label.provenance,
+        prefetchers=list(label.prefetchers),
+        selected=ledger.selected,
+        demands=ledger.demands,
+        hit=ended.hit_rate,
+        nontrivial_hit=nontrivial.hit_rate,
+        hit_without_cold=ended.warm_hit_rate,
+        hbm_share=share(pooled, ledger.selected),
+        selection_hit=share(pooled + ended.hits, ledger.selected),
+        late=ended.late_rate,
+        miss=ended.miss_rate,
+        coverage=0.0,
+        accuracy=ledger.accuracy,
+        traffic_ratio=0.0,
+        stall_ms_p50=quantile(stall_ms, 0.50),
+        stall_ms_p99=quantile(stall_ms, 0.99),
+        token_ms_p50=quantile(token_ms, 0.50),
+        token_ms_p99=quantile(token_ms, 0.99),
+        fetch_ms_p50=quantile(fetch_ms, 0.50),
+        fetch_ms_p99=quantile(fetch_ms, 0.99),
+        kernel_bytes_per_s=share(record.kernel_bytes * 10**9, record.kernel_ns),
+        roof_bytes_per_s=record.roof_bytes_per_s,
+        tokens_per_s=share(len(record.tokens), record.wall_s),
+        bytes_read=ledger.bytes_read,
+        read_amplification=ledger.read_amplification,
+        bytes_spared=ledger.demand_bytes_spared,
+        blocks_verified=record.blocks_verified,
+        blocks_corrupt=record.blocks_corrupt,
+        blocks_recomputed=record.blocks_recomputed,
+        attention_checked=record.attention_checked,
+        attention_error_max=record.attention_error_max,
+        pollution=ledger.pollution,
+        evictions=ledger.evictions,
+        shared_chunks=ledger.shared_chunks,
+        decisions_replayed=decisions_replayed,
+        ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
+        busy_share=_busy_share(counters),
+        wall_s=record.wall_s,
+        ends=ended.by_end(),
+        nontrivial_ends=nontrivial.by_end(),
+        fates=ledger.prefetched(),
+        hit_rate_by_step=[step.hit_rate if step.total else -1.0 for step in by_step],
+        demands_by_step=[step.total for step in by_step],
+        lead_ns_log2=ledger.lead_ns_log2,
+        late_ns_log2=ledger.late_ns_log2,
+        stall_ms_by_token=_quantiles(stall_ms),
+        timeline=timeline_of(record.timeline),
+        notes=[*notes, *emulation_notes(label, counters)],
+    )
+
+
+def timeline_of(timeline: Timeline) -> dict[str, Any]:
+    """The tick that is shown, in microseconds from its begin on; {} where there is none."""
+    number, spans = timeline.shown()
+    if not spans:
+        return {}
+    begun_ns = min(span.begin_ns for span in spans)
+    shown = sorted((span.begin_ns, span.end_ns, span.lane, span.layer) for span in spans)
+    return {
+        "tick": number,
+        "source": timeline.source,
+        "spans": [
+            [lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3]
+            for begin, end, lane, layer in shown
+        ],
+    }
+
+
+def on_time(run: RunResult) -> int:
+    """Demands that ended on time."""
+    return Demands.of(run.ends[end] for end in ENDS).hits
+
+
+def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
+    """`run` with coverage and traffic against `baseline`: no prefetch, LRU, the same buffer."""
+    return _against(run, baseline.demands - on_time(baseline), baseline.bytes_read)
+
+
+def against_lru(run: RunResult, ledger: Ledger, block_read_bytes: int) -> RunResult:
+    """`run` with coverage and traffic against the demand-only LRU of the same buffer that the
+    device keeps count of beside each run (`shadow_misses`), for where no such run was made.
+    `block_read_bytes`: what one block is on the store, its trailer included."""
+    return _against(run, ledger.shadow_misses, ledger.shadow_misses * block_read_bytes)
+
+
+def _against(run: RunResult, missed: int, bytes_read: int) -> RunResult:
+    return msgspec.structs.replace(
+        run,
+        coverage=1.0 - (run.demands - on_time(run)) / missed if missed else 0.0,
+        traffic_ratio=share(run.bytes_read, bytes_read),
+    )
+
+
+def _busy_share(counters: Mapping[str, int] | None) -> float:
+    if counters is None:
+        return -1.0
+    busy_ns = counters["busy_ns"]
+    return share(busy_ns, busy_ns + counters["idle_ns"] + counters["sleep_ns"])
+
+
+def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[Note]:
+    """How well the emulated drive kept the model's time: an emulated figure is only as good."""
+    if label.provenance != "emulated" or counters is None:
+        return []
+    total = counters["reads"] + counters["writes"]
+    late = share(counters["emulation_late"], total)
+    if late < EMULATION_LATE_NOTED:
+        return []
+    mean_us = share(counters["emulation_late_ns_sum"], total) / 1e3
+    return [
+        Note(
+            "emulation-late",
+            "many emulated I/Os ended clearly later than the drive's model says: this machine "
+            "could not keep up with it",
+            figures=f"{late:.0%} of {total:,}, {mean_us:.0f} us late on average over all",
+        )
+    ]
+
+
+def ends_differ(ledger: Sequence[int], told: NDArray[np.int64], untold: int) -> int:
+    """The device's ledger and what the host got with each fetch must be the same counts: of how
+    many demands, at the least, they are not. One that ended otherwise is one too many of one end
+    and one too few of another. `untold` ones are in the ledger alone, under whatever end."""
+    more = told - np.array(ledger, np.int64)
+    return max(int(more[more > 0].sum()), abs(int(-more[more < 0].sum()) - untold))
+
+
+def _quantiles(values: NDArray[np.float64]) -> list[float]:
+    """At most QUANTILES_MAX evenly spaced quantiles, ascending."""
+    if values.size <= QUANTILES_MAX:
+        return [float(value) for value in np.sort(values)]
+    shares = np.linspace(0.0, 1.0, QUANTILES_MAX)
+    return [float(value) for value in np.quantile(values, shares)]

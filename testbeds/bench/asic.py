@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from offstage.asic_model.chip import network
 from offstage.asic_model.parameters import read_preset
 from offstage.bindings.chip import Array, Chip, Limits, Network, Stage, Unit, make_requests
 from offstage.bindings.errors import Missing, RunFailed
+from offstage.bindings.units import format_size
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["bench_asic"]
+__all__ = ["AsicResult", "ChipFigures", "Long", "Stages", "bench_asic", "rows_of"]
 
 PRESET = "asic_7nm"
 EVENTS_AIM_RATIO = 25
@@ -51,46 +54,118 @@ PIECES_MAX = 1 << 16
 Say = Callable[[str], None]
 
 
+class Stages(msgspec.Struct, frozen=True):
+    """One network on both engines, a second of one core each."""
+
+    events_per_s: float
+    requests_per_s: float
+    reference_events_per_s: float
+    reference_requests_per_s: float
+    ratio: float
+    requests_ratio: float
+
+
+class ChipFigures(msgspec.Struct, frozen=True):
+    """Blocks on a whole chip."""
+
+    name: str
+    units: int
+    block_bytes: int
+    events_per_request: float
+    events_per_s: float
+    requests_per_s: float
+
+
+class Long(msgspec.Struct, frozen=True):
+    """A run in batches: by how much the process grew after the first tenth."""
+
+    requests: int
+    simulated_s: float
+    seconds: float
+    chip_bytes: int
+    growth_bytes: int
+
+
+class AsicResult(BenchResult, kw_only=True):
+    """Events a second beside SimPy; blocks a second on a whole chip; memory of a long run."""
+
+    stages: Stages
+    chips: list[ChipFigures]
+    long: Long
+    reference: str = "SimPy"
+    preset: str = PRESET
+    rounds: int
+
+    def about(self) -> list[str]:
+        chip, long = self.chips[0], self.long
+        per = ", ".join(f"{one.events_per_request:.1f} ({one.name})" for one in self.chips)
+        return [
+            f"measured, beside {self.reference} on the same network; {self.rounds} rounds, "
+            f"seed {self.seed}; both come to the mean that theory has",
+            f"{self.preset}: {chip.units} units, blocks of "
+            f"{format_size(chip.block_bytes)}; events for each request: {per}",
+            f"{long.requests:,} hits took {long.seconds:.0f} s for {long.simulated_s:.1f} "
+            f"simulated s, their chip {format_size(long.chip_bytes)}",
+        ]
+
+
 def bench_asic(
     *, requests: int, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
-) -> dict[str, Any]:
+) -> AsicResult:
     """Events and requests a second; memory of a run of `requests`. Missing("test") without simpy,
     RunFailed where one of the engines does not come to the mean that theory has."""
     say("three stages beside SimPy")
-    rows = [_beside_simpy(seed, rounds)]
+    stages = _beside_simpy(seed, rounds)
     say(f"{PRESET}: blocks")
-    rows += [
+    chips = [
         _chip_row("hits, whole blocks", {"hit": 1.0}, BLOCK_BYTES, seed, rounds),
         _chip_row("hits, in pieces", {"hit": 1.0}, 0, seed, rounds),
         _chip_row("mix, whole blocks", MIX, BLOCK_BYTES, seed, rounds),
     ]
     say(f"{requests:,} requests in bounded memory")
     long = _long(requests, seed)
-    return {
-        "provenance": "measured",
-        "reference": "SimPy",
-        "preset": PRESET,
-        "seed": seed,
-        "rounds": rounds,
-        "rows": rows,
-        "long": long,
-        "aims": {
-            f"three stages >= {EVENTS_AIM_RATIO}x": rows[0]["ratio"] >= EVENTS_AIM_RATIO,
-            **{
-                f"{row['name']} >= {REQUESTS_AIM_PER_S:.0f} requests/s": (
-                    row["requests_per_s"] >= REQUESTS_AIM_PER_S
-                )
-                for row in rows
-                if row["name"] in OF_WHOLE_BLOCKS
-            },
-            f"memory grows < {GROWTH_AIM_BYTES >> 20} MiB": (
-                long["growth_bytes"] < GROWTH_AIM_BYTES
-            ),
-        },
-    }
+    rows = rows_of(stages, chips, long)
+    return AsicResult(stages=stages, chips=chips, long=long, seed=seed, rounds=rounds, rows=rows)
 
 
-def _beside_simpy(seed: int, rounds: int) -> dict[str, Any]:
+def rows_of(stages: Stages, chips: list[ChipFigures], long: Long) -> list[Row]:
+    """Both engines on one network, every chip, and the memory of the long run."""
+    growth = long.growth_bytes
+    return [
+        Row(
+            "three stages, events",
+            "M/s",
+            stages.events_per_s,
+            stages.reference_events_per_s,
+            stages.ratio,
+            aimed(stages.ratio, ">=", EVENTS_AIM_RATIO, "x"),
+        ),
+        Row(
+            "three stages, requests",
+            "M/s",
+            stages.requests_per_s,
+            stages.reference_requests_per_s,
+            stages.requests_ratio,
+        ),
+        *map(_of_chip, chips),
+        Row(
+            "memory more after a tenth",
+            "bytes",
+            growth,
+            None,
+            None,
+            aimed(growth, "<", GROWTH_AIM_BYTES, "bytes"),
+        ),
+    ]
+
+
+def _of_chip(one: ChipFigures) -> Row:
+    per_s, held = one.requests_per_s, one.name in OF_WHOLE_BLOCKS
+    goal = aimed(per_s, ">=", REQUESTS_AIM_PER_S, "M/s") if held else None
+    return Row(f"{one.name}, requests", "M/s", per_s, None, None, goal)
+
+
+def _beside_simpy(seed: int, rounds: int) -> Stages:
     ours: list[tuple[float, float]] = []
     theirs: list[tuple[float, float]] = []
     for turn in range(rounds):
@@ -102,15 +177,14 @@ def _beside_simpy(seed: int, rounds: int) -> dict[str, Any]:
             theirs.append(_theirs(random))
     events, per_s = (statistics.median(one) for one in zip(*ours, strict=True))
     reference, reference_per_s = (statistics.median(one) for one in zip(*theirs, strict=True))
-    return {
-        "name": "three stages",
-        "events_per_s": events,
-        "requests_per_s": per_s,
-        "reference_events_per_s": reference,
-        "reference_requests_per_s": reference_per_s,
-        "ratio": statistics.median(a[0] / b[0] for a, b in zip(ours, theirs, strict=True)),
-        "requests_ratio": per_s / reference_per_s,
-    }
+    return Stages(
+        events_per_s=events,
+        requests_per_s=per_s,
+        reference_events_per_s=reference,
+        reference_requests_per_s=reference_per_s,
+        ratio=statistics.median(a[0] / b[0] for a, b in zip(ours, theirs, strict=True)),
+        requests_ratio=per_s / reference_per_s,
+    )
 
 
 def _arrivals(random: np.random.Generator, count: int) -> Any:
@@ -190,7 +264,7 @@ def _requests(chip: Network, mix: dict[str, float], count: int, random: Any) -> 
 
 def _chip_row(
     name: str, mix: dict[str, float], piece_bytes: int, seed: int, rounds: int
-) -> dict[str, Any]:
+) -> ChipFigures:
     """Of a whole chip; the median of the rounds."""
     made = network(read_preset(PRESET), piece_bytes=piece_bytes)
     trace = _requests(made, mix, CHIP_REQUESTS, np.random.default_rng(seed))
@@ -202,17 +276,17 @@ def _chip_row(
         chip.run(trace)
         spent.append(time.thread_time() - began)
     took = statistics.median(spent)
-    return {
-        "name": name,
-        "units": len(made.units),
-        "block_bytes": BLOCK_BYTES,
-        "events_per_request": chip.figures["events"] / CHIP_REQUESTS,
-        "events_per_s": chip.figures["events"] / took,
-        "requests_per_s": CHIP_REQUESTS / took,
-    }
+    return ChipFigures(
+        name=name,
+        units=len(made.units),
+        block_bytes=BLOCK_BYTES,
+        events_per_request=chip.figures["events"] / CHIP_REQUESTS,
+        events_per_s=chip.figures["events"] / took,
+        requests_per_s=CHIP_REQUESTS / took,
+    )
 
 
-def _long(requests: int, seed: int) -> dict[str, Any]:
+def _long(requests: int, seed: int) -> Long:
     """Requests in batches; by how much the process grew after the first tenth."""
     made = network(read_preset(PRESET), piece_bytes=BLOCK_BYTES)
     chip = Chip(made, seed=seed, limits=Limits(piece_max=PIECES_MAX, end_max=0))
@@ -231,13 +305,13 @@ def _long(requests: int, seed: int) -> dict[str, Any]:
         taken = chip.figures["taken"]
         if taken <= max(requests // 10, BATCH):
             early = _resident()
-    return {
-        "requests": chip.figures["ended"],
-        "simulated_s": chip.now_ps / 1e12,
-        "seconds": time.thread_time() - began,
-        "chip_bytes": chip.figures["memory_bytes"],
-        "growth_bytes": max(_resident() - early, 0),
-    }
+    return Long(
+        requests=chip.figures["ended"],
+        simulated_s=chip.now_ps / 1e12,
+        seconds=time.thread_time() - began,
+        chip_bytes=chip.figures["memory_bytes"],
+        growth_bytes=max(_resident() - early, 0),
+    )
 
 
 def _resident() -> int:

@@ -16,19 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from offstage.asic_model.codec import lossy, reference
 from offstage.bindings import codec
 from offstage.bindings.errors import RunFailed
+from offstage.bindings.units import format_rate
 from offstage.host.keys import KvPools
 from offstage.host.models import geometry
-from offstage.testbeds.bench.codec_store import store_row
+from offstage.testbeds.bench.codec_store import StoreFigures, store_row
+from offstage.testbeds.bench.rows import BenchResult, Row
 from offstage.testbeds.capture.kv import model_kv
 from offstage.testbeds.machine import machine
 
-__all__ = ["HALVES", "Source", "bench_codec", "model_source", "ratio_rows", "synthetic_source"]
+__all__ = [
+    "HALVES",
+    "CodecResult",
+    "LossyFigures",
+    "RateFigures",
+    "RatioFigures",
+    "Source",
+    "bench_codec",
+    "model_source",
+    "ratio_rows",
+    "rows_of",
+    "synthetic_source",
+]
 
 SYNTHETIC_BLOCKS = 32
 BLOCK_TOKENS = 64
@@ -50,7 +65,69 @@ class Source:
     label: str
     kind: str
     values: Floats
-    origin: dict[str, Any]
+    origin: dict[str, str | int]
+
+
+class RatioFigures(msgspec.Struct, frozen=True):
+    """One layer's keys or values in a dtype: coded size over size, all of it and by KV head."""
+
+    source: str
+    dtype: str
+    half: str
+    layer: int
+    ratio: float
+    zlib_ratio: float
+    heads: list[float] = []
+
+
+class RateFigures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes of KV a second, before coding, of one core."""
+
+    source: str
+    dtype: str
+    encode_bytes_per_s: float
+    decode_bytes_per_s: float
+    memcpy_bytes_per_s: float
+    zlib_encode_bytes_per_s: float = 0.0
+    zlib_decode_bytes_per_s: float = 0.0
+    block_bytes: int = 0
+
+
+class LossyFigures(msgspec.Struct, frozen=True):
+    """What a lossy mode leaves of bfloat16: size, and errors of values that are not zero."""
+
+    source: str
+    half: str
+    mode: str
+    ratio: float
+    relative_max: float
+    relative_mean: float
+    norm: float
+
+
+class CodecResult(BenchResult, kw_only=True):
+    """Ratios of every source and layer, rates, a store with and without, errors of lossy modes."""
+
+    sources: list[dict[str, str | int]]
+    ratios: list[RatioFigures]
+    rates: list[RateFigures]
+    store: list[StoreFigures]
+    lossy: list[LossyFigures]
+    machine: dict[str, object]
+    rounds: int = 0
+
+    def about(self) -> list[str]:
+        memcpy = max(one.memcpy_bytes_per_s for one in self.rates)
+        return [
+            "ratios: coded size over size, least and most of the layers, beside zlib level 6; "
+            f"rates of {self.rates[0].source} beside zlib level 1, {self.rounds} rounds; memcpy "
+            f"of the same bytes {format_rate(memcpy)}; measured, seed {self.seed}",
+            "synthetic: the demo's own KV, whose V has one exponent by construction",
+            "** a store with store.codec beside one without, blocks of 32 KiB: bytes read, a get "
+            "alone, gets 16 at a time by one thread; emulated drive, real codec",
+            "* lossy, never used by the store: size over bfloat16's, then mean and greatest error "
+            "of values that are not zero, relative to themselves",
+        ]
 
 
 def synthetic_source(seed: int) -> Source:
@@ -62,7 +139,11 @@ def synthetic_source(seed: int) -> Source:
         for layer in range(shape.layer_count)
     ]
     values = np.stack(blocks).astype(np.float32).swapaxes(1, 2)
-    origin = {"geometry": shape.name, "seed": seed, "blocks": SYNTHETIC_BLOCKS}
+    origin: dict[str, str | int] = {
+        "geometry": shape.name,
+        "seed": seed,
+        "blocks": SYNTHETIC_BLOCKS,
+    }
     return Source("synthetic", "synthetic", np.ascontiguousarray(values), origin)
 
 
@@ -72,7 +153,7 @@ def model_source(model: Path, text: Path, tokens: int) -> Source:
     found = model_kv(model, text, tokens)
     layers, halves, heads, _, width = found.values.shape
     cut = found.values.reshape(layers, halves, heads, -1, BLOCK_TOKENS, width).swapaxes(2, 3)
-    origin = {
+    origin: dict[str, str | int] = {
         "model": found.model,
         "computed_as": found.computed_as,
         "config_sha256": found.config_sha256,
@@ -92,7 +173,7 @@ def as_dtype(values: Floats, dtype: str) -> npt.NDArray[Any]:
     return lossy.to_fp8_lossy(values, dtype)
 
 
-def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
+def ratio_rows(source: Source) -> Iterator[RatioFigures]:
     """One row for each dtype, layer and half; `heads`: each KV head's part of the blocks coded by
     itself, as a chip with lanes of their own would. `RunFailed` where a block does not come
     back."""
@@ -103,17 +184,17 @@ def ratio_rows(source: Source) -> Iterator[dict[str, Any]]:
             coded = [codec.encode(dtype, block) for block in blocks]
             _check(dtype, blocks, coded)
             raw = sum(map(len, blocks))
-            yield {
-                "source": source.label,
-                "dtype": dtype,
-                "half": HALVES[half],
-                "layer": layer,
-                "ratio": sum(map(len, coded)) / raw,
-                "heads": [
+            yield RatioFigures(
+                source=source.label,
+                dtype=dtype,
+                half=HALVES[half],
+                layer=layer,
+                ratio=sum(map(len, coded)) / raw,
+                heads=[
                     _coded_share(dtype, bits[layer, half, :, head]) for head in range(bits.shape[3])
                 ],
-                "zlib_ratio": sum(len(zlib.compress(block)) for block in blocks) / raw,
-            }
+                zlib_ratio=sum(len(zlib.compress(block)) for block in blocks) / raw,
+            )
 
 
 def _coded_share(dtype: str, parts: npt.NDArray[Any]) -> float:
@@ -137,7 +218,7 @@ def bench_codec(
     seed: int = 1,
     rounds: int = 5,
     say: Say = lambda _: None,
-) -> dict[str, Any]:
+) -> CodecResult:
     """Ratios of every source, rates, and errors of lossy modes.
 
     `models` is a folder with one or more models and the text `dev1.txt` (`OFFSTAGE_MODELS`);
@@ -147,10 +228,10 @@ def bench_codec(
     for model in sorted(path.parent for path in models.glob("*/config.json")) if models else []:
         say(f"{model.name} reads {tokens} tokens")
         sources.append(model_source(model, model.parent / "dev1.txt", tokens))
-    rows = []
+    ratios = []
     for source in sources:
         say(f"ratios: {source.label}")
-        rows += list(ratio_rows(source))
+        ratios += list(ratio_rows(source))
     say("rates")
     rates = [_rate_row(sources[-1], dtype, rounds) for dtype in codec.DTYPES]
     say("a store on emulated drives, plain and coded")
@@ -159,17 +240,57 @@ def bench_codec(
         for dtype in STORE_DTYPES
         for drive in STORE_DRIVES
     ]
-    return {
-        "provenance": "measured",
-        "seed": seed,
-        "rounds": rounds,
-        "machine": machine(),
-        "sources": [{"label": one.label, "kind": one.kind, **one.origin} for one in sources],
-        "ratios": rows,
-        "rates": rates,
-        "store": stores,
-        "lossy": [row for source in sources for row in _lossy_rows(source)],
-    }
+    lossy_rows = [row for source in sources for row in _lossy_rows(source)]
+    return CodecResult(
+        seed=seed,
+        rounds=rounds,
+        machine=machine(),
+        sources=[{"label": one.label, "kind": one.kind, **one.origin} for one in sources],
+        ratios=ratios,
+        rates=rates,
+        store=stores,
+        lossy=lossy_rows,
+        rows=rows_of(ratios, rates, stores, lossy_rows),
+    )
+
+
+def rows_of(
+    ratios: list[RatioFigures],
+    rates: list[RateFigures],
+    stores: list[StoreFigures],
+    lossy_rows: list[LossyFigures],
+) -> list[Row]:
+    """What KV shrinks to, least and most of all layers, and rates, beside zlib; stores beside plain
+    ones; lossy modes apart, with their errors."""
+    layers: dict[str, list[RatioFigures]] = {}
+    for one in ratios:
+        layers.setdefault(f"{one.source} {one.dtype} {one.half}", []).append(one)
+    rows = []
+    for name, some in layers.items():
+        ours, theirs = [one.ratio for one in some], [one.zlib_ratio for one in some]
+        both = (min(ours), max(ours)), (min(theirs), max(theirs))
+        rows.append(Row(name, "part", *both, sum(ours) / sum(theirs)))
+    for rate in rates:
+        for way, ours_per_s, zlib_per_s in (
+            ("encode", rate.encode_bytes_per_s, rate.zlib_encode_bytes_per_s),
+            ("decode", rate.decode_bytes_per_s, rate.zlib_decode_bytes_per_s),
+        ):
+            name = f"{way} {rate.dtype}"
+            rows.append(Row(name, "bytes/s", ours_per_s, zlib_per_s, ours_per_s / zlib_per_s))
+    for store in stores:
+        coded, plain = store.coded, store.plain
+        for what, unit, with_it, without in (
+            ("bytes", "bytes", coded.read_bytes_per_block, plain.read_bytes_per_block),
+            ("get", "seconds", coded.get_s, plain.get_s),
+            ("gets/s", "count", coded.gets_per_s, plain.gets_per_s),
+        ):
+            name = f"{store.dtype} {store.drive} {what}**"
+            rows.append(Row(name, unit, with_it, without, with_it / without))
+    for mode in lossy_rows:
+        errors = f"{mode.relative_mean:.2g}, {mode.relative_max:.2g}"
+        name = f"{mode.source} {mode.half} {mode.mode}*"
+        rows.append(Row(name, "part", mode.ratio, note=errors))
+    return rows
 
 
 def _blocks(source: Source, dtype: str) -> list[bytes]:
@@ -178,7 +299,7 @@ def _blocks(source: Source, dtype: str) -> list[bytes]:
     return [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
 
 
-def _rate_row(source: Source, dtype: str, rounds: int) -> dict[str, Any]:
+def _rate_row(source: Source, dtype: str, rounds: int) -> RateFigures:
     """Bytes of KV (before coding) a second, of one core; memcpy and zlib at its fastest level."""
     blocks = _blocks(source, dtype)
     coded = [codec.encode(dtype, block) for block in blocks]
@@ -206,10 +327,10 @@ def _rate_row(source: Source, dtype: str, rounds: int) -> dict[str, Any]:
             spent[name].append(time.thread_time() - began)
     size = sum(map(len, blocks))
     rates = {f"{name}_bytes_per_s": size / statistics.median(one) for name, one in spent.items()}
-    return {"source": source.label, "dtype": dtype, "block_bytes": len(blocks[0]), **rates}
+    return RateFigures(source.label, dtype, block_bytes=len(blocks[0]), **rates)
 
 
-def _lossy_rows(source: Source) -> Iterator[dict[str, Any]]:
+def _lossy_rows(source: Source) -> Iterator[LossyFigures]:
     """What each lossy mode leaves of bfloat16: size, and errors over all layers of a half."""
     values = source.values
     exact = (as_dtype(values, "bfloat16").astype(np.uint32) << 16).view(np.float32)
@@ -224,14 +345,14 @@ def _lossy_rows(source: Source) -> Iterator[dict[str, Any]]:
 
 def _lossy_row(
     source: str, half: str, mode: str, bits: float, exact: Floats, back: Floats
-) -> dict[str, Any]:
+) -> LossyFigures:
     found = lossy.errors(exact, back)
-    return {
-        "source": source,
-        "half": half,
-        "mode": mode,
-        "ratio": bits / 16,
-        "relative_max": found.relative_max,
-        "relative_mean": found.relative_mean,
-        "norm": found.norm,
-    }
+    return LossyFigures(
+        source=source,
+        half=half,
+        mode=mode,
+        ratio=bits / 16,
+        relative_max=found.relative_max,
+        relative_mean=found.relative_mean,
+        norm=found.norm,
+    )

@@ -7,42 +7,58 @@ a model's, so the figures are `emulated`; the codec's are real.
 
 import statistics
 import time
-from typing import Any
+
+import msgspec
 
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.storage import Storage, StorageConfig, preset
 from offstage.bindings.store import Store, StoreConfig
 
-__all__ = ["store_row"]
+__all__ = ["StoreFigures", "StoreSide", "store_row"]
 
 LBA_BYTES = 4096
 DEPTH = 16
 SEGMENT_RECORDS = 16
 
 
-def store_row(dtype: str, blocks: list[bytes], drive: str, rounds: int) -> dict[str, Any]:
+class StoreSide(msgspec.Struct, frozen=True):
+    """A store with or without the codec: bytes that crossed to the drive, gets alone and many."""
+
+    written_bytes_per_block: float
+    read_bytes_per_block: float
+    get_s: float
+    gets_per_s: float
+
+
+class StoreFigures(msgspec.Struct, frozen=True):
+    """Medians of the rounds of both sides."""
+
+    dtype: str
+    drive: str
+    block_bytes: int
+    plain: StoreSide
+    coded: StoreSide
+    provenance: str = "emulated"
+
+
+def store_row(dtype: str, blocks: list[bytes], drive: str, rounds: int) -> StoreFigures:
     """Reads of all blocks, one at a time and 16 at a time: medians of the rounds."""
-    block_bytes = len(blocks[0])
-    taken: dict[str, list[dict[str, float]]] = {"plain": [], "coded": []}
+    taken: dict[str, list[StoreSide]] = {"plain": [], "coded": []}
     for turn in range(rounds):
         for side in ("plain", "coded") if turn % 2 == 0 else ("coded", "plain"):
             codec = DTYPES.index(dtype) + 1 if side == "coded" else 0
             taken[side].append(_round(codec, blocks, drive, turn + 1))
-    shown = {
-        side: {name: statistics.median(one[name] for one in found) for name in found[0]}
-        for side, found in taken.items()
-    }
-    return {
-        "dtype": dtype,
-        "drive": drive,
-        "block_bytes": block_bytes,
-        "provenance": "emulated",
-        **shown,
-    }
+    plain, coded = (_median(taken[side]) for side in ("plain", "coded"))
+    return StoreFigures(dtype, drive, len(blocks[0]), plain, coded)
 
 
-def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> dict[str, float]:
+def _median(found: list[StoreSide]) -> StoreSide:
+    columns = zip(*map(msgspec.structs.astuple, found), strict=True)
+    return StoreSide(*map(statistics.median, columns))
+
+
+def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> StoreSide:
     record_bytes = len(blocks[0]) + LBA_BYTES
     config = StoreConfig(
         payload_size_bytes=len(blocks[0]),
@@ -75,12 +91,12 @@ def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> dict[str, 
         _read_together(store, len(blocks))
         ended = time.perf_counter()
     count = len(blocks)
-    return {
-        "written_bytes_per_block": (written["bytes_written"] - began["bytes_written"]) / count,
-        "read_bytes_per_block": (read["bytes_read"] - written["bytes_read"]) / count,
-        "get_s": (together - alone) / count,
-        "gets_per_s": count / (ended - together),
-    }
+    return StoreSide(
+        written_bytes_per_block=(written["bytes_written"] - began["bytes_written"]) / count,
+        read_bytes_per_block=(read["bytes_read"] - written["bytes_read"]) / count,
+        get_s=(together - alone) / count,
+        gets_per_s=count / (ended - together),
+    )
 
 
 def _read_together(store: Store, count: int) -> None:

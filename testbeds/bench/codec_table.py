@@ -1,7 +1,8 @@
 """The ratios and rates of `offstage bench codec` as `asic_model/codec/measured.toml` has them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+
+from offstage.testbeds.bench.codec import CodecResult
 
 __all__ = ["table_text"]
 
@@ -13,10 +14,10 @@ HEAD = """\
 """
 
 
-def table_text(result: Mapping[str, Any]) -> str:
+def table_text(result: CodecResult) -> str:
     """The file: origins of KV, a ratio for each origin, dtype and half, a rate for each dtype."""
     lines = [HEAD]
-    for source in result["sources"]:
+    for source in result.sources:
         lines.append("[[origin]]")
         lines += [f"{key} = {_value(value)}" for key, value in source.items()]
         lines.append("")
@@ -24,29 +25,29 @@ def table_text(result: Mapping[str, Any]) -> str:
         lines.append("[[ratio]]")
         lines += [f"{key} = {_value(value)}" for key, value in row.items()]
         lines.append("")
-    for row in result["rates"]:
+    for rate in result.rates:
         lines.append("[[rate]]")
-        shown = {
-            "dtype": row["dtype"],
-            "origin": row["source"],
-            "encode_mb_per_s": round(row["encode_bytes_per_s"] / 1e6),
-            "decode_mb_per_s": round(row["decode_bytes_per_s"] / 1e6),
-            "memcpy_mb_per_s": round(row["memcpy_bytes_per_s"] / 1e6),
+        shown: dict[str, object] = {
+            "dtype": rate.dtype,
+            "origin": rate.source,
+            "encode_mb_per_s": round(rate.encode_bytes_per_s / 1e6),
+            "decode_mb_per_s": round(rate.decode_bytes_per_s / 1e6),
+            "memcpy_mb_per_s": round(rate.memcpy_bytes_per_s / 1e6),
             "tag": "measured",
-            "source": f"offstage bench codec, {result['machine']['processor']}",
+            "source": f"offstage bench codec, {result.machine['processor']}",
         }
         lines += [f"{key} = {_value(value)}" for key, value in shown.items()]
         lines.append("")
     return "\n".join(lines)
 
 
-def _ratios(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _ratios(result: CodecResult) -> Iterator[dict[str, object]]:
     groups: dict[tuple[str, str, str], list[float]] = {}
     heads: dict[tuple[str, str, str], list[list[float]]] = {}
-    for row in result["ratios"]:
-        key = (row["source"], row["dtype"], row["half"])
-        groups.setdefault(key, []).append(round(row["ratio"], 4))
-        heads.setdefault(key, []).append([round(one, 4) for one in row["heads"]])
+    for row in result.ratios:
+        key = (row.source, row.dtype, row.half)
+        groups.setdefault(key, []).append(round(row.ratio, 4))
+        heads.setdefault(key, []).append([round(one, 4) for one in row.heads])
     for (origin, dtype, half), layers in groups.items():
         yield {
             "origin": origin,
@@ -64,7 +65,7 @@ def _ratios(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """TOML of a text, number or list."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -15,8 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +24,7 @@ from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, repl
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import EVICTIONS
 from offstage.bindings.sim import DecodePlan, decode, populate
+from offstage.bindings.units import format_size
 from offstage.testbeds.bench.flat import (
     REFERENCES,
     Ids,
@@ -32,10 +33,11 @@ from offstage.testbeds.bench.flat import (
     run,
     write_oracle,
 )
-from offstage.testbeds.bench.lab import MEMORY_AIM_BYTES, SECONDS_AIM, lab_row
+from offstage.testbeds.bench.lab import MEMORY_AIM_BYTES, SECONDS_AIM, LabFigures, lab_figures
+from offstage.testbeds.bench.rows import UNITS, BenchResult, Row, aimed
 from offstage.testbeds.workloads.requests.importer import open_trace
 
-__all__ = ["bench_core"]
+__all__ = ["CoreResult", "Decode", "Flat", "Replay", "bench_core", "rows_of"]
 
 TRACE = "mooncake_conversation_0-2400s.jsonl.gz"
 ROUNDS = 5
@@ -50,43 +52,110 @@ DECODE_SESSIONS, DECODE_STEPS, DECODE_LAYERS = 2, 150, 4
 Say = Callable[[str], None]
 
 
+class Flat(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A flat trace under one eviction; a reference where libCacheSim has the policy."""
+
+    name: str
+    eviction: str
+    ours_per_s: float
+    hits: int
+    accesses: int = 0
+    unique: int = 0
+    capacity: int = 0
+    reference_hits: int | None = None
+    reference_per_s: float | None = None
+    ratio: float | None = None
+
+
+class Decode(msgspec.Struct, frozen=True):
+    """Decode with averages and score eviction."""
+
+    prefetchers: str
+    selected: int
+    blocks: int
+    accesses_per_s: float
+    eviction: str = "score"
+    accesses: int = 0
+    hit_rate: float = 0.0
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """How fast a log is checked."""
+
+    decisions_per_s: float
+    decisions: int = 0
+
+
+class CoreResult(BenchResult, kw_only=True):
+    """Accesses a second beside libCacheSim; what decode and replay cost in virtual time."""
+
+    flat: list[Flat]
+    decode: Decode
+    replay: Replay
+    lab: LabFigures
+    reference: str = "libCacheSim"
+    rounds: int
+
+    def about(self) -> list[str]:
+        lab, equal = self.lab, sum(one.reference_hits is not None for one in self.flat)
+        return [
+            f"accesses and decisions per second, measured, beside {self.reference}; "
+            f"{self.rounds} rounds, seed {self.seed}; hit counts are equal in all "
+            f"{equal} rows that have a reference",
+            f"lab: {lab.layers} layers of {lab.blocks:,} blocks for {lab.steps:,} steps, "
+            f"seconds of one core from the draw of the selections to the ledger, policy "
+            f"{lab.policy}; {UNITS['M/s'](lab.accesses_per_s)} accesses without the drawing; at "
+            f"most {format_size(lab.memory_peak_bytes)} of memory",
+        ]
+
+
 def bench_core(
     *, traces: Path | None = None, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
-) -> dict[str, Any]:
+) -> CoreResult:
     """Flat traces beside libCacheSim, decode with averages, replay: accesses or decisions a second.
 
     `traces` is the folder of real traces (`OFFSTAGE_TRACES`); without it the generated Zipf trace
     alone is run. Raises Missing("test") without libcachesim, RunFailed when hit counts differ.
     """
-    rows = []
+    flat = []
     for name, ids in _traces(traces, seed):
         say(f"flat: {name}, {len(ids)} accesses, every eviction")
-        rows += _flat_rows(name, ids, rounds)
+        flat += _flat_rows(name, ids, rounds)
     say("decode with scores of every block")
-    decoded = _decode_rows(seed, max(rounds // 2, 1))
+    decoded, replayed = _decode_rows(seed, max(rounds // 2, 1))
     say("an experiment at full scale")
-    lab = lab_row(seed)
-    aims = {
-        f"flat LRU >= {FLAT_AIM_RATIO} of libCacheSim": all(
-            row["ratio"] >= FLAT_AIM_RATIO for row in rows if row["eviction"] == "lru"
-        ),
-        f"decode >= {DECODE_AIM_PER_S:.0f} accesses/s": (
-            decoded["decode"]["accesses_per_s"] >= DECODE_AIM_PER_S
-        ),
-        f"lab < {SECONDS_AIM} s": lab["seconds"] < SECONDS_AIM,
-        f"lab < {MEMORY_AIM_BYTES >> 30} GiB": lab["memory_peak_bytes"] < MEMORY_AIM_BYTES,
-        "identical hit counts": True,  # anything else has raised RunFailed
-    }
-    return {
-        "provenance": "measured",
-        "reference": "libCacheSim",
-        "seed": seed,
-        "rounds": rounds,
-        "rows": rows,
-        **decoded,
-        "lab": lab,
-        "aims": aims,
-    }
+    lab = lab_figures(seed)
+    return CoreResult(
+        seed=seed,
+        rounds=rounds,
+        flat=flat,
+        decode=decoded,
+        replay=replayed,
+        lab=lab,
+        rows=rows_of(flat, decoded, replayed, lab),
+    )
+
+
+def rows_of(flat: list[Flat], decoded: Decode, replayed: Replay, lab: LabFigures) -> list[Row]:
+    """Every flat trace, decode, replay, and one experiment of the laboratory."""
+    per_s, what = decoded.accesses_per_s, f"{decoded.selected} of {decoded.blocks}"
+    goal = aimed(per_s, ">=", DECODE_AIM_PER_S, "M/s")
+    size = f"lab, {lab.layers} by {lab.steps:,} steps"
+    peak = lab.memory_peak_bytes
+    return [
+        *map(_of_flat, flat),
+        Row(f"decode, {decoded.prefetchers}, {what}", "M/s", per_s, None, None, goal),
+        Row("replay of a log", "M/s", replayed.decisions_per_s),
+        Row(size, "s", lab.seconds, None, None, aimed(lab.seconds, "<", SECONDS_AIM, "s")),
+        Row("its memory", "bytes", peak, None, None, aimed(peak, "<", MEMORY_AIM_BYTES, "bytes")),
+    ]
+
+
+def _of_flat(one: Flat) -> Row:
+    held = one.eviction == "lru" and one.ratio is not None
+    goal = aimed(one.ratio or 0.0, ">=", FLAT_AIM_RATIO, "x") if held else None
+    name = f"{one.eviction} on {one.name}"
+    return Row(name, "M/s", one.ours_per_s, one.reference_per_s, one.ratio, goal)
 
 
 def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
@@ -101,7 +170,7 @@ def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
     return found
 
 
-def _flat_rows(name: str, ids: Ids, rounds: int) -> list[dict[str, Any]]:
+def _flat_rows(name: str, ids: Ids, rounds: int) -> list[Flat]:
     """One row for each eviction policy; the sides of a round take turns at going first."""
     capacity = max(int((int(ids.max()) + 1) * CAPACITY_SHARE), 1)
     with tempfile.TemporaryDirectory(prefix="offstage-bench-") as folder:
@@ -110,9 +179,7 @@ def _flat_rows(name: str, ids: Ids, rounds: int) -> list[dict[str, Any]]:
         return [_flat_row(name, ids, path, capacity, each, rounds) for each in EVICTIONS]
 
 
-def _flat_row(
-    name: str, ids: Ids, path: Path, capacity: int, eviction: str, rounds: int
-) -> dict[str, Any]:
+def _flat_row(name: str, ids: Ids, path: Path, capacity: int, eviction: str, rounds: int) -> Flat:
     ours_s: list[float] = []
     reference_s: list[float] = []
     hits = reference_hits = 0
@@ -137,24 +204,23 @@ def _flat_row(
             f"bench core, {eviction} on trace {name}, capacity {capacity}",
             "one of the two is another policy: run the tests",
         )
-    row = {
-        "name": name,
-        "eviction": eviction,
-        "accesses": len(ids),
-        "unique": int(ids.max()) + 1,
-        "capacity": capacity,
-        "hits": hits,
-        "ours_per_s": len(ids) / statistics.median(ours_s),
-    }
-    if reference_s:
-        ratios = [b / a for a, b in zip(ours_s, reference_s, strict=True)]
-        row["reference_hits"] = reference_hits
-        row["reference_per_s"] = len(ids) / statistics.median(reference_s)
-        row["ratio"] = statistics.median(ratios)
-    return row
+    beside = bool(reference_s)
+    ratios = [b / a for a, b in zip(ours_s, reference_s, strict=False)]
+    return Flat(
+        name=name,
+        eviction=eviction,
+        accesses=len(ids),
+        unique=int(ids.max()) + 1,
+        capacity=capacity,
+        hits=hits,
+        ours_per_s=len(ids) / statistics.median(ours_s),
+        reference_hits=reference_hits if beside else None,
+        reference_per_s=len(ids) / statistics.median(reference_s) if beside else None,
+        ratio=statistics.median(ratios) if beside else None,
+    )
 
 
-def _decode_rows(seed: int, rounds: int) -> dict[str, Any]:
+def _decode_rows(seed: int, rounds: int) -> tuple[Decode, Replay]:
     """Accesses a second of decode with averages and score eviction, and of checking its log."""
     scores, demands = _score_process(seed)
     spent, checked = [], []
@@ -178,18 +244,15 @@ def _decode_rows(seed: int, rounds: int) -> dict[str, Any]:
         agreed = result.agreed
         if result.diverged_at is not None or ledger["log_bytes_lost"]:
             raise RunFailed("the log of the run does not replay", "bench core", "run the tests")
-    return {
-        "decode": {
-            "prefetchers": "ema",
-            "eviction": "score",
-            "blocks": DECODE_BLOCKS,
-            "selected": DECODE_SELECTED,
-            "accesses": accesses,
-            "accesses_per_s": accesses / statistics.median(spent),
-            "hit_rate": hit_rate,
-        },
-        "replay": {"decisions": agreed, "decisions_per_s": agreed / statistics.median(checked)},
-    }
+    decoded = Decode(
+        "ema",
+        DECODE_SELECTED,
+        DECODE_BLOCKS,
+        accesses / statistics.median(spent),
+        accesses=accesses,
+        hit_rate=hit_rate,
+    )
+    return decoded, Replay(agreed / statistics.median(checked), agreed)
 
 
 def _score_process(seed: int) -> tuple[npt.NDArray[np.uint16], Ids]:

@@ -19,9 +19,8 @@ drive, asked for at once as a batched decode does, against the same fetches one 
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,9 +29,11 @@ from offstage.bindings.driver import READ_BATCH, Driver
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.floors import spin_rtt
-from offstage.testbeds.bench.stages import RATIO_MIN, stage_timers
+from offstage.bindings.units import format_size
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.bench.stages import RATIO_MIN, StageTimers, stage_timers
 
-__all__ = ["bench_fabric"]
+__all__ = ["FabricResult", "Layer", "Reads", "Ring", "bench_fabric", "result_of"]
 
 KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = {32 * KIB: 1.3, 64 * KIB: 1.1}  # by block size; others have no aim
@@ -45,15 +46,64 @@ NEVER_NS = (1 << 64) - 1  # the reactor spins all the while: this bench is about
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Reads:
-    """Medians over the rounds, ns per block, and the ratio of a hit to memcpy in each round."""
+class Reads(msgspec.Struct, frozen=True):
+    """Reads of blocks of one size: ns a block, medians over the rounds, and ratios to memcpy."""
 
+    block_bytes: int
+    region_bytes: int
     hit_ns: float
     memcpy_ns: float
-    unchecked_ns: float
-    ratios: list[float]
-    unchecked_ratios: list[float]
+    hit_unchecked_ns: float
+    hit_bytes_per_s: float
+    memcpy_bytes_per_s: float
+    ratio: float
+    ratio_range: tuple[float, float]
+    ratio_unchecked: float
+    checksum_included: bool = True
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """Round trips of empty commands, and of a word between two threads."""
+
+    rtt_ns_p50: float
+    rtt_ns_p99: float
+    floor_ns_p50: float
+    floor_ns_p99: float
+    ratio_to_floor: float
+    python_rtt_ns_p50: float
+    commands: int = 0
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One layer of several sessions, fetched one by one and together."""
+
+    sessions: int
+    demands: int
+    block_bytes: int
+    one_by_one_ns: float
+    together_ns: float
+    ratio: float
+    provenance: str = "emulated"
+
+
+class FabricResult(BenchResult, kw_only=True):
+    """Reads by block size, the command ring, the stage timers, one layer of several sessions."""
+
+    reads: list[Reads]
+    ring: Ring
+    stage_timers: list[StageTimers]
+    layer: Layer
+    rounds: int
+
+    def about(self) -> list[str]:
+        layer = self.layer
+        return [
+            "hits beside memcpy of as many bytes out of the same region; round trips beside two "
+            f"threads that bounce one word; measured, {self.rounds} rounds, seed {self.seed}",
+            f"one layer of {layer.sessions} sessions, together over one by one:"
+            f" {layer.demands} misses of {format_size(layer.block_bytes)} in each,"
+            " from an emulated gen-5 drive",
+        ]
 
 
 def bench_fabric(
@@ -65,8 +115,8 @@ def bench_fabric(
     commands: int = 20_000,
     seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
-    """Rows per block size, and the command ring; a JSON-able dictionary. Everything is measured.
+) -> FabricResult:
+    """Reads by block size, and the command ring. Everything is measured.
 
     `batches` of 16 blocks per round and way of reading; `region_bytes` of slots are filled first.
     BadInput where a size is unavailable.
@@ -80,35 +130,88 @@ def bench_fabric(
                 "bench fabric",
                 "take whole 4 KiB, and a region of at least 256 blocks",
             )
-    rows = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
+    reads = [_read_row(size, region_bytes, rounds, batches, seed, say) for size in block_bytes]
     ring = _ring(commands, rounds, say)
     timers = stage_timers(40 * rounds, max(commands // 200, 10), say)
     layer = _layer(max(4 * rounds, 8), seed, say)
-    aims = {}
-    for row in rows:
-        if most := READ_RATIO_MAX.get(row["block_bytes"]):
-            at = f"hit / memcpy at {row['block_bytes'] // KIB} KiB"
-            aims[f"{at} <= {most}"] = row["ratio"] <= most
-    aims[f"round trip / floor <= {NOP_RATIO_MAX}"] = ring["ratio_to_floor"] <= NOP_RATIO_MAX
-    for row in timers:
-        what = f"stage timers on over off at {row['blocks']} x {row['block_bytes'] // KIB} KiB"
-        aims[f"{what} >= {RATIO_MIN}"] = row["ratio"] >= RATIO_MIN
-    return {
-        "reads": rows,
-        "ring": ring,
-        "stage_timers": timers,
-        "layer": layer,
-        "aims": aims,
-        "aims_met": all(aims.values()),
-        "provenance": "measured",
-        "rounds": rounds,
-        "seed": seed,
-    }
+    return result_of(reads, ring, timers, layer, rounds=rounds, seed=seed)
+
+
+def result_of(
+    reads: list[Reads],
+    ring: Ring,
+    timers: list[StageTimers],
+    layer: Layer,
+    *,
+    rounds: int,
+    seed: int,
+) -> FabricResult:
+    """Their rows, with aims."""
+    return FabricResult(
+        seed=seed,
+        rounds=rounds,
+        reads=reads,
+        ring=ring,
+        stage_timers=timers,
+        layer=layer,
+        rows=[
+            *(row for one in reads for row in _of_reads(one)),
+            *_of_ring(ring),
+            *map(_of_timers, timers),
+            Row(
+                f"layer of {layer.sessions} sessions, together",
+                "ns",
+                layer.together_ns,
+                layer.one_by_one_ns,
+                layer.ratio,
+            ),
+        ],
+    )
+
+
+def _of_timers(one: StageTimers) -> Row:
+    name = f"{one.blocks} x {format_size(one.block_bytes)} fetch, timers on"
+    return Row(name, "ns", one.on_ns, one.off_ns, one.ratio, aimed(one.ratio, ">=", RATIO_MIN))
+
+
+def _of_reads(one: Reads) -> list[Row]:
+    name, most = format_size(one.block_bytes), READ_RATIO_MAX.get(one.block_bytes)
+    goal = None if most is None else aimed(one.ratio, "<=", most)
+    return [
+        Row(f"{name} hit, checksum included", "ns", one.hit_ns, one.memcpy_ns, one.ratio, goal),
+        Row(
+            f"{name} hit, checksum left out",
+            "ns",
+            one.hit_unchecked_ns,
+            one.memcpy_ns,
+            one.ratio_unchecked,
+        ),
+    ]
+
+
+def _of_ring(one: Ring) -> list[Row]:
+    return [
+        Row(
+            "command round trip p50, C",
+            "ns",
+            one.rtt_ns_p50,
+            one.floor_ns_p50,
+            one.ratio_to_floor,
+            aimed(one.ratio_to_floor, "<=", NOP_RATIO_MAX),
+        ),
+        *(
+            Row(f"command round trip {name}", "ns", ours, floor, ours / floor)
+            for name, ours, floor in (
+                ("p99, C", one.rtt_ns_p99, one.floor_ns_p99),
+                ("p50, Python", one.python_rtt_ns_p50, one.floor_ns_p50),
+            )
+        ),
+    ]
 
 
 def _read_row(
     size: int, region_bytes: int, rounds: int, batches: int, seed: int, say: Say
-) -> dict[str, Any]:
+) -> Reads:
     count = region_bytes // (size + 512)
     config = BareConfig(
         payload_size_bytes=size,
@@ -124,25 +227,26 @@ def _read_row(
         session = device.session(count)
         _fill(driver, session, count, size, seed)
         keys = _published(driver, session, count, seed)
-        result = _measure(driver, keys, size, rounds, batches)
-    say(
-        f"{size // KIB} KiB: hit {result.hit_ns / 1e3:.2f} us, memcpy "
-        f"{result.memcpy_ns / 1e3:.2f} us, {statistics.median(result.ratios):.2f}; without the "
-        f"checksum {statistics.median(result.unchecked_ratios):.2f}"
+        hit, memcpy, unchecked = _measure(driver, keys, size, rounds, batches)
+    ratios = [a / b for a, b in zip(hit, memcpy, strict=True)]
+    found = Reads(
+        block_bytes=size,
+        region_bytes=count * (size + 512),
+        hit_ns=(hit_ns := statistics.median(hit)),
+        memcpy_ns=(memcpy_ns := statistics.median(memcpy)),
+        hit_unchecked_ns=statistics.median(unchecked),
+        hit_bytes_per_s=size * 1e9 / hit_ns,
+        memcpy_bytes_per_s=size * 1e9 / memcpy_ns,
+        ratio=statistics.median(ratios),
+        ratio_range=(min(ratios), max(ratios)),
+        ratio_unchecked=statistics.median(a / b for a, b in zip(unchecked, memcpy, strict=True)),
     )
-    return {
-        "block_bytes": size,
-        "region_bytes": count * (size + 512),
-        "hit_ns": result.hit_ns,
-        "memcpy_ns": result.memcpy_ns,
-        "hit_unchecked_ns": result.unchecked_ns,
-        "hit_bytes_per_s": size * 1e9 / result.hit_ns,
-        "memcpy_bytes_per_s": size * 1e9 / result.memcpy_ns,
-        "ratio": statistics.median(result.ratios),
-        "ratio_range": [min(result.ratios), max(result.ratios)],
-        "ratio_unchecked": statistics.median(result.unchecked_ratios),
-        "checksum_included": True,
-    }
+    say(
+        f"{size // KIB} KiB: hit {found.hit_ns / 1e3:.2f} us, memcpy "
+        f"{found.memcpy_ns / 1e3:.2f} us, {found.ratio:.2f}; without the "
+        f"checksum {found.ratio_unchecked:.2f}"
+    )
+    return found
 
 
 def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int) -> None:
@@ -185,7 +289,8 @@ def _published(driver: Driver, session: BareSession, count: int, seed: int) -> N
 
 def _measure(
     driver: Driver, keys: NDArray[np.uint64], size: int, rounds: int, batches: int
-) -> Reads:
+) -> tuple[list[float], list[float], list[float]]:
+    """ns a block in each round: hits, memcpy, and hits without the checksum."""
     target = np.zeros(size * READ_BATCH, np.uint8)
     samples = []
     for number in range(rounds + 1):
@@ -193,16 +298,10 @@ def _measure(
         samples.append(np.median(driver.bench_read(turned, batches, target), axis=1).tolist())
     del samples[0]  # the first round warms pages and clocks
     hit, memcpy, unchecked = (list(column) for column in zip(*samples, strict=True))
-    return Reads(
-        statistics.median(hit),
-        statistics.median(memcpy),
-        statistics.median(unchecked),
-        [a / b for a, b in zip(hit, memcpy, strict=True)],
-        [a / b for a, b in zip(unchecked, memcpy, strict=True)],
-    )
+    return hit, memcpy, unchecked
 
 
-def _ring(commands: int, rounds: int, say: Say) -> dict[str, Any]:
+def _ring(commands: int, rounds: int, say: Say) -> Ring:
     """Ring and floor in turns; medians over the rounds."""
     config = BareConfig(backend="emulated", spin_ns=NEVER_NS)
     rows: list[list[float]] = []
@@ -217,15 +316,15 @@ def _ring(commands: int, rounds: int, say: Say) -> dict[str, Any]:
         f"round trip p50 {p50:.0f} ns, p99 {p99:.0f} ns; floor of two spinning threads "
         f"{floor[0]:.0f} ns; from Python {python_p50:.0f} ns"
     )
-    return {
-        "rtt_ns_p50": p50,
-        "rtt_ns_p99": p99,
-        "floor_ns_p50": float(floor[0]),
-        "floor_ns_p99": float(floor[1]),
-        "ratio_to_floor": p50 / float(floor[0]),
-        "python_rtt_ns_p50": python_p50,
-        "commands": commands,
-    }
+    return Ring(
+        rtt_ns_p50=p50,
+        rtt_ns_p99=p99,
+        floor_ns_p50=float(floor[0]),
+        floor_ns_p99=float(floor[1]),
+        ratio_to_floor=p50 / float(floor[0]),
+        python_rtt_ns_p50=python_p50,
+        commands=commands,
+    )
 
 
 def _from_python(driver: Driver, count: int) -> NDArray[np.int64]:
@@ -238,7 +337,7 @@ def _from_python(driver: Driver, count: int) -> NDArray[np.int64]:
     return times
 
 
-def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
+def _layer(rounds: int, seed: int, say: Say) -> Layer:
     """One layer of eight sessions, in turns one by one and together; every demand is a miss."""
     config = BareConfig(
         payload_size_bytes=LAYER_BYTES,
@@ -298,12 +397,4 @@ def _layer(rounds: int, seed: int, say: Say) -> dict[str, Any]:
         f"by one {single / 1e3:.0f} us, together {together / 1e3:.0f} us; together over one by one "
         f"{ratio:.2f}"
     )
-    return {
-        "sessions": SESSIONS,
-        "demands": DEMANDS,
-        "block_bytes": LAYER_BYTES,
-        "one_by_one_ns": single,
-        "together_ns": together,
-        "ratio": ratio,
-        "provenance": "emulated",
-    }
+    return Layer(SESSIONS, DEMANDS, LAYER_BYTES, single, together, ratio)

@@ -7,7 +7,8 @@ this machine, on which other processes do not count.
 
 import resource
 import time
-from typing import Any
+
+import msgspec
 
 from offstage.testbeds.lab.run.feed import Feed, Kind
 from offstage.testbeds.lab.run.plan import points_of
@@ -15,16 +16,31 @@ from offstage.testbeds.lab.run.point import Runner
 from offstage.testbeds.lab.run.source import build
 from offstage.testbeds.lab.spec.schema import PolicySpec, Spec, TierSpec, WorkloadSpec
 
-__all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "lab_row"]
+__all__ = ["MEMORY_AIM_BYTES", "SECONDS_AIM", "LabFigures", "lab_figures"]
 
 SECONDS_AIM = 60
 MEMORY_AIM_BYTES = 2 << 30
 STEPS = 1000
 
 
-def lab_row(seed: int, steps: int = STEPS) -> dict[str, Any]:
-    """Seconds of one core and accesses a second of one point. `memory_peak_bytes` is that of the
-    whole process so far."""
+class LabFigures(msgspec.Struct, frozen=True):
+    """One point at full scale: what it is, and seconds of one core. `memory_peak_bytes` is that of
+    the whole process so far."""
+
+    policy: str
+    layers: int
+    blocks: int
+    steps: int
+    seconds: float
+    accesses_per_s: float
+    memory_peak_bytes: int
+    selected: int = 0
+    accesses: int = 0
+    drawing_seconds: float = 0.0
+
+
+def lab_figures(seed: int, steps: int = STEPS) -> LabFigures:
+    """Seconds of one core and accesses a second of one point."""
     spec = Spec(
         name="bench",
         seeds=(seed,),
@@ -44,15 +60,15 @@ def lab_row(seed: int, steps: int = STEPS) -> dict[str, Any]:
         drawing += time.process_time() - since
     spent = time.process_time() - began
     demands = int(runner.result().rows["demands"].sum(dtype=int))
-    return {
-        "policy": point.label,
-        "layers": workload.layer_count,
-        "blocks": workload.sessions[0].blocks,
-        "selected": workload.select_blocks,
-        "steps": steps,
-        "accesses": demands,
-        "seconds": spent,
-        "drawing_seconds": drawing,
-        "accesses_per_s": demands / (spent - drawing),
-        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }
+    return LabFigures(
+        policy=point.label,
+        layers=workload.layer_count,
+        blocks=workload.sessions[0].blocks,
+        selected=workload.select_blocks,
+        steps=steps,
+        accesses=demands,
+        seconds=spent,
+        drawing_seconds=drawing,
+        accesses_per_s=demands / (spent - drawing),
+        memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )

@@ -23,8 +23,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
@@ -36,14 +36,16 @@ from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
+from offstage.bindings.units import format_size
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.testbeds.beds.daemon import serve, write_config
 from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["LINKS", "bench_links"]
+__all__ = ["LINKS", "LinkFigures", "LinksResult", "bench_links", "rows_of"]
 
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4096
@@ -68,13 +70,47 @@ LINKS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
+class LinkFigures(msgspec.Struct, frozen=True):
+    """One link and block size: medians over the rounds of ours and of the floor. A ratio is that of
+    a turn, with its least and largest."""
+
+    link: str
+    block_bytes: int
+    latency_ns: float
+    floor_latency_ns: float
+    latency_ratio: float
+    latency_ratio_range: tuple[float, float]
+    bytes_per_s: float
+    floor_bytes_per_s: float
+    bandwidth_ratio: float
+    bandwidth_ratio_range: tuple[float, float]
+    fetch_ns: float
+
+
+class LinksResult(BenchResult, kw_only=True):
+    """Every link and size, beside its own floor."""
+
+    links: list[LinkFigures]
+    aim_bytes: int = AIM_BYTES
+    batch: int = BATCH
+    rounds: int
+
+    def about(self) -> list[str]:
+        return [
+            f"measured between two processes of one machine, medians of {self.rounds} turns, "
+            f"seed {self.seed}; "
+            "floors: memcpy (shm), a plain echo of as many bytes (zmq), a bare NIXL loop (nixl, "
+            "nixl-tcp); a fetch is looked up, read and checked, from Python",
+        ]
+
+
 def bench_links(
     links: tuple[str, ...] = (),
     block_bytes: tuple[int, ...] = (4 * KIB, AIM_BYTES),
     rounds: int = 9,
     seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
+) -> LinksResult:
     """A row for each link and size; without `links`, all that this machine has. BadInput: no such
     link, or one whose library is missing."""
     unknown = [name for name in links if name not in LINKS]
@@ -86,25 +122,17 @@ def bench_links(
             nixl.load()
         if fabric == "verbs":
             Perftest(verbs.prepare(verbs.Rdma()), AIM_BYTES)
-    rows = []
+    found = []
     for name in wanted:
         for size in block_bytes:
-            rows.append(row := _in_a_process(name, size, rounds, seed))
+            found.append(row := _in_a_process(name, size, rounds, seed))
             say(
-                f"{name} {size // KIB} KiB: read {row['latency_ns'] / 1e3:.1f} us, "
-                f"{row['latency_ratio']:.2f} of its floor; {BATCH} together "
-                f"{row['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f}"
+                f"{name} {size // KIB} KiB: read {row.latency_ns / 1e3:.1f} us, "
+                f"{row.latency_ratio:.2f} of its floor; {BATCH} together "
+                f"{row.bytes_per_s / 1e9:.2f} GB/s, {row.bandwidth_ratio:.2f}"
             )
-    return {
-        "links": rows,
-        "aims": _aims(rows),
-        "aims_met": all(_aims(rows).values()),
-        "aim_bytes": AIM_BYTES,
-        "batch": BATCH,
-        "rounds": rounds,
-        "seed": seed,
-        "provenance": "measured",
-    }
+    rows = [row for one in found for row in rows_of(one)]
+    return LinksResult(links=found, rows=rows, rounds=rounds, seed=seed)
 
 
 def _is_here(fabric: str) -> bool:
@@ -117,20 +145,32 @@ def _is_here(fabric: str) -> bool:
     return True
 
 
-def _aims(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    aims = {}
-    for row in rows:
-        if LINKS[row["link"]][0] in ("nixl", "verbs") and row["block_bytes"] == AIM_BYTES:
-            aims[f"{row['link']} latency / floor <= {LATENCY_MAX}"] = (
-                row["latency_ratio"] <= LATENCY_MAX
-            )
-            aims[f"{row['link']} bandwidth / floor >= {BANDWIDTH_MIN}"] = (
-                row["bandwidth_ratio"] >= BANDWIDTH_MIN
-            )
-    return aims
+def rows_of(one: LinkFigures) -> list[Row]:
+    """One read, a batch of them, and a fetch. The aims are those of RDMA-like links at 64 KiB."""
+    name = f"{one.link} {format_size(one.block_bytes)}"
+    held = LINKS[one.link][0] in ("nixl", "verbs") and one.block_bytes == AIM_BYTES
+    return [
+        Row(
+            f"{name} one read",
+            "ns",
+            one.latency_ns,
+            one.floor_latency_ns,
+            one.latency_ratio,
+            aimed(one.latency_ratio, "<=", LATENCY_MAX) if held else None,
+        ),
+        Row(
+            f"{name} {BATCH} together",
+            "bytes/s",
+            one.bytes_per_s,
+            one.floor_bytes_per_s,
+            one.bandwidth_ratio,
+            aimed(one.bandwidth_ratio, ">=", BANDWIDTH_MIN) if held else None,
+        ),
+        Row(f"{name} a fetch of {BATCH}", "ns", one.fetch_ns),
+    ]
 
 
-def _in_a_process(name: str, size: int, rounds: int, seed: int) -> dict[str, Any]:
+def _in_a_process(name: str, size: int, rounds: int, seed: int) -> LinkFigures:
     code = "from offstage.testbeds.bench.links import run_one; run_one()"
     where, mend = f"bench fabric, link {name}", "give fewer --rounds, or run `offstage doctor`"
     said, complaint = ask(
@@ -142,7 +182,7 @@ def _in_a_process(name: str, size: int, rounds: int, seed: int) -> dict[str, Any
         environ={**os.environ, **LINKS[name][1]},
     )
     line = said.strip().rpartition(b"\n")[2]
-    return said_json(line, complaint, where, mend, needs=("link", "block_bytes"))
+    return said_json(line, complaint, where, mend, LinkFigures)
 
 
 def run_one() -> None:
@@ -152,13 +192,13 @@ def run_one() -> None:
         control, fabric = host
         fetch = _staged(control, fabric, size, seed)
         with _ends(name, fabric, size, fetch) as (ours, floor):
-            row = _row(ours, floor, fetch, size, rounds)
-    print(json.dumps({"link": name, "block_bytes": size, **row}), flush=True)
+            row = _row(name, ours, floor, fetch, size, rounds)
+    print(msgspec.json.encode(row).decode(), flush=True)
 
 
 @contextmanager
 def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fabric]]:
-    sections: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, object]] = {
         "daemon": {
             "endpoint": f"ipc://{folder}/control",
             "runtime_dir": str(folder / "run"),
@@ -217,7 +257,7 @@ def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
     return fetch
 
 
-def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dict[str, Any]:
+def _row(name: str, ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> LinkFigures:
     """Medians over the rounds of each turn's medians; ratios are those of a turn, with their
     least and largest."""
     turns = []
@@ -234,17 +274,19 @@ def _row(ours: Times, floor: Times, fetch: Times, size: int, rounds: int) -> dic
     latency = [a / b for a, b in zip(one, one_floor, strict=True)]
     bandwidth = [b / a for a, b in zip(many, many_floor, strict=True)]
     batch_bytes = size * BATCH * 1e9
-    return {
-        "latency_ns": statistics.median(one),
-        "floor_latency_ns": statistics.median(one_floor),
-        "latency_ratio": statistics.median(latency),
-        "latency_ratio_range": [min(latency), max(latency)],
-        "bytes_per_s": batch_bytes / statistics.median(many),
-        "floor_bytes_per_s": batch_bytes / statistics.median(many_floor),
-        "bandwidth_ratio": statistics.median(bandwidth),
-        "bandwidth_ratio_range": [min(bandwidth), max(bandwidth)],
-        "fetch_ns": float(np.median(fetch(BATCH, 20 if slow else 200))),
-    }
+    return LinkFigures(
+        link=name,
+        block_bytes=size,
+        latency_ns=statistics.median(one),
+        floor_latency_ns=statistics.median(one_floor),
+        latency_ratio=statistics.median(latency),
+        latency_ratio_range=(min(latency), max(latency)),
+        bytes_per_s=batch_bytes / statistics.median(many),
+        floor_bytes_per_s=batch_bytes / statistics.median(many_floor),
+        bandwidth_ratio=statistics.median(bandwidth),
+        bandwidth_ratio_range=(min(bandwidth), max(bandwidth)),
+        fetch_ns=float(np.median(fetch(BATCH, 20 if slow else 200))),
+    )
 
 
 @contextmanager

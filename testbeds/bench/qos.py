@@ -11,11 +11,15 @@ clock is read, and a seed gives the same figures everywhere.
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
 
 from offstage.bindings.qos import Item, Qos, QosConfig, TenantShare
+from offstage.bindings.units import format_rate, format_size
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["bench_qos", "jain_index"]
+__all__ = ["QosResult", "Served", "bench_qos", "jain_index", "rows_of"]
 
 BLOCK_BYTES = 64 * 1024
 LINE_BYTES_PER_S = 10 * 10**9
@@ -29,6 +33,35 @@ SERVICES = 20_000
 JAIN_AIM = 0.999
 
 Say = Callable[[str], None]
+
+
+class Served(msgspec.Struct, frozen=True):
+    """What one discipline gave: bytes and shares of the heavy tenants, and the victim's waits."""
+
+    bytes: list[int]
+    shares: list[float]
+    jain: float
+    victim_served: int
+    victim_wait_ps_p50: int
+    victim_wait_ps_p99: int
+
+
+class QosResult(BenchResult, kw_only=True):
+    """Both disciplines, of the same arrivals."""
+
+    services: int
+    block_bytes: int = BLOCK_BYTES
+    line_bytes_per_s: int = LINE_BYTES_PER_S
+    weights: tuple[int, ...] = WEIGHTS
+    offered: tuple[float, ...] = OFFERED
+    disciplines: dict[str, Served]
+
+    def about(self) -> list[str]:
+        return [
+            f"modelled: {self.services:,} services of {format_size(self.block_bytes)} at "
+            f"{format_rate(self.line_bytes_per_s)}, seed {self.seed}; the reference is one "
+            "queue in order of arrival, as long as the queues of the scheduler together",
+        ]
 
 
 class Discipline(Protocol):
@@ -57,9 +90,7 @@ class Fifo:
         return self._items.popleft() if self._items else None
 
 
-def bench_qos(
-    *, seed: int = 1, services: int = SERVICES, say: Say = lambda _: None
-) -> dict[str, Any]:
+def bench_qos(*, seed: int = 1, services: int = SERVICES, say: Say = lambda _: None) -> QosResult:
     """Shares, Jain's index and the victim's waits under both disciplines, of the same arrivals."""
     victim = len(WEIGHTS)
     tenants = [TenantShare(weight) for weight in (*WEIGHTS, max(WEIGHTS))]
@@ -68,17 +99,45 @@ def bench_qos(
     for name, one in (("qos", scheduler), ("fifo", Fifo(QUEUE_MAX * len(tenants)))):
         say(f"{services} services by {name}")
         found[name] = _serve(one, list(_arrivals(seed, services)), services, victim)
-    return {
-        "provenance": "modelled",
-        "seed": seed,
-        "services": services,
-        "block_bytes": BLOCK_BYTES,
-        "line_bytes_per_s": LINE_BYTES_PER_S,
-        "weights": list(WEIGHTS),
-        "offered": list(OFFERED),
-        "disciplines": found,
-        "aims": {f"Jain >= {JAIN_AIM}": found["qos"]["jain"] >= JAIN_AIM},
-    }
+    return QosResult(
+        provenance="modelled",
+        seed=seed,
+        services=services,
+        disciplines=found,
+        rows=rows_of(found["qos"], found["fifo"]),
+    )
+
+
+def rows_of(ours: Served, fifo: Served) -> list[Row]:
+    """Shares of the line and the victim's waits by the scheduler, beside one queue for all."""
+    shares = zip(WEIGHTS, OFFERED, ours.shares, fifo.shares, strict=True)
+    return [
+        *(
+            Row(
+                f"share at weight {weight} of {sum(WEIGHTS)}, offers {offered:g}x",
+                "part",
+                one,
+                other,
+            )
+            for weight, offered, one, other in shares
+        ),
+        Row(
+            "Jain's index of bytes by weight",
+            "index",
+            ours.jain,
+            fifo.jain,
+            ours.jain / fifo.jain,
+            aimed(ours.jain, ">=", JAIN_AIM),
+        ),
+        *(
+            Row(f"wait of a light tenant, {name}", "ns", one / 1000, other / 1000, one / other)
+            for name, one, other in (
+                ("p50", ours.victim_wait_ps_p50, fifo.victim_wait_ps_p50),
+                ("p99", ours.victim_wait_ps_p99, fifo.victim_wait_ps_p99),
+            )
+        ),
+        Row("blocks of it that were served", "count", ours.victim_served, fifo.victim_served),
+    ]
 
 
 def jain_index(shares: Sequence[float]) -> float:
@@ -100,7 +159,7 @@ def _arrivals(seed: int, services: int) -> Iterator[tuple[int, Item]]:
 
 def _serve(
     discipline: Discipline, arrivals: list[tuple[int, Item]], services: int, victim: int
-) -> dict[str, Any]:
+) -> Served:
     """One server, never idle while anything waits; counted from a tenth of the way on."""
     moved, waits = [0] * len(WEIGHTS), []
     waiting = deque(arrivals)
@@ -117,11 +176,11 @@ def _serve(
         else:
             moved[item_now.tenant] += item_now.cost_bytes
     waits.sort()
-    return {
-        "bytes": moved,
-        "shares": [each / sum(moved) for each in moved],
-        "jain": jain_index([each / weight for each, weight in zip(moved, WEIGHTS, strict=True)]),
-        "victim_served": len(waits),
-        "victim_wait_ps_p50": waits[len(waits) // 2],
-        "victim_wait_ps_p99": waits[len(waits) * 99 // 100],
-    }
+    return Served(
+        bytes=moved,
+        shares=[each / sum(moved) for each in moved],
+        jain=jain_index([each / weight for each, weight in zip(moved, WEIGHTS, strict=True)]),
+        victim_served=len(waits),
+        victim_wait_ps_p50=waits[len(waits) // 2],
+        victim_wait_ps_p99=waits[len(waits) * 99 // 100],
+    )

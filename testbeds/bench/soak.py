@@ -21,8 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.units import format_size, format_time
 from offstage.dpu.config import load
 from offstage.dpu.daemon import Daemon
 from offstage.dpu.derive import derive
@@ -32,12 +35,14 @@ from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.child import Child
+from offstage.testbeds.bench.rows import BenchResult
 from offstage.testbeds.bench.soak_board import Board
 from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED, Target, hostile
-from offstage.testbeds.bench.soak_hosts import LAYERS, honest
+from offstage.testbeds.bench.soak_hosts import LAYERS, HostSaw, honest
 from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES
+from offstage.testbeds.table import Column, Table
 
-__all__ = ["bench_soak"]
+__all__ = ["GRANTED", "HONEST", "Level", "Look", "SoakResult", "bench_soak", "judge"]
 
 KEEPER = 30_101  # numbers that no user need have: the daemon's, and from here on the tenants'
 HONEST = {"red": 3, "blue": 3, "grey": 1}  # and the hostile one is another of the last
@@ -49,9 +54,103 @@ END_S = 120.0
 FLAT_BYTES = 8 << 20
 FLAT_FROM_S = 30.0  # until then the hostile host opens connections, and memory grows with them
 SAMPLES = 600
+SHOWN = 12  # looks in the table
 IO_URING = "iou-"  # threads of the kernel's, which come and go
 
 Say = Callable[[str], None]
+
+
+class Level(msgspec.Struct, frozen=True):
+    """What the daemon holds, as the kernel has it."""
+
+    rss_bytes: int
+    threads: int
+    descriptors: int
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The daemon from outside at one time. `operator_s`: a login of the operator's and its answer;
+    `hosts` is -1 where it was not let in."""
+
+    at_s: float
+    held: Level
+    hosts: int
+    operator_s: float
+    checked: int
+
+
+class SoakResult(BenchResult, kw_only=True):
+    """The daemon over time, each host, each attack. `ledgers` and `status` are the daemon's own."""
+
+    seconds: float
+    storage: str
+    before: Level
+    after: Level
+    samples: list[Look]
+    hosts: list[HostSaw]
+    rounds: int
+    """How often the hostile host began."""
+    exits: list[int]
+    complaints: str
+    attacks: dict[str, int]
+    ledgers: dict[str, dict[str, Any]]
+    status: dict[str, Any]
+    daemon_exit: int
+    daemon_said: list[str]
+    rss_early_bytes: int = 0
+    rss_late_bytes: int = 0
+
+    def about(self) -> list[str]:
+        slowest = format_time(1e9 * max(one.operator_s for one in self.samples))
+        early, late = map(format_size, (self.rss_early_bytes, self.rss_late_bytes))
+        return [
+            f"measured on {self.storage}, {self.seconds:g} s, seed {self.seed}; the "
+            f"hostile host began {self.rounds} times; most memory of the second quarter {early}, "
+            f"of the last {late}; the operator's slowest login and answer {slowest}",
+        ]
+
+    def own_tables(self) -> list[Table]:
+        def held(one: Level) -> list[object]:
+            return [one.rss_bytes, one.descriptors, one.threads]
+
+        every = max(len(self.samples) // SHOWN, 1)
+        looks: list[list[object]] = [
+            [f"{one.at_s:.0f} s", *held(one.held), one.hosts, one.checked]
+            for one in [*self.samples[:-1:every], self.samples[-1]]
+        ]
+        looks.append(["all gone", *held(self.after)])
+        hosts = [
+            [one.name, one.texts, one.checked, one.wrong, one.lost, sum(one.refused.values())]
+            for one in self.hosts
+        ]
+        names = {one.name for one in self.hosts}
+        attacks = [[name, count] for name, count in self.attacks.items() if name not in names]
+        return [
+            Table.of(
+                [
+                    Column("daemon", left=True),
+                    Column("memory", format_size),
+                    *map(Column, ("files", "threads", "hosts")),
+                    Column("checked", _count),
+                ],
+                looks,
+            ),
+            Table.of(
+                [
+                    Column("host", left=True),
+                    *(
+                        Column(name, _count)
+                        for name in ("texts", "checked", "wrong", "lost", "refused")
+                    ),
+                ],
+                hosts,
+            ),
+            Table.of([Column("attack", left=True), Column("times", _count)], attacks),
+        ]
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
 
 
 def bench_soak(
@@ -60,7 +159,7 @@ def bench_soak(
     folder: Path | None = None,
     seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
+) -> SoakResult:
     """From when everybody is at work it takes `seconds`. `folder`, which other users must be able
     to pass, holds the store. BadInput where this is not root."""
     if os.getuid() != 0:
@@ -71,26 +170,37 @@ def bench_soak(
     base = Path(tempfile.mkdtemp(dir=folder or "/tmp", prefix="offstage-soak-"))
     try:
         with _daemon(base) as (daemon, ready):
-            found: dict[str, Any] = {"before": _before(daemon, ready)}
+            before = _before(daemon, ready)
             with _hosts(base, ready, board, seed) as hosts:
                 _await_all(board, hosts)
-                found["samples"] = _look(daemon, ready, board, seconds, say)
+                samples = _look(daemon, ready, board, seconds, say)
                 board.stop()
-                found["hosts"] = [host.line(END_S) for host in hosts[:-1]]
-                found["rounds"] = hosts[-1].line(END_S)["rounds"]
-                found["exits"] = [host.end(END_S) for host in hosts]
-                found["complaints"] = hosts[-1].complaint()[:2000]
-            found["attacks"] = board.counts()
-            found |= _after(daemon, ready, found["before"])
+                saw = [msgspec.convert(host.line(END_S), HostSaw) for host in hosts[:-1]]
+                rounds = hosts[-1].line(END_S)["rounds"]
+                exits = [host.end(END_S) for host in hosts]
+                complaints = hosts[-1].complaint()[:2000]
+            after, ledgers, status = _after(daemon, ready, before)
+            found = SoakResult(
+                seconds=seconds,
+                seed=seed,
+                storage=ready["storage"],
+                before=before,
+                after=after,
+                samples=samples,
+                hosts=saw,
+                rounds=rounds,
+                exits=exits,
+                complaints=complaints,
+                attacks=board.counts(),
+                ledgers=ledgers,
+                status=status,
+                daemon_exit=daemon.end(END_S),
+                daemon_said=_told(daemon.complaint()),
+            )
     finally:
         shutil.rmtree(base)
-    found |= {
-        "provenance": "measured",
-        "seconds": seconds,
-        "seed": seed,
-        "storage": ready["storage"],
-    }
-    return found | judge(found)
+    judge(found)
+    return found
 
 
 def _names() -> list[str]:
@@ -132,7 +242,7 @@ def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
 
 
 def _config(base: Path, users: Mapping[str, int]) -> str:
-    sections: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, object]] = {
         "daemon": {
             "endpoint": "tcp://127.0.0.1:*",
             "metrics_endpoint": "127.0.0.1:0",
@@ -199,31 +309,31 @@ def _await_all(board: Board, hosts: Sequence[Child]) -> None:
 
 def _look(
     daemon: Child, ready: Mapping[str, Any], board: Board, seconds: float, say: Say
-) -> list[dict[str, Any]]:
+) -> list[Look]:
     """The daemon from outside, again and again."""
-    samples: list[dict[str, Any]] = []
+    samples: list[Look] = []
     begun_s = said_s = time.monotonic()
     pause_s = max(seconds / SAMPLES, 0.2)
     while (now_s := time.monotonic()) < begun_s + seconds:
         samples.append(
-            {
-                "at_s": now_s - begun_s,
-                **_process(daemon.pid),
-                **_asked(ready),
-                "checked": sum(board.counts()[name] for name in _names()),
-            }
+            Look(
+                now_s - begun_s,
+                _process(daemon.pid),
+                *_asked(ready),
+                sum(board.counts()[name] for name in _names()),
+            )
         )
         if now_s > said_s + 30:
             said_s = now_s
             say(
-                f"{now_s - begun_s:.0f} s: {samples[-1]['checked']:,} blocks checked, "
-                f"{samples[-1]['rss_bytes'] / (1 << 20):.1f} MiB"
+                f"{now_s - begun_s:.0f} s: {samples[-1].checked:,} blocks checked, "
+                f"{samples[-1].held.rss_bytes / (1 << 20):.1f} MiB"
             )
         time.sleep(pause_s)
     return samples
 
 
-def _process(pid: int) -> dict[str, int]:
+def _process(pid: int) -> Level:
     """What the kernel says of the daemon."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     words = {
@@ -233,11 +343,11 @@ def _process(pid: int) -> dict[str, int]:
     for one in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # it has just ended
             threads.append((one / "comm").read_text())
-    return {
-        "rss_bytes": int(words["VmRSS"]) << 10,
-        "threads": sum(not one.startswith(IO_URING) for one in threads),
-        "descriptors": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
-    }
+    return Level(
+        rss_bytes=int(words["VmRSS"]) << 10,
+        threads=sum(not one.startswith(IO_URING) for one in threads),
+        descriptors=sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
+    )
 
 
 def _operator(ready: Mapping[str, Any]) -> Control:
@@ -248,26 +358,30 @@ def _operator(ready: Mapping[str, Any]) -> Control:
     return way.control(heartbeat=False)
 
 
-def _asked(ready: Mapping[str, Any]) -> dict[str, Any]:
-    """A new login of the operator's and a question: answered, and in what time."""
+def _asked(ready: Mapping[str, Any]) -> tuple[int, float]:
+    """A new login of the operator's and a question: how many hosts it is answered, and in what
+    time."""
     begun_s = time.monotonic()
     try:
         with _operator(ready) as operator:
             hosts = len(operator.status()["hosts"])
     except OffstageError:
         hosts = -1
-    return {"hosts": hosts, "operator_s": time.monotonic() - begun_s}
+    return hosts, time.monotonic() - begun_s
 
 
-def _before(daemon: Child, ready: Mapping[str, Any]) -> dict[str, int]:
+def _before(daemon: Child, ready: Mapping[str, Any]) -> Level:
     """What the daemon holds with the operator alone."""
     with _operator(ready) as operator:
         operator.status()
         return _process(daemon.pid)
 
 
-def _after(daemon: Child, ready: Mapping[str, Any], before: Mapping[str, int]) -> dict[str, Any]:
-    """Everybody has gone: what the daemon holds still, its ledgers, and how it ends."""
+def _after(
+    daemon: Child, ready: Mapping[str, Any], before: Level
+) -> tuple[Level, dict[str, dict[str, Any]], dict[str, Any]]:
+    """Everybody has gone: what the daemon holds still, its ledgers and its status. Then it is told
+    to end."""
     until_s = time.monotonic() + END_S
     with _operator(ready) as operator:
         while not _as_before(after := _process(daemon.pid), before) and time.monotonic() < until_s:
@@ -276,13 +390,7 @@ def _after(daemon: Child, ready: Mapping[str, Any], before: Mapping[str, int]) -
         ledgers = {name: operator.ledger(name) for name in HONEST}
         status = operator.status()
     os.kill(daemon.pid, signal.SIGTERM)
-    return {
-        "ledgers": ledgers,
-        "status": status,
-        "after": after,
-        "daemon_exit": daemon.end(END_S),
-        "daemon_said": _told(daemon.complaint()),
-    }
+    return after, ledgers, status
 
 
 def _told(log: str) -> list[str]:
@@ -296,54 +404,43 @@ def _told(log: str) -> list[str]:
     return [*known[-100:], *lines[-10:]]
 
 
-def _as_before(after: Mapping[str, int], before: Mapping[str, int]) -> bool:
+def _as_before(after: Level, before: Level) -> bool:
     """Each tenant's region has a descriptor more from its first host on."""
-    return after["threads"] <= before["threads"] and after["descriptors"] <= before[
-        "descriptors"
-    ] + len(HONEST)
+    most = before.descriptors + len(HONEST)
+    return after.threads <= before.threads and after.descriptors <= most
 
 
-def judge(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdicts of a run: True, False, or None where it was too short to say."""
-    hosts: Sequence[Mapping[str, Any]] = found["hosts"]
-    victims = [host for host in hosts if host["tenant"] != HOSTILE]
-    quarter = max(len(found["samples"]) // 4, 1)
-    early, late = (
-        max(one["rss_bytes"] for one in some)
-        for some in (
-            found["samples"][quarter : 2 * quarter] or found["samples"],
-            found["samples"][-quarter:],
-        )
+def judge(found: SoakResult) -> None:
+    """Set the verdicts of a run: True, False, or None where it was too short to say."""
+    hosts, samples = found.hosts, found.samples
+    victims = [host for host in hosts if host.tenant != HOSTILE]
+    quarter = max(len(samples) // 4, 1)
+    found.rss_early_bytes, found.rss_late_bytes = (
+        max(one.held.rss_bytes for one in some)
+        for some in (samples[quarter : 2 * quarter] or samples, samples[-quarter:])
     )
-    attacks = dict(found["attacks"])
-    granted = attacks.pop(GRANTED)
-    verdicts: dict[str, bool | None] = {
-        "every block right": sum(one["wrong"] for one in hosts) == 0
-        and all(one["checked"] for one in hosts),
-        "no acknowledged block lost": sum(one["lost"] for one in hosts) == 0,
-        "other tenants refused nothing": not any(one["refused"] for one in victims),
-        "ledgers equal": all(_equal(found, name) for name in HONEST if name != HOSTILE),
-        "memory flat": late <= early + FLAT_BYTES if found["seconds"] >= FLAT_FROM_S else None,
-        "descriptors and threads as before": _as_before(found["after"], found["before"]),
-        "operator always let in": all(one["hosts"] >= 0 for one in found["samples"]),
-        "every attack was made": all(attacks.values()) and not found["complaints"],
-        "nothing granted that is the operator's": granted == 0,
-        "all ended well": not any(found["exits"])
-        and found["daemon_exit"] == 0
-        and not any("Traceback" in line for line in found["daemon_said"]),
-    }
-    return {
-        "rss_early_bytes": early,
-        "rss_late_bytes": late,
-        "verdicts": verdicts,
-        "verdicts_met": all(met is not False for met in verdicts.values()),
+    flat = found.rss_late_bytes <= found.rss_early_bytes + FLAT_BYTES
+    granted = found.attacks[GRANTED]
+    made = [count for name, count in found.attacks.items() if name != GRANTED]
+    found.verdicts = {
+        "every_block_right": not any(one.wrong for one in hosts)
+        and all(one.checked for one in hosts),
+        "no_acknowledged_block_lost": not any(one.lost for one in hosts),
+        "other_tenants_refused_nothing": not any(one.refused for one in victims),
+        "ledgers_equal": all(_equal(found, name) for name in HONEST if name != HOSTILE),
+        "memory_flat": flat if found.seconds >= FLAT_FROM_S else None,
+        "descriptors_and_threads_as_before": _as_before(found.after, found.before),
+        "operator_always_let_in": all(one.hosts >= 0 for one in samples),
+        "every_attack_was_made": all(made) and not found.complaints,
+        "nothing_of_the_operator_granted": granted == 0,
+        "all_ended_well": not any(found.exits)
+        and found.daemon_exit == 0
+        and not any("Traceback" in line for line in found.daemon_said),
     }
 
 
-def _equal(found: Mapping[str, Any], tenant: str) -> bool:
+def _equal(found: SoakResult, tenant: str) -> bool:
     """Whether what the tenant's hosts saw become of their demands is what the daemon counted."""
-    seen = [
-        sum(one["ends"][i] for one in found["hosts"] if one["tenant"] == tenant)
-        for i in range(len(ENDS))
-    ]
-    return seen == [int(one) for one in found["ledgers"][tenant]["ends"]]
+    own = [one.ends for one in found.hosts if one.tenant == tenant]
+    seen = [sum(ends[i] for ends in own) for i in range(len(ENDS))]
+    return seen == [int(one) for one in found.ledgers[tenant]["ends"]]

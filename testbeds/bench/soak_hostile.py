@@ -253,7 +253,7 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def hostile(target: Target, board: Board) -> dict[str, Any]:
+def hostile(target: Target, board: Board) -> dict[str, int]:
     """Rounds of all attacks, each ended by a kill, until it is told to stop."""
     rounds = 0
     while rounds == 0 or not board.stopped():

@@ -10,8 +10,8 @@ import contextlib
 import errno
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +26,7 @@ from offstage.host.fabrics.shm import open_driver
 from offstage.testbeds.bench.soak_board import Board
 from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES
 
-__all__ = ["LAYERS", "Honest", "honest"]
+__all__ = ["LAYERS", "Honest", "HostSaw", "honest"]
 
 LAYERS = 2
 CHUNKS = 32  # of one text
@@ -49,10 +49,26 @@ def block(tenant: str, text: int, ordinal: int, layer: int) -> NDArray[np.uint8]
     return (words & np.uint64(0x0101010101010101) if ordinal % 2 else words).view(np.uint8)
 
 
+class HostSaw(msgspec.Struct, frozen=True):
+    """What one host saw, counted. `refused` by what was said; `lost`: blocks that were
+    acknowledged, that its open session names, and that did not come; `ends` in the order of
+    `ENDS`."""
+
+    name: str
+    tenant: str
+    checked: int
+    wrong: int
+    lost: int
+    retried: int
+    texts: int
+    logins: int
+    ends: list[int]
+    refused: dict[str, int]
+
+
 @dataclass
 class Honest:
-    """One host and what it saw. `refused` by what was said; `lost`: blocks that were acknowledged,
-    that its open session names, and that did not come."""
+    """One host at work; what it counts is that of `HostSaw`."""
 
     where: Endpoint
     name: str
@@ -67,7 +83,7 @@ class Honest:
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
     refused: collections.Counter[str] = field(default_factory=collections.Counter)
 
-    def run(self, board: Board) -> dict[str, Any]:
+    def run(self, board: Board) -> HostSaw:
         """Until it is told to stop, and one text at least; then what it saw."""
         rng = np.random.default_rng([self.seed, self.number])
         while self.texts == 0 or not board.stopped():
@@ -76,18 +92,18 @@ class Honest:
             except OffstageError as error:
                 self.refused[str(error)] += 1
                 time.sleep(RETRY_S)
-        return {
-            "name": self.name,
-            "tenant": self.where.tenant,
-            "checked": self.checked,
-            "wrong": self.wrong,
-            "lost": self.lost,
-            "retried": self.retried,
-            "texts": self.texts,
-            "logins": self.logins,
-            "ends": self.ends.tolist(),
-            "refused": dict(self.refused),
-        }
+        return HostSaw(
+            name=self.name,
+            tenant=self.where.tenant,
+            checked=self.checked,
+            wrong=self.wrong,
+            lost=self.lost,
+            retried=self.retried,
+            texts=self.texts,
+            logins=self.logins,
+            ends=self.ends.tolist(),
+            refused=dict(self.refused),
+        )
 
     def _log_in(self, rng: np.random.Generator, board: Board) -> None:
         with (
@@ -198,6 +214,6 @@ class _Text:
         self.host.lost += len(wanted)
 
 
-def honest(where: Endpoint, name: str, number: int, seed: int, board: Board) -> dict[str, Any]:
-    """The life of one process."""
-    return Honest(where, name, number, seed).run(board)
+def honest(where: Endpoint, name: str, number: int, seed: int, board: Board) -> object:
+    """The life of one process; what it saw, as JSON has it."""
+    return msgspec.to_builtins(Honest(where, name, number, seed).run(board))

@@ -15,14 +15,17 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.storage import Storage, StorageConfig
+from offstage.bindings.units import format_size
 from offstage.dpu.spdk_target import Target
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["bench_spdk"]
+__all__ = ["CaseFigures", "SpdkResult", "bench_spdk", "rows_of"]
 
 KIB, MIB = 1 << 10, 1 << 20
 DRIVE_BYTES = 64 * MIB
@@ -55,6 +58,34 @@ CASES = (
 )
 
 
+class CaseFigures(msgspec.Struct, frozen=True):
+    """One case over one transport: medians of both sides, and the ratios of a round."""
+
+    transport: str
+    block_bytes: int
+    queue_depth: int
+    count: int
+    ours_iops: float
+    perf_iops: float
+    ratio: float
+    ratio_range: tuple[float, float]
+    ratio_min: float | None = None
+
+
+class SpdkResult(BenchResult, kw_only=True):
+    """Reads of one target, by ours and by SPDK's own."""
+
+    cases: list[CaseFigures]
+    reference: str
+    rounds: int
+
+    def about(self) -> list[str]:
+        return [
+            f"measured beside {self.reference}, on a drive in the memory of one target, seed "
+            f"{self.seed}: the ratio is the median of {self.rounds} rounds",
+        ]
+
+
 def bench_spdk(
     program: str,
     *,
@@ -62,8 +93,8 @@ def bench_spdk(
     seed: int = 1,
     scale: float = 1.0,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
-    """Rows for each transport and case; a JSON-able dictionary. `program`: the nvmf_tgt, beside
+) -> SpdkResult:
+    """Each transport and case. `program`: the nvmf_tgt, beside
     which spdk_nvme_perf lies. `scale` shrinks a run of ours, in seconds. BadInput where one is
     missing."""
     spdk.ensure()
@@ -72,23 +103,40 @@ def bench_spdk(
     perf = shutil.which("spdk_nvme_perf", path=f"{Path(program).parent}:{os.environ['PATH']}")
     if perf is None:
         raise BadInput("no spdk_nvme_perf beside it", program, "build SPDK with its apps")
-    rows = []
+    cases = []
     with Target(program, memory_mib=TARGET_MIB) as target:
         for transport in TRANSPORTS:
             path = target.serve(target.memory_drive(transport.lower(), DRIVE_BYTES), transport)
-            rows += [_row(perf, path, transport, case, rounds, seed, scale, say) for case in CASES]
-    return {
-        "rows": rows,
-        "aims_met": all(met for row in rows for met in row["aims"].values()),
-        "reference": f"spdk_nvme_perf of SPDK {spdk.release()}, --no-huge, the same core",
-        "rounds": rounds,
-        "seed": seed,
-    }
+            cases += [
+                _measured(perf, path, transport, case, rounds, seed, scale, say) for case in CASES
+            ]
+    return SpdkResult(
+        cases=cases,
+        rows=rows_of(cases),
+        reference=f"spdk_nvme_perf of SPDK {spdk.release()}, --no-huge, the same core",
+        rounds=rounds,
+        seed=seed,
+    )
 
 
-def _row(
+def rows_of(cases: list[CaseFigures]) -> list[Row]:
+    """One for each case, with its aim where it has one."""
+    return [
+        Row(
+            f"{one.transport} {format_size(one.block_bytes)} depth {one.queue_depth}",
+            "/s",
+            one.ours_iops,
+            one.perf_iops,
+            one.ratio,
+            None if one.ratio_min is None else aimed(one.ratio, ">=", one.ratio_min),
+        )
+        for one in cases
+    ]
+
+
+def _measured(
     perf: str, path: str, transport: str, case: Case, rounds: int, seed: int, scale: float, say: Say
-) -> dict[str, Any]:
+) -> CaseFigures:
     pairs: list[tuple[float, float]] = []
     count = _count(path, case, seed, scale)
     for number in range(rounds):
@@ -101,25 +149,22 @@ def _row(
             ours = _ours(path, case, count, seed + number)
         pairs.append((ours, theirs))
     ratios = [ours / theirs for ours, theirs in pairs]
-    row: dict[str, Any] = {
-        "transport": transport,
-        "block_bytes": case.block_bytes,
-        "queue_depth": case.queue_depth,
-        "count": count,
-        "ours_iops": statistics.median(ours for ours, _ in pairs),
-        "perf_iops": statistics.median(theirs for _, theirs in pairs),
-        "ratio": statistics.median(ratios),
-        "ratio_range": [min(ratios), max(ratios)],
-        "provenance": "measured",
-        "aims": {},
-    }
-    if case.ratio_min is not None:
-        row["aims"][f"ratio >= {case.ratio_min}"] = row["ratio"] >= case.ratio_min
+    found = CaseFigures(
+        transport=transport,
+        block_bytes=case.block_bytes,
+        queue_depth=case.queue_depth,
+        count=count,
+        ours_iops=statistics.median(ours for ours, _ in pairs),
+        perf_iops=statistics.median(theirs for _, theirs in pairs),
+        ratio=statistics.median(ratios),
+        ratio_range=(min(ratios), max(ratios)),
+        ratio_min=case.ratio_min,
+    )
     say(
         f"{transport} {case.block_bytes // KIB} KiB QD {case.queue_depth}: "
-        f"{row['ours_iops']:,.0f} IOPS, {row['ratio']:.2f} of spdk_nvme_perf"
+        f"{found.ours_iops:,.0f} IOPS, {found.ratio:.2f} of spdk_nvme_perf"
     )
-    return row
+    return found
 
 
 def _count(path: str, case: Case, seed: int, scale: float) -> int:

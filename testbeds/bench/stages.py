@@ -6,15 +6,15 @@ others slower, and two threads that share a core with it much slower.
 """
 
 from collections.abc import Callable
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 
-__all__ = ["RATIO_MIN", "stage_timers"]
+__all__ = ["RATIO_MIN", "StageTimers", "stage_timers"]
 
 KIB = 1 << 10
 RATIO_MIN = 0.98
@@ -22,14 +22,26 @@ NEVER_NS = (1 << 64) - 1
 SHAPES = ((1, 4 * KIB), (16, 32 * KIB))  # blocks of one fetch, and their bytes
 
 
-def stage_timers(pairs: int, fetches: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for each shape of a fetch: ns with timers on and off, and the ratio of throughput."""
+class StageTimers(msgspec.Struct, frozen=True):
+    """Fetches of one shape with timers on and off: ns each, and the ratio of throughput."""
+
+    blocks: int
+    block_bytes: int
+    on_ns: float
+    off_ns: float
+    ratio: float
+    pairs: int
+    fetches: int
+
+
+def stage_timers(pairs: int, fetches: int, say: Callable[[str], None]) -> list[StageTimers]:
+    """One for each shape of a fetch."""
     return [_row(count, size, pairs, fetches, say) for count, size in SHAPES]
 
 
 def _row(
     count: int, size: int, pairs: int, fetches: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+) -> StageTimers:
     config = BareConfig(
         payload_size_bytes=size,
         slot_count=4 * count + 8,
@@ -60,12 +72,4 @@ def _row(
         f"stage timers, fetches of {count} x {size // KIB} KiB: {fast_on_ns:.0f} ns with, "
         f"{fast_off_ns:.0f} ns without, throughput {ratio:.3f}"
     )
-    return {
-        "blocks": count,
-        "block_bytes": size,
-        "on_ns": fast_on_ns,
-        "off_ns": fast_off_ns,
-        "ratio": ratio,
-        "pairs": pairs,
-        "fetches": fetches,
-    }
+    return StageTimers(count, size, fast_on_ns, fast_off_ns, ratio, pairs, fetches)

@@ -19,9 +19,9 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from offstage.bindings.storage import (
     WRITE,
     Buffer,
     Io,
+    NvmeCost,
     Preset,
     Storage,
     StorageConfig,
@@ -41,9 +42,20 @@ from offstage.bindings.storage import (
 )
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
+from offstage.bindings.units import format_size
 from offstage.testbeds.beds.said import ask
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["bench_storage"]
+__all__ = [
+    "CaseFigures",
+    "Cited",
+    "Drive",
+    "Sample",
+    "StorageResult",
+    "bench_storage",
+    "rows_of",
+    "rows_of_drive",
+]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILE_SIZE_BYTES = 2 * GIB
@@ -53,6 +65,7 @@ FIO_TIMEOUT_S = 300
 HUGE_PAGE_BYTES = 2 * MIB
 FIO_SPARE_BYTES = 2 * HUGE_PAGE_BYTES  # fio maps more than it reads into
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+LATE_SHARE_MIN = 0.01  # of reads that came later than the model says, from which on it is told
 SPIN = "--iodepth_batch_complete_min=0"  # at larger depths this keeps fio's queue from filling
 
 Say = Callable[[str], None]
@@ -97,6 +110,89 @@ class Sample:
     latency_ns_p99: float
 
 
+class CaseFigures(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One case: medians of both sides, and the ratios of a round with their least and largest."""
+
+    block_bytes: int
+    queue_depth: int
+    pages: str
+    count: int
+    ours: Sample
+    fio: Sample
+    bandwidth_ratio: float
+    bandwidth_ratio_range: tuple[float, float]
+    latency_ratio: float
+    latency_ratio_range: tuple[float, float]
+    latency_ratio_fio_spinning: float | None = None
+    """At depth 1, beside an fio that spins too."""
+
+
+class GranuleFigures(CaseFigures, kw_only=True, omit_defaults=True):
+    """A block, or a part of it with its checksums, as reads of a drive."""
+
+    reads_per_block: int = 0
+    bytes_per_block: int = 0
+    blocks_per_s: float = 0.0
+
+
+class GranuleDrive(msgspec.Struct, frozen=True):
+    """What a drive of a preset would make of a part of a block beside the whole."""
+
+    preset: str
+    whole: NvmeCost
+    whole_bound: str
+    part: NvmeCost
+    part_bound: str
+    times_the_blocks: float
+    media_saved: float
+    provenance: str = "modelled"
+
+
+class Granules(msgspec.Struct, frozen=True):
+    """A part of a block beside the whole: on this machine, and on the drives of the presets."""
+
+    cases: list[GranuleFigures] = []
+    drives: list[GranuleDrive] = []
+
+
+class Cited(msgspec.Struct, frozen=True):
+    """A figure of an emulated drive beside the published one."""
+
+    got: float
+    cited: float
+    ratio: float
+    late_share: float
+
+
+class Drive(msgspec.Struct, frozen=True):
+    """An emulated drive: its figures by name."""
+
+    preset: str
+    figures: dict[str, Cited]
+    source: str = ""
+    provenance: str = "emulated"
+
+
+class StorageResult(BenchResult, kw_only=True):
+    """Reads beside fio, and the emulated drives beside what was published of them."""
+
+    cases: list[CaseFigures]
+    emulated: list[Drive]
+    granules: Granules
+    reference: str
+    path: str
+    rounds: int
+
+    def about(self) -> list[str]:
+        return [
+            f"measured beside {self.reference} on {self.path}, seed {self.seed}: the "
+            f"ratio is the median of {self.rounds} rounds; both read into the same memory, base "
+            "pages or huge ones",
+            "* emulated, beside the figures published for the drive; late: reads that ended later "
+            "than the model says; where many did, the figure is this machine's",
+        ]
+
+
 def bench_storage(
     path: str | Path,
     *,
@@ -105,8 +201,8 @@ def bench_storage(
     scale: float = 1.0,
     file_size_bytes: int = FILE_SIZE_BYTES,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
-    """Rows against fio on `path` and the emulated presets; a JSON-able dictionary.
+) -> StorageResult:
+    """Cases against fio on `path`, and the emulated presets.
 
     A path that does not exist is created with `file_size_bytes` (whole 8 MiB), filled and removed;
     one that exists is only read. `scale` shrinks the number of reads for a quick look. Raises
@@ -131,25 +227,72 @@ def bench_storage(
             say(f"filling {file}")
             _fill(file, file_size_bytes, seed)
         with _huge_pages():
-            rows, notes = _rows(file, rounds, seed, scale, say)
+            cases, notes = _cases(file, rounds, seed, scale, say)
             granules = _granules(file, rounds, seed, scale, say)
         version = _fio_version()
     finally:
         if created:
             file.unlink(missing_ok=True)
     emulated = [_emulated(nvme_preset(name), seed, scale, say) for name in nvme_presets()]
-    aims = [met for row in rows for met in row["aims"].values()]
-    return {
-        "rows": rows,
-        "notes": notes,
-        "emulated": emulated,
-        "granules": granules,
-        "aims_met": all(aims),
-        "reference": f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1, iomem shared",
-        "path": str(file),
-        "rounds": rounds,
-        "seed": seed,
-    }
+    return StorageResult(
+        cases=cases,
+        notes=notes,
+        emulated=emulated,
+        granules=granules,
+        reference=f"{version} io_uring, direct=1, fixedbufs=1, registerfiles=1, iomem shared",
+        path=str(file),
+        rounds=rounds,
+        seed=seed,
+        rows=[row for one in cases for row in rows_of(one)]
+        + [row for one in emulated for row in rows_of_drive(one)],
+    )
+
+
+def rows_of(one: CaseFigures) -> list[Row]:
+    """Bandwidth and latency of a case, each with its aim where it has one."""
+    case = next(
+        (x for x in CASES if (x.block_bytes, x.queue_depth) == (one.block_bytes, one.queue_depth)),
+        Case(one.block_bytes, one.queue_depth, one.count),
+    )
+    least, most = case.bandwidth_ratio_min, case.latency_ratio_max
+    name = f"{format_size(one.block_bytes)} depth {one.queue_depth}"
+    name += "" if one.pages == "base pages" else ", huge"
+    return [
+        Row(
+            f"{name} bandwidth",
+            "bytes/s",
+            one.ours.bytes_per_s,
+            one.fio.bytes_per_s,
+            one.bandwidth_ratio,
+            None if least is None else aimed(one.bandwidth_ratio, ">=", least),
+        ),
+        Row(
+            f"{name} latency p50",
+            "ns",
+            one.ours.latency_ns_p50,
+            one.fio.latency_ns_p50,
+            one.latency_ratio,
+            None if most is None else aimed(one.latency_ratio, "<=", most),
+        ),
+    ]
+
+
+CITED = {
+    "read_bytes_per_s": ("bandwidth", "bytes/s"),
+    "read_iops": ("reads/s", "count"),
+    "read_latency_ns_p50": ("latency p50", "ns"),
+}
+"""What a figure of a drive is called, and its unit."""
+
+
+def rows_of_drive(drive: Drive) -> list[Row]:
+    """Its figures beside the published ones."""
+    rows = []
+    for key, one in drive.figures.items():
+        name, unit = CITED[key]
+        late = f"{one.late_share:.0%} late" if one.late_share >= LATE_SHARE_MIN else ""
+        rows.append(Row(f"{drive.preset}* {name}", unit, one.got, one.cited, one.ratio, None, late))
+    return rows
 
 
 class _Percentile(msgspec.Struct):
@@ -242,28 +385,28 @@ def _huge_pages() -> Iterator[None]:
             pool.write_text(str(before))
 
 
-def _rows(
+def _cases(
     file: Path, rounds: int, seed: int, scale: float, say: Say
-) -> tuple[list[dict[str, Any]], list[Note]]:
+) -> tuple[list[CaseFigures], list[Note]]:
     """Every case in base pages and in huge pages, and what had to be left out."""
-    rows: list[dict[str, Any]] = []
+    cases: list[CaseFigures] = []
     notes: list[Note] = []
     for case, huge in ((case, huge) for case in CASES for huge in (False, True)):
         buffer = _buffer(case, huge)
         if buffer.huge == huge:
-            rows.append(_row(file, case, buffer, rounds, seed, scale, say))
+            cases.append(_measured(file, case, buffer, rounds, seed, scale, say))
         elif not notes:
             notes.append(
                 Note("no-huge-pages", "no huge pages to read into", "sysctl vm.nr_hugepages=16")
             )
             say(str(notes[0]))
         del buffer  # its pages are the next one's
-    return rows, notes
+    return cases, notes
 
 
-def _row(
+def _measured(
     file: Path, case: Case, buffer: Buffer, rounds: int, seed: int, scale: float, say: Say
-) -> dict[str, Any]:
+) -> CaseFigures:
     count = max(64, int(case.count * scale))
     pairs: list[tuple[Sample, Sample]] = []
     spinning: list[float] = []
@@ -277,41 +420,33 @@ def _row(
             spinning.append(samples[_ours].latency_ns_p50 / fio.latency_ns_p50)
     bandwidth = [ours.bytes_per_s / fio.bytes_per_s for ours, fio in pairs]
     latency = [ours.latency_ns_p50 / fio.latency_ns_p50 for ours, fio in pairs]
-    row: dict[str, Any] = {
-        "block_bytes": case.block_bytes,
-        "queue_depth": case.queue_depth,
-        "pages": buffer.pages,
-        "count": count,
-        "ours": _median([ours for ours, _ in pairs]),
-        "fio": _median([fio for _, fio in pairs]),
-        "bandwidth_ratio": statistics.median(bandwidth),
-        "bandwidth_ratio_range": [min(bandwidth), max(bandwidth)],
-        "latency_ratio": statistics.median(latency),
-        "latency_ratio_range": [min(latency), max(latency)],
-        "provenance": "measured",
-        "aims": {},
-    }
-    if spinning:
-        row["latency_ratio_fio_spinning"] = statistics.median(spinning)
-    if case.bandwidth_ratio_min is not None:
-        name = f"bandwidth_ratio >= {case.bandwidth_ratio_min}"
-        row["aims"][name] = row["bandwidth_ratio"] >= case.bandwidth_ratio_min
-    if case.latency_ratio_max is not None:
-        name = f"latency_ratio <= {case.latency_ratio_max}"
-        row["aims"][name] = row["latency_ratio"] <= case.latency_ratio_max
+    found = CaseFigures(
+        block_bytes=case.block_bytes,
+        queue_depth=case.queue_depth,
+        pages=buffer.pages,
+        count=count,
+        ours=_median([ours for ours, _ in pairs]),
+        fio=_median([fio for _, fio in pairs]),
+        bandwidth_ratio=statistics.median(bandwidth),
+        bandwidth_ratio_range=(min(bandwidth), max(bandwidth)),
+        latency_ratio=statistics.median(latency),
+        latency_ratio_range=(min(latency), max(latency)),
+        latency_ratio_fio_spinning=statistics.median(spinning) if spinning else None,
+    )
     say(
         f"{case.block_bytes // KIB} KiB QD {case.queue_depth}, {buffer.pages}: "
-        f"{row['ours']['bytes_per_s'] / 1e9:.2f} GB/s, {row['bandwidth_ratio']:.2f} of fio; "
-        f"p50 {row['ours']['latency_ns_p50'] / 1e3:.0f} us, {row['latency_ratio']:.2f} of fio"
+        f"{found.ours.bytes_per_s / 1e9:.2f} GB/s, {found.bandwidth_ratio:.2f} of fio; "
+        f"p50 {found.ours.latency_ns_p50 / 1e3:.0f} us, {found.latency_ratio:.2f} of fio"
     )
-    return row
+    return found
 
 
-def _median(samples: list[Sample]) -> dict[str, float]:
-    return {
-        name: statistics.median(getattr(sample, name) for sample in samples)
-        for name in ("bytes_per_s", "latency_ns_p50", "latency_ns_p99")
-    }
+def _median(samples: list[Sample]) -> Sample:
+    return Sample(
+        statistics.median(one.bytes_per_s for one in samples),
+        statistics.median(one.latency_ns_p50 for one in samples),
+        statistics.median(one.latency_ns_p99 for one in samples),
+    )
 
 
 def _ours(file: Path, case: Case, buffer: Buffer, count: int, seed: int) -> Sample:
@@ -356,24 +491,28 @@ def _sizes(case: Case) -> list[str]:
     return [split, f"--blockalign={case.other_bytes}"]
 
 
-def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> dict[str, Any]:
+def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Granules:
     """A part of a block beside the whole: on this machine, beside fio; and what the drives of the
     presets would make of it, by `nvme_cost`."""
-    rows = []
+    cases = []
     for case in GRANULE_CASES:
-        row = _row(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
+        one = _measured(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
         reads, size = (
             (2, case.block_bytes + case.other_bytes) if case.other_bytes else (1, case.block_bytes)
         )
-        blocks_per_s = row["ours"]["bytes_per_s"] / size
-        rows.append(
-            {**row, "reads_per_block": reads, "bytes_per_block": size, "blocks_per_s": blocks_per_s}
+        cases.append(
+            GranuleFigures(
+                **msgspec.structs.asdict(one),
+                reads_per_block=reads,
+                bytes_per_block=size,
+                blocks_per_s=one.ours.bytes_per_s / size,
+            )
         )
-    part, whole = rows[1], rows[0]
+    part, whole = cases[1], cases[0]
     say(
         f"a granule of {BLOCK_BYTES // GRANULES // KIB} KiB beside its block: "
-        f"{part['blocks_per_s'] / whole['blocks_per_s']:.2f} times the blocks, "
-        f"{part['bytes_per_block'] / whole['bytes_per_block']:.2f} of the bytes"
+        f"{part.blocks_per_s / whole.blocks_per_s:.2f} times the blocks, "
+        f"{part.bytes_per_block / whole.bytes_per_block:.2f} of the bytes"
     )
     drives = []
     for name in nvme_presets():
@@ -381,23 +520,22 @@ def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> dic
         whole_ns = nvme_cost(params, [(0, BLOCK_BYTES + 4 * KIB)])
         part_ns = nvme_cost(params, [(0, BLOCK_BYTES // GRANULES), (BLOCK_BYTES, 4 * KIB)])
         drives.append(
-            {
-                "preset": name,
-                "provenance": "modelled",
-                "whole": asdict(whole_ns),
-                "whole_bound": whole_ns.bound,
-                "part": asdict(part_ns),
-                "part_bound": part_ns.bound,
-                "times_the_blocks": whole_ns.ns / part_ns.ns,
-                "media_saved": 1 - part_ns.media / whole_ns.media,
-            }
+            GranuleDrive(
+                preset=name,
+                whole=whole_ns,
+                whole_bound=whole_ns.bound,
+                part=part_ns,
+                part_bound=part_ns.bound,
+                times_the_blocks=whole_ns.ns / part_ns.ns,
+                media_saved=1 - part_ns.media / whole_ns.media,
+            )
         )
         say(
             f"{name}, never idle: {whole_ns.ns / part_ns.ns:.2f} times the blocks, bound by "
             f"{part_ns.bound} where whole ones are by {whole_ns.bound}; media time saved "
             f"{1 - part_ns.media / whole_ns.media:.0%}"
         )
-    return {"rows": rows, "drives": drives}
+    return Granules(cases, drives)
 
 
 def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: str) -> Sample:
@@ -431,7 +569,7 @@ def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: s
     return Sample(read.io_bytes * 1e3 / read.runtime, found.p50, found.p99)
 
 
-def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any]:
+def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> Drive:
     """What an emulated drive over memory comes out at, beside its published figures."""
     cited = drive.cited
     config = StorageConfig(
@@ -462,15 +600,11 @@ def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> dict[str, Any
         f"{drive.name}: "
         + ", ".join(f"{name} {got / cite:.2f} of cited" for name, (got, cite) in figures.items())
     )
-    return {
-        "preset": drive.name,
-        "source": drive.source,
-        "provenance": "emulated",
-        "figures": {
-            name: {"got": got, "cited": cite, "ratio": got / cite, "late_share": late[name]}
-            for name, (got, cite) in figures.items()
-        },
-    }
+    return Drive(
+        drive.name,
+        {name: Cited(got, cite, got / cite, late[name]) for name, (got, cite) in figures.items()},
+        drive.source,
+    )
 
 
 def _emulated_run(

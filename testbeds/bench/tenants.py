@@ -16,17 +16,19 @@ import json
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.units import format_size, format_time
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import Tier, serve
 from offstage.testbeds.bench.qos import jain_index
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.tenants_hosts import (
     COLD,
     COMPUTE,
@@ -35,8 +37,9 @@ from offstage.testbeds.bench.tenants_hosts import (
     Host,
     flood,
 )
+from offstage.testbeds.table import Column, Table
 
-__all__ = ["bench_tenants"]
+__all__ = ["Phase", "Shares", "Steps", "TenantsResult", "bench_tenants", "rows_of"]
 
 LBA_BYTES = 4096
 SLOTS = 256  # of each tenant
@@ -49,13 +52,101 @@ P99_RATIO_MAX, HIT_POINTS_MAX, WEIGHT_ERROR_MAX = 2.0, 1.0, 0.10
 Say = Callable[[str], None]
 
 
+NAMES = {
+    "alone": "alone",
+    "compute": "busy",
+    "demands": "demands",
+    "all ways": "all ways",
+    "alone again": "again",
+}
+"""Phases, and what a column of a narrow table calls them."""
+PARTS = {
+    "ring_ns": "in the ring",
+    "turn_ns": "until its turn",
+    "drive_ns": "at the drive",
+    "answer_ns": "until answered",
+}
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """Where the victim's steps spent their time, as the daemon has it: ns by part, of all of them
+    and of the slowest percent."""
+
+    count: int
+    mean: dict[str, float]
+    slowest_percent: dict[str, float]
+
+
+class Phase(msgspec.Struct, kw_only=True):
+    """Fetches of the victim in one phase. `ratio` and `ratio_p50` are to it alone, the slower of
+    before and after; `no_core`: the part of the phase in which who had work had no core."""
+
+    ns_p50: float
+    ns_p99: float
+    fetches: int
+    single_ns_p50: float
+    hit_percent: float
+    steps: Steps
+    taken_in_ns_mean: float
+    no_core: dict[str, float]
+    ratio: float = 1.0
+    ratio_p50: float = 1.0
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """What two floods of unlike weights moved."""
+
+    tenants: list[str]
+    weights: list[int]
+    bytes: list[int]
+    idle: list[float]
+    bytes_per_s: float
+    by_weight: list[float]
+    jain: float
+
+
+class TenantsResult(BenchResult, kw_only=True):
+    """The victim attacked, beside itself alone; and what two floods of unlike weights moved."""
+
+    phases: dict[str, Phase]
+    shares: Shares
+    cold_blocks: int = COLD
+    block_bytes: int = PAYLOAD_BYTES
+    storage: str
+    seconds: float
+
+    def about(self) -> list[str]:
+        return [
+            f"measured on {self.storage}, {self.seconds:g} s a phase, seed {self.seed}: "
+            f"a fetch of {self.cold_blocks} blocks of {format_size(self.block_bytes)} that "
+            "are not staged; the reference is the same tenant alone, before or after, the slower",
+        ]
+
+    def own_tables(self) -> list[Table]:
+        """Where the time went: means of all of the victim's steps and of the slowest percent, by
+        part; then who had work and no core, as a part of the phase."""
+        shown = [self.phases[name] for name in NAMES]
+        rows: list[list[object]] = [
+            [f"{title}: {text}", *(format_time(getattr(one.steps, which)[part]) for one in shown)]
+            for title, which in (("mean", "mean"), ("slowest 1 %", "slowest_percent"))
+            for part, text in PARTS.items()
+        ]
+        taken = (format_time(one.taken_in_ns_mean) for one in shown)
+        rows.append(["mean: until the host saw that", *taken])
+        for who in shown[0].no_core:
+            waited = (f"{100 * one.no_core[who]:.1f} %" for one in shown)
+            rows.append([f"the {who} had work, no core", *waited])
+        names = [Column(name) for name in NAMES.values()]
+        return [Table.of([Column("where steps' time went", left=True), *names], rows)]
+
+
 def bench_tenants(
     *,
     seconds: float = 3.0,
     folder: Path | None = None,
     seed: int = 1,
     say: Say = lambda line: None,
-) -> dict[str, Any]:
+) -> TenantsResult:
     """Each phase takes `seconds`; the store lies in `folder`. BadInput where the time is none."""
     if not 0.05 <= seconds <= 3600:
         raise BadInput(f"{seconds} s for a phase", "bench tenants", "choose 0.05 to 3600")
@@ -66,12 +157,11 @@ def bench_tenants(
     ):
         config = _write_config(Path(made), Path(sockets))
         with serve(config, Path(made) / "daemon.log") as tier:
-            found = _phases(tier, seconds, seed, say)
-    return {**found, "provenance": "measured", "seconds": seconds, "seed": seed}
+            return _phases(tier, seconds, seed, say)
 
 
 def _write_config(folder: Path, sockets: Path) -> Path:
-    sections: dict[str, dict[str, Any]] = {
+    sections: dict[str, dict[str, object]] = {
         "daemon": {
             "endpoint": f"ipc://{sockets}/control",
             "runtime_dir": str(sockets / "run"),
@@ -97,13 +187,13 @@ def _write_config(folder: Path, sockets: Path) -> Path:
     return path
 
 
-def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
+def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> TenantsResult:
     runtime = Path(str(tier.ready["runtime_dir"]))
     where = {name: Endpoint(tier.endpoint, name, runtime_dir=runtime) for name in TENANTS}
     victim = Host(where["victim"], seed)
     victim.driver.time_stages(True, all=True)
     reactor = _thread(tier.process.pid, "ofs-reactor")
-    phases: dict[str, dict[str, Any]] = {}
+    phases: dict[str, Phase] = {}
     try:
         for name in TENANTS:
             filled = victim if name == "victim" else Host(where[name], seed)
@@ -120,25 +210,26 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> dict[str, Any]:
             with _flooded([(where["flood"], kind) for kind in kinds]):
                 phases[name] = _attributed(tier, victim, reactor, seconds)
             say(
-                f"{name}: p50 {phases[name]['ns_p50'] / 1e3:.0f} us, "
-                f"p99 {phases[name]['ns_p99'] / 1e3:.0f} us, "
-                f"hits {phases[name]['hit_percent']:.1f} %"
+                f"{name}: p50 {phases[name].ns_p50 / 1e3:.0f} us, "
+                f"p99 {phases[name].ns_p99 / 1e3:.0f} us, "
+                f"hits {phases[name].hit_percent:.1f} %"
             )
         shares = _by_weight(tier, where, seconds)
-        say(f"bytes by weight: {', '.join(f'{one:.3f}' for one in shares['by_weight'])}")
+        say(f"bytes by weight: {', '.join(f'{one:.3f}' for one in shares.by_weight)}")
     finally:
         victim.close()
-    return {
-        "phases": phases,
-        "shares": shares,
-        "cold_blocks": COLD,
-        "block_bytes": PAYLOAD_BYTES,
-        "storage": tier.ready["storage"],
-        **_judged(phases, shares),
-    }
+    _beside_alone(phases)
+    return TenantsResult(
+        phases=phases,
+        shares=shares,
+        storage=str(tier.ready["storage"]),
+        seconds=seconds,
+        seed=seed,
+        rows=rows_of(phases, shares),
+    )
 
 
-def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict[str, Any]:
+def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> Phase:
     """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
     answers, and which part of the phase the reactor and the victim waited for a core."""
     with _operator(tier).control(heartbeat=False) as control:
@@ -148,7 +239,7 @@ def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict
         begun = {name: _waited_ns(file) for name, file in threads.items()}
         answered = victim.driver.stages().get("answer", {"count": 0, "ns_mean": 0.0})
         begun_ns = time.monotonic_ns()
-        found = _measure(victim, seconds)
+        took, single, hits = _measure(victim, seconds)
         took_ns = time.monotonic_ns() - begun_ns
         waited = {
             name: (_waited_ns(file) - begun[name]) / took_ns
@@ -159,7 +250,17 @@ def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> dict
         count = answers["count"] - answered["count"]
         host_ns = answers["ns_mean"] * answers["count"] - answered["ns_mean"] * answered["count"]
         steps = next(one["steps"] for one in control.status()["tenants"] if one["name"] == "victim")
-    return {**found, "steps": steps, "taken_in_ns_mean": host_ns / max(count, 1), "no_core": waited}
+    p50, p99 = np.percentile(took, [50, 99])
+    return Phase(
+        ns_p50=float(p50),
+        ns_p99=float(p99),
+        fetches=len(took),
+        single_ns_p50=float(np.median(single)),
+        hit_percent=100 * hits,
+        steps=msgspec.convert(steps, Steps),
+        taken_in_ns_mean=host_ns / max(count, 1),
+        no_core=waited,
+    )
 
 
 def _operator(tier: Tier) -> Endpoint:
@@ -184,8 +285,9 @@ def _waited_ns(schedstat: Path) -> int:
         return -1
 
 
-def _measure(victim: Host, seconds: float) -> dict[str, Any]:
-    """Fetches of blocks that are absent, and between them one of blocks that are there."""
+def _measure(victim: Host, seconds: float) -> tuple[list[int], list[int], float]:
+    """Fetches of blocks that are absent, and between them one of blocks that are there: ns of each
+    of many blocks, of each of one, and the share of hits."""
     took: list[int] = []
     single: list[int] = []
     hits = asked = 0
@@ -197,14 +299,7 @@ def _measure(victim: Host, seconds: float) -> dict[str, Any]:
         single.append(victim.ask(_beyond_hot(victim, 1))[0])
         _, there = victim.ask(hot)
         hits, asked = hits + found + there, asked + COLD + HOT
-    p50, p99 = np.percentile(took, [50, 99])
-    return {
-        "ns_p50": float(p50),
-        "ns_p99": float(p99),
-        "fetches": len(took),
-        "single_ns_p50": float(np.median(single)),
-        "hit_percent": 100 * hits / asked,
-    }
+    return took, single, hits / asked
 
 
 def _beyond_hot(victim: Host, count: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
@@ -239,14 +334,14 @@ def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
                 process.kill()
 
 
-def _by_weight(tier: Tier, where: dict[str, Endpoint], seconds: float) -> dict[str, Any]:
+def _by_weight(tier: Tier, where: dict[str, Endpoint], seconds: float) -> Shares:
     """Two tenants flood with demand reads: what each moved, and how often nothing of it waited,
     which is no work of the scheduler's."""
     names = ("flood", "heavy")
     floods = [(where[name], "demands") for name in names for _ in range(TENANTS[name])]
     with _operator(tier).control() as control:
 
-        def look() -> list[dict[str, Any]]:
+        def look() -> list[Mapping[str, int]]:
             tenants = {one["name"]: one for one in control.status()["tenants"]}
             return [tenants[name] for name in names]
 
@@ -261,35 +356,62 @@ def _by_weight(tier: Tier, where: dict[str, Endpoint], seconds: float) -> dict[s
     bytes_moved = [b - a for a, b in zip(before, after, strict=True)]
     per_weight = [each / TENANTS[name] for name, each in zip(names, bytes_moved, strict=True)]
     fair = sum(bytes_moved) / sum(TENANTS[name] for name in names)
-    return {
-        "tenants": list(names),
-        "weights": [TENANTS[name] for name in names],
-        "bytes": bytes_moved,
-        "idle": idle,
-        "bytes_per_s": sum(bytes_moved) / seconds,
-        "by_weight": [each / fair for each in per_weight],
-        "jain": jain_index(per_weight),
-    }
-
-
-def _judged(phases: dict[str, dict[str, Any]], shares: dict[str, Any]) -> dict[str, Any]:
-    alone = [phases["alone"], phases["alone again"]]
-    p99 = max(one["ns_p99"] for one in alone)
-    service = max(one["single_ns_p50"] for one in alone)
-    hits = [one["hit_percent"] for one in alone]
-    aims: dict[str, bool] = {}
-    for phase in phases.values():
-        phase["ratio"] = phase["ns_p99"] / p99
-        phase["ratio_p50"] = phase["ns_p50"] / max(one["ns_p50"] for one in alone)
-    for name in ("demands", "all ways"):
-        phase = phases[name]
-        aims[f"{name}: p99 <= 2 x alone + service"] = (
-            phase["ns_p99"] <= P99_RATIO_MAX * p99 + service
-        )
-        aims[f"{name}: hits within 1 point"] = (
-            min(hits) - HIT_POINTS_MAX <= phase["hit_percent"] <= max(hits) + HIT_POINTS_MAX
-        )
-    aims["bytes by weight within 10 %"] = all(
-        abs(one - 1) <= WEIGHT_ERROR_MAX for one in shares["by_weight"]
+    return Shares(
+        tenants=list(names),
+        weights=[TENANTS[name] for name in names],
+        bytes=bytes_moved,
+        idle=idle,
+        bytes_per_s=sum(bytes_moved) / seconds,
+        by_weight=[each / fair for each in per_weight],
+        jain=jain_index(per_weight),
     )
-    return {"aims": aims, "aims_met": all(aims.values())}
+
+
+def _alone(phases: Mapping[str, Phase]) -> list[Phase]:
+    return [phases["alone"], phases["alone again"]]
+
+
+def _beside_alone(phases: Mapping[str, Phase]) -> None:
+    alone = _alone(phases)
+    for phase in phases.values():
+        phase.ratio = phase.ns_p99 / max(one.ns_p99 for one in alone)
+        phase.ratio_p50 = phase.ns_p50 / max(one.ns_p50 for one in alone)
+
+
+def rows_of(phases: Mapping[str, Phase], shares: Shares) -> list[Row]:
+    """Each phase beside the victim alone; what both floods moved, by their weights."""
+    alone = max(_alone(phases), key=lambda one: one.ns_p99)
+    busy = phases["compute"]
+    rows = [
+        Row("cores busy, p99", "ns", busy.ns_p99, alone.ns_p99, busy.ratio),
+        Row("cores busy, p50", "ns", busy.ns_p50, alone.ns_p50, busy.ratio_p50),
+    ]
+    for name in ("demands", "all ways"):
+        rows += _attacked(name, phases[name], alone, _alone(phases))
+    for name, weight, part in zip(shares.tenants, shares.weights, shares.by_weight, strict=True):
+        goal = aimed(abs(part - 1), "<=", WEIGHT_ERROR_MAX, "%", "off")
+        rows.append(Row(f"{name}: bytes, weight {weight}", "part", part, 1.0, part, goal))
+    rows.append(Row("Jain's index of them", "index", shares.jain))
+    for name, part in zip(shares.tenants, shares.idle, strict=True):
+        rows.append(Row(f"{name}: nothing waited", "%", part))
+    return rows
+
+
+def _attacked(name: str, phase: Phase, alone: Phase, both: list[Phase]) -> list[Row]:
+    """Its aims: two times as long as alone and one read of the drive more; hits within a point."""
+    service_ns = max(one.single_ns_p50 for one in both)
+    hits = [one.hit_percent for one in both]
+    off = max(min(hits) - phase.hit_percent, phase.hit_percent - max(hits), 0.0)
+    longest = aimed(phase.ns_p99, "<=", P99_RATIO_MAX * alone.ns_p99 + service_ns, "ns")
+    return [
+        Row(f"{name}, p99", "ns", phase.ns_p99, alone.ns_p99, phase.ratio, longest),
+        Row(f"{name}, p50", "ns", phase.ns_p50, alone.ns_p50, phase.ratio_p50),
+        Row(
+            f"{name}, hits",
+            "%",
+            phase.hit_percent / 100,
+            alone.hit_percent / 100,
+            None,
+            aimed(off, "<=", HIT_POINTS_MAX, "points"),
+        ),
+    ]

@@ -2,10 +2,9 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -13,8 +12,11 @@ from rich.text import Text
 from offstage.bindings.durable import writable, write_text
 from offstage.bindings.errors import RunFailed, printable
 from offstage.bindings.notes import note_lines
-from offstage.testbeds.cli.bench_tables import TABLES
 from offstage.testbeds.cli.common import Format, FormatOption, TimeUnitOption, emit, plain
+
+if TYPE_CHECKING:
+    from offstage.testbeds.bench.pod.result import PodResult, TraceResult
+    from offstage.testbeds.bench.rows import BenchResult
 
 __all__ = ["register"]
 
@@ -98,8 +100,8 @@ def fabric(
 
     if links:
         names = () if links == "all" else tuple(links.split(","))
-        found = bench_links(names, rounds=rounds, seed=seed, say=_say)
-        _finish("links", found, out, form, strict)
+        beside = bench_links(names, rounds=rounds, seed=seed, say=_say)
+        _finish("links", beside, out, form, strict)
     else:
         found = bench_fabric(rounds=rounds, seed=seed, say=_say)
         _finish("fabric", found, out, form, strict)
@@ -204,7 +206,9 @@ def pod(
             from offstage.bindings.errors import BadInput
 
             raise BadInput("a time unit, and no trace", "--time-unit", "give --trace too")
-        found = run_phases(folder, faults, seconds or 20.0, rate, fetch_deadline, seed)
+        found: PodResult | TraceResult = run_phases(
+            folder, faults, seconds or 20.0, rate, fetch_deadline, seed
+        )
     else:
         found = run_trace(
             folder, trace, begin, span, seconds or 600.0, fetch_deadline, seed, time_unit
@@ -396,38 +400,23 @@ def _say(line: str) -> None:
 
 
 def _finish(
-    name: str, result: Mapping[str, Any], out: Path | None, form: Format, strict: bool = False
+    name: str, result: "BenchResult", out: Path | None, form: Format, strict: bool = False
 ) -> None:
-    """Write the file, print the table, and then RunFailed where a verdict is no, or, if `strict`,
+    """Write the file, print the tables, and then RunFailed where a verdict is no, or, if `strict`,
     an aim was missed."""
     from rich.console import Group
 
+    document = result.document()
     if out is not None:
-        write_text(out, json.dumps(result, indent=1, default=plain) + "\n")
-    table, about = TABLES[name](result)
-    noted = [Text(line) for line in note_lines(result.get("notes", ()))]
-    emit(result, form, Group(*noted, table, *(Text(line, style="dim") for line in about)))
-    told = list(result.get("broken", ()))
-    verdicts = result.get("verdicts", {})
-    told += [f"{verdict}: NO" for verdict, met in verdicts.items() if met is False]
-    told += [f"missed: {aim}" for aim in missed_aims(result) if strict]
+        write_text(out, json.dumps(document, indent=1, default=plain) + "\n")
+    noted = [Text(line) for line in note_lines(result.notes)]
+    tables = [piece for table in result.tables() for piece in (table.drawn(), "")]
+    about = [Text(line, style="dim") for line in result.about()]
+    emit(document, form, Group(*noted, *tables, *about))
+    told = [*result.failures, *(f"missed: {one}" for one in result.missed if strict)]
     if told:
         raise RunFailed(
             "; ".join(told),
             f"bench {name}",
             "see the table; on a machine with other work, run it again",
         )
-
-
-def missed_aims(result: Mapping[str, Any]) -> list[str]:
-    """The aims that a bench did not reach: its own, those of its rows, and that of `bench l2`."""
-    rows = [row for row in result.get("rows", ()) if isinstance(row, Mapping)]
-    missed = [
-        f"{one['name']}: {name}" if "name" in one else name
-        for one in [result, *rows]
-        for name, met in one.get("aims", {}).items()
-        if not met
-    ]
-    if not result.get("aim_reached", True):
-        missed.append(f"{result['aim']} times of files")
-    return missed

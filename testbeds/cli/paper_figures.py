@@ -6,14 +6,11 @@ plan.json, and `bench engine --out` writes a file of its own.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.bindings.outside import decode_json
 from offstage.testbeds.report.page.files import (
     SUMMARY_NAME,
     holds_lab_summary,
-    read_json,
     read_lab_summary,
     read_struct,
     read_summary,
@@ -68,11 +65,7 @@ def _of_summary(path: Path) -> Sequence[object]:
 
 
 def _of_engine(path: Path) -> list[Figure]:
+    from offstage.testbeds.bench.engines.result import EngineResult
     from offstage.testbeds.report.engine import figures_of
 
-    data, where = read_json(path, MEND)
-    found = decode_json(data, where, MEND, dict[str, Any], what="not what a page is made of")
-    try:
-        return figures_of(found)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise BadInput(f"not what a page is made of: {error}", where, MEND) from None
+    return figures_of(read_struct(path, EngineResult, MEND))

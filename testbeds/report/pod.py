@@ -1,18 +1,21 @@
 """The page of `offstage bench pod`: hits over time with what was done to the pod, and its table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.durable import write_text
+from offstage.testbeds.bench.pod.faults import Done
+from offstage.testbeds.bench.pod.result import PodResult, TraceResult
 from offstage.testbeds.report.page.markup import figure, page
 from offstage.testbeds.report.page.numbers import percent
 from offstage.testbeds.report.page.pictures import Picture
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["figures_of", "render", "write_page"]
 
+Found = PodResult | TraceResult
 CAPTION = (
     "Share of the blocks asked for in each second that some host had been acknowledged before and "
     "that came, whole and right. Lines: when something was done to the pod; dotted: when it was "
@@ -20,16 +23,16 @@ CAPTION = (
 )
 
 
-def write_page(found: Mapping[str, Any], path: Path, version: str) -> None:
+def write_page(found: Found, path: Path, version: str) -> None:
     """Writes the page of either way to run it."""
     write_text(path, render(found, version))
 
 
-def render(found: Mapping[str, Any], version: str) -> str:
+def render(found: Found, version: str) -> str:
     """The page as text."""
     sections = [
         *map(str, figures_of(found)),
-        figure("verdicts", "What must hold", _table(_verdicts(found)), ""),
+        figure("verdicts", "What must hold", "".join(map(as_html, found.tables())), ""),
     ]
     return page(
         title="Offstage: a pod that fails",
@@ -40,22 +43,22 @@ def render(found: Mapping[str, Any], version: str) -> str:
         foot="",
         version=version,
         kind="pod report",
-        notes=dict.fromkeys(found.get("notes", ()), ""),
+        notes=dict.fromkeys(found.notes, ""),
     )
 
 
-def figures_of(found: Mapping[str, Any]) -> list[Figure]:
+def figures_of(found: Found) -> list[Figure]:
     """Every figure of the page."""
-    if "trace" in found:
-        plots = [_hits(found["trace"], found["series"], found["done"])]
+    if isinstance(found, TraceResult):
+        plots = [_hits(found.trace, found.figures.series, found.done)]
         return [Figure("hits", "Hits over time", plots, CAPTION)]
-    plots = [_hits(name, one["series"], found["done"]) for name, one in found["phases"].items()]
+    plots = [_hits(name, one.series, found.done) for name, one in found.phases.items()]
     return [Figure("hits", "Hits over time, phase by phase", plots, CAPTION)]
 
 
-def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Mapping[str, Any]]) -> Plot:
+def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Done]) -> Plot:
     begin_s, end_s = series[0][0], series[-1][0] + 1
-    marks = [one for one in done if begin_s <= one["at_s"] <= end_s]
+    marks = [one for one in done if begin_s <= one.at_s <= end_s]
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
@@ -66,12 +69,12 @@ def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Mapping[s
         )
         for one in marks:
             line = axes.axvline(
-                one["at_s"] - begin_s,
+                one.at_s - begin_s,
                 color="0.5",
                 linewidth=1,
-                linestyle=":" if one["healed"] else "-",
+                linestyle=":" if one.healed else "-",
             )
-            drawn.tip(line, f"{one['fault']} {one['member']}{' undone' if one['healed'] else ''}")
+            drawn.tip(line, f"{one.fault} {one.member}{' undone' if one.healed else ''}")
         axes.set_ylim(0, 1.03)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value * 100:.3g} %")
         axes.set(xlabel="time, s", ylabel="hits of known blocks")
@@ -87,37 +90,23 @@ def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Mapping[s
     )
 
 
-def _sentence(found: Mapping[str, Any]) -> str:
-    if "trace" in found:
+def _sentence(found: Found) -> str:
+    if isinstance(found, TraceResult):
         return (
-            f"{found['hits']:,} of {found['known']:,} known blocks came, "
-            f"{found['wrong']} of them wrong."
+            f"{found.figures.hits:,} of {found.figures.known:,} known blocks came, "
+            f"{found.wrong} of them wrong."
         )
-    met = sum(found["aims"].values())
-    return f"{met} of {len(found['aims'])} aims reached."
+    return f"{len(found.rows) - len(found.missed)} of {len(found.rows)} aims reached."
 
 
-def _setup(found: Mapping[str, Any]) -> str:
-    if "trace" in found:
+def _setup(found: Found) -> str:
+    if isinstance(found, TraceResult):
         return (
-            f"{found['span_s'] / 60:.0f} minutes of {found['trace']} in "
-            f"{found['seconds'] / 60:.1f}, {found['compression']:.2f} s of the trace in one; "
-            f"four daemons on one machine, {found['hosts']} hosts. Measured."
+            f"{found.span_s / 60:.0f} minutes of {found.trace} in "
+            f"{found.seconds / 60:.1f}, {found.compression:.2f} s of the trace in one; "
+            f"four daemons on one machine, {found.hosts} hosts. Measured."
         )
     return (
-        f"Four daemons on one machine, {found['hosts']} hosts, {found['rate_hz']:g} requests a "
-        f"second, a fetch deadline of {found['deadline_s'] * 1e3:g} ms. Measured."
+        f"Four daemons on one machine, {found.hosts} hosts, {found.rate_hz:g} requests a "
+        f"second, a fetch deadline of {found.deadline_s * 1e3:g} ms. Measured."
     )
-
-
-def _verdicts(found: Mapping[str, Any]) -> list[list[str]]:
-    rows = [["what", ""]]
-    rows += [[name, "reached" if met else "missed"] for name, met in found.get("aims", {}).items()]
-    said = {True: "yes", False: "NO", None: "not judged"}
-    return rows + [[name, said[met]] for name, met in found["verdicts"].items()]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    head = tag("tr", "".join(tag("th", escape(one)) for one in rows[0]))
-    body = "".join(tag("tr", "".join(tag("td", escape(one)) for one in row)) for row in rows[1:])
-    return tag("table", tag("thead", head) + tag("tbody", body))

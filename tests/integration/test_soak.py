@@ -7,10 +7,11 @@ to work before the time begins.
 import os
 
 import pytest
+from bench_results import SOAK
+from msgspec.structs import replace
 
-from offstage.bindings.layouts import ENDS
-from offstage.testbeds.bench.soak import HONEST, bench_soak, judge
-from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED
+from offstage.testbeds.bench.soak import Level, Look, bench_soak, judge
+from offstage.testbeds.bench.soak_hostile import ATTACKS
 
 
 @pytest.mark.parametrize(
@@ -25,25 +26,11 @@ def test_memory_is_judged_when_the_run_is_long_enough(
     seconds: float, step: int, flat: bool | None
 ) -> None:
     """Growth of 1 MiB a sample is a leak; in two seconds nobody can tell."""
-    samples = [{"rss_bytes": (100 << 20) + number * step, "hosts": 1} for number in range(40)]
-    level = {"threads": 1, "descriptors": 1}
-    judged = judge(
-        {
-            "samples": samples,
-            "seconds": seconds,
-            "hosts": [],
-            "attacks": {GRANTED: 0},
-            "complaints": "",
-            "before": level,
-            "after": level,
-            "exits": [],
-            "daemon_exit": 0,
-            "daemon_said": [],
-            "ledgers": {name: {"ends": [0] * len(ENDS)} for name in HONEST},
-        }
-    )
-    assert judged["verdicts"]["memory flat"] is flat
-    assert judged["verdicts_met"] is (flat is not False)
+    held = [Level((100 << 20) + number * step, 1, 1) for number in range(40)]
+    found = replace(SOAK, seconds=seconds, samples=[Look(0.0, one, 1, 0.1, 1) for one in held])
+    judge(found)
+    assert found.verdicts["memory_flat"] is flat
+    assert ("memory flat: NO" in found.failures) is (flat is False)
 
 
 @pytest.mark.slow
@@ -53,6 +40,6 @@ def test_honest_hosts_get_their_bytes_whatever_a_hostile_one_does() -> None:
     if os.getuid() != 0:
         pytest.skip("takes five users; run it as root")
     found = bench_soak(seconds=2.0)
-    assert found["verdicts_met"], (found["verdicts"], found["daemon_said"])
-    assert len(found["hosts"]) == 7 and set(ATTACKS) < set(found["attacks"])
-    assert sum(one["checked"] for one in found["hosts"]) >= 7 * 32
+    assert not found.failures, (found.failures, found.daemon_said)
+    assert len(found.hosts) == 7 and set(ATTACKS) < set(found.attacks)
+    assert sum(one.checked for one in found.hosts) >= 7 * 32

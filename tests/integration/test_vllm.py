@@ -169,10 +169,10 @@ def test_one_engine_prefills_and_another_decodes(python: Path, model: Path, tmp_
         outputs=8,
         seed=1,
     )
-    arms = bench_apart(bed, traffic, rounds=2)["arms"]
+    arms = bench_apart(bed, traffic, rounds=2).arms
     full = (len(traffic.requests[0].prompt) - 1) // BLOCK * BLOCK
     assert full > 900
-    reused = {name: arm["reused"] for name, arm in arms.items()}
+    reused = {name: arm.reused for name, arm in arms.items()}
     assert reused == {name: [full if name != ARMS[0] else 0] * 6 for name in ARMS}
     for name in ARMS[2:]:
-        assert arms[name]["counters"]["fetched_tokens"] == 6 * full
+        assert arms[name].counters["fetched_tokens"] == 6 * full

@@ -33,16 +33,16 @@ from offstage.testbeds.bench.engines.bed import (
     Ends,
     Say,
     add,
-    arm,
     check,
     connector,
     daemon,
     forget,
+    result_of,
     told,
-    traffic_of,
     warm,
 )
 from offstage.testbeds.bench.engines.link import Engine, engine
+from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
 __all__ = ["ARMS", "bench_apart"]
 
@@ -62,7 +62,7 @@ class _Pair:
 
 def bench_apart(
     bed: Bed, traffic: Arrivals, *, rounds: int = 3, say: Say = lambda line: None
-) -> dict[str, Any]:
+) -> EngineResult:
     """Times to the first token of the decoding engine, by arm. RunFailed: an engine does not come
     up, or answers otherwise than the one that computes."""
     # The file connector keeps what is computed in the step in which a prompt begins: all of it,
@@ -71,11 +71,10 @@ def bench_apart(
     bed = replace(bed, arguments=arguments)
     with tempfile.TemporaryDirectory(prefix="offstage-apart-") as made:
         folder = Path(made)
-        found = traffic_of(bed, traffic, rounds) | {"apart": True}
-        found["arms"] = {name: arm() for name in ARMS}
+        found = result_of(bed, traffic, rounds, ARMS, apart=True)
         expected: dict[int, list[int]] = {}
         with daemon(bed, folder) as tier, contextlib.ExitStack() as stack:
-            found["storage"] = str(tier.ready["storage"])
+            found.storage = str(tier.ready["storage"])
             pairs = _pairs(stack, bed, connector(tier, {"choose": False}), folder)
             for number in range(rounds):
                 for name in ARMS:
@@ -86,12 +85,13 @@ def bench_apart(
                         f"{name} {number}",
                         pairs[name],
                         traffic,
-                        found["arms"][name],
+                        found.arms[name],
                         expected,
                     )
-                    times = found["arms"][name]["first_s"][-len(traffic.requests) :]
+                    times = found.arms[name].first_s[-len(traffic.requests) :]
                     middle = statistics.median(times)
                     say(f"round {number + 1}, {name}: {middle * 1e3:.0f} ms to the first token")
+    found.compare()
     return found
 
 
@@ -142,7 +142,7 @@ def _turn(
     salt: str,
     pair: _Pair,
     traffic: Arrivals,
-    into: dict[str, Any],
+    into: Arm,
     expected: dict[int, list[int]],
 ) -> None:
     """One arm in one round."""

@@ -20,16 +20,16 @@ from offstage.testbeds.bench.engines.bed import (
     Ends,
     Say,
     add,
-    arm,
     check,
     connector,
     daemon,
     forget,
+    result_of,
     told,
-    traffic_of,
     warm,
 )
 from offstage.testbeds.bench.engines.link import Engine, engine
+from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
 __all__ = ["ARMS", "bench_engine"]
 
@@ -44,22 +44,22 @@ ARMS: dict[str, dict[str, Any] | None] = {
 
 def bench_engine(
     bed: Bed, traffic: Arrivals, *, rounds: int = 3, say: Say = lambda line: None
-) -> dict[str, Any]:
+) -> EngineResult:
     """Times to the first token by arm, and how the tier had what was read. RunFailed: an engine
     does not come up, or answers otherwise than the reference."""
     with tempfile.TemporaryDirectory(prefix="offstage-engine-") as made:
         folder = Path(made)
-        found = traffic_of(bed, traffic, rounds)
+        found = result_of(bed, traffic, rounds, ARMS)
         with daemon(bed, folder) as tier:
-            found["storage"] = str(tier.ready["storage"])
-            found["arms"] = _together(bed, tier, traffic, rounds, folder, say)
+            found.storage = str(tier.ready["storage"])
+            _together(bed, tier, traffic, found, folder, say)
+    found.compare()
     return found
 
 
 def _together(
-    bed: Bed, tier: Tier, traffic: Arrivals, rounds: int, folder: Path, say: Say
-) -> dict[str, Any]:
-    found = {name: arm() for name in ARMS}
+    bed: Bed, tier: Tier, traffic: Arrivals, found: EngineResult, folder: Path, say: Say
+) -> None:
     expected: dict[int, list[int]] = {}
     with contextlib.ExitStack() as stack:
         engines = {}
@@ -70,16 +70,15 @@ def _together(
             engines[name] = stack.enter_context(one)
             warm(engines[name])
             _play(engines[name], traffic, hurry=True)  # fills the tier, and what the choice goes by
-        for number in range(rounds):
+        for number in range(found.rounds):
             for name, one_engine in engines.items():
-                _turn(name, one_engine, traffic, found[name], expected)
-                middle = statistics.median(found[name]["first_s"][-len(traffic.requests) :])
+                _turn(name, one_engine, traffic, found.arms[name], expected)
+                middle = statistics.median(found.arms[name].first_s[-len(traffic.requests) :])
                 say(f"round {number + 1}, {name}: {middle * 1e3:.0f} ms to the first token")
-    return found
 
 
 def _turn(
-    name: str, one: Engine, traffic: Arrivals, into: dict[str, Any], expected: dict[int, list[int]]
+    name: str, one: Engine, traffic: Arrivals, into: Arm, expected: dict[int, list[int]]
 ) -> None:
     """One arm in one round."""
     forget(one)

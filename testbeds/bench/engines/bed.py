@@ -1,16 +1,19 @@
 """What all arms of `offstage bench engine` run on: a model, a daemon, engines that answer alike."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.testbeds.beds.daemon import Tier, serve, write_config
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.link import Engine
+from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
 __all__ = [
     "WAIT_S",
@@ -18,14 +21,13 @@ __all__ = [
     "Ends",
     "Say",
     "add",
-    "arm",
     "bed_of",
     "check",
     "connector",
     "daemon",
     "forget",
+    "result_of",
     "told",
-    "traffic_of",
     "warm",
 ]
 
@@ -115,34 +117,33 @@ def connector(tier: Tier, switches: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def traffic_of(bed: Bed, traffic: Arrivals, rounds: int) -> dict[str, Any]:
-    """What was asked, for table and page."""
-    return {
-        "notes": list(traffic.notes),
-        "trace": traffic.trace,
-        "scale": traffic.scale,
-        "hurry": traffic.hurry,
-        "requests": len(traffic.requests),
-        "reuse": traffic.reuse,
-        "rounds": rounds,
-        "tokens": [len(one.prompt) for one in traffic.requests],
-        "provenance": "measured" if bed.backend in ("io_uring", "posix") else "emulated",
-    }
+def result_of(
+    bed: Bed, traffic: Arrivals, rounds: int, arms: Iterable[str], *, apart: bool = False
+) -> EngineResult:
+    """What was asked, and arms of which nothing was run yet."""
+    return EngineResult(
+        notes=list(traffic.notes),
+        trace=traffic.trace,
+        scale=traffic.scale,
+        hurry=traffic.hurry,
+        requests=len(traffic.requests),
+        reuse=traffic.reuse,
+        rounds=rounds,
+        tokens=[len(one.prompt) for one in traffic.requests],
+        provenance="measured" if bed.backend in ("io_uring", "posix") else "emulated",
+        arms={name: Arm() for name in arms},
+        apart=apart,
+    )
 
 
-def arm() -> dict[str, Any]:
-    """Nothing was run yet."""
-    return {"first_s": [], "reused": [], "counters": {}, "decisions": []}
-
-
-def add(into: dict[str, Any], ends: Ends, before: dict[str, Any], after: dict[str, Any]) -> None:
+def add(into: Arm, ends: Ends, before: Arm, after: Arm) -> None:
     """A round of an arm: how its requests ended, and what its connector counted meanwhile."""
-    into["first_s"] += [ends[i]["first_s"] - ends[i]["sent_s"] for i in sorted(ends)]
-    into["reused"] += [ends[i]["reused"] for i in sorted(ends)]
-    for key, value in after["counters"].items():
-        added = value - before["counters"].get(key, 0)
-        into["counters"][key] = into["counters"].get(key, 0) + added
-    into["decisions"] += after["decisions"][len(before["decisions"]) :]
+    into.first_s += [ends[i]["first_s"] - ends[i]["sent_s"] for i in sorted(ends)]
+    into.reused += [ends[i]["reused"] for i in sorted(ends)]
+    for key, value in after.counters.items():
+        added = value - before.counters.get(key, 0)
+        into.counters[key] = into.counters.get(key, 0) + added
+    into.decisions += after.decisions[len(before.decisions) :]
 
 
 def warm(one: Engine) -> None:
@@ -159,10 +160,10 @@ def forget(one: Engine) -> None:
     one.answer()
 
 
-def told(one: Engine) -> dict[str, Any]:
-    """Counters and decisions of the connector."""
+def told(one: Engine) -> Arm:
+    """Counters and decisions of the connector, so far."""
     one.send(told=1)
-    return one.answer()
+    return msgspec.convert(one.answer(), Arm)
 
 
 def check(name: str, ends: Ends, expected: dict[int, list[int]]) -> None:

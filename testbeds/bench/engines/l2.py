@@ -15,11 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.beds.daemon import serve, write_config
 from offstage.testbeds.beds.said import ask
+from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
-__all__ = ["ADAPTERS", "STATES", "bench_l2", "rates_of"]
+__all__ = ["ADAPTERS", "STATES", "L2Result", "bench_l2", "compare", "rates_of"]
 
 ADAPTERS = {"fs": "", "plugin": "OffstageL2", "native_plugin": "NativeClient"}
 """By LMCache's name of the kind, the class of ours."""
@@ -31,6 +34,30 @@ OBJECTS_MIN_BYTES = 1 << 30
 ALIGN_BYTES = 4096
 
 
+Rates = dict[str, dict[str, float]]
+"""Of one state: by adapter and operation."""
+
+
+class L2Result(BenchResult, kw_only=True):
+    """Each of our adapters beside LMCache's files: MB/s by state, adapter and operation."""
+
+    size_kib: int
+    in_flight: int
+    rounds: int
+    turns: int
+    mb_per_s: dict[str, dict[str, dict[str, list[float]]]]
+    """Of each turn."""
+    median_mb_per_s: dict[str, Rates] = msgspec.field(default_factory=dict)
+    over_files: dict[str, Rates] = msgspec.field(default_factory=dict)
+
+    def about(self) -> list[str]:
+        return [
+            f"measured beside LMCache's own adapter of files: {self.in_flight} objects of "
+            f"{self.size_kib} KiB in flight, the median round of {self.rounds}, the median "
+            f"of {self.turns} turns; every byte verified, nothing flushed by either",
+        ]
+
+
 def bench_l2(
     program: Path,
     *,
@@ -40,71 +67,67 @@ def bench_l2(
     rounds: int,
     turns: int,
     say: Callable[[str], None],
-) -> dict[str, Any]:
+) -> L2Result:
     """`program`: LMCache's `lmcache`. MB/s of each adapter, operation and turn. BadInput: there is
     no such program; RunFailed: it failed, or did not verify what it loaded."""
     if not program.is_file():
         raise BadInput("no program of LMCache", str(program), "give its environment's bin/lmcache")
-    words = [
-        "--num-keys",
-        "1",
-        "--in-flight",
-        str(in_flight),
-        "--data-size-kb",
-        str(size_kib),
-        "--rounds",
-        str(rounds),
-        "--no-skip-verify",
-        "--lookup-max-hit-rate",
-        "1.0",
-        "--format",
-        "json",
-    ]
-    stored = 4 * size_kib * 1024 * in_flight * (rounds + 1)
-    rates: dict[str, dict[str, dict[str, list[float]]]] = {}
+    found = L2Result(
+        size_kib=size_kib, in_flight=in_flight, rounds=rounds, turns=turns, mb_per_s={}
+    )
     for state, direct in STATES.items():
-        of_state = rates[state] = {name: {} for name in ADAPTERS}
+        of_state = found.mb_per_s[state] = {name: {} for name in ADAPTERS}
         for turn in range(turns):
             for name in ADAPTERS:
                 say(f"{state}, turn {turn + 1} of {turns}: {name}")
-                with (
-                    tempfile.TemporaryDirectory(dir=folder, prefix="offstage-l2-") as place,
-                    _adapter(name, Path(place), stored, direct) as spec,
-                ):
-                    align = ["--l1-align-bytes", str(ALIGN_BYTES)] if direct else []
-                    found = _run(program, [*words, *align, "--l2-adapter", json.dumps(spec)])
-                for operation, rate in rates_of(found, rounds * in_flight, size_kib, name).items():
+                for operation, rate in _turn(program, found, folder, name, direct).items():
                     of_state[name].setdefault(operation, []).append(rate)
-    medians = {
-        state: {
-            name: {operation: statistics.median(all_of) for operation, all_of in one.items()}
+    compare(found)
+    return found
+
+
+def _turn(
+    program: Path, asked: L2Result, folder: Path | None, name: str, direct: bool
+) -> dict[str, float]:
+    """One run of LMCache's bench over an adapter that has just begun: MB/s by operation."""
+    words = ["--num-keys", "1", "--in-flight", str(asked.in_flight)]
+    words += ["--data-size-kb", str(asked.size_kib), "--rounds", str(asked.rounds)]
+    words += ["--no-skip-verify", "--lookup-max-hit-rate", "1.0", "--format", "json"]
+    words += ["--l1-align-bytes", str(ALIGN_BYTES)] if direct else []
+    stored = 4 * asked.size_kib * 1024 * asked.in_flight * (asked.rounds + 1)
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix="offstage-l2-") as place,
+        _adapter(name, Path(place), stored, direct) as spec,
+    ):
+        said = _run(program, [*words, "--l2-adapter", json.dumps(spec)])
+    return rates_of(said, asked.rounds * asked.in_flight, asked.size_kib, name)
+
+
+def compare(found: L2Result) -> None:
+    """Medians of the turns, what they are over those of files, and the rows."""
+    for state, each in found.mb_per_s.items():
+        medians = found.median_mb_per_s[state] = {
+            name: {operation: statistics.median(turns) for operation, turns in one.items()}
             for name, one in each.items()
         }
-        for state, each in rates.items()
-    }
-    ratios = {
-        state: {
-            name: {operation: one[operation] / each["fs"][operation] for operation in one}
-            for name, one in each.items()
+        files = medians["fs"]
+        over = found.over_files[state] = {
+            name: {operation: rate / files[operation] for operation, rate in one.items()}
+            for name, one in medians.items()
             if name != "fs"
         }
-        for state, each in medians.items()
-    }
-    return {
-        "provenance": "measured",
-        "size_kib": size_kib,
-        "in_flight": in_flight,
-        "rounds": rounds,
-        "turns": turns,
-        "mb_per_s": rates,
-        "median_mb_per_s": medians,
-        "over_files": ratios,
-        "aim": AIM,
-        "aim_reached": min(
-            rate for each in ratios.values() for one in each.values() for rate in one.values()
-        )
-        >= AIM,
-    }
+        found.rows += [
+            Row(
+                f"{state}, {operation}: {name}",
+                "MB/s",
+                medians[name][operation],
+                files[operation],
+                ratio,
+                aimed(ratio, ">=", AIM),
+            )
+            for name, one in over.items()
+            for operation, ratio in one.items()
+        ]
 
 
 def rates_of(said: str, objects: int, size_kib: int, adapter: str) -> dict[str, float]:

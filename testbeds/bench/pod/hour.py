@@ -8,14 +8,15 @@ miss has a reason; how long things took is printed beside how late the requests 
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from offstage.testbeds.bench.pod.asks import Traced
 from offstage.testbeds.bench.pod.faults import FAULTS
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Board
 from offstage.testbeds.bench.pod.judge import of_run
+from offstage.testbeds.bench.pod.result import TraceResult
 from offstage.testbeds.bench.pod.run import OF_ETCD, hosts_of, live_pod, under_load
 from offstage.testbeds.progress import Progress
 
@@ -60,7 +61,7 @@ def drawn(seed: int, seconds: float, *, with_etcd: bool) -> list[Struck]:
 
 def bench_hour(
     traced: Traced, *, folder: Path, deadline_s: float, seed: int, progress: Progress
-) -> dict[str, Any]:
+) -> TraceResult:
     """`folder` holds stores and logs."""
     board = Board()
     distinct = len({chunk for ask in traced.asks for chunk in ask.chunks})
@@ -81,22 +82,20 @@ def bench_hour(
         begun_s = board.now_s()
         under_load(hosts, "trace", traced.asks, board, progress, during)
         took_s = board.now_s() - begun_s
-    return {
-        "provenance": "measured",
-        "trace": traced.trace,
-        "begin_s": traced.begin_s,
-        "span_s": traced.span_s,
-        "seconds": took_s,
-        "compression": traced.span_s / took_s,
-        "compression_asked": traced.compression,
-        "deadline_s": deadline_s,
-        "seed": seed,
-        "notes": list(traced.notes),
-        "hosts": HOSTS,
-        "block_bytes": PAYLOAD_BYTES,
-        "blocks_distinct": distinct,
-        "blocks_filled": board.moved_blocks()[0],
-        "blocks_copied": board.moved_blocks()[1],
-        "with_etcd": "etcd0" in live.bed.processes,
-        **of_run(board, live.done, watch.looks, deadline_s),
-    }
+    found = of_run(board, live.done, watch.looks, deadline_s)
+    filled, found.figures.blocks_copied = board.moved_blocks()
+    return msgspec.structs.replace(
+        found,
+        trace=traced.trace,
+        begin_s=traced.begin_s,
+        span_s=traced.span_s,
+        seconds=took_s,
+        compression=traced.span_s / took_s,
+        compression_asked=traced.compression,
+        seed=seed,
+        notes=list(traced.notes),
+        hosts=HOSTS,
+        blocks_distinct=distinct,
+        blocks_filled=filled,
+        with_etcd="etcd0" in live.bed.processes,
+    )

@@ -5,15 +5,23 @@ Pure: of samples, of what was done, of what the map's keeper saw. It knows of no
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
+
+import msgspec
 
 from offstage.testbeds.bench.pod.faults import Done, Look
 from offstage.testbeds.bench.pod.host import Board, Miss, Sample, Seen
 from offstage.testbeds.bench.pod.reasons import Reasons
+from offstage.testbeds.bench.pod.result import (
+    FaultFigures,
+    Figures,
+    PodResult,
+    Series,
+    TraceResult,
+)
+from offstage.testbeds.bench.rows import Row, aimed
 
-__all__ = ["held", "is_met", "judged", "of_run", "served_past_a_fence", "unexplained"]
+__all__ = ["held", "judged", "of_run", "served_past_a_fence", "unexplained"]
 
 BACK_S, BACK_SHARE = 10.0, 0.95
 WINDOW_S = 1.0
@@ -27,61 +35,58 @@ UNEXPLAINED_MAX = 20
 
 def judged(
     board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
-) -> dict[str, Any]:
-    """Everything of the phases, JSON-ready. The first phase is their reference."""
+) -> PodResult:
+    """Everything of the phases. The first phase is their reference."""
     by_phase: dict[str, list[Sample]] = {}
-    for one in board.samples:
-        by_phase.setdefault(one.phase, []).append(one)
+    for sample in board.samples:
+        by_phase.setdefault(sample.phase, []).append(sample)
     phases = {name: samples for name, samples in by_phase.items() if "fill" not in name}
     reference = _by_number(phases.pop("none", []))
-    found = {"no fault": _all(reference.values())}
-    found["no fault"]["series"] = _series(list(reference.values()))
-    found["no fault"]["blocks_copied"] = board.phases.get("none", (0, 0))[1]
-    aims: dict[str, bool] = {}
+    alone = _all(list(reference.values()))
+    alone.blocks_copied = board.phases.get("none", (0, 0))[1]
+    found: dict[str, Figures] = {"no fault": alone}
+    rows: list[Row] = []
     for name, samples in phases.items():
         struck = next((one for one in done if f"{one.fault} {one.member}" == name), None)
         if struck is None:  # the run broke before
             continue
-        found[name] = _phase(samples, reference, struck, board.seen, looks, board)
-        aims |= _aims(name, struck.fault, found[name], deadline_s)
-    verdicts = held(board, done, looks, deadline_s)
-    return {
-        "phases": found,
-        "aims": aims,
-        "aims_met": all(aims.values()),
-        "verdicts": verdicts,
-        "verdicts_met": is_met(verdicts),
-        "broken": list(board.broken),
-        "seen": [asdict(one) for one in board.seen],
-        "done": [asdict(one) for one in done],
-    }
+        found[name] = cost = _phase(samples, reference, struck, board.seen, looks, board)
+        rows += _aims(name, cost, deadline_s)
+    return PodResult(
+        deadline_s=deadline_s,
+        phases=found,
+        rows=rows,
+        verdicts=held(board, done, looks, deadline_s),
+        broken=list(board.broken),
+        seen=list(board.seen),
+        done=list(done),
+    )
 
 
 def of_run(
     board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
-) -> dict[str, Any]:
-    """Of a run with one fault after another, JSON-ready."""
-    verdicts = held(board, done, looks, deadline_s)
-    late = sorted(one.begin_s - one.due_s for one in board.samples) or [0.0]
-    left = unexplained(board.samples, Reasons(done, board.seen, looks, deadline_s))
-    return {
-        **_all(board.samples),
-        "wrong": sum(one.wrong for one in board.samples),
-        "refused": sum(one.refused for one in board.samples),
-        "put": sum(one.put for one in board.samples),
-        "put_again": sum(len(one.again) for one in board.samples),
-        "late_s_p50": late[len(late) // 2],
-        "late_s_p99": late[int(len(late) * 0.99)],
-        "waited_s_max": max(board.waited_s.values(), default=0.0),
-        "faults": dict(Counter(one.fault for one in done if not one.healed)),
-        "unexplained": [(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
-        "series": _series(board.samples),
-        "verdicts": verdicts,
-        "verdicts_met": is_met(verdicts),
-        "broken": list(board.broken),
-        "seen": [asdict(one) for one in board.seen],
-        "done": [asdict(one) for one in done],
-    }
+) -> TraceResult:
+    """Of a run with one fault after another."""
+    samples = board.samples
+    late = sorted(one.begin_s - one.due_s for one in samples) or [0.0]
+    left = unexplained(samples, Reasons(done, board.seen, looks, deadline_s))
+    return TraceResult(
+        figures=_all(samples),
+        deadline_s=deadline_s,
+        wrong=sum(one.wrong for one in samples),
+        refused=sum(one.refused for one in samples),
+        put=sum(one.put for one in samples),
+        put_again=sum(len(one.again) for one in samples),
+        late_s_p50=late[len(late) // 2],
+        late_s_p99=late[int(len(late) * 0.99)],
+        waited_s_max=max(board.waited_s.values(), default=0.0),
+        faults=dict(Counter(one.fault for one in done if not one.healed)),
+        unexplained=[(number, *miss) for number, miss in left[:UNEXPLAINED_MAX]],
+        verdicts=held(board, done, looks, deadline_s),
+        broken=list(board.broken),
+        seen=list(board.seen),
+        done=list(done),
+    )
 
 
 def held(
@@ -92,23 +97,18 @@ def held(
     reasons = Reasons(done, board.seen, looks, deadline_s)
     ended = all(one.end_s > 0 for one in samples)
     judged = {
-        "every block right": any(one.hits or one.wrong for one in samples),
-        "every request ended": bool(samples or board.broken),
-        "every miss has a reason": any(one.known for one in samples),
-        "nothing served past a fence": bool(_ended_lives(looks)),
+        "every_block_right": any(one.hits or one.wrong for one in samples),
+        "every_request_ended": bool(samples or board.broken),
+        "every_miss_has_a_reason": any(one.known for one in samples),
+        "nothing_served_past_a_fence": bool(_ended_lives(looks)),
     }
     good = {
-        "every block right": not any(one.wrong for one in samples),
-        "every request ended": not board.broken and ended,
-        "every miss has a reason": not unexplained(samples, reasons),
-        "nothing served past a fence": not served_past_a_fence(samples, looks),
+        "every_block_right": not any(one.wrong for one in samples),
+        "every_request_ended": not board.broken and ended,
+        "every_miss_has_a_reason": not unexplained(samples, reasons),
+        "nothing_served_past_a_fence": not served_past_a_fence(samples, looks),
     }
     return {name: met if judged[name] else None for name, met in good.items()}
-
-
-def is_met(verdicts: Mapping[str, bool | None]) -> bool:
-    """Whether none is broken."""
-    return False not in verdicts.values()
 
 
 def unexplained(samples: Iterable[Sample], reasons: Reasons) -> list[tuple[int, Miss]]:
@@ -143,24 +143,24 @@ def _by_number(samples: Iterable[Sample]) -> dict[int, Sample]:
     return {one.number: one for one in samples}
 
 
-def _all(samples: Iterable[Sample]) -> dict[str, Any]:
+def _all(some: Sequence[Sample]) -> Figures:
     """Of one phase, whatever was done in it."""
-    some = list(samples)
     took = sorted(one.end_s - one.begin_s for one in some)
     known, hits = sum(one.known for one in some), sum(one.hits for one in some)
-    return {
-        "requests": len(some),
-        "asked": sum(one.asked for one in some),
-        "known": known,
-        "hits": hits,
-        "hit_rate": hits / max(known, 1),
-        "request_s_p50": took[len(took) // 2] if took else 0.0,
-        "request_s_p99": took[int(len(took) * 0.99)] if took else 0.0,
-        "request_s_max": took[-1] if took else 0.0,
-        "without_tier": sum(bool(one.error) for one in some),
-        "late_s_max": max((one.begin_s - one.due_s for one in some), default=0.0),
-        "misses": _named(some),
-    }
+    return Figures(
+        requests=len(some),
+        asked=sum(one.asked for one in some),
+        known=known,
+        hits=hits,
+        hit_rate=hits / known if known else None,
+        request_s_p50=took[len(took) // 2] if took else 0.0,
+        request_s_p99=took[int(len(took) * 0.99)] if took else 0.0,
+        request_s_max=took[-1] if took else 0.0,
+        without_tier=sum(bool(one.error) for one in some),
+        late_s_max=max((one.begin_s - one.due_s for one in some), default=0.0),
+        misses=_named(some),
+        series=_series(some),
+    )
 
 
 def _named(samples: Iterable[Sample]) -> dict[str, int]:
@@ -180,7 +180,7 @@ def _phase(
     seen: Sequence[Seen],
     looks: Sequence[Look],
     board: Board,
-) -> dict[str, Any]:
+) -> FaultFigures:
     end_s = max(one.end_s for one in samples)
     after = [one for one in samples if one.begin_s >= struck.at_s]
     noted = [
@@ -213,30 +213,30 @@ def _phase(
         for one in seen
         if struck.at_s <= one.at_s <= end_s and one.member != struck.member and one.what != "back"
     ]
-    return {
-        **_all(samples),
-        "fault": struck.fault,
-        "member": struck.member,
-        "struck_s": struck.at_s,
-        "detected_first_s": min(told, default=None),
-        "detected_last_s": max(told, default=None),
-        "in_map_s": _in_map(struck, looks, end_s),
-        "answer_s": None if answer is None else answer - struck.at_s,
-        "hit_s": None if hit is None else hit - struck.at_s,
-        "hits_lost": lost,
-        "hits_lost_share": lost
+    filled, copied = board.phases.get(samples[0].phase, (0, 0))
+    return FaultFigures(
+        **msgspec.structs.asdict(_all(samples)) | {"blocks_copied": copied},
+        fault=struck.fault,
+        member=struck.member,
+        struck_s=struck.at_s,
+        ended_s=end_s - struck.at_s,
+        detected_first_s=min(told, default=None),
+        detected_last_s=max(told, default=None),
+        in_map_s=_in_map(struck, looks, end_s),
+        answer_s=None if answer is None else answer - struck.at_s,
+        hit_s=None if hit is None else hit - struck.at_s,
+        hits_lost=lost,
+        hits_lost_share=lost
         / max(1, sum(reference[one.number].hits for one in samples if one.number in reference)),
-        "share_of_member": marked,
-        "back_s": _back(after, reference, marked, struck.at_s),
-        "blocks_put_again": len(moved),
-        "blocks_put_again_least": len(set(moved)),
-        "blocks_filled": board.phases.get(samples[0].phase, (0, 0))[0],
-        "blocks_copied": board.phases.get(samples[0].phase, (0, 0))[1],
-        "blocks_asked": len({chunk for one in after for chunk in one.chunks}),
-        "waited_s": _waited(board, struck.member),
-        "others_suspected": len(others),
-        "series": _series(samples),
-    }
+        share_of_member=marked,
+        back_s=_back(after, reference, marked, struck.at_s),
+        blocks_put_again=len(moved),
+        blocks_put_again_least=len(set(moved)),
+        blocks_filled=filled,
+        blocks_asked=len({chunk for one in after for chunk in one.chunks}),
+        waited_s=_waited(board, struck.member),
+        others_suspected=len(others),
+    )
 
 
 def _in_map(struck: Done, looks: Sequence[Look], end_s: float) -> float | None:
@@ -273,7 +273,7 @@ def _windows(samples: Iterable[Sample], begin_s: float) -> dict[int, list[Sample
     return found
 
 
-def _series(samples: Sequence[Sample]) -> list[tuple[float, int, int]]:
+def _series(samples: Sequence[Sample]) -> Series:
     """By second since the bench began: when, known blocks that were asked for, hits."""
     return [
         (number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
@@ -288,21 +288,23 @@ def _waited(board: Board, member: str) -> float:
     )
 
 
-def _aims(name: str, fault: str, found: Mapping[str, Any], deadline_s: float) -> dict[str, bool]:
-    aims = {
-        f"{name}: costs a connection its deadline at most": found["waited_s"]
-        <= DEADLINE_SLACK * deadline_s,
-        f"{name}: hits back within {BACK_S:g} s": found["back_s"] is not None
-        and found["back_s"] <= BACK_S,
-    }
-    if fault == "join":
-        aims[f"{name}: what joined serves"] = found["hit_s"] is not None
+def _aims(name: str, found: FaultFigures, deadline_s: float) -> list[Row]:
+    """What a fault may cost, a row each."""
+
+    def row(what: str, value: float | None, bound: float, unit: str) -> Row:
+        return Row(f"{name}: {what}", unit, value, None, None, aimed(value, "<=", bound, unit))
+
+    rows = [
+        row("a connection waited", found.waited_s, DEADLINE_SLACK * deadline_s, "seconds"),
+        row("hits back", found.back_s, BACK_S, "seconds"),
+    ]
+    if found.fault == "join":
+        rows.append(row("first hit from what joined", found.hit_s, found.ended_s, "seconds"))
         share = 1 / (MEMBERS + 1)
-        segments = max(1, found["blocks_asked"] // SEGMENT_CHUNKS)
+        segments = max(1, found.blocks_asked // SEGMENT_CHUNKS)
         most = share + SIGMAS * (share * (1 - share) / segments) ** 0.5
-        moved = found["blocks_filled"] + found["blocks_put_again"]
-        found_share = moved / max(1, found["blocks_asked"])
-        aims[f"{name}: moves at most 1/{MEMBERS + 1} of what is asked"] = found_share <= most
-    if fault in ("etcd", "quorum"):
-        aims[f"{name}: no hit lost"] = found["hits_lost"] == 0
-    return aims
+        moved = (found.blocks_filled + found.blocks_put_again) / max(1, found.blocks_asked)
+        rows.append(row("moved, of what is asked", moved, most, "%"))
+    if found.fault in ("etcd", "quorum"):
+        rows.append(row("hits lost", found.hits_lost, 0, "count"))
+    return rows

@@ -15,33 +15,36 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.units import format_size, format_time
 from offstage.host.endpoint import Endpoint
 from offstage.host.schedule import KINDS, Rule, Schedule
 from offstage.host.sessions import append_chunks
 from offstage.testbeds.beds.local import TENANT, LocalBed
+from offstage.testbeds.bench.pod.faults import LivePod
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content
 from offstage.testbeds.bench.pod.run import live_pod
-from offstage.testbeds.lab.pod.point_figures import served
+from offstage.testbeds.bench.rows import BenchResult
+from offstage.testbeds.lab.pod.point_figures import Served, served
 from offstage.testbeds.lab.pod.requests import Requests, requests_of, trace_notes
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.run import simulate
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.progress import Progress
+from offstage.testbeds.table import Column, Table
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
-__all__ = ["DAEMONS", "HOSTS", "bench_schedule"]
+__all__ = ["DAEMONS", "HOSTS", "Arm", "ScheduleResult", "bench_schedule"]
 
 HOSTS, DAEMONS = 4, 4
 DEADLINE_S = 5.0
@@ -54,6 +57,74 @@ SWITCH_S = 2e-4
 """How long a thread may keep the lock of Python from another; 5 ms would show in the figures."""
 ARM_BITS = 33
 """Names of blocks begin with the arm's number: each begins with an empty tier."""
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """One schedule under one load, live and in virtual time."""
+
+    schedule: str
+    load: str
+    live: Served
+    lab: Served
+
+
+class ScheduleResult(BenchResult, kw_only=True):
+    """Every arm, and how it was measured."""
+
+    trace: str
+    requests: int
+    seconds: float
+    compression: float
+    saturated: float
+    kept_blocks: int
+    hosts: int = HOSTS
+    daemons: int = DAEMONS
+    block_bytes: int = PAYLOAD_BYTES
+    blocks_distinct: int
+    block_ms: float
+    look_ms: float
+    prefill_tokens_per_s: int
+    arms: list[Arm]
+
+    def about(self) -> list[str]:
+        return [
+            f"live on loopback: {self.daemons} daemons, {self.hosts} hosts that each keep "
+            f"{self.kept_blocks:,} blocks of 512 tokens ({format_size(self.block_bytes)} "
+            f"here); asking for a block took {self.look_ms:.2f} ms, fetching it "
+            f"{self.block_ms:.2f} ms",
+            f"{self.requests:,} requests of {self.trace}, {self.compression:.2f} s of "
+            f"it in one second, and {self.saturated:g} times as many; computing is a wait, of "
+            f"{self.prefill_tokens_per_s:,} tokens/s a host; seed {self.seed}",
+        ]
+
+    def own_tables(self) -> list[Table]:
+        """Live, and in the laboratory below it."""
+        columns = [
+            Column("load, schedule", left=True),
+            Column("", left=True),
+            Column("hit", _share),
+            Column("kept", _share),
+            Column("first token p50", _ms),
+            Column("p99", _ms),
+            Column("refused", lambda value: f"{value:,}"),
+        ]
+        rows = [
+            [name, side, one.hit, one.pool_hit, one.first_ms_p50, one.first_ms_p99, one.refused]
+            for arm in self.arms
+            for name, side, one in (
+                (f"{arm.load}, {arm.schedule}", "live", arm.live),
+                ("", "lab", arm.lab),
+            )
+        ]
+        return [Table.of(columns, rows)]
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _ms(value: float) -> str:
+    return format_time(1e6 * value)
 
 
 @dataclass(frozen=True)
@@ -69,6 +140,9 @@ class _Done:
     """The first token is there."""
 
     request: int
+
+
+_Said = _Looked | _Done
 
 
 @dataclass(frozen=True)
@@ -89,13 +163,12 @@ class _KeepingHost(Host):
         place: str,
         runtime_dir: Path,
         board: Board,
-        told: SimpleQueue[Any],
         room: int,
         compute_s: float,
     ) -> None:
         """`room`: blocks that it keeps; `compute_s`: of one token."""
         super().__init__(name, place, runtime_dir, Endpoint("", TENANT, "shm"), DEADLINE_S, board)
-        self._told, self._room, self._compute_s = told, room, compute_s
+        self._room, self._compute_s = room, compute_s
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self.looked: list[tuple[float, int]] = []
         """Of each request, how long the pod was asked what it has, and of how many blocks."""
@@ -103,8 +176,9 @@ class _KeepingHost(Host):
         """And how long so many blocks took to come."""
         self.unfound = 0
 
-    def serve(self, given: SimpleQueue[_Given | None]) -> None:
-        """Until it is given None. Keeps nothing from a run before."""
+    def serve(self, given: SimpleQueue[_Given | None], told: SimpleQueue[_Said]) -> None:
+        """Until it is given None, saying what it saw. Keeps nothing from a run before."""
+        self._told = told
         self._kept.clear()
         try:
             while (one := given.get()) is not None:
@@ -189,7 +263,7 @@ def bench_schedule(
     seed: int,
     progress: Progress,
     time_unit: str | None = None,
-) -> dict[str, Any]:
+) -> ScheduleResult:
     """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
     schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: where stores and logs
     lie, and what lay there from a run before goes. BadInput: no trace of prefixes; RunFailed: a
@@ -212,78 +286,87 @@ def bench_schedule(
         pool_bytes=kept_blocks * spec.block_bytes,
         prefill_tokens_per_s=round(rate * spec.prefill_tokens_per_s),
     )
-    loads = {"as it came": 1.0, "saturated": saturated}
+    loads = {"as it came": rate, "saturated": rate * saturated}
     room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
-    board, told = Board(), SimpleQueue[Any]()
-    arms: list[dict[str, Any]] = []
+    board = Board()
     LocalBed(folder).clear("pod.toml")  # of a run before, with its blocks
-    with live_pod(folder, board, max(STORE_LEAST, room)) as (live, _), ExitStack() as stack:
+    with (
+        live_pod(folder, board, max(STORE_LEAST, room)) as (live, _),
+        _keeping(live, board, kept_blocks, 1 / spec.prefill_tokens_per_s) as hosts,
+    ):
+        arms, look_s, block_s = _arms(spec, asked, loads, hosts, board, progress)
+    return ScheduleResult(
+        trace=trace.name,
+        requests=len(asked),
+        seconds=seconds,
+        compression=rate,
+        saturated=saturated,
+        kept_blocks=kept_blocks,
+        seed=seed,
+        blocks_distinct=asked.block_count,
+        block_ms=block_s * 1e3,
+        look_ms=look_s * 1e3,
+        notes=trace_notes(spec),
+        prefill_tokens_per_s=spec.prefill_tokens_per_s,
+        arms=arms,
+        verdicts=_verdicts(board, hosts, arms),
+    )
+
+
+def _verdicts(
+    board: Board, hosts: Sequence[_KeepingHost], arms: Sequence[Arm]
+) -> dict[str, bool | None]:
+    answered = sum(one.live.requests - one.live.refused for one in arms)
+    return {
+        "every_block_right": not any(one.wrong for one in board.samples),
+        "every_request_ended": len(board.samples) == answered,
+        "every_acknowledged_block_found": not any(one.unfound for one in hosts),
+    }
+
+
+@contextmanager
+def _keeping(
+    live: LivePod, board: Board, room: int, compute_s: float
+) -> Iterator[list[_KeepingHost]]:
+    """Hosts that each keep `room` blocks, and compute a token in `compute_s`."""
+    place, folder = live.bed.place, live.bed.runtime_dir
+    with ExitStack() as stack:
         hosts = []
         for number in range(HOSTS):
-            hosts.append(
-                _KeepingHost(
-                    f"host{number}",
-                    live.bed.place,
-                    live.bed.runtime_dir,
-                    board,
-                    told,
-                    kept_blocks,
-                    1 / spec.prefill_tokens_per_s,
-                )
-            )
+            hosts.append(_KeepingHost(f"host{number}", place, folder, board, room, compute_s))
             stack.callback(hosts[-1].close)
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_S)
-        for load, times in loads.items():
-            these = _faster(asked, rate * times)
-            for kind in KINDS:
-                progress.start(f"{kind}, {load}", len(these))
-                arm = _Arm(spec, kind, these, hosts, len(arms), board, told)
-                arm.run(progress)
-                if not arms:
-                    look_s, block_s = (
-                        _each(times)
-                        for times in zip(*((one.looked, one.fetched) for one in hosts), strict=True)
-                    )
-                    spec = msgspec.structs.replace(
-                        spec, link_bytes_per_s=max(1, round(spec.block_bytes / block_s))
-                    )
-                modelled = simulate(spec, Point(DAEMONS, kind, "none", seed), these, HOSTS)
-                arms.append(
-                    {
-                        "schedule": kind,
-                        "load": load,
-                        "live": msgspec.structs.asdict(served(arm.router.rows)),
-                        "lab": msgspec.structs.asdict(served(modelled.rows)),
-                    }
-                )
-    verdicts = {
-        "every block right": not sum(one.wrong for one in board.samples),
-        "every request ended": len(board.samples)
-        == sum(one["live"]["requests"] - one["live"]["refused"] for one in arms),
-        "every acknowledged block found": not sum(one.unfound for one in hosts),
-    }
-    return {
-        "provenance": "measured",
-        "trace": trace.name,
-        "requests": len(asked),
-        "seconds": seconds,
-        "compression": rate,
-        "saturated": saturated,
-        "kept_blocks": kept_blocks,
-        "hosts": HOSTS,
-        "daemons": DAEMONS,
-        "seed": seed,
-        "block_bytes": PAYLOAD_BYTES,
-        "blocks_distinct": asked.block_count,
-        "block_ms": block_s * 1e3,
-        "look_ms": look_s * 1e3,
-        "notes": trace_notes(spec),
-        "prefill_tokens_per_s": spec.prefill_tokens_per_s,
-        "arms": arms,
-        "verdicts": verdicts,
-        "verdicts_met": all(verdicts.values()),
-    }
+        yield hosts
+
+
+def _arms(
+    spec: PodSpec,
+    asked: Requests,
+    loads: Mapping[str, float],
+    hosts: Sequence[_KeepingHost],
+    board: Board,
+    progress: Progress,
+) -> tuple[list[Arm], float, float]:
+    """Each schedule under each load, live and modelled; the seconds that a block took to be looked
+    up, and to come, in the first of them, of which the model is given the second."""
+    arms: list[Arm] = []
+    look_s = block_s = 0.0
+    for load, rate in loads.items():
+        these = _faster(asked, rate)
+        for kind in KINDS:
+            progress.start(f"{kind}, {load}", len(these))
+            arm = _LiveArm(spec, kind, these, hosts, len(arms), board)
+            arm.run(progress)
+            if not arms:
+                look_s = _each([one.looked for one in hosts])
+                block_s = _each([one.fetched for one in hosts])
+                link = max(1, round(spec.block_bytes / block_s))
+                spec = msgspec.structs.replace(spec, link_bytes_per_s=link)
+            modelled = simulate(spec, Point(DAEMONS, kind, "none", spec.seeds[0]), these, HOSTS)
+            met = (served(rows) for rows in (arm.router.rows, modelled.rows))
+            arms.append(Arm(kind, load, *met))
+    return arms, look_s, block_s
 
 
 def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
@@ -301,7 +384,7 @@ def _faster(asked: Requests, rate: float) -> Requests:
     )
 
 
-class _Arm:
+class _LiveArm:
     """One schedule under one load. Its thread is the router's."""
 
     def __init__(
@@ -312,12 +395,12 @@ class _Arm:
         hosts: Sequence[_KeepingHost],
         number: int,
         board: Board,
-        told: SimpleQueue[Any],
     ) -> None:
         rule = Rule(kind=kind, weight=spec.weight, patience=spec.patience)
         kept = np.full(len(hosts), spec.blocks(spec.pool_bytes), np.int64)
         self.router = Router(rule, requests, kept, spec.active, spec.waiting)
-        self._requests, self._hosts, self._board, self._told = requests, hosts, board, told
+        self._requests, self._hosts, self._board = requests, hosts, board
+        self._told: SimpleQueue[_Said] = SimpleQueue()
         self._names = number << ARM_BITS
         self._given: list[SimpleQueue[_Given | None]] = [SimpleQueue() for _ in hosts]
         self._ahead = np.zeros(len(hosts), np.int64)
@@ -328,7 +411,7 @@ class _Arm:
     def run(self, progress: Progress) -> None:
         """From the first arrival to the last first token. RunFailed: a host ended."""
         threads = [
-            threading.Thread(target=host.serve, args=(given,), daemon=True)
+            threading.Thread(target=host.serve, args=(given, self._told), daemon=True)
             for host, given in zip(self._hosts, self._given, strict=True)
         ]
         for thread in threads:
@@ -370,7 +453,7 @@ class _Arm:
         self._ahead[host] += left - self._left.get(request, 0)
         self._left[request] = left
 
-    def _heard(self, said: _Looked | _Done, now_ns: int, progress: Progress) -> None:
+    def _heard(self, said: _Said, now_ns: int, progress: Progress) -> None:
         row = self.router.rows[said.request]
         if isinstance(said, _Looked):
             self._computes(said.request, int(row["host"]), said.run)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.host.endpoint import Endpoint
@@ -23,6 +24,7 @@ from offstage.testbeds.bench.pod.asks import CHUNK_TOKENS, Ask, Documents
 from offstage.testbeds.bench.pod.faults import LivePod, Watch
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Board, Host
 from offstage.testbeds.bench.pod.judge import judged
+from offstage.testbeds.bench.pod.result import PodResult
 from offstage.testbeds.progress import Progress
 
 __all__ = ["HOSTS", "OF_ETCD", "PHASES", "bench_pod", "hosts_of", "live_pod", "under_load"]
@@ -61,7 +63,7 @@ def bench_pod(
     seed: int,
     phases: Sequence[str],
     progress: Progress,
-) -> dict[str, Any]:
+) -> PodResult:
     """Each phase takes `seconds`, with `rate_hz` requests a second over all hosts. `folder` holds
     stores and logs. BadInput: a phase that there is not, or no etcd for its phases."""
     known = {fault for fault, _ in PHASES} - {"none"}
@@ -88,17 +90,14 @@ def bench_pod(
             _phase(live, hosts, name, asks, seconds, progress)
             _made_whole(live, hosts, documents, progress)
         with_etcd = "etcd0" in live.bed.processes
-    return {
-        "provenance": "measured",
-        "seconds": seconds,
-        "rate_hz": rate_hz,
-        "hosts": HOSTS,
-        "deadline_s": deadline_s,
-        "seed": seed,
-        "with_etcd": with_etcd,
-        "block_bytes": PAYLOAD_BYTES,
-        **judged(board, live.done, watch.looks, deadline_s),
-    }
+    return msgspec.structs.replace(
+        judged(board, live.done, watch.looks, deadline_s),
+        seconds=seconds,
+        rate_hz=rate_hz,
+        hosts=HOSTS,
+        seed=seed,
+        with_etcd=with_etcd,
+    )
 
 
 @contextmanager

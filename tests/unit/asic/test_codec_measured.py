@@ -1,7 +1,6 @@
 """Is the table that the chip model reads what `offstage bench codec --table` writes?"""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,15 +8,20 @@ from offstage.asic_model.codec.measured import MODEL, ratio, read_table
 from offstage.asic_model.parameters import Preset, read_preset
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.bench.codec import HALVES, ratio_rows, synthetic_source
+from offstage.testbeds.bench.codec import (
+    HALVES,
+    CodecResult,
+    RateFigures,
+    ratio_rows,
+    synthetic_source,
+)
 from offstage.testbeds.bench.codec_store import store_row
 from offstage.testbeds.bench.codec_table import table_text
 
 
-def rate(dtype: str) -> dict[str, Any]:
+def rate(dtype: str) -> RateFigures:
     """A rate as the bench has it; its numbers are any."""
-    names = ("encode", "decode", "memcpy")
-    return {"source": "synthetic", "dtype": dtype, **{f"{one}_bytes_per_s": 2e9 for one in names}}
+    return RateFigures("synthetic", dtype, 2e9, 2e9, 2e9)
 
 
 def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
@@ -26,12 +30,14 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
     compared."""
     table = read_table()
     source = synthetic_source(1)
-    result = {
-        "sources": [{"label": source.label, "kind": source.kind, **source.origin}],
-        "ratios": list(ratio_rows(source)),
-        "rates": [rate(dtype) for dtype in DTYPES],
-        "machine": {"processor": "any"},
-    }
+    result = CodecResult(
+        sources=[{"label": source.label, "kind": source.kind, **source.origin}],
+        ratios=list(ratio_rows(source)),
+        rates=[rate(dtype) for dtype in DTYPES],
+        store=[],
+        lossy=[],
+        machine={"processor": "any"},
+    )
     (tmp_path / "again.toml").write_text(table_text(result))
     again = read_table(tmp_path / "again.toml")
     assert again.ratio == tuple(row for row in table.ratio if row.origin == "synthetic")
@@ -60,10 +66,10 @@ def test_a_coded_store_reads_fewer_bytes() -> None:
     Whole logical blocks of 4 KiB, and one for the trailer; times are not looked at."""
     blocks = [bytes([key]) * 32768 for key in range(4)]
     row = store_row("bfloat16", blocks, "gen5-tlc", 1)
-    assert row["provenance"] == "emulated"
-    for way in ("read_bytes_per_block", "written_bytes_per_block"):
-        assert row["coded"][way] < 3 * 4096 <= 36_864 <= row["plain"][way]
-    assert row["coded"]["read_bytes_per_block"] == 2 * 4096
+    coded, plain = row.coded, row.plain
+    assert row.provenance == "emulated"
+    assert coded.written_bytes_per_block < 3 * 4096 <= 36_864 <= plain.written_bytes_per_block
+    assert coded.read_bytes_per_block == 2 * 4096 < 36_864 <= plain.read_bytes_per_block
 
 
 def preset_with(tmp_path: Path, ratio_text: str) -> Preset:

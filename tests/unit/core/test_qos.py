@@ -366,6 +366,6 @@ def test_bad_input_is_refused() -> None:
 def test_the_bench_shows_what_weights_do() -> None:
     """Of equal arrivals: fair where the scheduler serves, unfair in order of arrival."""
     assert jain_index([2, 2, 2]) == 1 and jain_index([1, 0, 0, 0]) == 0.25
-    found = bench_qos(services=3_000)["disciplines"]
-    assert found["qos"]["jain"] > 0.999 > 0.9 > found["fifo"]["jain"]
-    assert found["qos"]["victim_wait_ps_p99"] < found["fifo"]["victim_wait_ps_p50"] / 10
+    found = bench_qos(services=3_000).disciplines
+    assert found["qos"].jain > 0.999 > 0.9 > found["fifo"].jain
+    assert found["qos"].victim_wait_ps_p99 < found["fifo"].victim_wait_ps_p50 / 10

@@ -5,14 +5,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.notes import Note
 from offstage.testbeds.bench.engines.arrivals import arrivals_of
 from offstage.testbeds.bench.engines.link import engine
-from offstage.testbeds.cli.bench_tables import TABLES
-from offstage.testbeds.report.engine import below, hits_of, regret_of, render
+from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult, below
+from offstage.testbeds.report.engine import figures_of, render
 
 
 @pytest.fixture
@@ -74,33 +76,29 @@ def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
 
 def test_page_and_table_have_every_arm() -> None:
     """Are times, hits by tier and regret of what was run on page and table?"""
-    made = {"took_s": 0.5, "regret_s": 0.1, "fetched": True}
-    arm = {
-        "first_s": [0.1, 0.2, 0.9],
-        "reused": [0],
-        "decisions": [made, {**made, "took_s": -1.0}],
-        "counters": {"objects_on_time": 7, "objects_late": 2},
-    }
-    found = {
-        "trace": "t.jsonl",
-        "scale": 0.0625,
-        "hurry": 10.0,
-        "requests": 3,
-        "reuse": 0.4,
-        "rounds": 1,
-        "tokens": [10, 20, 30],
-        "provenance": "measured",
-        "storage": "io_uring",
-        "arms": {"recompute": {"first_s": [0.4]}, "looked up <on> arrival": arm},
-    }
-    assert hits_of(arm) == {"on_time": 7, "late": 2, "missing": 0, "failed": 0}
-    assert regret_of(arm)["decisions"] == 1 and below([3.0, 1.0, 2.0], 0.5) == 2.0
+    made = Decision(0.5, 0.1, True)
+    counters = {"objects_on_time": 7.0, "objects_late": 2.0}
+    arm = Arm([0.1, 0.2, 0.9], [0], counters, [made, replace(made, took_s=-1.0)])
+    found = EngineResult(
+        trace="t.jsonl",
+        scale=0.0625,
+        hurry=10.0,
+        requests=3,
+        reuse=0.4,
+        rounds=1,
+        tokens=[10, 20, 30],
+        storage="io_uring",
+        arms={"recompute": Arm([0.4]), "looked up <on> arrival": arm},
+    )
+    assert arm.hits == {"on_time": 7, "late": 2, "missing": 0, "failed": 0}
+    assert arm.regret.decisions == 1 and below([3.0, 1.0, 2.0], 0.5) == 2.0
     page = render(found, "1")
     assert "looked up &lt;on&gt; arrival" in page and "100 of 500 ms" in page
     assert "is 16.0 of the trace" in page and "200 ms" in page
     assert "One engine prefills" not in page
-    noted = render(found | {"notes": [Note("trace", "chat_id is not read")]}, "1")
+    noted = render(replace(found, notes=[Note("trace", "chat_id is not read")]), "1")
     assert "chat_id is not read" in noted and "chat_id" not in page
-    assert "One engine prefills and another decodes" in render(found | {"apart": True}, "1")
-    _, notes = TABLES["engine"](found)
-    assert any("on time 7, late 2" in note for note in notes)
+    assert "One engine prefills and another decodes" in render(replace(found, apart=True), "1")
+    (table,) = found.own_tables()
+    assert table.records()[1]["on time"] == "7" and table.records()[1]["regret"] == "100 of 500 ms"
+    assert figures_of(msgspec.convert(found.document(), EngineResult)), "read back from --out"

@@ -37,20 +37,19 @@ def test_a_quick_look_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monke
     except OffstageError as error:
         pytest.skip(str(error))  # no io_uring or no O_DIRECT here, and the line says which
     assert not (tmp_path / "f").exists()
-    pages = [row["pages"] for row in found["rows"]]
+    pages = [one.pages for one in found.cases]
     assert pages.count("base pages") == 2
     huge = pages.count("reserved huge pages")
     assert len(pages) == 2 + huge
-    assert bool(found["notes"]) == (huge < 2)  # they may not be had, or not twice, and that is told
-    for row in found["rows"]:
-        assert row["provenance"] == "measured"
-        ratio = row["ours"]["bytes_per_s"] / row["fio"]["bytes_per_s"]
-        assert row["bandwidth_ratio"] == pytest.approx(ratio)
-        assert ("latency_ratio_fio_spinning" in row) == (row["queue_depth"] == 1)
-    assert {drive["preset"] for drive in found["emulated"]} == {"gen5-tlc", "xl-flash", "qlc"}
-    for drive in found["emulated"]:
-        latency = drive["figures"]["read_latency_ns_p50"]
-        assert latency["got"] >= 0.99 * latency["cited"]  # never faster than the drive
+    assert bool(found.notes) == (huge < 2)  # they may not be had, or not twice, and that is told
+    assert found.provenance == "measured" and len(found.rows) == 2 * len(pages) + 9
+    for one in found.cases:
+        assert one.bandwidth_ratio == pytest.approx(one.ours.bytes_per_s / one.fio.bytes_per_s)
+        assert (one.latency_ratio_fio_spinning is not None) == (one.queue_depth == 1)
+    assert {drive.preset for drive in found.emulated} == {"gen5-tlc", "xl-flash", "qlc"}
+    for drive in found.emulated:
+        latency = drive.figures["read_latency_ns_p50"]
+        assert latency.got >= 0.99 * latency.cited  # never faster than the drive
 
     monkeypatch.setattr(bench, "CASES", bench.CASES[1:])
     kept = tmp_path / "kept"

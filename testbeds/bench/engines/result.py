@@ -1,0 +1,122 @@
+"""What `offstage bench engine` finds: by arm times to the first token, hits by tier, regret.
+
+Its page is made from the same object, read back from the file of `--out`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from offstage.testbeds.bench.rows import BenchResult, Row
+from offstage.testbeds.table import Column, Table
+
+__all__ = ["Arm", "Decision", "EngineResult", "Regret", "below"]
+
+
+def below(values: Sequence[float], share: float) -> float:
+    """The value below which that share of them lies; of one value, itself."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """To fetch or to compute: what it took, below 0 where that is not known, and how much longer
+    than the other would have, in seconds."""
+
+    took_s: float
+    regret_s: float
+    fetched: bool
+
+
+class Regret(msgspec.Struct, frozen=True):
+    """Of decisions that were made by measurement: how many fetched, and what was lost by them."""
+
+    decisions: int
+    fetched: int
+    took_s: float
+    regret_s: float
+
+    def __str__(self) -> str:
+        return f"{self.regret_s * 1e3:.0f} of {self.took_s * 1e3:.0f} ms"
+
+
+class Arm(msgspec.Struct):
+    """Every request of every round of an arm, and what its connector counted meanwhile."""
+
+    first_s: list[float] = []
+    reused: list[int] = []
+    counters: dict[str, float] = {}
+    decisions: list[Decision] = []
+
+    @property
+    def hits(self) -> dict[str, float]:
+        """Objects read by how the tier had them, and those that vLLM had to compute after all."""
+        names = {f"objects_{name}": name for name in ("on_time", "late", "missing")}
+        names["load_failed_blocks"] = "failed"
+        return {name: self.counters.get(key, 0) for key, name in names.items()}
+
+    @property
+    def regret(self) -> Regret:
+        """Of its decisions."""
+        made = [one for one in self.decisions if one.took_s >= 0]
+        return Regret(
+            len(made),
+            sum(one.fetched for one in made),
+            sum(one.took_s for one in made),
+            sum(one.regret_s for one in made),
+        )
+
+    @property
+    def times(self) -> list[str]:
+        """Median and p90 of the time to the first token."""
+        return [f"{below(self.first_s, share) * 1e3:.0f} ms" for share in (0.5, 0.9)]
+
+
+class EngineResult(BenchResult, kw_only=True):
+    """What was asked, and each arm of it."""
+
+    trace: str
+    scale: float
+    """Tokens here for each of the trace's."""
+    hurry: float
+    """The trace's seconds in one of ours."""
+    requests: int
+    reuse: float
+    rounds: int
+    tokens: list[int]
+    arms: dict[str, Arm]
+    storage: str = ""
+    apart: bool = False
+    """One engine prefills and another decodes."""
+
+    def compare(self) -> None:
+        """Set the rows: each arm's times to the first token beside those without the tier."""
+        alone = self.arms["recompute"].first_s
+        for name, arm in self.arms.items():
+            for share, which in ((0.5, "p50"), (0.9, "p90")):
+                one, other = below(arm.first_s, share), below(alone, share)
+                self.rows.append(Row(f"{name}, {which}", "seconds", one, other, one / other))
+
+    def about(self) -> list[str]:
+        """Its setup."""
+        return [
+            f"{self.provenance} on {self.storage}: {self.requests} requests of "
+            f"{self.trace}, a token is {1 / self.scale:.1f} of the trace's, a second "
+            f"{self.hurry:.0f}; {100 * self.reuse:.0f} % of the tokens were a prefix before"
+        ]
+
+    def own_tables(self) -> list[Table]:
+        """What the tier had."""
+        return (
+            [self.arms_table()] if any(sum(arm.hits.values()) for arm in self.arms.values()) else []
+        )
+
+    def arms_table(self) -> Table:
+        """A row for each arm; also on the page."""
+        names = ("median", "p90", "on time", "late", "missing", "failed", "fetched", "regret")
+        rows: list[list[object]] = []
+        for name, arm in self.arms.items():
+            chosen = f"{arm.regret.fetched} of {arm.regret.decisions}"
+            hits = (f"{one:.0f}" for one in arm.hits.values())
+            rows.append([name, *arm.times, *hits, chosen, str(arm.regret)])
+        return Table.of([Column("arm", left=True), *map(Column, names)], rows)

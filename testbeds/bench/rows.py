@@ -1,0 +1,152 @@
+"""What every bench finds: rows of a figure beside its reference, each with its aim; verdicts.
+
+A bench returns a `BenchResult` of its own kind, with its figures by name. Whether an aim is reached
+or a verdict is kept is said here once, by values and never by words; a terminal, a page and a
+program have it from the same object.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from offstage.bindings.notes import Note
+from offstage.bindings.units import format_rate, format_size, format_time
+from offstage.testbeds.table import Cell, Column, Table, answers
+
+__all__ = ["UNITS", "Aim", "BenchResult", "Comparison", "Row", "aimed"]
+
+Comparison = Literal["<=", "<", ">="]
+UNITS: dict[str, Callable[[float], str]] = {
+    "ns": format_time,
+    "bytes": lambda value: format_size(round(value)),
+    "bytes/s": format_rate,
+    "MB/s": lambda value: f"{value:,.0f} MB/s",
+    "M/s": lambda value: f"{value / 1e6:.3g} M/s",
+    "/s": lambda value: f"{value:,.0f}/s",
+    "seconds": lambda value: format_time(1e9 * value),
+    "s": lambda value: f"{value:.1f} s",
+    "count": lambda value: f"{value:,.0f}",
+    "%": lambda value: f"{100 * value:.1f} %",
+    "points": lambda value: f"{value:g} points",
+    "part": lambda value: f"{value:.3f}",
+    "index": lambda value: f"{value:.4f}",
+    "value": lambda value: f"{value:g}",
+    "x": lambda value: f"{value:g}x",
+}
+"""How a figure is written, by its unit. Values are in base units: `M/s` is per second, and `%` a
+share. `seconds` is written in the unit that fits, `s` is not."""
+HELD: dict[str, Callable[[float, float], bool]] = {
+    "<=": lambda value, bound: value <= bound,
+    "<": lambda value, bound: value < bound,
+    ">=": lambda value, bound: value >= bound,
+}
+
+
+class Aim(msgspec.Struct, frozen=True):
+    """A value and the bound that it is held against, both in `unit`; `of` says what of, in words
+    for a reader. None: it did not come to that, which is missed."""
+
+    value: float | None
+    comparison: Comparison
+    bound: float
+    unit: str
+    met: bool
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.comparison} {UNITS[self.unit](self.bound)} {self.of}".rstrip()
+
+
+def aimed(
+    value: float | None, comparison: Comparison, bound: float, unit: str = "value", of: str = ""
+) -> Aim:
+    """An aim, judged: `met` is whether the value keeps to the bound."""
+    met = value is not None and HELD[comparison](value, bound)
+    return Aim(value, comparison, bound, unit, met, of)
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure: ours beside the reference, in the same unit, and their ratio. A pair is the least
+    and the most of several."""
+
+    name: str
+    unit: str
+    ours: float | tuple[float, float] | None = None
+    reference: float | tuple[float, float] | None = None
+    ratio: float | None = None
+    aim: Aim | None = None
+    note: str = ""
+
+
+class BenchResult(msgspec.Struct, kw_only=True):
+    """What a bench found. A kind of bench adds its own figures, and says in `about` how they were
+    measured."""
+
+    provenance: str = "measured"
+    seed: int = 0
+    rows: list[Row] = []
+    verdicts: dict[str, bool | None] = {}
+    """What must hold, by key; None: the run could not tell."""
+    broken: list[str] = []
+    """What ended the run before its time."""
+    notes: list[Note] = []
+
+    @property
+    def missed(self) -> list[str]:
+        """Every aim that was not reached, with its row."""
+        return [f"{one.name} {one.aim}" for one in self.rows if one.aim and not one.aim.met]
+
+    @property
+    def failures(self) -> list[str]:
+        """What makes the run a failed one: what broke it, and verdicts that are no."""
+        kept = [key.replace("_", " ") for key, met in self.verdicts.items() if met is False]
+        return [*self.broken, *(f"{name}: NO" for name in kept)]
+
+    def about(self) -> list[str]:
+        """How it was measured, a line each."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """What a terminal shows, in order."""
+        found = [rows_table(self.rows)] if self.rows else []
+        return [*found, *self.own_tables(), *([answers(self.verdicts)] if self.verdicts else [])]
+
+    def own_tables(self) -> list[Table]:
+        """Those that this bench has beside its rows."""
+        return []
+
+    def document(self) -> dict[str, object]:
+        """What `--out` and `--format json` write."""
+        found: dict[str, object] = msgspec.to_builtins(self)
+        return found | {
+            "aims_met": not self.missed,
+            "verdicts_met": False not in self.verdicts.values(),
+        }
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """A line for each row; the last column says whether the aim was reached, where there is one."""
+    columns = [
+        Column("", left=True),
+        Column("ours"),
+        Column("reference"),
+        Column("ratio", lambda value: f"{value:.3f}"),
+        Column("aim", left=True),
+        Column("", left=True),
+    ]
+    return Table.of(columns, [_line(one) for one in rows])
+
+
+def _line(row: Row) -> list[object]:
+    goal, ratio = row.aim, "" if row.ratio is None else row.ratio
+    told = row.note if goal is None else str(goal)
+    met = "" if goal is None else Cell("reached", "good") if goal.met else Cell("missed", "missed")
+    return [row.name, _figure(row, row.ours), _figure(row, row.reference), ratio, told, met]
+
+
+def _figure(row: Row, value: float | tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    form = UNITS[row.unit]
+    return "-".join(map(form, value)) if isinstance(value, tuple) else form(value)

@@ -1,0 +1,68 @@
+"""A `Table` as markup: what a terminal draws of the same object, with hints, ranges and colours."""
+
+from offstage.testbeds.report.page.markup import chip, swatch
+from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.table import Cell, Column, Part, Table
+
+__all__ = ["as_html"]
+
+
+def as_html(table: Table, label: str = "", kind: str = "") -> str:
+    """The table in a box that scrolls where a page is narrow. `label` names it for who does not see
+    it; `kind`: a class of the style."""
+    heads = "".join(map(_head, table.columns))
+    head = tag("thead", tag("tr", heads)) if table.heads else ""
+    bodies = "".join(_body(table, part) for part in table.parts)
+    drawn = tag("table", head + bodies)
+    return tag(
+        "div",
+        drawn,
+        class_=f"scroll {kind}".strip(),
+        tabindex=0,
+        role="region" if label else "",
+        aria_label=label,
+    )
+
+
+def _head(column: Column) -> str:
+    # A hyphen that does not break: a narrow column would part the word.
+    name = escape(column.title).replace("non-", "non\u2011")
+    shown = tag("abbr", name, tabindex=0, data_tip=column.tip) if column.tip else name
+    return tag("th", shown, scope="col", class_="" if column.left else "number")
+
+
+def _body(table: Table, part: Part) -> str:
+    lines = []
+    if part.title:
+        mark = swatch(*part.swatch) if part.swatch else ""
+        small = f" <small>{escape(part.small)}</small>" if part.small else ""
+        chipped = f" {chip(part.provenance)}" if part.provenance else ""
+        title = f"<span>{mark}{escape(part.title)}{small}{chipped}</span>"
+        head = tag("th", title, colspan=len(table.columns), scope="rowgroup")
+        lines.append(tag("tr", head, class_="group"))
+    lines += [_row(table, row) for row in part.rows]
+    lines += [_row(table, row, "bound-row") for row in part.bounds]
+    return tag("tbody", "".join(lines))
+
+
+def _row(table: Table, row: object, kind: str = "") -> str:
+    cells = table.cells(row)  # type: ignore[arg-type]
+    first, rest = cells[0], zip(table.columns[1:], cells[1:], strict=True)
+    shown = tag("th", _shown(first), scope="row")
+    shown += "".join(tag("td", _shown(cell), class_=_class(column, cell)) for column, cell in rest)
+    return tag("tr", shown, class_=kind)
+
+
+def _class(column: Column, cell: Cell) -> str:
+    bad = "bad" if cell.mark == "bad" else ""
+    return " ".join(filter(None, ("" if column.left else "number", bad)))
+
+
+def _shown(cell: Cell) -> str:
+    text = escape(cell.text)
+    if cell.tip:
+        text = tag("abbr", text, tabindex=0, data_tip=cell.tip)
+    if cell.mark == "best":
+        text = f'<strong>{text}<span class="hidden"> (best)</span></strong>'
+    small = f"<small>{escape(cell.small)}</small>" if cell.small else ""
+    return (swatch(*cell.swatch) if cell.swatch else "") + text + small

@@ -19,7 +19,6 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +33,6 @@ from offstage.bindings.storage import (
     WRITE,
     Buffer,
     Io,
-    NvmeCost,
     Preset,
     Storage,
     StorageConfig,
@@ -42,20 +40,26 @@ from offstage.bindings.storage import (
 )
 from offstage.bindings.storage import preset as nvme_preset
 from offstage.bindings.storage import presets as nvme_presets
-from offstage.bindings.units import format_size
 from offstage.testbeds.beds.said import ask
-from offstage.testbeds.bench.rows import BenchResult, Row, aimed
+from offstage.testbeds.bench.storage_result import (
+    BLOCK_BYTES,
+    CASES,
+    GRANULE_CASES,
+    GRANULES,
+    Case,
+    CaseFigures,
+    Cited,
+    Drive,
+    GranuleDrive,
+    GranuleFigures,
+    Granules,
+    Sample,
+    StorageResult,
+    rows_of,
+    rows_of_drive,
+)
 
-__all__ = [
-    "CaseFigures",
-    "Cited",
-    "Drive",
-    "Sample",
-    "StorageResult",
-    "bench_storage",
-    "rows_of",
-    "rows_of_drive",
-]
+__all__ = ["bench_storage"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 FILE_SIZE_BYTES = 2 * GIB
@@ -65,132 +69,9 @@ FIO_TIMEOUT_S = 300
 HUGE_PAGE_BYTES = 2 * MIB
 FIO_SPARE_BYTES = 2 * HUGE_PAGE_BYTES  # fio maps more than it reads into
 HUGE_PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
-LATE_SHARE_MIN = 0.01  # of reads that came later than the model says, from which on it is told
 SPIN = "--iodepth_batch_complete_min=0"  # at larger depths this keeps fio's queue from filling
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row: what is read, and the aim where there is one (ratio of ours to fio). `other_bytes`:
-    of every second read, where reads have two sizes."""
-
-    block_bytes: int
-    queue_depth: int
-    count: int
-    bandwidth_ratio_min: float | None = None
-    latency_ratio_max: float | None = None
-    other_bytes: int = 0
-
-
-CASES = (
-    Case(64 * KIB, 32, 16_384, bandwidth_ratio_min=0.98),
-    Case(64 * KIB, 1, 4_096, latency_ratio_max=1.15),
-    Case(256 * KIB, 32, 4_096, bandwidth_ratio_min=0.98),
-    Case(256 * KIB, 1, 2_048),
-    Case(4 * KIB, 32, 65_536, bandwidth_ratio_min=0.95),
-    Case(4 * KIB, 1, 8_192),
-)
-BLOCK_BYTES, GRANULES = 32 * KIB, 4
-GRANULE_CASES = (
-    Case(BLOCK_BYTES + 4 * KIB, 32, 8_192),
-    Case(BLOCK_BYTES // GRANULES, 32, 16_384, other_bytes=4 * KIB),
-)
-"""A demo block as it stands on the drive, and one of its four granules with the logical block that
-has their checksums: two reads a block."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One run of one side: bytes/s over the run, ns from submit to completion."""
-
-    bytes_per_s: float
-    latency_ns_p50: float
-    latency_ns_p99: float
-
-
-class CaseFigures(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One case: medians of both sides, and the ratios of a round with their least and largest."""
-
-    block_bytes: int
-    queue_depth: int
-    pages: str
-    count: int
-    ours: Sample
-    fio: Sample
-    bandwidth_ratio: float
-    bandwidth_ratio_range: tuple[float, float]
-    latency_ratio: float
-    latency_ratio_range: tuple[float, float]
-    latency_ratio_fio_spinning: float | None = None
-    """At depth 1, beside an fio that spins too."""
-
-
-class GranuleFigures(CaseFigures, kw_only=True, omit_defaults=True):
-    """A block, or a part of it with its checksums, as reads of a drive."""
-
-    reads_per_block: int = 0
-    bytes_per_block: int = 0
-    blocks_per_s: float = 0.0
-
-
-class GranuleDrive(msgspec.Struct, frozen=True):
-    """What a drive of a preset would make of a part of a block beside the whole."""
-
-    preset: str
-    whole: NvmeCost
-    whole_bound: str
-    part: NvmeCost
-    part_bound: str
-    times_the_blocks: float
-    media_saved: float
-    provenance: str = "modelled"
-
-
-class Granules(msgspec.Struct, frozen=True):
-    """A part of a block beside the whole: on this machine, and on the drives of the presets."""
-
-    cases: list[GranuleFigures] = []
-    drives: list[GranuleDrive] = []
-
-
-class Cited(msgspec.Struct, frozen=True):
-    """A figure of an emulated drive beside the published one."""
-
-    got: float
-    cited: float
-    ratio: float
-    late_share: float
-
-
-class Drive(msgspec.Struct, frozen=True):
-    """An emulated drive: its figures by name."""
-
-    preset: str
-    figures: dict[str, Cited]
-    source: str = ""
-    provenance: str = "emulated"
-
-
-class StorageResult(BenchResult, kw_only=True):
-    """Reads beside fio, and the emulated drives beside what was published of them."""
-
-    cases: list[CaseFigures]
-    emulated: list[Drive]
-    granules: Granules
-    reference: str
-    path: str
-    rounds: int
-
-    def about(self) -> list[str]:
-        return [
-            f"measured beside {self.reference} on {self.path}, seed {self.seed}: the "
-            f"ratio is the median of {self.rounds} rounds; both read into the same memory, base "
-            "pages or huge ones",
-            "* emulated, beside the figures published for the drive; late: reads that ended later "
-            "than the model says; where many did, the figure is this machine's",
-        ]
 
 
 def bench_storage(
@@ -246,53 +127,6 @@ def bench_storage(
         rows=[row for one in cases for row in rows_of(one)]
         + [row for one in emulated for row in rows_of_drive(one)],
     )
-
-
-def rows_of(one: CaseFigures) -> list[Row]:
-    """Bandwidth and latency of a case, each with its aim where it has one."""
-    case = next(
-        (x for x in CASES if (x.block_bytes, x.queue_depth) == (one.block_bytes, one.queue_depth)),
-        Case(one.block_bytes, one.queue_depth, one.count),
-    )
-    least, most = case.bandwidth_ratio_min, case.latency_ratio_max
-    name = f"{format_size(one.block_bytes)} depth {one.queue_depth}"
-    name += "" if one.pages == "base pages" else ", huge"
-    return [
-        Row(
-            f"{name} bandwidth",
-            "bytes/s",
-            one.ours.bytes_per_s,
-            one.fio.bytes_per_s,
-            one.bandwidth_ratio,
-            None if least is None else aimed(one.bandwidth_ratio, ">=", least),
-        ),
-        Row(
-            f"{name} latency p50",
-            "ns",
-            one.ours.latency_ns_p50,
-            one.fio.latency_ns_p50,
-            one.latency_ratio,
-            None if most is None else aimed(one.latency_ratio, "<=", most),
-        ),
-    ]
-
-
-CITED = {
-    "read_bytes_per_s": ("bandwidth", "bytes/s"),
-    "read_iops": ("reads/s", "count"),
-    "read_latency_ns_p50": ("latency p50", "ns"),
-}
-"""What a figure of a drive is called, and its unit."""
-
-
-def rows_of_drive(drive: Drive) -> list[Row]:
-    """Its figures beside the published ones."""
-    rows = []
-    for key, one in drive.figures.items():
-        name, unit = CITED[key]
-        late = f"{one.late_share:.0%} late" if one.late_share >= LATE_SHARE_MIN else ""
-        rows.append(Row(f"{drive.preset}* {name}", unit, one.got, one.cited, one.ratio, None, late))
-    return rows
 
 
 class _Percentile(msgspec.Struct):

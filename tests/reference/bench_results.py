@@ -1,7 +1,8 @@
 """Small results of every bench, some aims reached and some missed, judged as the benches judge."""
 
 from offstage.bindings.layouts import ENDS
-from offstage.testbeds.bench import asic, codec, core, fabric, links, qos, soak, storage, tenants
+from offstage.testbeds.bench import asic, codec, core, fabric, links, qos, soak, tenants
+from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
 from offstage.testbeds.bench.engines.l2 import L2Result, compare
 from offstage.testbeds.bench.engines.result import Arm, Decision, EngineResult

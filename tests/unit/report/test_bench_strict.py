@@ -16,8 +16,8 @@ from offstage.bindings.notes import Note
 from offstage.testbeds.bench import asic, core, fabric, links, qos, spdk, storage
 from offstage.testbeds.bench.engines import l2
 from offstage.testbeds.bench.rows import BenchResult
-from offstage.testbeds.bench.storage import Granules
-from offstage.testbeds.bench.storage import Sample as StorageSample
+from offstage.testbeds.bench.storage_result import Granules
+from offstage.testbeds.bench.storage_result import Sample as StorageSample
 from offstage.testbeds.cli import run
 
 Patch = pytest.MonkeyPatch

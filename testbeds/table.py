@@ -5,14 +5,15 @@ for the second, `records` for the third. A value is written by its column's form
 has more to say than a value (a mark, a range, a colour) is a `Cell`.
 """
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table as Drawn
 from rich.text import Text
 
-__all__ = ["NOTHING", "Cell", "Column", "Part", "Table", "answers"]
+__all__ = ["NOTHING", "Cell", "Column", "Part", "Swatch", "Table", "answers"]
 
 NOTHING = "–"
 STYLES = {
@@ -26,43 +27,54 @@ STYLES = {
 """By the mark of a cell or a part, its style in a terminal."""
 
 
+Swatch = tuple[str, str]
+"""A colour and the shape that it is shown in."""
+
+
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column. `form` writes a value; `left`: names and words; `tip` says what the
-    column means; `brief`: a terminal has it too, there under `short` where that is given."""
+    """What stands in a column. `form` writes a value; `left`: names and words; `wrap`: sentences,
+    which go on below; `tip` says what the column means; `brief`: a terminal has it too. `short` is
+    its title there, where it is another one; a page shows swatch, provenance and `note` beside the
+    title."""
 
     title: str
     form: Callable[[Any], str] = str
     left: bool = False
+    wrap: bool = False
     tip: str = ""
     brief: bool = True
     short: str = ""
+    swatch: Swatch | None = None
+    provenance: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as text. `small`: its range, below it on a page; `swatch`: colour and kind."""
+    """A value as text. `small`: its range, below it on a page; `terse`: the text of a terminal,
+    where it is another one."""
 
     text: str
     mark: str = ""
     small: str = ""
     tip: str = ""
-    swatch: tuple[str, str] | None = None
+    terse: str = ""
+    swatch: Swatch | None = None
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows under a heading of their own, with the provenance of all of them. `terse` is the heading
-    in a terminal, where it is another one there."""
+    """Rows under a heading of their own. `bounds`: rows that are no results, behind the others;
+    `terse`: the heading of a terminal, where it is another one."""
 
     rows: Sequence[Sequence[object]]
     title: str = ""
     provenance: str = ""
     small: str = ""
     terse: str = ""
-    swatch: tuple[str, str] | None = None
+    swatch: Swatch | None = None
     bounds: Sequence[Sequence[object]] = ()
-    """Rows that are no results, behind the others."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +85,7 @@ class Table:
     parts: Sequence[Part]
     title: str = ""
     note: str = ""
-    heads: bool = field(default=True, kw_only=True)
+    heads: bool = True
 
     @classmethod
     def of(
@@ -86,7 +98,7 @@ class Table:
         heads: bool = True,
     ) -> "Table":
         """One part without a heading."""
-        return cls(columns, [Part(list(rows))], title, note, heads=heads)
+        return cls(columns, [Part(list(rows))], title, note, heads)
 
     def cells(self, row: Sequence[object]) -> list[Cell]:
         """A row as text, one cell for each column."""
@@ -119,17 +131,18 @@ class Table:
             padding=(0, 1, 0, 0),
             show_header=self.heads,
         )
+        wraps = any(one.wrap for one in self.columns)
         for at in shown:
             column = self.columns[at]
-            name = column.short or column.title  # figures are narrower than their names
             table.add_column(
-                name if column.left else name.replace(" ", "\n"),
+                self._heading(at),
                 justify="left" if column.left else "right",
-                no_wrap=True,
-                vertical="bottom",
+                no_wrap=not column.wrap,
+                overflow="fold",
+                vertical="top" if wraps else "bottom",
             )
         for number, part in enumerate(self.parts):
-            if number and (part.title or part.terse):
+            if number and part.title:
                 table.add_row()
             if part.title:
                 table.add_row(Text(part.terse or part.title, style="dim"))
@@ -139,8 +152,23 @@ class Table:
             for row in part.bounds:
                 cells = self.cells(row)
                 if any(cells[at].text not in ("", NOTHING) for at in shown[1:]):
-                    table.add_row(*(Text(cells[at].text, style="dim") for at in shown))
+                    table.add_row(*(_text(cells[at], "dim") for at in shown))
         return table
+
+    def _heading(self, at: int) -> str:
+        """No wider than the figures below it, as far as its words let it."""
+        column = self.columns[at]
+        title = column.short or column.title
+        if column.left or not title:
+            return title
+        rows = [row for part in self.parts for row in (*part.rows, *part.bounds)]
+        cells = (self.cells(row)[at] for row in rows)
+        widest = max((len(cell.terse or cell.text) for cell in cells), default=0)
+        width = max(widest, *map(len, title.split()))
+        return textwrap.fill(title, width, break_long_words=False, break_on_hyphens=False)
+
+    def __rich__(self) -> Drawn:
+        return self.drawn()
 
 
 def answers(found: Mapping[str, bool | None]) -> Table:
@@ -158,5 +186,5 @@ def _cell(column: Column, value: object) -> Cell:
     return Cell(value if isinstance(value, str) else column.form(value))
 
 
-def _text(cell: Cell) -> Text:
-    return Text(cell.text, style=STYLES[cell.mark])
+def _text(cell: Cell, mark: str = "") -> Text:
+    return Text(cell.terse or cell.text, style=STYLES[mark or cell.mark])

@@ -410,7 +410,7 @@ def _finish(
     if out is not None:
         write_text(out, json.dumps(document, indent=1, default=plain) + "\n")
     noted = [Text(line) for line in note_lines(result.notes)]
-    tables = [piece for table in result.tables() for piece in (table.drawn(), "")]
+    tables = [piece for table in result.tables() for piece in (table, "")]
     about = [Text(line, style="dim") for line in result.about()]
     emit(document, form, Group(*noted, *tables, *about))
     told = [*result.failures, *(f"missed: {one}" for one in result.missed if strict)]

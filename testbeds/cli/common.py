@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
@@ -327,7 +327,7 @@ def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
     lines = ["", *(str(path) for path in paths.values())] if paths else []
     noted = note_lines(summary.noted())
     beside = baselines_table(summary)
-    more: list[Table | str] = [] if beside is None else [beside, ""]
+    more: list[RenderableType] = [] if beside is None else [beside, ""]
     text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
     emit(_headlines(summary, paths), form, text)
     refuse(_failed(summary), str(paths.get("summary", "run")))

@@ -3,11 +3,14 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+
+if TYPE_CHECKING:
+    from offstage.testbeds.report.compare.build import Plan
 
 __all__ = ["register"]
 
@@ -49,14 +52,7 @@ def compare(
 
     Writes compare.html and compare.json to --out, for each run a folder where there are several.
     """
-    from rich.console import ConsoleRenderable, Group
-    from rich.text import Text
-
-    from offstage.bindings.notes import note_lines
-    from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.report.compare.build import Plan, compare_run, runs_of
-    from offstage.testbeds.report.compare.page import noted, write_comparison
-    from offstage.testbeds.report.compare.table import console_table
+    from offstage.testbeds.report.compare.build import Plan
 
     plan = Plan.of(
         asic or [],
@@ -65,8 +61,22 @@ def compare(
         calibration=calibration,
         command=shlex.join(["offstage", *sys.argv[1:]]),
     )
+    _compare(runs, plan, out, form)
+
+
+def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
+    """Write a page for each run and print its table."""
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from offstage.bindings.notes import note_lines
+    from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.report.compare.build import compare_run, runs_of
+    from offstage.testbeds.report.compare.page import noted, write_comparison
+    from offstage.testbeds.report.compare.table import console_table
+
     found = runs_of(runs)
-    texts: list[ConsoleRenderable | str] = []
+    texts: list[RenderableType] = []
     results = []
     with shown(len(found) * plan.stage_count) as progress:
         for run in found:
@@ -74,15 +84,8 @@ def compare(
             folder = out if len(found) == 1 else out / run.path.name
             page, figures = write_comparison(result, folder)
             notes = noted(result)
-            texts += [
-                console_table(result.columns),
-                "",
-                result.sentence,
-                *map(Text, note_lines(notes)),
-                "",
-                str(page),
-                "",
-            ]
+            told = map(Text, note_lines(notes))
+            texts += [console_table(result.columns), "", result.sentence, *told, "", str(page), ""]
             results.append(
                 {
                     "run": str(run.path),

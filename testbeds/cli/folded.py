@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from offstage.bindings.errors import printable
+from offstage.testbeds.table import Table as Data
 
 __all__ = ["Folded", "folded"]
 
@@ -27,6 +28,8 @@ NOTHING = "–"
 def folded(shown: RenderableType) -> RenderableType:
     """The same, with every table of it in as many parts as the terminal needs, and no character in
     its text that would act on the terminal."""
+    if isinstance(shown, Data):
+        return folded(shown.drawn())
     if isinstance(shown, Table):
         shown.title = None if shown.title is None else _safe(shown.title)
         for column in shown.columns:

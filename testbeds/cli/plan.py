@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,7 +74,7 @@ def plan(
     form: FormatOption = Format.text,
 ) -> None:
     """Which tier, how much of it, and at what price: with ranges, rules and what matters most."""
-    given: dict[str, Any] = {
+    asked: dict[str, object] = {
         "model": model,
         "dtype": dtype,
         "weights": weights,
@@ -86,28 +86,39 @@ def plan(
         "dpu": dpu,
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if trace is None and (trace_format or time_unit or limit is not None or whole):
+    given = {name: value for name, value in asked.items() if value is not None}
+    request = _request(trace, trace_format, limit, whole, time_unit)
+    found = _plan(spec, given, prices or [], runs or [], request, seed)
+    _show(found, out, inputs, form)
+
+
+Request = tuple[Path, str | None, int | None, bool, str | None]
+"""A trace's file, its format, how many requests, whether all ways are walked, its times' unit."""
+
+
+def _request(
+    trace: Path | None, form: str | None, limit: int | None, whole: bool, unit: str | None
+) -> Request | None:
+    if trace is not None:
+        return trace, form, limit, whole, unit
+    if form or unit or limit is not None or whole:
         raise BadInput(
             "there is no trace to read",
             "offstage plan",
             "give --trace FILE, or leave out --trace-format, --time-unit, --limit and --whole",
         )
-    request = None if trace is None else (trace, trace_format, limit, whole, time_unit)
-    found = _plan(spec, given, prices or [], runs or [], request, seed)
-    _show(found, out, inputs, form)
+    return None
 
 
 def _plan(
     spec: Path | None,
-    given: dict[str, Any],
+    given: dict[str, object],
     prices: list[Path],
     runs: list[Path],
-    trace: tuple[Path, str | None, int | None, bool, str | None] | None,
+    trace: Request | None,
     seed: int,
 ) -> "Plan":
-    """The question, its numbers, what was measured, and the plan of it all. `trace`: file, format,
-    how many requests, whether all ways are walked, the unit of its times."""
+    """The question, its numbers, what was measured, and the plan of it all."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather

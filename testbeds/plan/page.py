@@ -6,11 +6,21 @@ from offstage.bindings.durable import write_text
 from offstage.testbeds.plan.curves import Curves
 from offstage.testbeds.plan.pictures import bars, bought, over, reuse
 from offstage.testbeds.plan.result import Plan
-from offstage.testbeds.plan.table import COLUMNS, daemon_sets, label, shown, split, trace_sentence
+from offstage.testbeds.plan.table import (
+    daemon_sets,
+    inputs_table,
+    label,
+    places_table,
+    shown,
+    split,
+    trace_sentence,
+)
 from offstage.testbeds.report.compare.ranges import tornado
 from offstage.testbeds.report.page.files import as_json
-from offstage.testbeds.report.page.markup import figure, page, tile
+from offstage.testbeds.report.page.markup import figure, folded
+from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 
 __all__ = ["JSON_NAME", "PAGE_NAME", "figures_of", "render", "write_plan"]
@@ -29,24 +39,32 @@ def write_plan(plan: Plan, out: Path) -> tuple[Path, Path]:
 def render(plan: Plan) -> str:
     """The page as text."""
     asked = plan.question
-    return page(
+    page = Page(
         title="Offstage: plan of a tier",
         sentence=plan.sentence,
         setup=f"{asked.model}, KV in {asked.dtype}, weights in {asked.weights}, on {asked.gpu}; "
         f"{asked.turns} turns, of which each adds {100 / asked.turns:.3g} % of the context; "
         f"{100 * asked.shared:.3g} % of it shared by all. Modelled: no part of it was run.",
         tiles=_tiles(plan),
-        sections=[_places(plan), *map(str, figures_of(plan)), *_notes(plan.curves), _rules(plan)],
-        foot=_foot(plan),
+        sections=[_places(plan), *figures_of(plan), *_notes(plan.curves), _rules(plan)],
+        command=plan.command,
+        again=f"Offstage {escape(plan.version)}; {plan.draws} draws.",
+        foot=[
+            folded(
+                "Every input: measured, modelled, cited or assumed",
+                as_html(inputs_table(plan), "every input", "facts"),
+            )
+        ],
         version=plan.version,
         kind="plan",
         notes=dict.fromkeys(plan.notes, ""),
     )
+    return str(page)
 
 
-def _tiles(plan: Plan) -> str:
+def _tiles(plan: Plan) -> list[Tile]:
     best = next(one for one in plan.places if one.name == plan.best)
-    tiles = [tile("cheapest place", label(best.name), "for KV between two turns")]
+    tiles = [Tile("cheapest place", label(best.name), "for KV between two turns")]
     for name, key, unit, under in (
         ("GPUs", "gpus", "1", f"bound by {best.gpu_binds}"),
         ("a million tokens", "usd_per_mtok", "$", "prompts and answers"),
@@ -55,41 +73,15 @@ def _tiles(plan: Plan) -> str:
         figure_of = best.figures[key]
         assert figure_of is not None, "the cheapest place has them"
         value, ends, unit_name = split(figure_of, unit)
-        tiles.append(tile(name, f"{value} {unit_name}".strip(), f"{ends or value}; {under}"))
-    return tag("dl", "".join(tiles), class_="tiles")
-
-
-def _cell(text: str, note: str = "") -> str:
-    """A figure, and under it its range."""
-    value, open_, rest = text.partition(" (")
-    ends, _, unit = rest.partition(")")
-    small = tag("small", escape(ends)) if open_ else ""
-    return tag("td", escape(f"{value}{unit}") + small, class_="number", data_tip=note)
+        tiles.append(Tile(name, f"{value} {unit_name}".strip(), f"{ends or value}; {under}"))
+    return tiles
 
 
 def _places(plan: Plan) -> str:
-    """Figures by place, a column each, as in the terminal."""
-    names = "".join(
-        tag("th", escape(label(one.name)), scope="col", class_="number") for one in plan.places
-    )
-    rows = [
-        tag("th", f'<abbr title="{escape(text)}">{escape(name)}</abbr>', scope="row")
-        + "".join(_cell(show(one)) for one in plan.places)
-        for name, text, show in COLUMNS
-    ]
-    if any(one.note for one in plan.places):
-        notes = "".join(
-            tag("td", tag("small", escape(one.note)), class_="number") for one in plan.places
-        )
-        rows.append(tag("th", "does not work", scope="row") + notes)
-    body = "".join(tag("tr", row) for row in rows)
-    table = tag(
-        "table", tag("thead", tag("tr", "<th></th>" + names)) + tag("tbody", body), class_="points"
-    )
     return figure(
         "places",
         "What each place takes",
-        tag("div", table, class_="scroll", tabindex=0),
+        as_html(places_table(plan), "what each place takes", "points"),
         "Under a figure its range: nine in ten draws of all inputs together. A place that does not "
         "work for this question is not called cheapest.",
     )
@@ -175,35 +167,4 @@ def _rules(plan: Plan) -> str:
         tag("dl", rows, class_="glossary"),
         "The formulas are in bindings/tradeoffs.py, each with its source. A daemon "
         f"decides by them with {daemon_sets(plan)}.",
-    )
-
-
-def _foot(plan: Plan) -> str:
-    rows = [
-        [
-            one.name,
-            f"{one.value:g} ({one.low:g} to {one.high:g}) {one.unit}".removesuffix(" 1"),
-            one.kind,
-            one.date + (" †" if one.stale else ""),
-            one.source,
-        ]
-        for one in plan.inputs
-    ]
-    cells = "".join(
-        tag(
-            "tr",
-            tag("th", escape(row[0]), scope="row")
-            + "".join(tag("td", escape(cell)) for cell in row[1:]),
-        )
-        for row in rows
-    )
-    inputs = tag("table", tag("tbody", cells), class_="facts")
-    return "\n".join(
-        [
-            '<section id="reproduce"><h2>How to reproduce this</h2>'
-            f"<p>Offstage {escape(plan.version)}; {plan.draws} draws.</p>"
-            f"<pre><code>{escape(plan.command)}</code></pre></section>",
-            "<details><summary>Every input: measured, modelled, cited or assumed</summary>"
-            f'<div class="scroll">{inputs}</div></details>',
-        ]
     )

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.notes import note_lines
@@ -13,6 +12,7 @@ from offstage.testbeds.plan.result import PlaceRow, Plan
 from offstage.testbeds.plan.sizing import RECOMPUTE
 from offstage.testbeds.report.compare.columns import Range
 from offstage.testbeds.report.page.numbers import count
+from offstage.testbeds.table import Cell, Column, Table
 
 __all__ = [
     "COLUMNS",
@@ -21,6 +21,7 @@ __all__ = [
     "inputs_table",
     "label",
     "of_unit",
+    "places_table",
     "sentence",
     "shown",
     "split",
@@ -178,6 +179,28 @@ def sentence(plan: Plan) -> str:
     return f"{text}; {pays}."
 
 
+def places_table(plan: Plan) -> Table:
+    """A line for each figure, a column for each place: for terminal and page, as two lines of
+    columns fit no terminal."""
+    columns = [Column("where KV waits", left=True)]
+    columns += [Column(label(one.name)) for one in plan.places]
+    lines: list[list[object]] = [
+        [Cell(name, tip=text), *(_two_lines(show(one)) for one in plan.places)]
+        for name, text, show in COLUMNS
+    ]
+    if any(one.note for one in plan.places):
+        notes = (Cell("", small=one.note) for one in plan.places)
+        lines.append([Cell("does not work", terse=" "), *notes])
+    return Table.of(columns, lines)
+
+
+def _two_lines(text: str) -> Cell:
+    """A figure, and its range below it on a page."""
+    value, open_, rest = text.partition(" (")
+    ends, _, unit = rest.partition(")")
+    return Cell(f"{value}{unit}", small=ends if open_ else "", terse=text)
+
+
 def console(plan: Plan) -> Group:
     """Sentence, places, rules and the inputs that matter most."""
     noted = [f"{label(one.name)}: {one.note}" for one in plan.places if one.note]
@@ -188,7 +211,7 @@ def console(plan: Plan) -> Group:
         Text(plan.sentence),
         *map(Text, note_lines(plan.notes)),
         "",
-        _places(plan),
+        places_table(plan),
         "",
         _rules(plan),
         "",
@@ -199,40 +222,31 @@ def console(plan: Plan) -> Group:
     )
 
 
-def _grid(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if not number else "right", overflow="fold")
-    return table
-
-
-def _places(plan: Plan) -> Table:
-    """Two lines of columns fit no terminal: the places stand side by side instead."""
-    table = _grid("where KV waits", *(label(one.name) for one in plan.places))
-    for name, _, cell in COLUMNS:
-        table.add_row(name, *(cell(one) for one in plan.places))
-    return table
-
-
 def _rules(plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for one in plan.rules:
-        table.add_row(one.label, shown(one.figure, one.unit, "never"), Text(one.text, style="dim"))
-    return table
+    rows = [
+        [one.label, shown(one.figure, one.unit, "never"), Cell(one.text, "dim")]
+        for one in plan.rules
+    ]
+    words = Column("", left=True, wrap=True)
+    return Table.of([words, Column("", left=True), words], rows, heads=False)
 
 
 def _matters(plan: Plan) -> Table:
-    table = _grid("what matters most", "range", "a million tokens at its ends", "kind")
+    columns = [Column("what matters most", left=True)]
+    columns += map(Column, ("range", "a million tokens at its ends", "kind"))
     kinds = {one.name: one for one in plan.inputs}
+    rows = []
     for one in plan.effects[:8]:
         of = kinds[one.parameter]
-        table.add_row(
-            one.parameter,
-            f"{one.low:g} to {one.high:g} {one.unit}".removesuffix(" 1"),
-            f"${one.at_low:.3g} to ${one.at_high:.3g}",
-            of.kind + (" †" if of.stale else ""),
+        rows.append(
+            [
+                one.parameter,
+                f"{one.low:g} to {one.high:g} {one.unit}".removesuffix(" 1"),
+                f"${one.at_low:.3g} to ${one.at_high:.3g}",
+                of.kind + (" †" if of.stale else ""),
+            ]
         )
-    return table
+    return Table.of(columns, rows)
 
 
 def trace_sentence(curves: Curves) -> str:
@@ -256,47 +270,42 @@ def _only(value: float) -> Range:
 def _trace(curves: Curves) -> list[Text | Table | str]:
     """The trace's sentence, and a line for a few capacities of LRU beside the others."""
     found: list[Text | Table | str] = [Text(f"{curves.trace}: {trace_sentence(curves)}"), ""]
-    if curves.kept:
-        table = _grid(
-            "capacity",
-            *(f"hits, {name}" for name in curves.kept),
-            "blocks written for a hit, lru",
-            "years of drive life, lru",
-        )
-        rows = curves.kept.get("opt") or curves.kept["lru"][::4]
-        for at in (one.capacity_bytes for one in rows):
-            row = {
-                name: next(one for one in points if one.capacity_bytes == at)
-                for name, points in curves.kept.items()
-            }
-            table.add_row(
-                shown(_only(at), "B"),
-                *(shown(_only(one.hit_rate), "share") for one in row.values()),
-                _optional(row["lru"].written_per_hit),
-                _optional(row["lru"].life_years),
-            )
-        found += [table, ""]
-    return found
-
-
-def _optional(value: float | None) -> str:
-    return "–" if value is None else _digits(value)
+    if not curves.kept:
+        return found
+    columns = [
+        Column("capacity", lambda value: shown(_only(value), "B"), left=True),
+        *(
+            Column(f"hits, {name}", lambda rate: shown(_only(rate), "share"))
+            for name in curves.kept
+        ),
+        Column("blocks written for a hit, lru", _digits),
+        Column("years of drive life, lru", _digits),
+    ]
+    lines: list[list[object]] = []
+    for at in (one.capacity_bytes for one in curves.kept.get("opt") or curves.kept["lru"][::4]):
+        row = {
+            name: next(one for one in points if one.capacity_bytes == at)
+            for name, points in curves.kept.items()
+        }
+        of_lru = row["lru"].written_per_hit, row["lru"].life_years
+        lines.append([at, *(one.hit_rate for one in row.values()), *of_lru])
+    return [*found, Table.of(columns, lines), ""]
 
 
 def inputs_table(plan: Plan) -> Table:
     """Every input with its range, its kind, its date and its source; † is older than a year."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("input", "value", "low", "high", "kind", "date", "source"):
-        table.add_column(name, overflow="fold", no_wrap=name == "input")
-    for one in plan.inputs:
-        unit = "" if one.unit == "1" else f" {one.unit}"
-        table.add_row(
+    names = ("input", "value", "low", "high", "kind", "date", "source")
+    rows = [
+        [
             one.name,
-            f"{one.value:g}{unit}",
+            f"{one.value:g} {one.unit}".removesuffix(" 1"),
             f"{one.low:g}",
             f"{one.high:g}",
             one.kind,
             one.date + (" †" if one.stale else ""),
-            Text(one.source),
-        )
-    return table
+            one.source,
+        ]
+        for one in plan.inputs
+    ]
+    columns = [Column(name, left=True, wrap=name == "source") for name in names]
+    return Table.of(columns, rows)

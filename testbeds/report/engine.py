@@ -6,8 +6,9 @@ from pathlib import Path
 
 from offstage.bindings.durable import write_text
 from offstage.testbeds.bench.engines.result import Arm, EngineResult, below
-from offstage.testbeds.report.page.markup import figure, page
+from offstage.testbeds.report.page.markup import figure
 from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.pictures import Picture, plain_logs
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
@@ -23,7 +24,7 @@ def write_page(found: EngineResult, path: Path, version: str) -> None:
 def render(found: EngineResult, version: str) -> str:
     """The page as text."""
     sections = [
-        *map(str, figures_of(found)),
+        *figures_of(found),
         figure(
             "arms",
             "What the tier had",
@@ -34,17 +35,16 @@ def render(found: EngineResult, version: str) -> str:
             "than the other would have, by what was measured until then.",
         ),
     ]
-    return page(
+    page = Page(
         title="Offstage: an engine on the tier",
         sentence=_sentence(found),
         setup=_scale(found),
-        tiles="",
         sections=sections,
-        foot="",
         version=version,
         kind="engine report",
         notes=dict.fromkeys(found.notes, ""),
     )
+    return str(page)
 
 
 def figures_of(found: EngineResult) -> list[Figure]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from offstage.bindings.durable import write_text
 from offstage.testbeds.bench.pod.faults import Done
 from offstage.testbeds.bench.pod.result import PodResult, TraceResult
-from offstage.testbeds.report.page.markup import figure, page
+from offstage.testbeds.report.page.markup import figure
 from offstage.testbeds.report.page.numbers import percent
+from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.pictures import Picture
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tables import as_html
@@ -31,20 +32,19 @@ def write_page(found: Found, path: Path, version: str) -> None:
 def render(found: Found, version: str) -> str:
     """The page as text."""
     sections = [
-        *map(str, figures_of(found)),
+        *figures_of(found),
         figure("verdicts", "What must hold", "".join(map(as_html, found.tables())), ""),
     ]
-    return page(
+    page = Page(
         title="Offstage: a pod that fails",
         sentence=_sentence(found),
         setup=_setup(found),
-        tiles="",
         sections=sections,
-        foot="",
         version=version,
         kind="pod report",
         notes=dict.fromkeys(found.notes, ""),
     )
+    return str(page)
 
 
 def figures_of(found: Found) -> list[Figure]:

@@ -16,7 +16,8 @@ from offstage.testbeds.lab.run.experiment import compute, plan
 from offstage.testbeds.lab.run.summarize import finish
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.report.lab.series import view_of
-from offstage.testbeds.report.lab.tiers import tiers_figures, tiers_section, tiers_table
+from offstage.testbeds.report.lab.tier_table import tiers_section, tiers_table
+from offstage.testbeds.report.lab.tiers import tiers_figures
 from offstage.testbeds.report.page.files import read_lab_summary, write_lab_summary
 
 DATA = Path(__file__).resolve().parents[1] / "golden/data/tiers.json"

@@ -11,7 +11,8 @@ from offstage.testbeds.report.compare.ranges import crossover, tornado
 from offstage.testbeds.report.compare.table import table_section
 from offstage.testbeds.report.compare.vary import FEW_DRAWS
 from offstage.testbeds.report.page.files import as_json
-from offstage.testbeds.report.page.markup import facts, page
+from offstage.testbeds.report.page.markup import facts
+from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.plot import Figure, Plot
 from offstage.testbeds.report.page.tags import escape
 
@@ -30,17 +31,21 @@ def write_comparison(found: Comparison, out: Path) -> tuple[Path, Path]:
 
 def render(found: Comparison) -> str:
     """The page as text."""
-    return page(
+    page = Page(
         title="Offstage: measured DPU against modelled chips",
         sentence=found.sentence,
         setup=found.setup,
-        tiles="",
-        sections=[table_section(found.columns), *map(str, figures_of(found))],
-        foot=_foot(found),
+        sections=[table_section(found.columns), *figures_of(found)],
+        command=found.command,
+        again=f"Offstage {escape(found.version)}. {found.samples} draws of all parameters "
+        f"together are behind each range of a speed-up, which holds {_held(found.samples)} of "
+        "them; every parameter with its source: <code>offstage asic presets NAME</code>.",
+        foot=[facts("The workload, in full", found.workload)],
         version=found.version,
         kind="comparison",
         notes=noted(found),
     )
+    return str(page)
 
 
 def figures_of(found: Comparison) -> list[Figure]:
@@ -103,20 +108,6 @@ def figures_of(found: Comparison) -> list[Figure]:
         for name, title, plots, note in pieces
     ]
     return [Figure(*one) for one in shown if one[2]]
-
-
-def _foot(found: Comparison) -> str:
-    return "\n".join(
-        [
-            '<section id="reproduce"><h2>How to reproduce this</h2>'
-            f"<p>Offstage {escape(found.version)}. {found.samples} draws of all parameters "
-            f"together are behind each range of a speed-up, which holds "
-            f"{_held(found.samples)} of them; every parameter with its source: "
-            "<code>offstage asic presets NAME</code>.</p>"
-            f"<pre><code>{escape(found.command)}</code></pre></section>",
-            facts("The workload, in full", found.workload),
-        ]
-    )
 
 
 def _held(samples: int) -> str:

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rich.table import Table
-
 from offstage.testbeds.report.compare.columns import Column, Range
 from offstage.testbeds.report.compare.style import variables
-from offstage.testbeds.report.page.markup import chip, swatch
+from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import clock_ns, count, milliseconds, percent, ratio
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.table import Cell, Table
+from offstage.testbeds.table import Column as Head
 
-__all__ = ["ROWS", "Row", "console_table", "table_section"]
+__all__ = ["ROWS", "Row", "console_table", "devices_table", "table_section"]
 
 
 class Row(NamedTuple):
@@ -211,39 +212,40 @@ ROWS = (
 )
 
 
+def devices_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+    """A line for each figure, a column for each device."""
+    heads = [Head("figure", left=True)]
+    for column, name in zip(columns, variables(columns), strict=True):
+        raw = column.calibrated is False
+        heads.append(
+            Head(
+                column.device,
+                short=f"{column.device} *" if raw else "",
+                swatch=(f"var(--{name})", f"line {column.provenance}"),
+                provenance=column.provenance,
+                note="uncalibrated" if raw else "",
+            )
+        )
+    lines = [
+        [Cell(row.label, tip=row.text), *(_two_lines(row.show(one)) for one in columns)]
+        for row in rows
+    ]
+    raw = any(column.calibrated is False for column in columns)
+    note = "* uncalibrated: no calibration on a measured run has passed" if raw else ""
+    return Table.of(heads, lines, note=note)
+
+
 def table_section(columns: Sequence[Column]) -> str:
     """The whole table as markup, and what its rows mean folded under it."""
-    heads = ['<th scope="col">figure</th>']
-    for column, name in zip(columns, variables(columns), strict=True):
-        mark = swatch(f"var(--{name})", f"line {column.provenance}")
-        label = f"{mark}{escape(column.device)}<br>{chip(column.provenance)}"
-        if column.calibrated is False:
-            label += "<br>" + tag("span", "uncalibrated", class_="chip modelled")
-        heads.append(tag("th", label, scope="col", class_="number"))
-    body = []
-    for row in _known(columns):
-        cells = [tag("td", _two_lines(row.show(one)), class_="number") for one in columns]
-        name = tag("abbr", escape(row.label), tabindex=0, data_tip=row.text)
-        body.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
-    table = (
-        f'<table class="devices"><thead><tr>{"".join(heads)}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table>"
-    )
-    scroll = tag(
-        "div", table, class_="scroll", tabindex=0, role="region", aria_label="table of devices"
-    )
-    meanings = "".join(
-        f"<dt>{escape(row.label)}</dt><dd>{escape(row.text)}</dd>" for row in _known(columns)
-    )
-    return tag(
-        "section",
-        f'<h2 id="devices-title">The devices on the same decisions</h2>{scroll}'
-        '<p class="caption">A figure with a range has what it may be over the ranges of the '
-        "model's parameters in brackets. A dash: not known of this device.</p>"
-        f'<details><summary>What the rows mean</summary><dl class="glossary">{meanings}</dl>'
-        "</details>",
-        id="devices",
-        aria_labelledby="devices-title",
+    known = _known(columns)
+    meanings = "".join(f"<dt>{escape(row.label)}</dt><dd>{escape(row.text)}</dd>" for row in known)
+    return section(
+        "devices",
+        "The devices on the same decisions",
+        as_html(devices_table(known, columns), "table of devices"),
+        "A figure with a range has what it may be over the ranges of the model's parameters in "
+        "brackets. A dash: not known of this device.",
+        folded("What the rows mean", tag("dl", meanings, class_="glossary")),
     )
 
 
@@ -252,23 +254,12 @@ def _known(columns: Sequence[Column]) -> list[Row]:
     return [row for row in ROWS if any(row.show(one) != "–" for one in columns)]
 
 
-def _two_lines(text: str) -> str:
-    """A figure, and its range below it."""
-    figure, bracket, rest = text.partition(" (")
-    return escape(figure) + (f"<br><small>({escape(rest)}</small>" if bracket else "")
+def _two_lines(text: str) -> Cell:
+    """A figure, and its range below it on a page."""
+    value, bracket, rest = text.partition(" (")
+    return Cell(value, small=f"({rest}" if bracket else "", terse=text)
 
 
 def console_table(columns: Sequence[Column]) -> Table:
     """The rows that matter most, for a terminal."""
-    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for column in columns:
-        note = " *" if column.calibrated is False else ""
-        table.add_column(f"{column.device}{note}", justify="right", overflow="fold")
-    for row in ROWS:
-        if row.brief:
-            table.add_row(row.label, *(row.show(one) for one in columns))
-    if any(column.calibrated is False for column in columns):
-        table.caption = "* uncalibrated: no calibration on a measured run has passed"
-        table.caption_justify = "left"
-    return table
+    return devices_table([row for row in ROWS if row.brief], columns)

@@ -1,18 +1,18 @@
 """The rest of a lab report's figures: why demands missed, the worst subsets, timeliness, fates."""
 
-from collections.abc import Sequence
-
 from offstage.testbeds.lab.results.summary import PointSummary, Subset
 from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out, looks_legend
 from offstage.testbeds.report.lab.marks import interval_text
 from offstage.testbeds.report.lab.series import Facet, Look, Metric, View, over_k
 from offstage.testbeds.report.page.bars import Row, bars_height, draw_bars
-from offstage.testbeds.report.page.markup import Segment, bar, key, legend, swatch
+from offstage.testbeds.report.page.markup import Segment, bar, key, legend, section, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS
 from offstage.testbeds.report.run.lead import Leads, lead_figure, lead_plot, lead_span
+from offstage.testbeds.table import Cell, Column, Table
 
 __all__ = ["fates_section", "misses_figure", "subsets_section", "timeliness_figure"]
 
@@ -23,10 +23,6 @@ READ_FATES = ("used", "late", "unused", "cancelled", "dropped")
 def _heading(view: View, facet: Facet) -> str:
     title = facet.title if len(view.facets) > 1 else f"buffer {over_k(facet.middle)}"
     return f"<h3>{escape(title)}</h3>"
-
-
-def _swatch(look: Look) -> str:
-    return swatch(look.colour, "dot" if look.mark == "circle" else look.mark)
 
 
 # Why demands missed
@@ -97,56 +93,41 @@ def _miss_row(look: Look, point: PointSummary, metric: Metric, most: float) -> s
     segments.append(Segment(max(0.0, 1.0 - sum(shares) / (most or 1.0)), "transparent", ""))
     listed = ", ".join(f"{end} {percent(s)}" for end, s in zip(MISSES, shares, strict=True))
     note = f'<span class="note">{percent(sum(shares))}</span>'
-    head = tag("p", _swatch(look) + escape(look.name) + note, class_="bar-label")
+    head = tag("p", swatch(*look.swatch) + escape(look.name) + note, class_="bar-label")
     return tag("div", head + bar(segments, "plain", f"{look.name}: {listed}"), class_="bar-row")
 
 
 # The worst subsets
 
 
+SUBSETS = (
+    "worst layer",
+    "worst tenth of requests",
+    "first 64 steps",
+    "16 steps behind turns",
+)
+
+
 def subsets_section(view: View) -> str:
     """Worst layer, worst tenth of requests, first steps and turns beside the whole."""
+    columns = [Column("policy", left=True), *map(Column, ("all", *SUBSETS))]
     pieces = []
     for facet in view.facets[:FACETS_MAX]:
-        rows = "".join(_subset_row(look, point, view) for look, point in facet.at(facet.middle))
-        names = (
-            "policy",
-            "all",
-            "worst layer",
-            "worst tenth of requests",
-            "first 64 steps",
-            "16 steps behind turns",
-        )
-        head = "".join(
-            tag("th", escape(name), scope="col", class_="number" if at else "")
-            for at, name in enumerate(names)
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        rows = [_subset_row(look, point, view) for look, point in facet.at(facet.middle)]
         title = f"{facet.title}, buffer {over_k(facet.middle)}"
-        scroll = tag(
-            "div",
-            table,
-            class_="scroll points",
-            tabindex=0,
-            role="region",
-            aria_label=f"worst subsets, {title}",
-        )
-        pieces.append(f"<h3>{escape(title)}</h3>{scroll}")
+        table = as_html(Table.of(columns, rows), f"worst subsets, {title}", "points")
+        pieces.append(f"<h3>{escape(title)}</h3>{table}")
     caption = (
         f"The hit rate over {view.metric.hit_words} of demands that an average hides, with 95 % "
         "intervals over requests."
     )
-    body = f'{"".join(pieces)}<p class="caption">{escape(caption)}</p>'
-    title = '<h2 id="parts-title">Where it is worst</h2>'
-    return tag("section", title + body, id="parts", aria_labelledby="parts-title")
+    return section("parts", "Where it is worst", "".join(pieces), caption)
 
 
-def _subset_row(look: Look, point: PointSummary, view: View) -> str:
-    cells = [tag("th", _swatch(look) + escape(look.name), scope="row")]
-    cells.append(_subset_cell(interval_text(view.metric.hit_of(point))))
-    for subset in (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps):
-        cells.append(_subset_cell(_subset_text(subset, view.metric), subset))
-    return f"<tr>{''.join(cells)}</tr>"
+def _subset_row(look: Look, point: PointSummary, view: View) -> list[Cell]:
+    subsets = (point.worst_layer, point.worst_requests, point.first_steps, point.turn_steps)
+    cells = [look.cell(), _subset_cell(interval_text(view.metric.hit_of(point)))]
+    return cells + [_subset_cell(_subset_text(one, view.metric), one) for one in subsets]
 
 
 def _subset_text(subset: Subset | None, metric: Metric) -> str:
@@ -155,13 +136,12 @@ def _subset_text(subset: Subset | None, metric: Metric) -> str:
     return interval_text(subset.nontrivial_hit if metric.hit == "nontrivial_hit" else subset.hit)
 
 
-def _subset_cell(text: str, subset: Subset | None = None) -> str:
+def _subset_cell(text: str, subset: Subset | None = None) -> Cell:
     value, _, rest = text.partition(" (")
     under = rest.removesuffix(")")
     if subset is not None and subset.layer is not None:
         under = f"layer {subset.layer}" + (f", {under}" if under else "")
-    small = f"<small>{escape(under)}</small>" if under else ""
-    return tag("td", escape(value) + small, class_="number")
+    return Cell(value, small=under)
 
 
 # Timeliness and fates
@@ -190,54 +170,34 @@ def _leads(facet: Facet) -> list[Leads]:
 
 def fates_section(view: View) -> str:
     """What became of prefetched blocks, by cause, at the middle buffer."""
-    rows: list[str] = []
-    for facet in view.facets[:FACETS_MAX]:
-        for look, point in facet.at(facet.middle):
-            rows += _fate_rows(view, facet, look, point)
-    if not rows:
-        body = '<p class="empty">Nothing was prefetched.</p>'
-    else:
-        names = ("policy", "brought by", "read", *READ_FATES)
-        head = "".join(
-            tag("th", name, scope="col", class_="number" if at > 1 else "")
-            for at, name in enumerate(names)
-        )
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        body = tag(
-            "div",
-            table,
-            class_="scroll points",
-            tabindex=0,
-            role="region",
-            aria_label="prefetched blocks by cause",
-        )
-    caption = (
+    rows = [
+        row
+        for facet in view.facets[:FACETS_MAX]
+        for look, point in facet.at(facet.middle)
+        for row in _fate_rows(view, facet, look, point)
+    ]
+    columns = [Column("policy", left=True), Column("brought by", left=True), Column("read", count)]
+    columns += map(Column, READ_FATES)
+    body = tag("p", "Nothing was prefetched.", class_="empty")
+    if rows:
+        body = as_html(Table.of(columns, rows), "prefetched blocks by cause", "points")
+    return section(
+        "fates",
+        "What became of prefetched blocks",
+        body,
         "Blocks that were read ahead at the middle buffer, and what became of them as shares of "
-        "those read. Dropped candidates were never read and cost nothing."
-    )
-    return tag(
-        "section",
-        '<h2 id="fates-title">What became of prefetched blocks</h2>'
-        f'{body}<p class="caption">{escape(caption)}</p>',
-        id="fates",
-        aria_labelledby="fates-title",
+        "those read. Dropped candidates were never read and cost nothing.",
     )
 
 
-def _fate_rows(view: View, facet: Facet, look: Look, point: PointSummary) -> Sequence[str]:
-    rows = []
+def _fate_rows(view: View, facet: Facet, look: Look, point: PointSummary) -> list[list[object]]:
     where = f", {facet.title}" if len(view.facets) > 1 else ""
+    rows: list[list[object]] = []
     for cause, fates in point.fates.items():
         read = sum(fates[fate] for fate in READ_FATES[:4])
-        cells = [
-            tag("th", _swatch(look) + escape(look.name + where), scope="row"),
-            tag("td", escape(cause)),
-            tag("td", count(read), class_="number"),
-        ]
-        for fate in READ_FATES:
-            shown = (
-                count(fates[fate]) if fate == "dropped" or not read else percent(fates[fate] / read)
-            )
-            cells.append(tag("td", shown, class_="number"))
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+        shown = (
+            count(fates[fate]) if fate == "dropped" or not read else percent(fates[fate] / read)
+            for fate in READ_FATES
+        )
+        rows.append([look.cell(look.name + where), cause, read, *shown])
     return rows

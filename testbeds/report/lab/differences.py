@@ -9,11 +9,10 @@ import csv
 import io
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from offstage.testbeds.lab.results.paired import FIGURES, Difference
 from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.report.lab.series import over_k, workload_words
+from offstage.testbeds.table import Column, Table
 
 __all__ = [
     "HEAD",
@@ -138,19 +137,14 @@ def _interval(found: Interval | None, figure: str, signed: bool) -> str:
 
 
 def differences_table(rows: Sequence[Difference]) -> Table:
-    """For the terminal; what is the same in all rows is left out."""
-    table = Table(box=None, pad_edge=False)
+    """For page, notebook and terminal, where what is the same in all rows is left out."""
     body = [cells_of(row) for row in rows]
-    kept = [
-        at
+    brief = [
+        name not in ("workload", "buffer", "first") or len({cells[at] for cells in body}) > 1
         for at, name in enumerate(HEAD)
-        if name not in ("workload", "buffer", "first") or len({cells[at] for cells in body}) > 1
     ]
-    for at in kept:
-        table.add_column(HEAD[at], justify="right" if at > 4 else "left", overflow="fold")
-    for cells in body:
-        table.add_row(*(cells[at] for at in kept))
-    return table
+    columns = [Column(name, left=at < 5, brief=brief[at]) for at, name in enumerate(HEAD)]
+    return Table.of(columns, body)
 
 
 def as_csv(rows: Sequence[Difference]) -> str:

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 from offstage.bindings.durable import write_text
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.report.lab.differences import (
-    HEAD,
     NAMES,
     as_csv,
     as_latex,
     cells_of,
     differences_sentence,
+    differences_table,
     scale_of,
     unit_of,
 )
 from offstage.testbeds.report.lab.series import over_k, workload_words
 from offstage.testbeds.report.page.files import as_json
-from offstage.testbeds.report.page.markup import page
+from offstage.testbeds.report.page.markup import section
+from offstage.testbeds.report.page.page import Page
 from offstage.testbeds.report.page.pictures import Picture, colour, for_paper
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tables import as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -124,39 +125,20 @@ def _page(rows: Sequence[Difference], version: str) -> str:
         "does not hold the choice of the best of several policies."
     )
     weak = " Fewer than five requests: the intervals are weak." if first.weak else ""
-    return page(
+    page = Page(
         title="Offstage: paired differences",
         sentence=differences_sentence(rows),
         setup=f"Drawn over {first.requests} requests, each a session under a seed.{weak}",
-        tiles="",
-        sections=[str(Figure("differences", "What differs", plots, caption)), _table(rows)],
-        foot="",
+        sections=[
+            Figure("differences", "What differs", plots, caption),
+            section("table", "In numbers", differences_html(rows)),
+        ],
         version=version,
         kind="paired differences",
     )
+    return str(page)
 
 
 def differences_html(rows: Sequence[Difference]) -> str:
-    """The rows as a table, as a notebook shows it."""
-    head = "".join(tag("th", escape(name), scope="col") for name in HEAD)
-    body = "".join(
-        tag("tr", "".join(tag("td", escape(cell)) for cell in cells_of(row))) for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _table(rows: Sequence[Difference]) -> str:
-    scroll = tag(
-        "div",
-        differences_html(rows),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label="table of differences",
-    )
-    return tag(
-        "section",
-        f'<h2 id="table-title">In numbers</h2>{scroll}',
-        id="table",
-        aria_labelledby="table-title",
-    )
+    """The rows as a table, as a page and a notebook show it."""
+    return as_html(differences_table(rows), "table of differences")

@@ -7,7 +7,6 @@ intervals and bounds, and that the first figure is hits against their price.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
@@ -35,12 +34,14 @@ from offstage.testbeds.report.lab.sentence import (
 )
 from offstage.testbeds.report.lab.series import Metric, View, over_k, view_of, workload_words
 from offstage.testbeds.report.lab.table import glossary, points_section
-from offstage.testbeds.report.lab.tiers import tiers_figures, tiers_section
+from offstage.testbeds.report.lab.tier_table import tiers_section
+from offstage.testbeds.report.lab.tiers import tiers_figures
 from offstage.testbeds.report.page.files import SUMMARY_NAME, write_lab_summary
-from offstage.testbeds.report.page.markup import chip, facts, page, tile
+from offstage.testbeds.report.page.markup import chip, facts, section
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, size
+from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tags import escape
 
 __all__ = ["figures_of", "render_lab", "write_lab_report", "write_results"]
 
@@ -93,27 +94,39 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
 
 def render_lab(summary: LabSummary) -> str:
     """The page as text."""
-    view = view_of(summary.points)
-    sections = [*map(str, _sections(summary)), _workloads(summary)]
-    return page(
+    tiles, of = _tiles(view_of(summary.points))
+    manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
+    keys = [entry.key for entry in LAB_DEFINITIONS]
+    command = manifest.get("command")
+    page = Page(
         title=f"Offstage: {summary.name}",
         sentence=lab_sentence(summary),
         setup=setup(summary),
-        tiles=_tiles(view),
-        sections=[section for section in sections if section],
-        foot=_foot(summary),
+        tiles=tiles,
+        tiles_of=of,
+        sections=[*_sections(summary), _workloads(summary)],
+        command=command if isinstance(command, str) else "",
+        again="Spec, seeds and version fix every figure: times are virtual, and the ledger comes "
+        "out the same byte for byte.",
+        foot=[
+            facts("The spec", summary.spec),
+            facts("The manifest", manifest),
+            glossary("Every figure of summary.json", keys),
+        ],
         version=str(summary.manifest.get("version", "")),
         notes=noted(summary),
     )
+    return str(page)
 
 
-def _tiles(view: View) -> str:
-    """The four figures to look at first: of the sentence's subject, or of a sweep their ranges."""
+def _tiles(view: View) -> tuple[list[Tile], str]:
+    """The four figures to look at first, and what they are of: the sentence's subject, or of a
+    sweep their ranges."""
     if len(view.facets) > 1:
         return _sweep_tiles(view)
     found = subject(view)
     if found is None:
-        return ""
+        return [], ""
     facet, look, point = found
     none, metric = baseline(facet, facet.middle), view.metric
     hit, gap, traffic, stall = (
@@ -124,15 +137,15 @@ def _tiles(view: View) -> str:
     )
     without = None if none is None else metric.hit_of(none)
     waited = None if none is None else none.stall_ms_p99
-    rows = [
-        (
+    tiles = [
+        Tile(
             _hits_name(metric),
             percent(hit.value) if hit else "–",
             f"{percent(without.value)} without prefetch" if without else "",
         ),
-        ("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
-        ("bytes read", ratio(traffic.value) if traffic else "–", _scale(metric)),
-        (
+        Tile("gap closed", percent(gap.value) if gap else "–", "to the clairvoyant bound"),
+        Tile("bytes read", ratio(traffic.value) if traffic else "–", _scale(metric)),
+        Tile(
             "stall p99",
             milliseconds(stall.value) if stall else "–",
             f"{milliseconds(waited.value)} without prefetch" if waited else "",
@@ -143,7 +156,7 @@ def _tiles(view: View) -> str:
         f"{look.name} on {facet.title}, buffer {over_k(facet.middle)} ({count(info.buffer_blocks)} "
         f"blocks of {size(info.block_bytes)} a layer), {interval_text(hit)}"
     )
-    return _tile_row(rows, note)
+    return tiles, note
 
 
 def _hits_name(metric: Metric) -> str:
@@ -155,11 +168,11 @@ def _scale(metric: Metric) -> str:
     return f"{scale} is 1"
 
 
-def _sweep_tiles(view: View) -> str:
+def _sweep_tiles(view: View) -> tuple[list[Tile], str]:
     """Of the best policy of each setting, from the least to the most."""
     metric = view.metric
     points = [best(facet, metric)[1] for facet in view.facets]
-    rows = []
+    tiles = []
     for name, of, form, under in (
         (_hits_name(metric), metric.hit_of, percent, ""),
         ("gap closed", metric.gap_of, percent, "to the clairvoyant bound"),
@@ -168,10 +181,10 @@ def _sweep_tiles(view: View) -> str:
     ):
         values = [one.value for point in points if (one := of(point)) is not None]
         shown = [form(end) for end in (min(values), max(values))] if values else []
-        rows.append((name, _range(list(dict.fromkeys(shown))), under))
+        tiles.append(Tile(name, _range(list(dict.fromkeys(shown))), under))
     middles = ", ".join(dict.fromkeys(over_k(facet.middle) for facet in view.facets))
     note = f"the best policy of each of {len(view.facets)} settings, buffer {middles}"
-    return _tile_row(rows, note)
+    return tiles, note
 
 
 def _range(ends: Sequence[str]) -> str:
@@ -188,13 +201,6 @@ def _range(ends: Sequence[str]) -> str:
         "",
     )
     return f"{low.removesuffix(unit)}–{high}"
-
-
-def _tile_row(rows: Sequence[tuple[str, str, str]], note: str) -> str:
-    cells = "".join(tile(*row) for row in rows)
-    return tag("dl", cells, class_="tiles", aria_label=note) + tag(
-        "p", escape(note), class_="tiles-note"
-    )
 
 
 def _workloads(summary: LabSummary) -> str:
@@ -216,25 +222,7 @@ def _workloads(summary: LabSummary) -> str:
         "were recorded from a model. Reads and waits are of a model of the storage, in virtual "
         "time: nothing here was timed on a device."
     )
-    return tag(
-        "section",
-        '<h2 id="workloads-title">What was run</h2>'
-        f'{"".join(pieces)}<p class="caption">{escape(caption)}</p>',
-        id="workloads",
-        aria_labelledby="workloads-title",
-    )
-
-
-def _foot(summary: LabSummary) -> str:
-    keys = [entry.key for entry in LAB_DEFINITIONS]
-    manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
-    pieces = [
-        _reproduce(summary.manifest),
-        facts("The spec", summary.spec),
-        facts("The manifest", manifest),
-        glossary("Every figure of summary.json", keys),
-    ]
-    return "\n".join(piece for piece in pieces if piece)
+    return section("workloads", "What was run", "".join(pieces), caption)
 
 
 def noted(summary: LabSummary) -> dict[Note, str]:
@@ -251,14 +239,3 @@ def noted(summary: LabSummary) -> dict[Note, str]:
     if lost:
         found[Note("reads-failed", f"{lost:,} reads failed")] = ""
     return found
-
-
-def _reproduce(manifest: dict[str, Any]) -> str:
-    command = manifest.get("command")
-    if not isinstance(command, str):
-        return ""
-    return (
-        '<section id="reproduce"><h2>How to reproduce this</h2>'
-        "<p>Spec, seeds and version fix every figure: times are virtual, and the ledger comes out "
-        f"the same byte for byte.</p><pre><code>{escape(command)}</code></pre></section>"
-    )

@@ -1,52 +1,39 @@
 """The page of `offstage lab pod`, and its table for a terminal: hits, load and recovery over N."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-from rich.table import Table
 
 from offstage.bindings.durable import write_text
 from offstage.testbeds.lab.pod.summary import Beside, PodSummary, Row
 from offstage.testbeds.report.page.files import as_json
-from offstage.testbeds.report.page.markup import facts, figure, page, tile
+from offstage.testbeds.report.page.markup import facts, figure
 from offstage.testbeds.report.page.numbers import milliseconds, percent, seconds
+from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tables import as_html
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["pod_sentence", "pod_table", "write_pod_results"]
 
 COLOURS = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "set-4", "set-3")
 COLUMNS = (
-    "daemons",
-    "schedule",
-    "fault",
-    "hit",
-    "in pool",
-    "first token",
-    "p99",
-    "load CV",
-    "max/mean",
-    "refused",
-    "lost",
-    "worst window",
-    "back",
-    "back, less share",
+    Column("daemons", short="N"),
+    Column("schedule", left=True),
+    Column("fault", left=True),
+    Column("hit", percent),
+    Column("in pool", percent, short="pool"),
+    Column("first token", milliseconds, short="first"),
+    Column("p99", milliseconds),
+    Column("load CV", lambda value: f"{value:.3f}", brief=False),
+    Column("max/mean", lambda value: f"{value:.2f}"),
+    Column("refused"),
+    Column("lost", percent),
+    Column("worst window", percent, brief=False),
+    Column("back", brief=False),
+    Column("back, less share", short="back"),
 )
-SHORT = {
-    0: "N",
-    1: "schedule",
-    2: "fault",
-    3: "hit",
-    4: "pool",
-    5: "first",
-    6: "p99",
-    8: "max/mean",
-    9: "refused",
-    10: "lost",
-    13: "back",
-}
-"""The columns for a terminal, and what they are called there."""
 Line = tuple[str, list[tuple[int, float, str]]]
 
 
@@ -98,43 +85,21 @@ def _of_one_size(summary: PodSummary) -> str:
 
 
 def pod_table(summary: PodSummary) -> Table:
-    """All rows for a terminal; refused requests where there are some."""
-    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    """All rows; for a terminal refused requests where there are some."""
     refused = any(row.refused for row in summary.rows)
-    shown = [at for at in SHORT if COLUMNS[at] != "refused" or refused]
-    for at in shown:
-        found.add_column(SHORT[at], justify="left" if at in (1, 2) else "right", no_wrap=True)
-    for row in summary.rows:
-        cells = _cells(row)
-        found.add_row(*(cells[at] for at in shown))
-    return found
+    columns = [replace(one, brief=refused) if one.title == "refused" else one for one in COLUMNS]
+    return Table.of(columns, map(_cells, summary.rows))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> list[object]:
     means = row.means
-    lost = (
-        [
-            percent(means["lost"]),
-            percent(means["lowest"]),
-            _back(row, "back_s"),
-            _back(row, "back_less_s"),
-        ]
-        if "lost" in means
-        else ["–"] * 4
-    )
-    return [
-        str(row.daemons),
-        row.schedule,
-        row.fault,
-        percent(means["hit"]),
-        percent(means["pool_hit"]),
-        milliseconds(means["first_ms_p50"]),
-        milliseconds(means["first_ms_p99"]),
-        f"{means['load_cv']:.3f}",
-        f"{means['load_max']:.2f}",
-        str(row.refused),
-        *lost,
-    ]
+    lost: tuple[object, ...] = (None,) * 4
+    if "lost" in means:
+        back = _back(row, "back_s"), _back(row, "back_less_s")
+        lost = means["lost"], means["lowest"], *back
+    names = ("hit", "pool_hit", "first_ms_p50", "first_ms_p99", "load_cv", "load_max")
+    named = (str(row.daemons), row.schedule, row.fault)
+    return [*named, *(means[name] for name in names), row.refused, *lost]
 
 
 def _back(row: Row, name: str) -> str:
@@ -147,39 +112,43 @@ def render(summary: PodSummary) -> str:
     """The page as text."""
     spec = summary.spec
     load = Path(spec["trace"]).name if spec["trace"] else "generated arrivals"
-    sections = [*map(str, _figures(summary)), _table(summary.rows), *_beside(summary.beside)]
-    return page(
+    points = figure(
+        "points",
+        "All pods",
+        as_html(pod_table(summary), "all pods", "points"),
+        "Means over seeds. Lost, worst window and back are against the same requests "
+        "without the fault.",
+    )
+    sections = [*_figures(summary), points, *_beside(summary.beside)]
+    page = Page(
         title="Offstage: pods in virtual time",
         sentence=pod_sentence(summary),
         setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec['model']}; "
         f"segments of {spec['segment_tokens']:,} tokens. Modelled: no daemon was run.",
         tiles=_tiles(summary),
         sections=sections,
-        foot=facts("What was asked", spec) + tag("p", f"<code>{escape(summary.command)}</code>"),
+        command=summary.command,
+        again="Spec and seeds fix every figure: times are virtual.",
+        foot=[facts("What was asked", spec)],
         version=summary.version,
         kind="pod report",
         notes=dict.fromkeys(summary.notes, ""),
     )
+    return str(page)
 
 
-def _tiles(summary: PodSummary) -> str:
+def _tiles(summary: PodSummary) -> list[Tile]:
     large = max(
         (one for one in summary.rows if one.fault == summary.rows[0].fault),
         key=lambda one: one.daemons,
     )
     means, name = large.means, f"{large.daemons} daemons"
-    return tag(
-        "dl",
-        "".join(
-            [
-                tile("hit rate", percent(means["hit"]), f"{name}; prefix tokens"),
-                tile("load", f"{means['load_max']:.2f}×", f"{name}; most loaded over mean"),
-                tile("first token", milliseconds(means["first_ms_p50"]), f"{name}; median"),
-                tile("points", str(len(summary.points)), "pods, schedules, faults, seeds"),
-            ]
-        ),
-        class_="tiles",
-    )
+    return [
+        Tile("hit rate", percent(means["hit"]), f"{name}; prefix tokens"),
+        Tile("load", f"{means['load_max']:.2f}×", f"{name}; most loaded over mean"),
+        Tile("first token", milliseconds(means["first_ms_p50"]), f"{name}; median"),
+        Tile("points", str(len(summary.points)), "pods, schedules, faults, seeds"),
+    ]
 
 
 def _figures(summary: PodSummary) -> list[Figure]:
@@ -312,45 +281,24 @@ def _plot(
     )
 
 
-def _table(rows: Sequence[Row]) -> str:
-    head = "".join(tag("th", escape(name), scope="col") for name in COLUMNS)
-    body = "".join(
-        tag("tr", "".join(tag("td", escape(cell), class_="number") for cell in _cells(row)))
-        for row in rows
-    )
-    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body), class_="points")
-    scroll = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="all pods")
-    return figure(
-        "points",
-        "All pods",
-        scroll,
-        "Means over seeds. Lost, worst window and back are against the same requests "
-        "without the fault.",
-    )
-
-
 def _beside(found: Sequence[Beside]) -> list[str]:
     """What a live pod measured beside the laboratory's figure; nothing where none was given."""
     if not found:
         return []
-    names = ("figure", "live, measured", "here, modelled", "what to think of it")
-    head = "".join(tag("th", name, scope="col") for name in names)
-    body = "".join(
-        tag(
-            "tr",
-            tag("th", escape(f"{one.figure}, {one.daemons} daemons"), scope="row")
-            + tag("td", f"{one.live:.4g}", class_="number")
-            + tag("td", "–" if one.lab is None else f"{one.lab:.4g}", class_="number")
-            + tag("td", escape(one.note)),
-        )
-        for one in found
-    )
-    table = tag("table", tag("thead", tag("tr", head)) + tag("tbody", body))
+    columns = [
+        Column("figure", left=True),
+        *(
+            Column(name, lambda value: f"{value:.4g}")
+            for name in ("live, measured", "here, modelled")
+        ),
+        Column("what to think of it", left=True),
+    ]
+    rows = [[f"{one.figure}, {one.daemons} daemons", one.live, one.lab, one.note] for one in found]
     return [
         figure(
             "beside",
             "Beside a live pod",
-            tag("div", table, class_="scroll", tabindex=0),
+            as_html(Table.of(columns, rows), "beside a live pod"),
             "A live pod on one machine shares its cores, memory and drive, so its times are "
             "no forecast of the model's; which daemon is asked for what is the same code.",
         )

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from offstage.testbeds.lab.results.summary import RequestsRow
 from offstage.testbeds.report.lab.marks import mark, paper_legend
 from offstage.testbeds.report.lab.series import FREE, MARKS, Look
 from offstage.testbeds.report.page.labels import ABOVE_LINE, Labels
-from offstage.testbeds.report.page.markup import key, legend, swatch
+from offstage.testbeds.report.page.markup import folded, key, legend
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.pictures import Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tables import as_html
+from offstage.testbeds.report.page.tags import escape
+from offstage.testbeds.table import NOTHING, Cell, Column, Part, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,34 +79,18 @@ def requests_table(rows: Sequence[RequestsRow]) -> Group:
 
 
 def _trace_table(rows: Sequence[RequestsRow]) -> Table:
-    title = f"{rows[0].trace}, no limit {percent(rows[0].ideal)}"
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        header_style="bold",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("capacity", "eviction", "admission"):
-        table.add_column(name, no_wrap=True)
-    for name in ("TTL", "blocks", "tokens", "requests", "Belady"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = [Column(name, left=True) for name in ("capacity", "eviction", "admission")]
+    columns += [Column("TTL", _ttl)]
+    columns += [Column(name, percent) for name in ("blocks", "tokens", "requests", "Belady")]
+    lines: list[list[object]] = []
     for share, best in _bests(rows).items():
         found = [row for row in rows if row.capacity_share == share]
         for at, row in enumerate(sorted(found, key=lambda one: -one.block_hit_rate)):
-            shares = (row.token_hit_rate, row.request_hit_rate, row.opt)
-            style = "bold green" if row.block_hit_rate == best else ""
-            table.add_row(
-                "" if at else capacity(share),
-                row.eviction,
-                row.admission,
-                "–" if row.ttl_s is None else _ttl(row.ttl_s),
-                Text(percent(row.block_hit_rate), style=style),
-                *map(percent, shares),
-            )
-    return table
+            blocks = Cell(percent(row.block_hit_rate), "best" if row.block_hit_rate == best else "")
+            rates = (blocks, row.token_hit_rate, row.request_hit_rate, row.opt)
+            named = ("" if at else capacity(share), row.eviction, row.admission, row.ttl_s)
+            lines.append([*named, *rates])
+    return Table.of(columns, lines, f"{rows[0].trace}, no limit {percent(rows[0].ideal)}")
 
 
 def requests_figure(rows: Sequence[RequestsRow]) -> Figure | None:
@@ -231,61 +215,42 @@ def _best_table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
     first = {_setting(row): row for row in reversed(rows)}
     lines = []
     for setting in sorted(rates, key=lambda one: -rates[one].get(middle, 0.0)):
-        cells = [_name_cell(setting_name(first[setting], rows), looks[setting[0]])]
-        for share, best in bests.items():
-            rate = rates[setting].get(share)
-            rate_shown = "–" if rate is None else percent(rate)
-            if rate == best and len(rates) > 1:
-                rate_shown = f'<strong>{rate_shown}<span class="hidden"> (best)</span></strong>'
-            cells.append(tag("td", rate_shown, class_="number"))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+        shown = [
+            NOTHING if (rate := rates[setting].get(share)) is None else percent(rate)
+            for share in bests
+        ]
+        marks = [
+            "best" if rates[setting].get(share) == best and len(rates) > 1 else ""
+            for share, best in bests.items()
+        ]
+        name = looks[setting[0]].cell(setting_name(first[setting], rows))
+        lines.append([name, *map(Cell, shown, marks)])
     opts = {row.capacity_share: row.opt for row in rows}
-    for name, values in (("Belady", opts), ("no limit", dict.fromkeys(bests, rows[0].ideal))):
-        cells = [tag("th", f"bound: {name}", scope="row")]
-        cells += [tag("td", percent(values[share]), class_="number") for share in bests]
-        lines.append(tag("tr", "".join(cells), class_="bound-row"))
-    heads = [tag("th", capacity(share), scope="col", class_="number") for share in bests]
-    head = tag("th", "blocks found, at a capacity of", scope="col") + "".join(heads)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    scroll = tag(
-        "div",
-        table,
-        class_="scroll points",
-        tabindex=0,
-        role="region",
-        aria_label=f"blocks found by capacity, {rows[0].trace}",
-    )
-    return f"<h3>{escape(rows[0].trace)}</h3>{scroll}"
-
-
-def _name_cell(name: str, look: Look) -> str:
-    kind = "dot" if look.mark == "circle" else look.mark
-    return tag("th", swatch(look.colour, kind) + escape(name), scope="row")
+    bounds = [
+        [f"bound: {name}", *(values[share] for share in bests)]
+        for name, values in (("Belady", opts), ("no limit", dict.fromkeys(bests, rows[0].ideal)))
+    ]
+    columns = [Column("blocks found, at a capacity of", left=True)]
+    columns += [Column(capacity(share), percent) for share in bests]
+    table = Table(columns, [Part(lines, bounds=bounds)])
+    drawn = as_html(table, f"blocks found by capacity, {rows[0].trace}", "points")
+    return f"<h3>{escape(rows[0].trace)}</h3>{drawn}"
 
 
 def _table(rows: Sequence[RequestsRow], looks: dict[str, Look]) -> str:
-    names = ("policy", "trace", "capacity", "blocks", "tokens", "requests", "Belady", "no limit")
-    head = "".join(
-        tag("th", name, scope="col", class_="number" if at > 1 else "")
-        for at, name in enumerate(names)
-    )
-    lines = []
-    for row in rows[:ROWS_MAX]:
-        rates = (row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.opt, row.ideal)
-        cells = _name_cell(setting_name(row, rows), looks[row.eviction])
-        cells += tag("td", escape(row.trace))
-        cells += tag("td", count(row.capacity_blocks), class_="number")
-        cells += "".join(tag("td", percent(rate), class_="number") for rate in rates)
-        lines.append(f"<tr>{cells}</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    columns = [Column("policy", left=True), Column("trace", left=True), Column("capacity", count)]
+    names = ("blocks", "tokens", "requests", "Belady", "no limit")
+    columns += [Column(name, percent) for name in names]
+    lines = [
+        [
+            looks[row.eviction].cell(setting_name(row, rows)),
+            row.trace,
+            row.capacity_blocks,
+            *(row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.opt, row.ideal),
+        ]
+        for row in rows[:ROWS_MAX]
+    ]
     left = len(rows) - ROWS_MAX
     note = f"<p>{count(left)} more are in summary.json.</p>" if left > 0 else ""
-    scroll = tag(
-        "div",
-        table,
-        class_="scroll points",
-        tabindex=0,
-        role="region",
-        aria_label="table of prefix caching",
-    )
-    return f"<details><summary>Every row</summary>{scroll}{note}</details>"
+    table = as_html(Table.of(columns, lines), "table of prefix caching", "points")
+    return folded("Every row", table + note)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, PointInfo, PointSummary
+from offstage.testbeds.table import Cell, Swatch
 
 __all__ = [
     "BOUND_NAMES",
@@ -103,6 +104,15 @@ class Look:
     name: str
     colour: str
     mark: str
+
+    @property
+    def swatch(self) -> Swatch:
+        """Its colour and mark, beside a name."""
+        return self.colour, "dot" if self.mark == "circle" else self.mark
+
+    def cell(self, name: str = "", *, terse: str = "") -> Cell:
+        """What names its row in a table."""
+        return Cell(name or self.name, terse=terse, swatch=self.swatch)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from offstage.testbeds.lab.results.summary import BoundSummary, Interval, LabSummary, PointSummary
@@ -19,10 +18,12 @@ from offstage.testbeds.report.lab.series import (
     over_k,
     view_of,
 )
-from offstage.testbeds.report.lab.tiers import tiers_table
-from offstage.testbeds.report.page.markup import swatch
+from offstage.testbeds.report.lab.tier_table import tiers_table
+from offstage.testbeds.report.page.markup import folded, section
 from offstage.testbeds.report.page.numbers import milliseconds, percent, ratio
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.table import Cell, Column, Part, Table
 
 __all__ = ["glossary", "lab_table", "points_section"]
 
@@ -89,75 +90,66 @@ def points_section(view: View) -> str:
     columns = _columns(view, COLUMNS)
     pieces: list[str] = []
     for facet in view.facets:
-        scroll = _facet_table(facet, columns[:FOLDED], "points", bounds=True)
+        scroll = _html(facet, columns[:FOLDED], "points", bounds=True)
         if more := columns[FOLDED:]:
-            rest = _facet_table(facet, more, "more of the points", bounds=False)
-            scroll += tag("details", f"<summary>{escape(_labels(more))}</summary>{rest}")
+            labels = ", ".join(lab_definition(column).label for column in more)
+            rest = _html(facet, more, "more of the points", bounds=False)
+            scroll += folded(f"More columns: {labels}", rest)
         if len(view.facets) > 1:
             title = f"<summary>{escape(facet.title)}</summary>"
             scroll = tag("details", title + scroll, open=None if pieces else "open")
         pieces.append(scroll)
-    caption = (
+    return section(
+        "points",
+        "The points",
+        "".join(pieces),
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
         "closed are paired with no prefetch on the same requests. Infinite buffer and Belady read "
         "on demand: a policy that prefetches can pass them. Predictors are no bounds. Clairvoyant "
-        "is what was attainable under the cap. Read hits, traffic and stall together."
-    )
-    return tag(
-        "section",
-        f'<h2 id="points-title">The points</h2>{"".join(pieces)}'
-        f'<p class="caption">{escape(caption)}</p>' + glossary("What the columns mean", columns),
-        id="points",
-        aria_labelledby="points-title",
+        "is what was attainable under the cap. Read hits, traffic and stall together.",
+        glossary("What the columns mean", columns),
     )
 
 
-def _facet_table(facet: Facet, columns: Sequence[str], what: str, *, bounds: bool) -> str:
-    """Scrolls where a page is narrow."""
-    head = tag("th", "policy", scope="col") + "".join(_head(column) for column in columns)
-    body = "".join(_buffer_rows(facet, buffer, columns, bounds) for buffer in facet.buffers)
-    table = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
-    return tag(
-        "div",
-        table,
-        class_="scroll points",
-        tabindex=0,
-        role="region",
-        aria_label=f"table of {what}, {facet.title}",
+def _html(facet: Facet, columns: Sequence[str], what: str, *, bounds: bool) -> str:
+    table = _facet_table(facet, columns, bounds=bounds)
+    return as_html(table, f"table of {what}, {facet.title}", "points")
+
+
+def _facet_table(facet: Facet, columns: Sequence[str], *, bounds: bool = True) -> Table:
+    """The points of a facet by buffer, and what bounds them: for page and terminal."""
+    return Table(
+        [Column("policy", left=True), *map(_column, columns)],
+        [_part(facet, buffer, columns, bounds) for buffer in facet.buffers],
     )
 
 
-def _labels(columns: Sequence[str]) -> str:
-    labels = ", ".join(lab_definition(column).label for column in columns)
-    return f"More columns: {labels}"
-
-
-def _head(column: str) -> str:
-    entry = lab_definition(column)
+def _column(key: str) -> Column:
+    entry = lab_definition(key)
     tip = entry.sentence + (f"\n{entry.better} is better" if entry.better else "")
-    # A hyphen that does not break: a narrow column would part the word.
-    shown = escape(entry.label).replace("non-", "non\u2011")
-    label = tag("abbr", shown, tabindex=0, data_tip=tip)
-    return tag("th", label, scope="col", class_="number")
+    return Column(entry.label, tip=tip)
 
 
-def _buffer_rows(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> str:
-    rows = facet.at(buffer)
-    blocks = rows[0][1].info.buffer_blocks
-    title = f"<span>buffer {over_k(buffer)} <small>{blocks:,} blocks a layer</small></span>"
-    head = tag("th", title, colspan=len(columns) + 1, scope="rowgroup")
-    lines = [tag("tr", head, class_="group")]
-    best = {column: _best(rows, column) for column in columns}
-    for look, point in rows:
-        name = swatch(look.colour, look.mark if look.mark != "circle" else "dot")
-        cells = [tag("th", name + escape(look.name), scope="row")]
-        for column in columns:
-            shown = _cell(getattr(point, column), column, point is best[column])
-            cells.append(tag("td", shown, class_="number"))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    if bounds:
-        lines += [_bound_row(bound, columns) for bound in facet.bounds(buffer)]
-    return f"<tbody>{''.join(lines)}</tbody>"
+def _part(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> Part:
+    found = facet.at(buffer)
+    best = {column: _best(found, column) for column in columns}
+    rows = [
+        [
+            look.cell(terse=f"  {look.name}"),
+            *(
+                _cell(getattr(point, column), column, "best" if point is best[column] else "")
+                for column in columns
+            ),
+        ]
+        for look, point in found
+    ]
+    blocks = found[0][1].info.buffer_blocks
+    return Part(
+        rows,
+        f"buffer {over_k(buffer)}",
+        small=f"{blocks:,} blocks a layer",
+        bounds=[_bound(one, columns) for one in facet.bounds(buffer)] if bounds else [],
+    )
 
 
 def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummary | None:
@@ -169,16 +161,21 @@ def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummar
     return (max if better == "higher" else min)(live, key=lambda p: getattr(p, column).value)
 
 
-def _cell(interval: Interval | None, column: str, best: bool) -> str:
-    if interval is None:
-        return NOTHING
+def _cell(value: Interval | float | None, column: str, mark: str = "") -> Cell:
+    """Its interval stands below it; in a terminal that of hits, behind it."""
+    if value is None:
+        return Cell(NOTHING)
     form = _form(column)
-    text = escape(form(interval.value))
-    if best:
-        text = f'<strong>{text}<span class="hidden"> (best)</span></strong>'
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text}<small>{escape(_range(form(interval.low), form(interval.high)))}</small>"
+    if isinstance(value, float):
+        return Cell(form(value), mark)
+    known = value.low is not None and value.high is not None
+    wide = column in HITS and not value.low == value.value == value.high
+    return Cell(
+        form(value.value),
+        mark,
+        small=_range(form(value.low), form(value.high)) if known else "",
+        terse=interval_text(value) if wide else "",
+    )
 
 
 def _range(low: str, high: str) -> str:
@@ -191,17 +188,13 @@ def _range(low: str, high: str) -> str:
     return f"{low} to {high}" if {"−", "<"} & set(low + high) else f"{low}–{high}"
 
 
-def _bound_row(bound: BoundSummary, columns: Sequence[str]) -> str:
-    name = escape(bound_label(bound.name))
-    if bound.name in BOUND_TIPS:
-        name = tag("abbr", name, tabindex=0, data_tip=BOUND_TIPS[bound.name])
-    cells = [tag("th", name, scope="row")]
-    for column in columns:
-        value = getattr(bound, column) if column in OF_BOUNDS else None
-        if isinstance(value, float):
-            value = Interval(value=value)
-        cells.append(tag("td", _cell(value, column, False), class_="number"))
-    return tag("tr", "".join(cells), class_="bound-row")
+def _bound(bound: BoundSummary, columns: Sequence[str]) -> list[Cell]:
+    name = bound_label(bound.name)
+    values = (getattr(bound, column) if column in OF_BOUNDS else None for column in columns)
+    return [
+        Cell(name, tip=BOUND_TIPS.get(bound.name, ""), terse=f"  {name}"),
+        *(_cell(value, column) for value, column in zip(values, columns, strict=True)),
+    ]
 
 
 def glossary(title: str, keys: Sequence[str]) -> str:
@@ -215,10 +208,7 @@ def glossary(title: str, keys: Sequence[str]) -> str:
         "<p>D is the number of demands: selected blocks that were not in the HBM pool; N those of "
         "them that are non-trivial. No prefetch is demand-only LRU at the same buffer.</p>"
     )
-    return (
-        f"<details><summary>{escape(title)}</summary>{note}"
-        f'<dl class="glossary">{"".join(entries)}</dl></details>'
-    )
+    return folded(title, note + tag("dl", "".join(entries), class_="glossary"))
 
 
 def lab_table(summary: LabSummary) -> RenderableType:
@@ -228,48 +218,7 @@ def lab_table(summary: LabSummary) -> RenderableType:
     pieces: list[RenderableType] = []
     for at, facet in enumerate(view.facets):
         pieces.append(Text(f"\n{facet.title}" if at else facet.title, style="bold"))
-        pieces.append(_console_table(facet, columns))
+        pieces.append(_facet_table(facet, columns))
     if (tiers := tiers_table(view)) is not None:
         pieces.append(tiers)
     return Group(*pieces)
-
-
-def _console_table(facet: Facet, columns: Sequence[str]) -> Table:
-    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
-    table.add_column("policy", no_wrap=True)
-    for column in columns:
-        # Figures are narrower than their names.
-        label = lab_definition(column).label.replace(" ", "\n")
-        table.add_column(label, justify="right", no_wrap=True, vertical="bottom")
-    for buffer in facet.buffers:
-        table.add_row(Text(f"buffer {over_k(buffer)}", style="dim"))
-        rows = facet.at(buffer)
-        best = {column: _best(rows, column) for column in columns}
-        for look, point in rows:
-            cells = [
-                Text(
-                    _plain(getattr(point, column), column),
-                    style="bold green" if point is best[column] else "",
-                )
-                for column in columns
-            ]
-            table.add_row(Text(f"  {look.name}"), *cells)
-        for bound in facet.bounds(buffer):
-            cells_shown = [
-                _plain(getattr(bound, column, None) if column in OF_BOUNDS else None, column)
-                for column in columns
-            ]
-            if any(cell != NOTHING for cell in cells_shown):
-                row = [f"  {bound_label(bound.name)}", *cells_shown]
-                table.add_row(*(Text(cell, style="dim") for cell in row))
-    return table
-
-
-def _plain(value: Interval | float | None, column: str) -> str:
-    if value is None:
-        return NOTHING
-    if isinstance(value, float):
-        return str(_form(column)(value))
-    if column in HITS and not value.low == value.value == value.high:
-        return interval_text(value)
-    return str(_form(column)(value.value))

@@ -1,19 +1,9 @@
-"""The page, and the HTML around a plot: figure, panels, legend, chips. Text is escaped here.
+"""The HTML around a plot: section, figure, panels, legend, chips. Text is escaped here."""
 
-A page is one HTML file that needs nothing else: style and script are files beside this one and are
-put into it. The page's own policy forbids every request and every script but that one, so that it
-can neither phone home nor run what a run's name or a warning may hold.
-"""
-
-import base64
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from string import Template
 from typing import Any
 
-from offstage.bindings.notes import Note
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.page.tags import attributes, escape, tag
 
@@ -23,17 +13,14 @@ __all__ = [
     "chip",
     "facts",
     "figure",
+    "folded",
     "key",
     "legend",
-    "page",
     "panel",
     "panels",
+    "section",
     "swatch",
-    "tile",
 ]
-
-
-PACKAGE = "offstage.testbeds.report.page"
 
 
 @dataclass(frozen=True)
@@ -87,18 +74,22 @@ def bar(segments: Sequence[Segment], provenance: str, summary: str) -> str:
     return tag("div", "".join(pieces), class_=f"bar {provenance}", role="img", aria_label=summary)
 
 
-def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> str:
-    """A titled figure with its one-sentence caption."""
+def section(name: str, title: str, body: str, caption: str = "", after: str = "") -> str:
+    """A part of a page under its heading; `body` and `after` are markup."""
     head = f'<h2 id="{name}-title">{escape(title)}</h2>'
-    foot = tag("figcaption", escape(caption))
-    content = head + tag("figure", keys + body + foot)
+    under = tag("p", escape(caption), class_="caption") if caption else ""
+    content = head + body + under + after
     return tag("section", content, id=name, aria_labelledby=f"{name}-title")
 
 
-def tile(name: str, value: str, under: str, kind: str = "") -> str:
-    """One of the figures under the sentence."""
-    pieces = f"<dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(under)}</small></dd>"
-    return tag("div", pieces, class_=kind)
+def figure(name: str, title: str, body: str, caption: str, keys: str = "") -> str:
+    """A titled figure with its one-sentence caption."""
+    return section(name, title, tag("figure", keys + body + tag("figcaption", escape(caption))))
+
+
+def folded(title: str, body: str) -> str:
+    """Markup behind a line that opens it."""
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
@@ -109,10 +100,8 @@ def facts(title: str, values: Mapping[str, Any]) -> str:
     )
     if not rows:
         return ""
-    return (
-        f"<details><summary>{escape(title)}</summary>"
-        f'<div class="scroll"><table class="facts"><tbody>{rows}</tbody></table></div></details>'
-    )
+    table = f'<table class="facts"><tbody>{rows}</tbody></table>'
+    return folded(title, tag("div", table, class_="scroll"))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -129,62 +118,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
                     yield from _flat(item, f"{key}[{number}].")
         else:
             yield key, show(str(name), value)
-
-
-def page(
-    *,
-    title: str,
-    sentence: str,
-    setup: str,
-    tiles: str,
-    sections: Sequence[str],
-    foot: str,
-    version: str,
-    kind: str = "prefetch report",
-    notes: Mapping[Note, str] | None = None,
-) -> str:
-    """A whole page; `tiles`, `sections` and `foot` are markup, the rest is text. `kind` of report
-    stands beside the name, and `notes` under the sentence, each with what it is true of."""
-    script = _packaged("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Template(_packaged("page.html")).substitute(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        title=escape(title),
-        kind=escape(kind),
-        style=_packaged("page.css"),
-        script=script,
-        sentence=_sentence(sentence),
-        notes=_notes(notes or {}),
-        setup=escape(setup),
-        tiles=tiles,
-        sections="\n".join(sections),
-        foot=foot,
-        version=escape(version),
-    )
-
-
-def _notes(found: Mapping[Note, str]) -> str:
-    """What to know before quoting the figures; nothing where there is nothing."""
-    if not found:
-        return ""
-    items = "".join(
-        tag("li", escape(str(note)) + (f" <small>{escape(where)}</small>" if where else ""))
-        for note, where in found.items()
-    )
-    return tag(
-        "section",
-        tag("ul", items, class_="notes"),
-        id="notes",
-        aria_label="what to know before quoting these figures",
-    )
-
-
-def _packaged(name: str) -> str:
-    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
-
-
-def _sentence(text: str) -> str:
-    """The finding, then what else is to be said of it more quietly."""
-    finding, semicolon, rest = text.partition("; ")
-    quietly = f". <span>{escape(rest[:1].upper() + rest[1:])}</span>" if semicolon else ""
-    return escape(finding) + quietly

@@ -1,5 +1,7 @@
 """A `Table` as markup: what a terminal draws of the same object, with hints, ranges and colours."""
 
+from collections.abc import Sequence
+
 from offstage.testbeds.report.page.markup import chip, swatch
 from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.table import Cell, Column, Part, Table
@@ -28,6 +30,11 @@ def _head(column: Column) -> str:
     # A hyphen that does not break: a narrow column would part the word.
     name = escape(column.title).replace("non-", "non\u2011")
     shown = tag("abbr", name, tabindex=0, data_tip=column.tip) if column.tip else name
+    shown = (swatch(*column.swatch) if column.swatch else "") + shown
+    if column.provenance:
+        shown += "<br>" + chip(column.provenance)
+    if column.note:
+        shown += "<br>" + tag("span", escape(column.note), class_="chip modelled")
     return tag("th", shown, scope="col", class_="" if column.left else "number")
 
 
@@ -45,17 +52,13 @@ def _body(table: Table, part: Part) -> str:
     return tag("tbody", "".join(lines))
 
 
-def _row(table: Table, row: object, kind: str = "") -> str:
-    cells = table.cells(row)  # type: ignore[arg-type]
-    first, rest = cells[0], zip(table.columns[1:], cells[1:], strict=True)
-    shown = tag("th", _shown(first), scope="row")
-    shown += "".join(tag("td", _shown(cell), class_=_class(column, cell)) for column, cell in rest)
+def _row(table: Table, row: Sequence[object], kind: str = "") -> str:
+    name, *rest = table.cells(row)
+    shown = tag("th", _shown(name), scope="row")
+    for column, cell in zip(table.columns[1:], rest, strict=True):
+        classes = [*([] if column.left else ["number"]), *(["bad"] if cell.mark == "bad" else [])]
+        shown += tag("td", _shown(cell), class_=" ".join(classes))
     return tag("tr", shown, class_=kind)
-
-
-def _class(column: Column, cell: Cell) -> str:
-    bad = "bad" if cell.mark == "bad" else ""
-    return " ".join(filter(None, ("" if column.left else "number", bad)))
 
 
 def _shown(cell: Cell) -> str:

@@ -7,15 +7,14 @@ between HBM and the drive has a column, because it is what differs.
 
 from collections.abc import Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.report.page.markup import chip
+from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
-from offstage.testbeds.report.run.definitions import definition
+from offstage.testbeds.report.run.columns import column_of
 from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
+from offstage.testbeds.table import Column, Part, Table
 
 __all__ = ["baselines_section", "baselines_sentence", "baselines_table"]
 
@@ -91,56 +90,30 @@ def baselines_sentence(summary: Summary) -> str:
 
 def baselines_section(summary: Summary) -> str:
     """The table of the page; empty without baselines."""
-    found = _tables(summary)
-    if not found:
+    table = baselines_table(summary)
+    if table is None:
         return ""
-    head = tag("th", "run", scope="col") + "".join(_head(column) for column in COLUMNS)
-    bodies = []
-    for group, rows in found:
-        title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
-        lines = [
-            tag("tr", tag("th", title, colspan=len(COLUMNS) + 1, scope="rowgroup"), class_="group")
-        ]
-        for name, run in rows:
-            cells = [
-                tag("td", escape(show(column, getattr(run, column))), class_="number")
-                for column in COLUMNS
-            ]
-            lines.append(tag("tr", tag("th", escape(name), scope="row") + "".join(cells)))
-        bodies.append(tag("tbody", "".join(lines)))
-    table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
-    scroll = tag(
-        "div", table, class_="scroll", tabindex=0, role="region", aria_label="table of baselines"
-    )
     said = tag("p", escape(baselines_sentence(summary)), class_="caption")
-    return tag(
-        "section",
-        f'<h2 id="baselines-title">Beside a host without a DPU</h2>{scroll}{said}'
-        f'<p class="caption">{escape(CAPTION)}</p>',
-        id="baselines",
-        aria_labelledby="baselines-title",
-    )
-
-
-def _head(column: str) -> str:
-    entry = definition(column)
-    name = tag("abbr", escape(entry.label), tabindex=0, data_tip=entry.sentence)
-    return tag("th", name, scope="col", class_="number")
+    body = as_html(table, "table of baselines") + said
+    return section("baselines", "Beside a host without a DPU", body, CAPTION)
 
 
 def baselines_table(summary: Summary) -> Table | None:
-    """The table of a terminal; None without baselines."""
+    """For terminal and page; None without baselines."""
     found = _tables(summary)
     if not found:
         return None
-    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
-    table.add_column("beside a host without a DPU")
-    for column in CONSOLE_COLUMNS:
-        table.add_column(definition(column).label, justify="right", no_wrap=True)
-    for number, (group, rows) in enumerate(found):
-        if number:
-            table.add_row()
-        table.add_row(Text(group.where, style="dim"))
-        for name, run in rows:
-            table.add_row(name, *(show(column, getattr(run, column)) for column in CONSOLE_COLUMNS))
-    return table
+    columns = [
+        Column("run", left=True, short="beside a host without a DPU"),
+        *(column_of(key, key in CONSOLE_COLUMNS) for key in COLUMNS),
+    ]
+    parts = [
+        Part(
+            [[name, *(show(key, getattr(run, key)) for key in COLUMNS)] for name, run in rows],
+            group.title,
+            group.provenance,
+            terse=group.where,
+        )
+        for group, rows in found
+    ]
+    return Table(columns, parts)

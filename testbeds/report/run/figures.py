@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from offstage.bindings.layouts import ENDS
 from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report.page.bars import Key, Row, bars_height, draw_bars
-from offstage.testbeds.report.page.markup import Segment, bar, figure, key, legend, swatch
+from offstage.testbeds.report.page.markup import Segment, bar, figure, folded, key, legend, swatch
 from offstage.testbeds.report.page.numbers import count, percent
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
 from offstage.testbeds.report.run.plots import Colours, heading
 from offstage.testbeds.report.run.runs import MISS_ENDS, Group, hits, labels
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["fates_figure", "served_figure"]
 
@@ -209,31 +211,19 @@ def _cause(cause: str) -> str:
     return CAUSE_LABELS.get(cause, cause)
 
 
-def _fate_rows(run: RunResult, name: str, group: Group) -> list[str]:
-    rows = []
-    for cause, row in run.fates.items():
-        cells = "".join(
-            tag("td", count(row.get(fate, 0)), class_="number") for fate in (*FATES, "dropped")
-        )
-        where = f"{name}, {group.title}"
-        head = tag("th", escape(where), scope="row") + tag("td", escape(_cause(cause)))
-        rows.append(f"<tr>{head}{cells}</tr>")
-    return rows
+def _fate_rows(run: RunResult, name: str, group: Group) -> list[list[object]]:
+    return [
+        [
+            f"{name}, {group.title}",
+            _cause(cause),
+            *(row.get(fate, 0) for fate in (*FATES, "dropped")),
+        ]
+        for cause, row in run.fates.items()
+    ]
 
 
-def _fate_table(rows: Sequence[str]) -> str:
-    names = ("run", "brought by", *FATES, "dropped")
-    head = "".join(
-        tag("th", name, scope="col", class_="number" if name in FATE_TEXTS else "")
-        for name in names
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    inner = tag(
-        "div",
-        table,
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label="prefetched blocks by prefetcher",
-    )
-    return f"<details><summary>By prefetcher, as a table</summary>{inner}</details>"
+def _fate_table(rows: Sequence[Sequence[object]]) -> str:
+    columns = [Column("run", left=True), Column("brought by", left=True)]
+    columns += [Column(name, count) for name in (*FATES, "dropped")]
+    table = as_html(Table.of(columns, rows), "prefetched blocks by prefetcher")
+    return folded("By prefetcher, as a table", table)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import clock_ns, percent
 from offstage.testbeds.report.page.pictures import LINE_STYLES, Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
+from offstage.testbeds.report.page.tags import tag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,11 +39,8 @@ class Leads:
 def lead_figure(plots: Sequence[Plot], keys: str) -> Figure | str:
     """The section; a sentence where no plot has anything to show."""
     if not plots:
-        return (
-            '<section id="lead" aria-labelledby="lead-title"><h2 id="lead-title">How early blocks '
-            'arrived</h2><p class="empty">No prefetched block was used, and no demand was late.</p>'
-            "</section>"
-        )
+        nothing = "No prefetched block was used, and no demand was late."
+        return section("lead", "How early blocks arrived", tag("p", nothing, class_="empty"))
     return Figure("lead", "How early blocks arrived", plots, CAPTION, keys)
 
 
@@ -86,27 +85,8 @@ def lead_plot(
             zorder=0,
         )
         axes.axvline(0.0, color=colour("muted"), linewidth=0.8, linestyle=(0, (2, 3)))
-        for one, late, early in rows:
-            shade, first = colour(one.shade), True
-            for values, edges in ((late[::-1], late_edges), (early, early_edges)):
-                axes.stairs(
-                    values,
-                    edges,
-                    fill=True,
-                    color=shade,
-                    linewidth=0,
-                    alpha=0.16 if provenance == "measured" else 0.06,
-                )
-                axes.stairs(
-                    values,
-                    edges,
-                    color=shade,
-                    linewidth=1.3,
-                    baseline=None,
-                    linestyle=LINE_STYLES[provenance],
-                    label=one.name if first else None,
-                )
-                first = False
+        for row in rows:
+            _steps(axes, row, (late_edges, early_edges), provenance)
         _tips(drawn, axes, rows, low, late_edges, early_edges)
         _ticks(drawn, axes, low, late_edges, early_edges)
         for edge, words, side in ((-GAP / 2, "← late", "right"), (GAP / 2, "early →", "left")):
@@ -131,6 +111,23 @@ def lead_plot(
         heading=heading,
         paper_height=2.2 + 0.09 * len(rows),
     )
+
+
+def _steps(axes: "Axes", row: Row, edges: tuple[list[float], list[float]], provenance: str) -> None:
+    """One run's shares on both sides of need, filled and outlined."""
+    one, late, early = row
+    shade, faint = colour(one.shade), 0.16 if provenance == "measured" else 0.06
+    for at, values in enumerate((late[::-1], early)):
+        axes.stairs(values, edges[at], fill=True, color=shade, linewidth=0, alpha=faint)
+        axes.stairs(
+            values,
+            edges[at],
+            color=shade,
+            linewidth=1.3,
+            baseline=None,
+            linestyle=LINE_STYLES[provenance],
+            label=None if at else one.name,
+        )
 
 
 def _folded(counts: Sequence[int], low: int, high: int) -> list[int]:

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from offstage.bindings.durable import write_text
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.report.page.markup import chip, facts, page, swatch, tile
+from offstage.testbeds.report.page.markup import facts, folded, section
 from offstage.testbeds.report.page.numbers import count, milliseconds, percent, ratio, show, size
+from offstage.testbeds.report.page.page import Page, Tile
 from offstage.testbeds.report.page.plot import Figure
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.baselines import baselines_section
+from offstage.testbeds.report.run.columns import column_of, run_cell
 from offstage.testbeds.report.run.curve import curve_figure
 from offstage.testbeds.report.run.definitions import DEFINITIONS, PROVENANCE_TEXTS, definition
 from offstage.testbeds.report.run.figures import fates_figure, served_figure
@@ -23,13 +23,13 @@ from offstage.testbeds.report.run.runs import (
     baseline,
     groups,
     label,
-    labels,
     set_colours,
     subject,
 )
 from offstage.testbeds.report.run.stages import stages_figure
 from offstage.testbeds.report.run.timeline import timeline_figure
 from offstage.testbeds.report.run.wear import wear_section
+from offstage.testbeds.table import Cell, Column, Part, Table
 
 __all__ = [
     "best",
@@ -39,6 +39,7 @@ __all__ = [
     "glossary",
     "render",
     "runs_section",
+    "runs_table",
     "setup_line",
     "write_report",
 ]
@@ -92,51 +93,41 @@ def best(group: Group, column: str) -> set[int]:
     return {at for at in live if shown[at] == winner}
 
 
-def runs_section(found: Sequence[Group], colours: Colours) -> str:
+def runs_table(found: Sequence[Group]) -> Table:
+    """A row for each set of prefetchers, by storage; the best of each storage is marked."""
+    columns = [
+        Column("run", left=True),
+        *(column_of(key, key in CONSOLE_COLUMNS, better=True) for key in COLUMNS),
+    ]
+    colours = set_colours([run for group in found for run in group.runs])
+    return Table(columns, [_part(group, colours) for group in found])
+
+
+def _part(group: Group, colours: Colours) -> Part:
+    winners = {column: best(group, column) for column in COLUMNS}
+    rows = []
+    for at, run in enumerate(group.runs):
+        cells: list[object] = [run_cell(group, at, colours)]
+        for column in COLUMNS:
+            mark = "best" if at in winners[column] else ""
+            if column == "blocks_corrupt" and run.blocks_corrupt:
+                mark = "bad"
+            cells.append(Cell(cell(run, column), mark))
+        rows.append(cells)
+    return Part(rows, group.title, group.provenance, terse=group.where)
+
+
+def runs_section(found: Sequence[Group]) -> str:
     """The table and, folded under it, what its columns mean."""
-    head = tag("th", "run", scope="col") + "".join(_head(column) for column in COLUMNS)
-    rows = [row for group in found for row in _group_rows(group, colours)]
-    table = f"<table><thead><tr>{head}</tr></thead>{''.join(rows)}</table>"
-    caption = (
+    return section(
+        "runs",
+        "The runs",
+        as_html(runs_table(found), "table of runs"),
         "One row for each set of prefetchers, all with the same staging buffer; the best of each "
         "storage is marked in every column. Read hit rate, traffic and stall together: hits can "
-        "always be bought with traffic."
+        "always be bought with traffic.",
+        glossary(COLUMNS, "What the columns mean"),
     )
-    scroll = tag(
-        "div", table, class_="scroll", tabindex=0, role="region", aria_label="table of runs"
-    )
-    return tag(
-        "section",
-        f'<h2 id="runs-title">The runs</h2>{scroll}<p class="caption">{escape(caption)}</p>'
-        + glossary(COLUMNS, "What the columns mean"),
-        id="runs",
-        aria_labelledby="runs-title",
-    )
-
-
-def _head(column: str) -> str:
-    entry = definition(column)
-    tip = entry.sentence + (f"\n{entry.better} is better" if entry.better else "")
-    label = tag("abbr", escape(entry.label), tabindex=0, data_tip=tip)
-    return tag("th", label, scope="col", class_="number")
-
-
-def _group_rows(group: Group, colours: Colours) -> list[str]:
-    span = len(COLUMNS) + 1
-    title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
-    rows = [tag("tr", tag("th", title, colspan=span, scope="rowgroup"), class_="group")]
-    winners = {column: best(group, column) for column in COLUMNS}
-    for at, (run, name) in enumerate(zip(group.runs, labels(group), strict=True)):
-        mark = swatch(colours[tuple(sorted(run.prefetchers))], group.provenance)
-        cells = [tag("th", mark + escape(name), scope="row", title=run.name)]
-        for column in COLUMNS:
-            text = escape(cell(run, column))
-            if at in winners[column]:
-                text = f'<strong>{text}<span class="hidden"> (best)</span></strong>'
-            bad = " bad" if column == "blocks_corrupt" and run.blocks_corrupt else ""
-            cells.append(tag("td", text, class_=f"number{bad}"))
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return [f"<tbody>{''.join(rows)}</tbody>"]
 
 
 def glossary(keys: Sequence[str], title: str) -> str:
@@ -152,35 +143,12 @@ def glossary(keys: Sequence[str], title: str) -> str:
         "<p>D is the number of demands: selected blocks that were not in the HBM pool. Without "
         "prefetch means: the run without prefetch on the same storage, at the same buffer.</p>"
     )
-    return (
-        f"<details><summary>{escape(title)}</summary>{note}"
-        f'<dl class="glossary">{"".join(entries)}</dl></details>'
-    )
+    return folded(title, note + tag("dl", "".join(entries), class_="glossary"))
 
 
 def console_table(summary: Summary) -> Table:
-    """The runs as one table for a terminal of 80 columns or more."""
-    table = Table(pad_edge=False, header_style="bold", box=None, padding=(0, 1, 0, 0))
-    table.add_column("run", no_wrap=True, vertical="bottom")
-    for column in CONSOLE_COLUMNS:
-        # Figures are narrower than their names.
-        head = definition(column).label.replace(" ", "\n")
-        width = max(map(len, [*head.split(), *(cell(r, column) for r in summary.runs)]))
-        table.add_column(head, justify="right", no_wrap=True, min_width=width, vertical="bottom")
-    for number, group in enumerate(groups(summary.runs)):
-        if number:
-            table.add_row()
-        table.add_row(Text(group.where, style="dim"))
-        winners = {column: best(group, column) for column in CONSOLE_COLUMNS}
-        for at, (run, name) in enumerate(zip(group.runs, labels(group), strict=True)):
-            cells = []
-            for column in CONSOLE_COLUMNS:
-                style = "bold green" if at in winners[column] else ""
-                if column == "blocks_corrupt" and run.blocks_corrupt:
-                    style = "bold red"
-                cells.append(Text(cell(run, column), style=style))
-            table.add_row(Text(name.replace(" + ", "+")), *cells)
-    return table
+    """The runs for a terminal: the same table as the page's."""
+    return runs_table(groups(summary.runs))
 
 
 # The report of a run: one HTML file that needs nothing else, made from a Summary.
@@ -194,21 +162,31 @@ def write_report(summary: Summary, path: str | Path) -> None:
 def render(summary: Summary) -> str:
     """The page as text."""
     found = groups(summary.runs)
-    sections: list[str] = []
+    sections: list[object] = []
     if found:
-        sections = [runs_section(found, set_colours(summary.runs)), baselines_section(summary)]
-        sections += [str(one) for one in figures_of(summary)]
-        sections.append(wear_section(found, set_colours(summary.runs)))
-    return page(
+        wear = wear_section(found, set_colours(summary.runs))
+        sections = [runs_section(found), baselines_section(summary), *figures_of(summary), wear]
+    tiles, of = _tiles(found[0]) if found else ([], "")
+    keys = [entry.key for entry in DEFINITIONS]
+    page = Page(
         title=f"Offstage: {_title(summary)}",
         sentence=summary.sentence,
         setup=setup_line(summary),
-        tiles=_tiles(found[0]) if found else "",
+        tiles=tiles,
+        tiles_of=of,
         sections=sections,
-        foot=_foot(summary),
+        command=summary.command,
+        again=f"Offstage {escape(summary.version)}, seed {summary.seed}. The seed fixes the "
+        "workload; times are of this machine and of this moment.",
+        foot=[
+            facts("The workload, in full", summary.workload),
+            facts("The machine", summary.machine),
+            glossary(keys, "Every figure of summary.json"),
+        ],
         version=summary.version,
         notes=summary.noted(),
     )
+    return str(page)
 
 
 def figures_of(summary: Summary) -> list[Figure | str]:
@@ -234,8 +212,9 @@ def _title(summary: Summary) -> str:
     return ", ".join(sets) or "no runs"
 
 
-def _tiles(group: Group) -> str:
-    """The four figures to look at first, of the leading group's fullest set of prefetchers."""
+def _tiles(group: Group) -> tuple[list[Tile], str]:
+    """The four figures to look at first, of the leading group's fullest set of prefetchers, and
+    what they are of."""
     run, without = subject(group), baseline(group)
     rows = [
         ("hit rate", percent(run.hit), "{} without prefetch", "hit", percent),
@@ -248,7 +227,7 @@ def _tiles(group: Group) -> str:
             milliseconds,
         ),
     ]
-    cells = []
+    tiles = []
     for name, value, note, key, form in rows:
         if key == "bytes_read":
             under = size(run.bytes_read)
@@ -261,38 +240,11 @@ def _tiles(group: Group) -> str:
                 )
         else:
             under = note.format(form(getattr(without, key))) if without is not None else ""
-        cells.append(tile(name, value, under))
+        tiles.append(Tile(name, value, under))
     corrupt = f"{count(run.blocks_corrupt)} corrupt"
-    cells.append(
-        tile(
-            "blocks compared",
-            count(run.blocks_verified + run.blocks_corrupt),
-            corrupt,
-            "bad" if run.blocks_corrupt else "",
-        )
-    )
-    note = f"{label(run)} on {group.where}"
-    return tag("dl", "".join(cells), class_="tiles", aria_label=note) + tag(
-        "p", escape(note), class_="tiles-note"
-    )
-
-
-def _foot(summary: Summary) -> str:
-    pieces = [_reproduce(summary)]
-    pieces.append(facts("The workload, in full", summary.workload))
-    pieces.append(facts("The machine", summary.machine))
-    keys = [entry.key for entry in DEFINITIONS]
-    pieces.append(glossary(keys, "Every figure of summary.json"))
-    return "\n".join(piece for piece in pieces if piece)
-
-
-def _reproduce(summary: Summary) -> str:
-    return (
-        '<section id="reproduce"><h2>How to reproduce this</h2>'
-        f"<p>Offstage {escape(summary.version)}, seed {summary.seed}. The seed fixes the workload; "
-        "times are of this machine and of this moment.</p>"
-        f"<pre><code>{escape(summary.command)}</code></pre></section>"
-    )
+    compared = count(run.blocks_verified + run.blocks_corrupt)
+    tiles.append(Tile("blocks compared", compared, corrupt, "bad" if run.blocks_corrupt else ""))
+    return tiles, f"{label(run)} on {group.where}"
 
 
 # What was run and on what, in one line under the sentence.

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from offstage.testbeds.report.page.markup import folded
 from offstage.testbeds.report.page.numbers import clock_ns, count
 from offstage.testbeds.report.page.pictures import Picture, colour
 from offstage.testbeds.report.page.plot import Figure, Plot
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, subject
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["stages_figure"]
 
@@ -85,22 +87,9 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
 
 
 def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    head = "".join(
-        tag("th", text, scope="col", class_="number" if text != "stage" else "")
-        for text in ("stage", "timed", "median", "p90", "p99", "largest")
-    )
-    body = []
-    for name, stage in _rows(stages):
-        cells = [count(stage["count"]), *(clock_ns(stage[key]) for key in FIGURES)]
-        shown = "".join(tag("td", escape(cell), class_="number") for cell in cells)
-        body.append(f'<tr><th scope="row">{escape(name)}</th>{shown}</tr>')
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    inner = tag(
-        "div",
-        table,
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label="stages of a block's way",
-    )
-    return f"<details><summary>As a table</summary>{inner}</details>"
+    columns = [Column("stage", left=True), Column("timed", count)]
+    columns += [Column(name, clock_ns) for name in ("median", "p90", "p99", "largest")]
+    rows = [
+        [name, stage["count"], *(stage[key] for key in FIGURES)] for name, stage in _rows(stages)
+    ]
+    return folded("As a table", as_html(Table.of(columns, rows), "stages of a block's way"))

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from offstage.testbeds.report.page.markup import chip, swatch
+from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
-from offstage.testbeds.report.page.tags import escape, tag
+from offstage.testbeds.report.page.tables import as_html
+from offstage.testbeds.report.run.columns import run_cell
 from offstage.testbeds.report.run.plots import Colours
-from offstage.testbeds.report.run.runs import Group, labels
+from offstage.testbeds.report.run.runs import Group
+from offstage.testbeds.table import Column, Part, Table
 
 __all__ = ["wear_section"]
 
@@ -61,41 +63,18 @@ def wear_section(found: Sequence[Group], colours: Colours) -> str:
     """The table of the page."""
     if not any(run.wear for group in found for run in group.runs):
         return ""
-    head = tag("th", "run", scope="col") + "".join(
-        tag(
-            "th",
-            tag("abbr", escape(label), tabindex=0, data_tip=text),
-            scope="col",
-            class_="number",
+    columns = [Column("run", left=True)]
+    columns += [Column(name, tip=text) for _, name, text in COLUMNS]
+    parts = [
+        Part(
+            [
+                [run_cell(group, at, colours), *(_cell(key, run.wear) for key, _, _ in COLUMNS)]
+                for at, run in enumerate(group.runs)
+            ],
+            group.title,
+            group.provenance,
         )
-        for _, label, text in COLUMNS
-    )
-    bodies = []
-    for group in found:
-        title = f"<span>{escape(group.title)} {chip(group.provenance)}</span>"
-        rows = [
-            tag("tr", tag("th", title, colspan=len(COLUMNS) + 1, scope="rowgroup"), class_="group")
-        ]
-        for run, name in zip(group.runs, labels(group), strict=True):
-            mark = swatch(colours[tuple(sorted(run.prefetchers))], group.provenance)
-            cells = [
-                tag("td", escape(_cell(key, run.wear)), class_="number") for key, _, _ in COLUMNS
-            ]
-            rows.append(tag("tr", tag("th", mark + escape(name), scope="row") + "".join(cells)))
-        bodies.append(tag("tbody", "".join(rows)))
-    table = f"<table><thead><tr>{head}</tr></thead>{''.join(bodies)}</table>"
-    scroll = tag(
-        "div",
-        table,
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label="table of what was written",
-    )
-    return tag(
-        "section",
-        f'<h2 id="wear-title">What it cost the drive</h2>{scroll}'
-        f'<p class="caption">{escape(CAPTION)}</p>',
-        id="wear",
-        aria_labelledby="wear-title",
-    )
+        for group in found
+    ]
+    table = as_html(Table(columns, parts), "table of what was written")
+    return section("wear", "What it cost the drive", table, CAPTION)

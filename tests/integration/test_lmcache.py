@@ -22,7 +22,7 @@ from offstage.host.connectors.objects import State
 from offstage.testbeds.bench.engines.l2 import rates_of
 from offstage.testbeds.cli import run
 
-MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
+MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from offstage.host.connectors.sglang import Storage
 
 torch = pytest.importorskip("torch")
 
-MEND = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/sglang.md)"
+MEND = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/engines.md)"
 SCRIPT = Path(__file__).resolve().parents[1] / "reference/sglang_storage.py"
 PAGE, COUNT = 16, 1000  # tokens, and numbers of a page
 

@@ -1,8 +1,8 @@
 """Does storage spdk use what a drive of this machine has: placement handles, and huge pages?
 
 Marked `spdk`; the drive is the one whose PCI address is in OFFSTAGE_SPDK_PCIE, and what is on it is
-lost. QEMU has one with flexible data placement: docs/how-to/spdk.md. Each writer is a process of
-its own, since SPDK keeps its memory, and its hold on a drive, until the process ends.
+lost. QEMU has one with flexible data placement: docs/how-to/links-and-drives.md. Each writer is a
+process of its own, since SPDK keeps its memory, and its hold on a drive, until the process ends.
 """
 
 import json
@@ -113,7 +113,9 @@ def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
         pytest.skip("the drive's own account needs root and nvme-cli; apt-get install nvme-cli")
     before = placement(address)
     if len(before) < 4:
-        pytest.skip("no drive with four placement handles; QEMU 8 has one: docs/how-to/spdk.md")
+        pytest.skip(
+            "no drive with four placement handles; QEMU 8 has one: docs/how-to/links-and-drives.md"
+        )
     child(WRITER, path, json.dumps(BLOCKS))
     unit_sectors = 16 << 20 >> 9
     used = {

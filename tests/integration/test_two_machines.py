@@ -213,7 +213,7 @@ def test_the_page_about_nixl_is_followed_on_the_same_machines(readers: Readers) 
     bring every block over TCP alone as it was written?"""
     readers.world.more["UCX_TLS"] = "tcp"  # two machines share no memory, two namespaces do
     readers.follow(HOW_TO / "run-host-and-dpu.md", until="offstage dpu serve")
-    readers.follow(HOW_TO / "use-nixl.md")
+    readers.follow(HOW_TO / "links-and-drives.md")
     ran_well(readers.world.base / "node/nixl-run/summary.json")
 
 

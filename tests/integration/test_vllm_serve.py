@@ -19,10 +19,10 @@ import offstage
 
 MEND = (
     "the environment of vLLM and its source distribution, unpacked: OFFSTAGE_VLLM=, "
-    "OFFSTAGE_VLLM_SOURCE= (docs/how-to/vllm.md)"
+    "OFFSTAGE_VLLM_SOURCE= (docs/how-to/engines.md)"
 )
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/how-to/vllm.md"
+PAGE = ROOT / "docs/how-to/engines.md"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 CONTEXT = 2048
 TALKS = {
@@ -78,7 +78,7 @@ def of_the_page() -> tuple[str, str]:
     """The command that serves, and the configuration that it reads."""
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     [command] = [text for kind, text in blocks if kind == "sh" and text.startswith("vllm serve")]
-    [config] = [text for kind, text in blocks if kind == "json" and "module_path" in text]
+    [config] = [text for kind, text in blocks if kind == "json" and "kv_connector_module" in text]
     return command.strip(), config
 
 

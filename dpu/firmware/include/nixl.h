@@ -13,7 +13,7 @@
  *
  * Trust: UCX checks the keys of remote memory where hardware does (RDMA). Over TCP and shared
  * memory its software does not: who can connect can read and write what the agent's process can. A
- * host of this fabric is therefore trusted as the daemon is; see docs/how-to/use-nixl.md.
+ * host of this fabric is therefore trusted as the daemon is; see docs/how-to/links-and-drives.md.
  */
 #ifndef OFS_NIXL_H
 #define OFS_NIXL_H

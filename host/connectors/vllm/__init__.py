@@ -339,7 +339,7 @@ INVARIANT = (
 VARIANT = (
     "what is loaded was computed from the same weights by the same kernels, but in another "
     "batch and other pieces: where those change bits, as they may in 16 bits, a hit can "
-    "change tokens as another batch can (docs/how-to/vllm.md, Equal tokens)"
+    "change tokens as another batch can (docs/how-to/engines.md, Equal tokens)"
 )
 
 

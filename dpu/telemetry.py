@@ -35,7 +35,10 @@ LEDGER = {
     "steps": ("layer_steps", "layers of steps served"),
     "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
     "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
-    "demand_bytes_wanted": ("demand_wanted_bytes", "of those, what the demands named: granules"),
+    "demand_bytes_wanted": (
+        "demand_wanted_bytes",
+        "of those, what demands named: read / wanted is the read amplification",
+    ),
     "demand_bytes_spared": ("demand_spared_bytes", "of blocks read in part: what was not read"),
     "hint_bytes": ("hint_bytes", "of scores and guesses that hosts sent"),
     "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
@@ -94,50 +97,71 @@ SHARE_SECONDS = {
 SHARE_GAUGES = {
     "waiting": ("tenant_ios_waiting", "reads and writes that wait for their turn"),
     "in_flight": ("tenant_ios_in_flight", "reads and writes at the drive"),
-    "in_flight_max": ("tenant_ios_in_flight_max", "the bound of it"),
+    "in_flight_max": ("tenant_ios_in_flight_max", "their bound"),
     "weight": ("tenant_weight", "share of the drive"),
     "sessions": ("tenant_sessions", "sessions open"),
-    "sessions_max": ("tenant_sessions_max", "the bound of it"),
+    "sessions_max": ("tenant_sessions_max", "their bound"),
     "ports": ("tenant_ports", "hosts attached"),
-    "ports_max": ("tenant_ports_max", "the bound of it"),
+    "ports_max": ("tenant_ports_max", "their bound"),
     "logins": ("tenant_logins", "hosts logged in"),
-    "logins_max": ("tenant_logins_max", "the bound of it"),
+    "logins_max": ("tenant_logins_max", "their bound"),
     "chunks": ("tenant_chunks", "chunks known"),
-    "chunks_max": ("tenant_chunks_max", "the bound of it; 0: none of its own"),
+    "chunks_max": ("tenant_chunks_max", "their bound; 0: none of its own"),
     "archived_chunks": ("tenant_archived_chunks", "of them, those that no session names"),
     "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
     "stored_bytes": ("tenant_stored_bytes", "that they take of it, trailers included"),
-    "stored_bytes_max": ("tenant_stored_bytes_max", "the bound of it; 0: none of its own"),
+    "stored_bytes_max": ("tenant_stored_bytes_max", "their bound; 0: none of its own"),
     "dirty_blocks": ("tenant_dirty_blocks", "blocks staged and not yet on the store"),
-    "dirty_blocks_max": ("tenant_dirty_blocks_max", "the bound of it; 0: puts go through"),
+    "dirty_blocks_max": ("tenant_dirty_blocks_max", "their bound; 0: puts go through"),
     "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
     "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
 }
 # Of each tenant that hosts told of as one of a pod: `Exceptions.counts` -> metric and help.
 POD_COUNTERS = {
-    "stale": ("pod_stale_lookups", "segments not here, their home, and at who was home before"),
+    "stale": (
+        "pod_stale_lookups",
+        "segments found neither here, their home, nor at their home before",
+    ),
     "rehomed": ("pod_rehomed_segments", "segments that came here: their home did not answer"),
-    "filled_bytes": ("pod_filled_bytes", "put here out of who was home before"),
-    "copied_bytes": ("pod_copied_bytes", "put here as copies of hot segments"),
+    "filled_bytes": ("pod_filled_bytes", "copied here from the home before a change"),
+    "copied_bytes": ("pod_copied_bytes", "copied here for load, of hot segments"),
 }
 POD_GAUGES = {
     "segments": ("pod_segments", "segments known whose home this is"),
     "copies": ("pod_copies", "copies of them at other members"),
     "pinned": ("pod_pinned_segments", "of them, those that a generating session reads"),
-    "demands_per_s": ("pod_demands_per_second", "blocks that hosts demand here"),
+    "demands_per_s": (
+        "pod_demands_per_second",
+        "blocks that hosts demand here, decayed with a half-life of 5 s",
+    ),
 }
 WEAR_GAUGES = {
-    "bytes_per_hit": ("written_bytes_per_hit", "written to the drive for each demand on time"),
-    "amplification": ("store_write_amplification", "written to the drive over what hosts wrote"),
-    "drive_writes_per_day": ("drive_writes_per_day", "how often a day all of the store is written"),
+    "bytes_per_hit": (
+        "written_bytes_per_hit",
+        "bytes written to the drive for each demand that ended on time",
+    ),
+    "amplification": (
+        "store_write_amplification",
+        "bytes written to the drive over the records that hosts wrote",
+    ),
+    "drive_writes_per_day": (
+        "drive_writes_per_day",
+        "how often a day the whole store is written (DWPD)",
+    ),
     "budget_bytes": ("write_budget_bytes", "that the drive may be written in a day; 0: no bound"),
     "budget_used_bytes": ("write_budget_used_bytes", "that it was in the last 24 hours"),
     "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
 }
 THRESHOLD_GAUGES = {
-    "admit_named_min": ("admit_sessions_min", "sessions before the one whose new chunk is written"),
+    "admit_named_min": (
+        "admit_sessions_min",
+        "sessions before the one whose new chunk is written; 255: none is",
+    ),
     "written_per_hit_max": ("written_bytes_per_hit_max", "above it admission is stricter; 0: none"),
-    "return_tokens_min": ("archive_return_tokens_min", "for fewer nothing comes back from there"),
+    "return_tokens_min": (
+        "archive_return_tokens_min",
+        "for fewer missing tokens nothing comes back from the archive",
+    ),
 }
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
@@ -236,20 +260,22 @@ class Telemetry:
 
 def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
     ends = CounterMetricFamily(
-        "offstage_demands", "demands by their end", labels=["tenant", "end", "trivial"]
+        "offstage_demands",
+        "demands by their end; late, cold, capacity and policy are no hits",
+        labels=["tenant", "end", "trivial"],
     )
     fates = CounterMetricFamily(
         "offstage_prefetched_blocks",
-        "prefetched blocks by their end",
+        "prefetched blocks by cause and end",
         labels=["tenant", "cause", "fate"],
     )
     reads = CounterMetricFamily(
-        "offstage_issued_reads", "block reads by cause", labels=["tenant", "cause"]
+        "offstage_issued_reads", "block reads from the store by cause", labels=["tenant", "cause"]
     )
     resident = GaugeMetricFamily("offstage_resident_blocks", "staged now", labels=["tenant"])
     lead = HistogramMetricFamily(
         "offstage_prefetch_lead_seconds",
-        "arrival to need, of prefetched and used blocks",
+        "arrival to need, of prefetched and used blocks; the sum takes mid-buckets",
         labels=["tenant"],
     )
     plain = {
@@ -305,7 +331,7 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
     yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
     near: Any = GaugeMetricFamily(
         "offstage_tenant_quota_used_ratio",
-        "part of a bound that a tenant has, of each that it has",
+        "what a tenant has over its bound, for each quota with a bound",
         labels=["tenant", "quota"],
     )
     for tenant, figures in shares.items():
@@ -374,10 +400,12 @@ def _plain(
 def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
     """What the events cost the decision core, by kind of event: docs/reference/work.md."""
     counts = CounterMetricFamily(
-        "offstage_core_work", "of the core's events, by what it counts", labels=["event", "what"]
+        "offstage_core_work", "work of the decision core by kind of event", labels=["event", "what"]
     )
     moved = CounterMetricFamily(
-        "offstage_core_table_bytes", "of its tables, read or written", labels=["event", "table"]
+        "offstage_core_table_bytes",
+        "bytes of its tables read or written",
+        labels=["event", "table"],
     )
     for event, counters in work.items():
         for what, count in counters.items():
@@ -396,7 +424,7 @@ def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
     for name in ("busy", "idle"):
         seconds = status[f"{name}_ns"] / 1e9
         yield CounterMetricFamily(
-            f"offstage_reactor_{name}_seconds", "time of the reactor", value=seconds
+            f"offstage_reactor_{name}_seconds", "time of the reactor's thread", value=seconds
         )
 
 
@@ -405,7 +433,7 @@ def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         return
     storage = status["storage"]
     moved = CounterMetricFamily(
-        "offstage_storage_bytes", "moved by the storage", labels=["direction"]
+        "offstage_storage_bytes", "read and written by the storage", labels=["direction"]
     )
     moved.add_metric(["read"], storage["bytes_read"])
     moved.add_metric(["write"], storage["bytes_written"])
@@ -414,5 +442,5 @@ def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         "offstage_storage_errors", "I/Os that failed", value=storage["errors"]
     )
     yield GaugeMetricFamily(
-        "offstage_store_live_bytes", "held by the store", value=status["store"]["bytes_live"]
+        "offstage_store_live_bytes", "bytes of live records", value=status["store"]["bytes_live"]
     )

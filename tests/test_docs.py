@@ -6,9 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -140,40 +139,6 @@ def test_every_figure_is_described() -> None:
     page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
     keys = [*RunResult.__struct_fields__, *Summary.__struct_fields__]
     assert [key for key in keys if f"`{key}`" not in page] == []
-
-
-def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, by its full name."""
-    for name, one in getattr(command, "commands", {}).items():
-        yield from leaves(one, (*path, name))
-    if not hasattr(command, "commands"):
-        yield " ".join(path), command
-
-
-def test_every_option_is_described() -> None:
-    """Does the reference name each command with all its options, and no option that is not?"""
-    needs_cli()
-    import typer
-
-    from offstage.testbeds.cli import COMMANDS as REGISTRY
-    from offstage.testbeds.cli import build
-
-    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
-    sections = dict(zip(parts[::2], parts[1::2], strict=True))
-    shared = sections.pop("Options of all that ask a daemon")
-    wrong = []
-    for name, command in leaves(typer.main.get_command(build(list(REGISTRY))), ("offstage",)):
-        text = sections.pop(name, "")
-        if f"`{name.removeprefix('offstage ')}`" in shared:
-            text += shared
-        described = set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE))
-        real = {word for one in command.params for word in one.opts if word.startswith("--")}
-        wrong += [f"{name}: {word} is not described" for word in sorted(real - described)]
-        wrong += [f"{name}: there is no {word}" for word in sorted(described - real)]
-        wrong += [f"{name}: no section" for _ in [0] if not text]
-    wrong += [f"{name}: no such command" for name in sections]
-    assert wrong == []
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

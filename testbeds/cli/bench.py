@@ -69,7 +69,13 @@ def storage(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Our io_uring side beside fio's, and emulated drives beside their published figures."""
+    """Our io_uring side and fio's, block size by block size, and emulated drives.
+
+    Needs fio. Both read into the same memory, in base pages and in 2 MiB pages: the bench reserves
+    the few it needs if it may, else those rows are missing with a note. Emulated drives stand next
+    to the figures published for them. Then one of four granules of a 32 KiB block against the whole
+    block. With --backend spdk: our side and spdk_nvme_perf on one target, over TCP and vfio-user.
+    """
     if backend is Backend.spdk:
         from offstage.testbeds.bench.spdk import bench_spdk
 
@@ -94,7 +100,7 @@ def fabric(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """A staged hit beside memcpy of the same bytes, and the round trip of a command."""
+    """A staged hit against memcpy, with and without its checksum; a command's round trip."""
     from offstage.testbeds.bench.fabric import bench_fabric
     from offstage.testbeds.bench.links import bench_links
 
@@ -114,7 +120,12 @@ def core(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Decisions per second beside libCacheSim, eviction by eviction, with equal hit counts."""
+    """Decisions per second by eviction policy, against libCacheSim with equal hit counts.
+
+    `random` and `score` have no reference. OFFSTAGE_TRACES names the folder of the real trace, and
+    the extra `test` brings the reference. The last row is an experiment at full scale: 128K tokens,
+    80 layers, 1,000 steps, in seconds of one core.
+    """
     from offstage.testbeds.bench.core import bench_core
 
     _finish("core", bench_core(seed=seed, say=_say), out, form, strict)
@@ -127,7 +138,11 @@ def qos(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """What the scheduler of tenants shares out, beside one queue in order of arrival."""
+    """What the scheduler of tenants shares out, against one queue in order of arrival.
+
+    In virtual time: four tenants with weights 1, 2, 4 and 8 that all have more to do than their
+    share, and a fifth that asks now and then.
+    """
     from offstage.testbeds.bench.qos import bench_qos
 
     _finish("qos", bench_qos(seed=seed, say=_say), out, form, strict)
@@ -144,7 +159,12 @@ def tenants(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """What neighbours that flood do to a tenant, and what weights give, at a daemon."""
+    """What neighbours that flood do to a tenant, and what weights give, at a daemon it starts.
+
+    A tenant fetches 16 unstaged blocks: alone, next to processes that only compute, and next to
+    floods of demand reads, steps, puts, control messages and empty commands. Then tenants of
+    weights 1 and 3 flood. A second table says where the tenant's time went.
+    """
     from offstage.testbeds.bench.tenants import bench_tenants
 
     found = bench_tenants(seconds=seconds, folder=folder, seed=seed, say=_say)
@@ -162,7 +182,10 @@ def soak(
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Eight hosts of three tenants under users of their own, one hostile; as root."""
+    """Eight hosts of three tenants under users of their own, one hostile; as root.
+
+    Exit code 1 where a verdict is no.
+    """
     from offstage.testbeds.bench.soak import bench_soak
 
     found = bench_soak(seconds=seconds, folder=folder, seed=seed, say=_say)
@@ -196,7 +219,12 @@ def pod(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """What a death, a stop, a join, a drain and an etcd that fails cost a live pod under load."""
+    """What a death, a stop, a join, a drain and a failing etcd cost a live pod under load.
+
+    Four daemons, against the same load without a fault in the same run. Exit code 1 where a verdict
+    is no: a wrong block, a request that did not end, a miss without a reason, a block served past a
+    fence. A verdict without data is `not judged` (JSON: null).
+    """
     from offstage import __version__
     from offstage.testbeds.cli.pod_bench import run_phases, run_trace
     from offstage.testbeds.report.pod import write_page
@@ -235,7 +263,11 @@ def l2(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """LMCache's own bench of a second level: the tier beside files of its own, bytes verified."""
+    """LMCache's own bench of a second level: our two adapters and its own files, in turn.
+
+    Each turn has a fresh daemon or an empty folder, once in the page cache and once past it, in
+    neither case flushed; every byte is verified.
+    """
     from offstage.testbeds.bench.engines.l2 import bench_l2
 
     _finish(
@@ -276,7 +308,13 @@ def schedule(
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """What a live pod's hosts hold and wait for, by turns, load or reuse; the lab's beside it."""
+    """Which host of a live pod takes a request, by turns, load or reuse, next to the laboratory's.
+
+    Four hosts over four daemons get a trace's requests by each schedule, as fast as --seconds says
+    and then faster. Computing is a wait; blocks are fetched, kept and compared. Exit code 1 where a
+    verdict is no: a wrong block, a request that did not end, an acknowledged block that is not
+    found.
+    """
     from offstage.testbeds.bench.pod.reuse import bench_schedule
     from offstage.testbeds.cli.progress import shown
 
@@ -316,7 +354,11 @@ def engine(
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """vLLM with and without the tier: times to the first token, hits by tier, regret."""
+    """vLLM with and without the tier: time to the first token, hits by tier, regret.
+
+    Lengths are scaled so that the longest prompt fits the model's context, and every figure says by
+    how much.
+    """
     from offstage import __version__
     from offstage.testbeds.bench.engines.apart import bench_apart
     from offstage.testbeds.bench.engines.arms import bench_engine
@@ -365,7 +407,11 @@ def codec(
     out: OutOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """What KV shrinks to and how fast, beside memcpy and zlib; errors of lossy modes."""
+    """What KV shrinks to and how fast, against memcpy and zlib; errors of lossy modes.
+
+    KV is the demo's and, with --models, the cache of each model after it read `dev1.txt` there
+    (extra `capture`). A store with store.codec runs next to one without, on emulated drives.
+    """
     from offstage.asic_model.codec.measured import read_table
     from offstage.testbeds.bench.codec import bench_codec
     from offstage.testbeds.bench.codec_table import table_text
@@ -388,7 +434,10 @@ def asic(
     strict: StrictOption = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """The chip model's event engine beside SimPy, and how many blocks a whole chip does."""
+    """The chip model's engine against SimPy on one queueing network; blocks per second of a chip.
+
+    Both must reach the mean that theory has. SimPy comes with the extra `test`.
+    """
     from offstage.testbeds.bench.asic import bench_asic
 
     result = bench_asic(requests=requests, seed=seed, rounds=rounds, say=_say)

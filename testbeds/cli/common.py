@@ -60,7 +60,8 @@ class Kernel(StrEnum):
 
 
 DeviceOption = Annotated[
-    str, typer.Option("--device", help="where KV and kernel are: cpu; also cuda, but for numpy")
+    str,
+    typer.Option("--device", help="of KV and kernel: cpu, or for torch and triton such as cuda:0"),
 ]
 DecodeCostOption = Annotated[
     Path | None,

@@ -36,8 +36,11 @@ def show(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Print each value and where it came from; check all relations between them, and say which
-    have no effect beside the others."""
+    """Print each value of the daemon's configuration, where it came from, and what follows from it.
+
+    Checks all relations: what `dpu serve` would refuse is refused here. Says which settings have no
+    effect.
+    """
     from offstage.dpu.config import load, rows
     from offstage.dpu.derive import derive
     from offstage.dpu.idle import unused

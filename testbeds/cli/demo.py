@@ -52,21 +52,41 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
     ] = False,
-    storage: Annotated[StorageChoice, typer.Option("--storage")] = StorageChoice.both,
+    storage: Annotated[
+        StorageChoice,
+        typer.Option("--storage", help="this machine's disk, a modelled gen-5 drive, or both"),
+    ] = StorageChoice.both,
     time_per_token: Annotated[
-        str | None, typer.Option("--time-per-token", help="the GPU's own time, such as 20ms")
+        str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 25ms")
     ] = None,
     decode_cost: DecodeCostOption = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="decode steps per session")] = None,
-    sessions: Annotated[int | None, typer.Option("--sessions")] = None,
-    context_tokens: Annotated[int | None, typer.Option("--context-tokens")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="decode steps per session; default: 300")
+    ] = None,
+    sessions: Annotated[
+        int | None, typer.Option("--sessions", help="that decode, 1 to 64; default: 4")
+    ] = None,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--context-tokens", help="of each session, 4,096 to 131,072; default: 131,072"
+        ),
+    ] = None,
     pool: Annotated[
-        float, typer.Option("--pool", help="blocks that stay in HBM, over those selected; 0: none")
+        float,
+        typer.Option(
+            "--pool", help="blocks of a layer that stay in HBM, over those selected; 0: none"
+        ),
     ] = 1.5,
     warm_up: Annotated[
-        bool, typer.Option("--warm-up/--no-warm-up", help="foretell first steps from the prefill")
+        bool,
+        typer.Option(
+            "--warm-up/--no-warm-up", help="predict first steps from the prefill's last windows"
+        ),
     ] = True,
-    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.numpy,
+    kernel: Annotated[
+        Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")
+    ] = Kernel.numpy,
     device: DeviceOption = "cpu",
     keep_store: Annotated[
         bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
@@ -76,13 +96,17 @@ def demo(
     ] = False,
     baseline: Annotated[
         list[str] | None,
-        typer.Option("--baseline", help="beside it, without a DPU: g2 (host memory), g3 (drive)"),
+        typer.Option(
+            "--baseline", help="also without a DPU: g2 (host memory), g3 (drive); may be repeated"
+        ),
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Decode sessions of 128K tokens through a DPU daemon, with and without prefetch.
 
-    Writes summary.json and report.html to --out, and prints the table of runs.
+    Four runs on each storage: no prefetch, window, window+ema, window+ema+shared. Writes
+    summary.json and report.html to --out and prints the table of runs. A comparison of the fullest
+    run with models of other devices follows, in compare.html; its record stays in records/.
     """
     from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown

@@ -36,7 +36,11 @@ def doctor(
     ] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Look at this machine; exit 1 where something is missing that nothing runs without."""
+    """Look at this machine: what Offstage can use here, and the command that adds what is missing.
+
+    A check is ok, missing (not used, or slower) or needed. Exit code 1 where something is needed,
+    or a step of --fix failed.
+    """
     if not folder.is_dir():
         raise BadInput("no such folder", str(folder), "make it, or name another --out")
     checks = examine(Machine(folder.resolve()))

@@ -90,7 +90,11 @@ def serve(
         str | None, typer.Option("--zone", help="what fails together with it: a rack")
     ] = None,
 ) -> None:
-    """Run the daemon until SIGTERM drains it; one 2 s later or more stops it at once."""
+    """Run the daemon until SIGTERM drains it.
+
+    When ready it prints one line of JSON: endpoint, metrics_port, runtime_dir, storage, pid. A
+    second signal, 2 s after the first or later, stops it at once.
+    """
     from offstage.dpu.config import load
     from offstage.dpu.daemon import Daemon
     from offstage.dpu.derive import derive
@@ -142,7 +146,11 @@ def status(
     ] = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """How the daemon is: storage, hosts, sessions, counters; with --watch, what it does."""
+    """Show the daemon: storage, hosts, sessions, policy, counters, and its memory's pages.
+
+    With --watch one line each time: hosts, demands, hits and late ones, bandwidth, read
+    amplification of granules, reactor, errors.
+    """
     every_s = _interval(watch, count)
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         if every_s > 0:
@@ -174,7 +182,7 @@ def ledger(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """The counters that every figure is computed from."""
+    """Print the counters that every figure is computed from: demands by end, prefetches by fate."""
     from offstage.bindings.layouts import CAUSES, ENDS, FATES
 
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
@@ -216,7 +224,10 @@ def policy_set(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Change the policy of the running daemon, without a restart."""
+    """Change the policy of the running daemon: all of the keys, or none on an error.
+
+    Sharing changes for sessions that open afterwards.
+    """
     chosen = parse_settings(changes)
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         result = control.policy_set(chosen)
@@ -233,7 +244,11 @@ def storage_move(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="until the move has ended")] = True,
     form: FormatOption = Format.text,
 ) -> None:
-    """Move all blocks of the running daemon to another storage, while hosts go on."""
+    """Move all blocks of the running daemon to another storage, while hosts go on.
+
+    Keys that are not given stay as they are. Waits for the end; exit code 1 where the move failed
+    and the blocks are where they were.
+    """
     chosen = parse_settings(changes)
     if "path" in chosen:  # the daemon's working directory is another one
         chosen["path"] = str(Path(chosen["path"]).absolute())
@@ -295,7 +310,7 @@ def reset(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Drop what is staged and clean, and zero the ledger, so that a run starts cold."""
+    """Drop what is staged and clean and zero the ledger: a run starts cold. The store stays."""
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.reset()
     emit({"reset": True}, form, "reset")
@@ -310,7 +325,10 @@ def drain(
     timeout: Annotated[str, typer.Option("--timeout", help="such as 30s")] = "30s",
     form: FormatOption = Format.text,
 ) -> None:
-    """Take no new work and flush what is only in memory; the daemon goes on serving reads."""
+    """Take no new work and write back what is only in memory; reads go on.
+
+    Exit code 1 where the time was too short.
+    """
     from offstage.bindings.units import parse_time
 
     timeout_s = parse_time(timeout, "--timeout") / 1e9
@@ -333,7 +351,7 @@ def undrain(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Take new work again after a drain."""
+    """Take new work again after a drain. A daemon that is being stopped does not."""
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
         control.undrain()
     emit({"draining": False}, form, "takes new work")
@@ -355,7 +373,11 @@ def purge(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Drop archived chunks of a tenant, the coldest first; what a session names stays."""
+    """Drop archived chunks of a tenant, the coldest first, until one of the bounds holds.
+
+    What a session names stays. It ends when nothing that was dropped can come back, with --all also
+    by the end of a read or write in flight, and says how many chunks, blocks and bytes that was.
+    """
     from offstage.bindings.units import parse_size
 
     if (keep != "") + (blocks is not None) + everything != 1:
@@ -382,7 +404,10 @@ def replay(
     log: Annotated[Path, typer.Argument(help="decisions.log of a recorded run")],
     form: FormatOption = Format.text,
 ) -> None:
-    """Feed a decision log to a fresh core: every decision must come out the same."""
+    """Feed a decision log to a fresh core: every decision must be the same, bit for bit.
+
+    Exit code 1 at the first that differs, named by its event and time.
+    """
     from offstage.dpu.replay import first_difference, replay_log
 
     try:
@@ -406,7 +431,10 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="lose what the drives carry")] = False,
     form: FormatOption = Format.text,
 ) -> None:
-    """Give every block of a drive of SPDK back to it, so that a store may take it."""
+    """Give every block of SPDK's drives back to them and overwrite their heads, for a new store.
+
+    Without --yes it says what would be lost and changes nothing.
+    """
     from offstage.dpu.erase import erase as erase_drive
 
     result = erase_drive(path, yes)
@@ -418,7 +446,7 @@ def store(
     file: Annotated[Path, typer.Argument(help="a store's file or block device")],
     form: FormatOption = Format.text,
 ) -> None:
-    """What stands in a store, read without the daemon, and what of it is not whole."""
+    """Read a store without the daemon, changing nothing; exit code 1 where it is not whole."""
     from offstage.dpu.storefile import check, inspect
 
     result = inspect(file)

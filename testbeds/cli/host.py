@@ -79,7 +79,9 @@ SecretOption = Annotated[
 ]
 FabricOption = Annotated[
     FabricName,
-    typer.Option("--fabric", help="shm on the daemon's machine, verbs over RDMA, zmq anywhere"),
+    typer.Option(
+        "--fabric", help="shm on one machine, verbs: RDMA, nixl: its library, zmq anywhere"
+    ),
 ]
 RdmaOption = Annotated[
     str, typer.Option("--rdma", help="verbs: DEVICE,gid=INDEX,mtu=BYTES; each may be left out")
@@ -134,7 +136,7 @@ def run(
     geometry: GeometryOption = "demo",
     trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[int, typer.Option("--sessions")] = 4,
+    sessions: Annotated[int, typer.Option("--sessions", help="that decode, 1 to 64")] = 4,
     context_tokens: ContextOption = None,
     steps: StepsOption = None,
     seed: SeedOption = 1,
@@ -157,8 +159,10 @@ def run(
 ) -> None:
     """Drive a workload against a running daemon: prefill what it lacks, decode, print the figures.
 
-    Policy and buffer are the daemon's; figures are of this run alone. With --model a real model
-    decodes a text instead, and is compared with its own dense attention."""
+    It logs in as a tenant. Policy, storage and buffer are the daemon's; figures are of this run
+    alone. With --model a real model decodes a text instead, and is compared with its own dense
+    attention.
+    """
     from offstage.bindings.units import parse_time
     from offstage.bindings.verbs import parse_rdma
     from offstage.host.endpoint import Endpoint

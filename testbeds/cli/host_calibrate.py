@@ -24,7 +24,9 @@ def calibrate(
         Path | None,
         typer.Option("--model", help="folder of a model, whose layer it is instead"),
     ] = None,
-    kernel: Annotated[Kernel, typer.Option("--kernel")] = Kernel.torch,
+    kernel: Annotated[
+        Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")
+    ] = Kernel.torch,
     device: DeviceOption = "cpu",
     dtype: Annotated[
         str | None,
@@ -43,7 +45,10 @@ def calibrate(
     ] = 131_072,
     form: FormatOption = Format.text,
 ) -> None:
-    """Measure attention, projections and MLP of one layer at several batches and lengths."""
+    """Measure what one layer of a decode step costs: projections, MLP, attention at several sizes.
+
+    `demo`, `host run` and the laboratory pace themselves by the file.
+    """
     import msgspec
 
     from offstage.host.calibrate import Plan

@@ -38,7 +38,7 @@ def make(
     folder: Annotated[Path, typer.Argument(help="made where it is missing, private to this user")],
     form: FormatOption = Format.text,
 ) -> None:
-    """Make a pair of keys: SIDE.key, which may be shown, and SIDE.key_secret, which may not."""
+    """Make a pair of keys: SIDE.key, which is public, and SIDE.key_secret, mode 0600."""
     import zmq.auth
 
     secret, public = folder / f"{side.value}.key_secret", folder / f"{side.value}.key"

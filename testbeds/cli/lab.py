@@ -69,8 +69,9 @@ def run(
 ) -> None:
     """Run an experiment: every policy at every buffer with every seed, and the bounds.
 
-    Writes ledger.parquet, summary.json, report.html and manifest.json to --out. Interrupted, the
-    same command goes on where it ended.
+    Writes ledger.parquet, summary.json, report.html and manifest.json to --out, and keeps what was
+    computed in its folder `parts`: the same command resumes, and a changed spec computes only what
+    changed. The first point that fails ends the run; one that is killed is tried again alone.
     """
     summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=False)
     _tell(summary, out, form)
@@ -87,7 +88,11 @@ def sweep(
     cluster: ClusterOption = "",
     form: FormatOption = Format.text,
 ) -> None:
-    """Run every combination of the spec's [sweep] axes. A point that fails is listed at the end."""
+    """Run every combination of the spec's sweep axes.
+
+    A point that fails, or a combination that contradicts itself, is listed at the end, with exit
+    code 1; the others are in the results.
+    """
     summary = _run(spec, out, seed, _on(device, changes), jobs, cluster, sweep=True)
     _tell(summary, out, form)
     _refuse_failed([f"{one.point}: {one.message}" for one in summary.failed], spec)
@@ -112,7 +117,10 @@ def bounds(
     jobs: JobsOption = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """What could be reached: without prefetch, by a clairvoyant, and by what is predicted."""
+    """Only the bounds of a spec: without prefetch, by a clairvoyant, and by what is predicted.
+
+    A later `lab run` into the same folder reuses them.
+    """
     from rich.console import Group
     from rich.text import Text
 

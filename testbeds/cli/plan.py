@@ -73,7 +73,10 @@ def plan(
     seed: Annotated[int, typer.Option("--seed", min=0, help="of the draws behind ranges")] = 0,
     form: FormatOption = Format.text,
 ) -> None:
-    """Which tier, how much of it, and at what price: with ranges, rules and what matters most."""
+    """Which tier KV should wait in between turns, how much of it, and at what price, with ranges.
+
+    Options win over the file SPEC.
+    """
     asked: dict[str, object] = {
         "model": model,
         "dtype": dtype,

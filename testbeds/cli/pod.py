@@ -70,8 +70,10 @@ def status(
     runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """The map, each member's share of the segments, whether its daemon answers, and what all of
-    them together served. Exit code 3 where none answers."""
+    """Show a pod: members, each one's share of the segments, whether it answers, what all served.
+
+    Exit code 3 where none answers.
+    """
     import msgspec
 
     from offstage.bindings.errors import NoAnswer
@@ -117,8 +119,11 @@ def drain(
     fabric: FabricOption = PodFabricName.shm,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member takes no new segments; what is hot or pinned there is pushed to the others, and the
-    rest is read there until it is gone."""
+    """A member takes no new segments; what is hot or pinned there is pushed to the others.
+
+    The rest is read there until it is gone. A member that does not answer is drained all the same,
+    and `pushed` says why nothing was.
+    """
     from offstage.dpu.pod.map import moved
 
     def more(found: "PodMap") -> dict[str, Any]:
@@ -176,7 +181,12 @@ def remove(
     name: NameArgument,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member that is known to be dead leaves the map. Refused while its lease holds."""
+    """A member that is known to be dead leaves the map. Refused while its lease holds.
+
+    Make sure that its process has ended: a daemon that is only cut off may still serve by what
+    others promised it. A map in a file has no leases: there a running daemon lets its hosts go, and
+    stays out until it is restarted.
+    """
     from offstage.bindings.errors import BadInput
     from offstage.dpu.pod.map import moved
     from offstage.dpu.pod.membership import open_membership
@@ -213,9 +223,10 @@ def purge(
 ) -> None:
     """Drop all that is archived of a tenant at every member, under an epoch of its own.
 
-    Members under a lease carry it out by themselves, and end the tenant's connections for it; the
-    others are told. Exit code 1, and who it is, where a member has not carried it out; 3 where
-    none answers."""
+    Members under a lease do it by themselves, and end the tenant's connections for it; the others
+    are told. Exit code 1, with names, where a member has not; 3 where none answers. Repeat to
+    continue.
+    """
     from offstage.bindings.errors import NoAnswer, OffstageError, RunFailed
     from offstage.dpu.pod.fence import deletion_holds
     from offstage.dpu.pod.history import keeps
@@ -274,14 +285,15 @@ def run(
         Path | None, typer.Option("--trace", help="a trace of requests; default: generated")
     ] = None,
     time_unit: TimeUnitOption = None,
-    sessions: Annotated[int, typer.Option("--sessions")] = 4,
+    sessions: Annotated[int, typer.Option("--sessions", help="of the workload")] = 4,
     active: Annotated[
         int, typer.Option("--active", help="sessions that decode at once; 0: all")
     ] = 0,
     schedule: Annotated[
-        ScheduleName, typer.Option("--schedule", help="which of those that wait begins next")
+        ScheduleName,
+        typer.Option("--schedule", help="who begins next; reuse: who shares most"),
     ] = ScheduleName.least_loaded,
-    context_tokens: Annotated[int, typer.Option("--context-tokens")] = 131_072,
+    context_tokens: Annotated[int, typer.Option("--context-tokens", help="longest")] = 131_072,
     steps: Annotated[int, typer.Option("--steps", help="decode steps per session")] = 300,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
     time_per_token: Annotated[
@@ -293,9 +305,8 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", help="folder for pod.json")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Drive a workload over all members at once, and print one report for the pod.
-
-    A member that dies costs its fetch deadline; what it had is computed again and put elsewhere."""
+    """Drive a workload over all members at once, and print one report for the pod. Members may
+    join and drain meanwhile. One that dies costs its fetch deadline; its blocks are recomputed."""
     import msgspec
 
     from offstage.bindings.durable import writable, write_bytes

@@ -64,8 +64,12 @@ def report(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Write report.html from summary.json and show its table; or compare points of lab runs over
-    the same requests, each difference with its interval, as tables and pictures for a paper."""
+    """Write report.html from summary.json and show its table, or compare lab runs.
+
+    With --figures, RUN is anything a page was made of, also the file of `bench engine --out`. With
+    two RUNs each policy of the second is compared with the same one of the first, with --against
+    with that one. Differences are paired over the same requests; --out has HTML, CSV, LaTeX, JSON.
+    """
     from rich.console import Group
     from rich.text import Text
 

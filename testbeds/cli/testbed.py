@@ -41,8 +41,10 @@ BedArgument = Annotated[Bed, typer.Argument(help="which, as `testbed list` descr
 OutOption = Annotated[
     Path, typer.Option("--out", help="folder that the guests share, and for drive and store")
 ]
-SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16)]
-ContextOption = Annotated[int, typer.Option("--context-tokens", min=4096, max=131_072)]
+SessionsOption = Annotated[int, typer.Option("--sessions", min=1, max=16, help="1 to 16")]
+ContextOption = Annotated[
+    int, typer.Option("--context-tokens", min=4096, max=131_072, help="of each, 4,096 to 131,072")
+]
 StepsOption = Annotated[
     int, typer.Option("--steps", min=1, max=1000, help="decode steps per session")
 ]
@@ -92,9 +94,11 @@ def up(
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:
-    """Start both machines and leave them running; the first time, make the guests' images.
+    """Start the machines and leave them running.
 
-    The daemon of `local` and `netns` has room for what `run` is then given of the same sizes."""
+    local and netns: a daemon with room for --sessions. pod: four daemons, and an etcd of three
+    members where it is installed. qemu: two guests, whose images are made the first time.
+    """
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import up as set_up
 
@@ -139,10 +143,13 @@ def run(
     out: OutOption = OUT,
     form: FormatOption = Format.text,
 ) -> None:
-    """qemu: decode on one machine from the other, compare every block, replay each log on each.
+    """Run the workload on a testbed, and report.
 
-    Others: the workload without prefetch, with the window, and with all, on the live daemon, in one
-    report. Without `up` before it, the machines are started, and ended afterwards."""
+    local, netns, bluefield: three times on the live daemon, without prefetch, with window, and with
+    window,ema,shared. pod: once over all four daemons. qemu: from one guest to the other, comparing
+    every block, replaying each log on both, and one run in virtual time on both. What is not up is
+    started and ended afterwards; a bluefield stays up.
+    """
     if bed is Bed.bluefield:
         from offstage.testbeds.cli.testbed_bluefield import run as drive_far
 

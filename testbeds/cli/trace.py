@@ -51,8 +51,12 @@ def info(
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """Requests, lengths, sessions, blocks, and what an ideal cache and LRU would hit; of a file of
-    selections, what it holds and the lab spec that runs it."""
+    """What a trace of any known format holds: requests, lengths, rates, sessions and gaps.
+
+    Where it has blocks: how often they return, and the hits of an ideal cache, LRU and OPT at
+    several sizes. Of a file of recorded selections or scores: what it holds and the lab spec that
+    runs it.
+    """
     from offstage.testbeds.cli.trace_selections import described, shown_with_spec
     from offstage.testbeds.workloads.requests.importer import open_trace, selections_kind
     from offstage.testbeds.workloads.requests.stats import render, summarise, to_dict
@@ -77,7 +81,10 @@ def import_trace(
     seed: SeedOption = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """Read a trace of any known format and write it in ours."""
+    """Read a trace of any known format and write it in ours.
+
+    Several files only where a format has one per session.
+    """
     from offstage.testbeds.workloads.requests.importer import open_trace, write_trace
 
     trace = open_trace(files, trace_format, limit=limit, seed=seed, time_unit=time_unit)

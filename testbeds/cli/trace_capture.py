@@ -73,7 +73,11 @@ def capture(
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Records the block scores of a model's attention, for `offstage lab`."""
+    """Run a model over a text and record each block's score at every decode step.
+
+    By layer and KV head. Prints what the file holds, with the share of a selection that the next
+    step selects again. Needs the extra `capture`; nothing is downloaded.
+    """
     from offstage.testbeds.capture.run import Options
     from offstage.testbeds.capture.run import capture as run
 

@@ -38,7 +38,11 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", min=0, help="fixes what is drawn")] = 1,
     form: FormatOption = Format.text,
 ) -> None:
-    """A workload drawn from fitted score processes: how true it is, or a file of it."""
+    """Draw a workload from fitted score processes, or measure how well a profile fits.
+
+    --explain prints each published figure with what the profile gives, the miss, and whether it was
+    fitted. --out writes at most 2 GiB before compression; a lab run draws a workload of any size.
+    """
     if explain == (out is not None):
         raise BadInput(
             "nothing to do" if out is None else "two things to do",

@@ -24,15 +24,10 @@ from offstage.dpu.derive import derive
 from offstage.dpu.fd_passing import FdPassing
 from offstage.dpu.log import Log
 from offstage.dpu.options import Tenant
-from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.recorder import Lost, Recorder, read_lost, read_records
 from offstage.dpu.telemetry import (
-    DAEMON_COUNTERS,
-    STATUS_COUNTERS,
-    STATUS_GAUGES,
     Snapshot,
     Telemetry,
-    View,
 )
 from offstage.dpu.tenancy import hold_runtime_dir, index_key, tenant_secret
 
@@ -256,28 +251,9 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     assert samples[("offstage_stage_seconds_sum", decide)] == pytest.approx(1.2e-6)
 
 
-def test_the_reference_pages_name_every_metric_and_message(
-    device: Any, pytestconfig: pytest.Config
-) -> None:
-    """Does docs/reference know each metric the exporter has and each message there is?"""
+def test_the_reference_page_names_every_message(pytestconfig: pytest.Config) -> None:
+    """Does docs/reference know each message there is?"""
     reference = Path(str(pytestconfig.rootpath)) / "docs/reference"
-    status = {**device.status(), **dict.fromkeys((*STATUS_COUNTERS, *STATUS_GAUGES), 0)}
-    daemon = dict.fromkeys(DAEMON_COUNTERS, 0)
-    shares = {"a": {**device.tenant_status(0), "pod": Exceptions().counts(0)}}
-    shown = View(
-        Snapshot(
-            tenants={"a": device.ledger()},
-            shares=shares,
-            status=status,
-            stages=device.stages(),
-            daemon=daemon,
-        ),
-        p.OPERATOR,
-    )
-    metrics = (reference / "metrics.md").read_text()
-    for family in shown.collect():
-        name = family.name + ("_total" if family.type == "counter" else "")
-        assert f"`{name}" in metrics, f"{name} is not in metrics.md"
     messages = (reference / "protocol.md").read_text()
     for kind in (*p.CALLS, *p.Reply.__subclasses__(), *get_args(zmq_messages.FabricRequest)):
         assert f"`{kind.__name__}" in messages or f"[{kind.__name__}]" in messages, kind

@@ -8,23 +8,6 @@ from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS, PROVENANCE_TEXTS
 
 ROOT = Path(__file__).resolve().parents[3]
-BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
-
-
-def reference() -> str:
-    """The table of figures as docs/reference/summary-json.md must show it."""
-    rows = ["| key | is | better |", "|---|---|---|"]
-    for entry in DEFINITIONS:
-        formula = f" `{entry.formula}`" if entry.formula else ""
-        rows.append(f"| `{entry.key}` | {entry.text}{formula} | {entry.better} |")
-    return "\n".join(rows) + "\n"
-
-
-def test_the_reference_page_shows_the_definitions() -> None:
-    """After a change of a definition, put the text that this prints between the two marks."""
-    page = (ROOT / "docs/reference/summary-json.md").read_text(encoding="utf-8")
-    shown = page[page.index(BEGIN) + len(BEGIN) : page.index(END)]
-    assert shown == reference(), f"\n{reference()}"
 
 
 def test_demo_and_lab_have_one_name_and_label_for_a_figure() -> None:

@@ -1,0 +1,304 @@
+"""The generated parts of the pages: between `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+
+    python tests/reference/pages.py    write all of them, after a definition or a page has changed
+
+`tests/test_pages.py` compares them. Around a generated part a page has what no definition says.
+"""
+
+import inspect
+import re
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SHARED_BY = 4
+"""An option that this many commands have alike stands in one table for all."""
+HOW_TO = {
+    "offstage asic": "how-to/model-a-chip.md",
+    "offstage asic validate": "reference/asic-validation.md",
+    "offstage bench": "reference/reproduce.md",
+    "offstage compare": "how-to/model-a-chip.md",
+    "offstage config": "reference/config.md",
+    "offstage demo": "tutorial.md",
+    "offstage doctor": "how-to/links-and-drives.md",
+    "offstage dpu": "how-to/watch-a-daemon.md",
+    "offstage dpu erase": "how-to/links-and-drives.md",
+    "offstage dpu fabric": "how-to/change-a-running-daemon.md",
+    "offstage dpu policy": "how-to/change-a-running-daemon.md",
+    "offstage dpu purge": "how-to/recover-a-store.md",
+    "offstage dpu storage": "how-to/change-a-running-daemon.md",
+    "offstage dpu store": "how-to/recover-a-store.md",
+    "offstage host": "how-to/run-host-and-dpu.md",
+    "offstage host calibrate": "how-to/real-model.md",
+    "offstage keys": "how-to/run-host-and-dpu.md",
+    "offstage lab": "how-to/run-an-experiment.md",
+    "offstage lab pod": "reference/pod-lab.md",
+    "offstage plan": "how-to/plan-a-tier.md",
+    "offstage pod": "how-to/pod.md",
+    "offstage report": "reference/lab-results.md",
+    "offstage testbed": "how-to/testbeds.md",
+    "offstage trace": "how-to/run-on-your-trace.md",
+    "offstage trace capture": "how-to/capture-a-trace.md",
+    "offstage trace generate": "reference/workloads.md",
+}
+"""The page about a command: that of the longest name here that it begins with."""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    names = list(head)
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines) + "\n"
+
+
+def index() -> str:
+    """Every page by its title and first sentence, folder by folder."""
+    kinds = {
+        "how-to": "Doing",
+        "reference": "Looking up",
+        "": "Understanding",
+        "decisions": "Decisions: what holds, why, and what was rejected",
+    }
+    pieces = []
+    for folder, title in kinds.items():
+        pages = (page for page in (DOCS / folder).glob("*.md") if page.name != "index.md")
+        rows = sorted(
+            f"- [{name}]({page.relative_to(DOCS)}): {said}"
+            for page in pages
+            for name, said in [title_of(page)]
+        )
+        pieces.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(pieces)
+
+
+def title_of(page: Path) -> tuple[str, str]:
+    """The title of a page and its first sentence, without links."""
+    text = page.read_text(encoding="utf-8")
+    title, _, rest = text.removeprefix("# ").partition("\n\n")
+    first = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(rest.partition("\n\n")[0].split()))
+    return title, re.split(r"(?<=[.?]) (?=[A-Z`])", first)[0]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its full name."""
+    for name, one in getattr(command, "commands", {}).items():
+        yield from leaves(one, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(("offstage", *path)), command
+
+
+def commands() -> str:
+    """Every command with its options, from the command line's own definitions."""
+    import typer
+
+    from offstage.testbeds.cli import COMMANDS, build
+
+    app = typer.main.get_command(build(list(COMMANDS)))
+    found = dict(sorted(leaves(app)))
+    options = {name: list(option_rows(command)) for name, command in found.items()}
+    count = Counter(row for rows in options.values() for row in rows)
+    shared = [row for row in sorted(count) if count[row] >= SHARED_BY and row[0].startswith("`--")]
+    groups = sorted((name, one.help or "") for name, one in app.commands.items())
+    pieces = [
+        table(("command", "does"), ([f"`offstage {name}`", first(text)] for name, text in groups)),
+        "\n## Options of several commands\n\n"
+        "A command that takes some of these names them after its own.\n\n",
+        table(("option", "default", "what it is"), shared),
+    ]
+    for name, command in found.items():
+        own = [row for row in options[name] if row not in shared]
+        also = [row[0] for row in options[name] if row in shared]
+        page = max((key for key in HOW_TO if name.startswith(key)), key=len)
+        text = [" ".join(part.split()) for part in inspect.cleandoc(command.help).split("\n\n")]
+        text.append(f"See [{title_of(DOCS / HOW_TO[page])[0]}](../{HOW_TO[page]}).")
+        text[-1] += f" Also {', '.join(also)}." if also else ""
+        pieces.append(f"\n## {name}\n\n" + "\n".join(text) + "\n")
+        if own:
+            pieces.append("\n" + table(("option", "default", "what it is"), own))
+    return "".join(pieces).replace("(../reference/", "(")
+
+
+def first(text: str) -> str:
+    """The first sentence of a help text."""
+    return re.split(r"(?<=[.;]) |\n\n", " ".join(text.split()))[0].rstrip(".;")
+
+
+def option_rows(command: Any) -> Iterator[tuple[str, str, str]]:
+    """Name, default and meaning of each argument and option."""
+    kinds = typing.get_type_hints(inspect.unwrap(command.callback))
+    for one in command.params:
+        if one.name == "help":
+            continue
+        kind, values = kind_of(kinds[one.name])
+        word = one.metavar or kind
+        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
+        if names.startswith("`--"):
+            names = names if not word else names.removesuffix("`") + f" {word}`"
+        else:
+            names = f"`{word if one.metavar else one.name.upper()}`"
+        default = "" if callable(one.default) else one.default
+        default = getattr(default, "value", default)
+        told = "on" if default is True else "" if not default and default != 0 else f"`{default}`"
+        told = "needed" if one.required else "" if default is False else told
+        meaning = ": ".join(part for part in (values, one.help or "") if part)
+        if one.envvar:
+            meaning += f"; also `{one.envvar}`"
+        yield names, told, meaning.replace("|", "\\|")
+
+
+def kind_of(annotation: Any) -> tuple[str, str]:
+    """The word for a value of this type, and its choices."""
+    parts = [part for part in typing.get_args(annotation) if part is not NoneType]
+    if isinstance(annotation, UnionType) or typing.get_origin(annotation) in (list, typing.Union):
+        return kind_of(parts[0])
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        values = [f"`{one.value}`" for one in annotation]
+        return "", " or ".join([", ".join(values[:-1]), values[-1]]).removeprefix(" or ")
+    words = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+    return words.get(annotation, ""), ""
+
+
+def options() -> str:
+    """Every key of the daemon's configuration, from its declarations."""
+    from offstage.bindings.settings import declared
+    from offstage.dpu.config import SECTIONS
+    from offstage.dpu.options import Tenant
+
+    pieces = []
+    for section, kind in [*SECTIONS.items(), ("[tenant]", Tenant)]:
+        rows = (key_row(key, one, getattr(kind(), one.name)) for key, one in declared(kind).items())
+        head = ("key", "default", "values", "what it is")
+        pieces.append(f"## [{section}]\n\n{kind.__doc__}\n\n{table(head, rows)}")
+    return "\n".join(pieces)
+
+
+def key_row(key: str, one: Any, default: Any) -> list[str]:
+    """One key: default, type or range, meaning."""
+    from offstage.bindings.settings import show
+
+    values = {str: "text", bool: "flag", tuple: "list of names"}.get(one.kind, "")
+    if one.choices:
+        values = "list of " * (one.kind is tuple) + ", ".join(one.choices).removeprefix(", ")
+        values = '"", ' * ("" in one.choices) + values
+    if one.low is not None and one.high is not None:
+        values = f"{show(one, one.low)} to {show(one, one.high)}"
+    if one.unit is not None:
+        noun = one.unit.parse.__name__.removeprefix("parse_")
+        values = noun if noun == "rate" else f"{noun}, {values}"
+    shown = show(one, default) or '""'
+    return [f"`{key}`", f"`{shown}`", values, one.help]
+
+
+class Everything(dict[str, Any]):
+    """Figures of a daemon that has every one of them; each is 0, and has every part too."""
+
+    def __missing__(self, key: object) -> "Everything":
+        return Everything()
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key]
+
+    def __sub__(self, other: object) -> float:
+        return 0.0
+
+    def __truediv__(self, other: object) -> float:
+        return 0.0
+
+
+def metrics() -> str:
+    """Every metric by the token that shows it, from the exporter's own tables."""
+    from offstage.dpu.protocol import OPERATOR
+    from offstage.dpu.telemetry import Snapshot, View
+
+    one = {"a": Everything()}
+    parts = ("status", "stages", "daemon")
+    full = Snapshot(tenants=one, shares=one, **{part: Everything() for part in parts})
+    seen: set[str] = set()
+    pieces = []
+    for who, title in (
+        ("", "Shown to all"),
+        ("a", "Shown to a tenant, and to the operator of all tenants"),
+        (OPERATOR, "Shown to the operator"),
+    ):
+        rows = []
+        for family in View(full, who).collect():
+            if family.name not in seen and (who or family.samples):
+                name = family.name + "_total" * (family.type == "counter")
+                labels = ", ".join(getattr(family, "_labelnames", ()))
+                rows.append([f"`{name}`", family.type, labels, family.documentation])
+                seen.add(family.name)
+        head = ("metric", "type", "labels", "what it counts")
+        pieces.append(f"## {title}\n\n" + table(head, rows))
+    return "\n".join(pieces)
+
+
+def figures(definitions: Iterable[Any]) -> str:
+    """What each key of a result is, as the page of a report says it too."""
+    rows = []
+    for one in definitions:
+        formula = f" `{one.formula}`" if one.formula else ""
+        rows.append([f"`{one.key}`", one.text + formula, one.better])
+    return table(("key", "is", "better"), rows)
+
+
+def demo_figures() -> str:
+    """The figures of `summary.json` of a run."""
+    from offstage.testbeds.report import DEFINITIONS
+
+    return figures(DEFINITIONS)
+
+
+def lab_figures() -> str:
+    """The figures of `summary.json` of the laboratory."""
+    from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
+
+    return figures(LAB_DEFINITIONS)
+
+
+def chip_commands() -> str:
+    """The command set of the chip."""
+    from offstage.asic_model.commands import rows
+
+    return table(rows()[0], (row.values() for row in rows()))
+
+
+PARTS: dict[tuple[str, str], Callable[[], str]] = {
+    ("index.md", "pages"): index,
+    ("reference/asic.md", "commands"): chip_commands,
+    ("reference/cli.md", "commands"): commands,
+    ("reference/config.md", "options"): options,
+    ("reference/lab-results.md", "figures"): lab_figures,
+    ("reference/metrics.md", "metrics"): metrics,
+    ("reference/summary-json.md", "figures"): demo_figures,
+}
+
+
+def around(page: str, part: str) -> tuple[str, str, str]:
+    """The text of a page before a generated part, that part, and the text behind it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    before, begin, rest = text.partition(f"<!-- {part}: begin -->\n")
+    shown, end, after = rest.partition(f"<!-- {part}: end -->")
+    return before + begin, shown, end + after
+
+
+def main() -> None:
+    """Write every generated part."""
+    for (page, part), made in PARTS.items():
+        before, _, after = around(page, part)
+        (DOCS / page).write_text(before + made() + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

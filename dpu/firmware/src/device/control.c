@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tenant_add {
-	const struct ofs_tenant_config *config;
-	uint32_t *tenant;
-};
-
 static int
 open_region(struct ofs_device *device, struct ofs_device_tenant *state,
 	const struct ofs_region_config *config)
@@ -53,10 +48,9 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 
 /* The region first: what the core has been given of a tenant cannot be taken back. */
 static int
-run_tenant_add(struct ofs_device *device, void *argument)
+tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, uint32_t *tenant)
 {
-	struct tenant_add *call = argument;
-	struct ofs_region_config config = {.slot_count = call->config->slot_count,
+	struct ofs_region_config config = {.slot_count = wanted->slot_count,
 		.tenant = device->tenant_count,
 		.epoch = device->status.epoch,
 		.granule_count = device->config.store.granule_count,
@@ -68,42 +62,33 @@ run_tenant_add(struct ofs_device *device, void *argument)
 
 	if (device->tenant_count >= device->config.core.tenant_max)
 		return -ENOSPC;
-	if (call->config->slot_count == 0 || call->config->slot_count > device->config.core.slot_count)
+	if (wanted->slot_count == 0 || wanted->slot_count > device->config.core.slot_count)
 		return -EINVAL;
 	state = &device->tenants[device->tenant_count];
 	rc = open_region(device, state, &config);
 	if (rc == 0) {
-		rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), call->config,
-			call->tenant);
+		rc = ofs_core_tenant_add(device->core, ofs_device_now_ns(device), wanted, tenant);
 		ofs_device_after_event(device, rc);
 	}
 	if (rc != 0) {
 		close_region(device, state);
 		return rc;
 	}
-	assert(*call->tenant == device->tenant_count);
+	assert(*tenant == device->tenant_count);
 	device->tenant_count++;
-	return ofs_device_share(device, *call->tenant,
+	return ofs_device_share(device, *tenant,
 		&(struct ofs_tenant_share){
-			.weight = call->config->weight < UINT16_MAX ? call->config->weight : UINT16_MAX});
+			.weight = wanted->weight < UINT16_MAX ? wanted->weight : UINT16_MAX});
 }
 
-int
-ofs_device_tenant_add(struct ofs_device *device, const struct ofs_tenant_config *config,
-	uint32_t *tenant)
-{
-	struct tenant_add call = {config, tenant};
-
-	return ofs_device_call(device, run_tenant_add, &call);
-}
+OFS_DEVICE_CALL(tenant_add, (const struct ofs_tenant_config *, config), (uint32_t *, tenant));
 
 /* What the store recovered becomes known to the core, each block to its own tenant. */
 static int
-run_restore(struct ofs_device *device, void *argument)
+restore(struct ofs_device *device, uint32_t tenant)
 {
 	struct ofs_store_entry entries[OFS_DONE_BATCH];
 	uint64_t cursor = 0;
-	uint32_t tenant = *(uint32_t *)argument;
 	uint32_t chunk;
 	int count;
 
@@ -122,112 +107,65 @@ run_restore(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-int
-ofs_device_restore(struct ofs_device *device, uint32_t tenant)
-{
-	return ofs_device_call(device, run_restore, &tenant);
-}
-
-struct tenant_call {
-	uint32_t tenant;
-	const struct ofs_tenant_share *share;
-	struct ofs_tenant_status *status;
-};
+OFS_DEVICE_CALL(restore, (uint32_t, tenant));
 
 static int
-run_tenant_share(struct ofs_device *device, void *argument)
+tenant_share(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant_share *share)
 {
-	const struct tenant_call *call = argument;
-
-	return ofs_device_share(device, call->tenant, call->share);
+	return ofs_device_share(device, tenant, share);
 }
 
-int
-ofs_device_tenant_share(struct ofs_device *device, uint32_t tenant,
-	const struct ofs_tenant_share *share)
-{
-	struct tenant_call call = {.tenant = tenant, .share = share};
-
-	return ofs_device_call(device, run_tenant_share, &call);
-}
+OFS_DEVICE_CALL(tenant_share, (uint32_t, tenant), (const struct ofs_tenant_share *, share));
 
 static int
-run_tenant_status(struct ofs_device *device, void *argument)
+tenant_status_get(struct ofs_device *device, uint32_t tenant, struct ofs_tenant_status *status)
 {
-	const struct tenant_call *call = argument;
-
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	*call->status = (struct ofs_tenant_status){0};
-	ofs_device_issue_figures(device, call->tenant, call->status);
+	*status = (struct ofs_tenant_status){0};
+	ofs_device_issue_figures(device, tenant, status);
 	if (device->tenant_count <= OFS_HELD_MAX) {
 		struct ofs_chunks_held held[OFS_HELD_MAX];
 
 		ofs_device_chunks_held(device, held);
-		call->status->archived_chunks = held[call->tenant].archived;
+		status->archived_chunks = held[tenant].archived;
 	}
-	ofs_device_quota_figures(device, call->tenant, call->status);
+	ofs_device_quota_figures(device, tenant, status);
 	return 0;
 }
 
-int
-ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
-	struct ofs_tenant_status *status)
-{
-	struct tenant_call call = {.tenant = tenant, .status = status};
-
-	return ofs_device_call(device, run_tenant_status, &call);
-}
-
-struct session_open {
-	uint32_t port;
-	const struct ofs_session_config *config;
-	uint32_t *session;
-};
+OFS_DEVICE_CALL(tenant_status_get, (uint32_t, tenant), (struct ofs_tenant_status *, status));
 
 static int
-run_session_open(struct ofs_device *device, void *argument)
+session_open(struct ofs_device *device, uint32_t port, const struct ofs_session_config *wanted,
+	uint32_t *session)
 {
-	struct session_open *call = argument;
-	struct ofs_session_config config = *call->config;
+	struct ofs_session_config config = *wanted;
 	struct ofs_device_session *state;
 	int rc;
 
-	if (call->port >= device->config.port_max || !device->ports.entries[call->port].used)
+	if (port >= device->config.port_max || !device->ports.entries[port].used)
 		return -EINVAL;
 	if (device->draining)
 		return -ESHUTDOWN;
-	config.tenant = device->ports.entries[call->port].tenant;
-	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, call->session);
+	config.tenant = device->ports.entries[port].tenant;
+	rc = ofs_core_session_open(device->core, ofs_device_now_ns(device), &config, session);
 	ofs_device_after_event(device, rc);
 	if (rc != 0)
 		return rc;
-	state = &device->sessions.entries[*call->session];
+	state = &device->sessions.entries[*session];
 	state->used = true;
 	state->serial = ++device->sessions.serial;
-	state->port = call->port;
+	state->port = port;
 	state->chunk_count = 0;
 	state->chunks =
-		device->sessions.chunks + (size_t)*call->session * device->config.core.session_chunk_max;
+		device->sessions.chunks + (size_t)*session * device->config.core.session_chunk_max;
 	device->status.sessions++;
 	return 0;
 }
 
-int
-ofs_device_session_open(struct ofs_device *device, uint32_t port,
-	const struct ofs_session_config *config, uint32_t *session)
-{
-	struct session_open call = {port, config, session};
-
-	return ofs_device_call(device, run_session_open, &call);
-}
-
-struct session_append {
-	uint32_t session;
-	uint32_t count;
-	const struct ofs_key *contents;
-	struct ofs_chunk_info *infos;
-};
+OFS_DEVICE_CALL(session_open, (uint32_t, port), (const struct ofs_session_config *, config),
+	(uint32_t *, session));
 
 static bool
 is_open(const struct ofs_device *device, uint32_t session)
@@ -250,171 +188,107 @@ count_staged(const struct ofs_device *device, uint32_t tenant, struct ofs_chunk_
 }
 
 static int
-run_session_append(struct ofs_device *device, void *argument)
+session_append(struct ofs_device *device, uint32_t session, uint32_t count,
+	const struct ofs_key *contents, struct ofs_chunk_info *infos)
 {
-	struct session_append *call = argument;
 	struct ofs_device_session *state;
 	int rc;
 
-	if (!is_open(device, call->session))
+	if (!is_open(device, session))
 		return -EINVAL;
-	state = &device->sessions.entries[call->session];
-	if (call->count > device->config.core.session_chunk_max - state->chunk_count)
+	state = &device->sessions.entries[session];
+	if (count > device->config.core.session_chunk_max - state->chunk_count)
 		return -ENOSPC;
 	do {
-		rc = ofs_device_quota_append(device, call->session, call->count, call->contents);
+		rc = ofs_device_quota_append(device, session, count, contents);
 		if (rc != 0)
 			return rc;
-		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), call->session,
-			call->count, call->contents, call->infos);
+		rc = ofs_core_session_append(device->core, ofs_device_now_ns(device), session, count,
+			contents, infos);
 		ofs_device_after_event(device, rc);
 	} while (rc == -ENOSPC
 		&& ofs_device_purge(device, device->ports.entries[state->port].tenant, false));
 	if (rc == 0) {
 		uint32_t tenant = device->ports.entries[state->port].tenant;
 
-		for (uint32_t i = 0; i < call->count && device->tenants[tenant].dirty > 0; i++)
-			count_staged(device, tenant, &call->infos[i]);
-		ofs_device_mark_chunks(device, call->infos, call->count, true);
-		memcpy(state->chunks + state->chunk_count, call->infos, call->count * sizeof(*call->infos));
-		state->chunk_count += call->count;
+		for (uint32_t i = 0; i < count && device->tenants[tenant].dirty > 0; i++)
+			count_staged(device, tenant, &infos[i]);
+		ofs_device_mark_chunks(device, infos, count, true);
+		memcpy(state->chunks + state->chunk_count, infos, count * sizeof(*infos));
+		state->chunk_count += count;
 	}
 	return rc;
 }
 
-int
-ofs_device_session_append(struct ofs_device *device, uint32_t session, uint32_t count,
-	const struct ofs_key *contents, struct ofs_chunk_info *infos)
-{
-	struct session_append call = {session, count, contents, infos};
-
-	return ofs_device_call(device, run_session_append, &call);
-}
-
-struct sessions_open {
-	uint32_t port;
-	const struct ofs_session_config *config;
-	uint32_t count;
-	const uint32_t *chunk_counts;
-	const struct ofs_key *contents;
-	uint32_t *sessions;
-	struct ofs_chunk_info *infos;
-	int32_t *rcs;
-};
+OFS_DEVICE_CALL(session_append, (uint32_t, session), (uint32_t, count),
+	(const struct ofs_key *, contents), (struct ofs_chunk_info *, infos));
 
 static int
-run_sessions_open(struct ofs_device *device, void *argument)
+sessions_open(struct ofs_device *device, uint32_t port, const struct ofs_session_config *config,
+	uint32_t count, const uint32_t *chunk_counts, const struct ofs_key *contents,
+	uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs)
 {
-	struct sessions_open *call = argument;
 	uint32_t first = 0;
 
-	for (uint32_t i = 0; i < call->count; i++) {
-		struct session_open open = {call->port, call->config, &call->sessions[i]};
-		struct session_append append = {.count = call->chunk_counts[i],
-			.contents = call->contents + first,
-			.infos = call->infos + first};
-
-		call->rcs[i] = run_session_open(device, &open);
-		if (call->rcs[i] == 0) {
-			append.session = call->sessions[i];
-			call->rcs[i] = run_session_append(device, &append);
-			if (call->rcs[i] != 0)
-				(void)ofs_device_end_session(device, append.session, true);
+	for (uint32_t i = 0; i < count; i++) {
+		rcs[i] = session_open(device, port, config, &sessions[i]);
+		if (rcs[i] == 0) {
+			rcs[i] = session_append(device, sessions[i], chunk_counts[i], contents + first,
+				infos + first);
+			if (rcs[i] != 0)
+				(void)ofs_device_end_session(device, sessions[i], true);
 		}
-		first += call->chunk_counts[i];
+		first += chunk_counts[i];
 	}
 	return 0;
 }
 
-int
-ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
-	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,
-	const struct ofs_key *contents, uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs)
-{
-	struct sessions_open call = {port, config, count, chunk_counts, contents, sessions, infos, rcs};
-
-	return ofs_device_call(device, run_sessions_open, &call);
-}
-
-struct session_flag {
-	uint32_t session;
-	int value;
-};
+OFS_DEVICE_CALL(sessions_open, (uint32_t, port), (const struct ofs_session_config *, config),
+	(uint32_t, count), (const uint32_t *, chunk_counts), (const struct ofs_key *, contents),
+	(uint32_t *, sessions), (struct ofs_chunk_info *, infos), (int32_t *, rcs));
 
 static int
-run_set_generating(struct ofs_device *device, void *argument)
+session_set_generating(struct ofs_device *device, uint32_t session, int generating)
 {
-	struct session_flag *call = argument;
 	int rc;
 
-	if (!is_open(device, call->session))
+	if (!is_open(device, session))
 		return -EINVAL;
-	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), call->session,
-		call->value);
+	rc = ofs_core_session_set_generating(device->core, ofs_device_now_ns(device), session,
+		generating);
 	ofs_device_after_event(device, rc);
 	return rc;
 }
 
-int
-ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating)
-{
-	struct session_flag call = {session, generating};
-
-	return ofs_device_call(device, run_set_generating, &call);
-}
+OFS_DEVICE_CALL(session_set_generating, (uint32_t, session), (int, generating));
 
 static int
-run_session_close(struct ofs_device *device, void *argument)
+session_close(struct ofs_device *device, uint32_t session, int archive)
 {
-	struct session_flag *call = argument;
-
-	return is_open(device, call->session)
-		? ofs_device_end_session(device, call->session, call->value != 0)
-		: -EINVAL;
+	return is_open(device, session) ? ofs_device_end_session(device, session, archive != 0)
+									: -EINVAL;
 }
 
-int
-ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive)
-{
-	struct session_flag call = {session, archive};
-
-	return ofs_device_call(device, run_session_close, &call);
-}
-
-struct sessions_close {
-	uint32_t count;
-	const uint32_t *sessions;
-	int archive;
-};
+OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, archive));
 
 static int
-run_sessions_close(struct ofs_device *device, void *argument)
+sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions, int archive)
 {
-	struct sessions_close *call = argument;
 	int rc = 0;
 
-	for (uint32_t i = 0; i < call->count; i++) {
-		struct session_flag one = {call->sessions[i], call->archive};
-		int ended = run_session_close(device, &one);
+	for (uint32_t i = 0; i < count; i++) {
+		int ended = session_close(device, sessions[i], archive);
 
 		rc = rc == 0 ? ended : rc;
 	}
 	return rc;
 }
 
-int
-ofs_device_sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions,
-	int archive)
-{
-	struct sessions_close call = {count, sessions, archive};
-
-	return ofs_device_call(device, run_sessions_close, &call);
-}
+OFS_DEVICE_CALL(sessions_close, (uint32_t, count), (const uint32_t *, sessions), (int, archive));
 
 static int
-run_set_policy(struct ofs_device *device, void *argument)
+set_policy(struct ofs_device *device, const struct ofs_policy *policy)
 {
-	const struct ofs_policy *policy = argument;
 	int rc = ofs_core_set_policy(device->core, ofs_device_now_ns(device), policy);
 
 	ofs_device_after_event(device, rc);
@@ -423,13 +297,7 @@ run_set_policy(struct ofs_device *device, void *argument)
 	return rc;
 }
 
-int
-ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy)
-{
-	struct ofs_policy copy = *policy;
-
-	return ofs_device_call(device, run_set_policy, &copy);
-}
+OFS_DEVICE_CALL(set_policy, (const struct ofs_policy *, policy));
 
 static int
 run_reset(struct ofs_device *device, void *argument)

@@ -14,6 +14,7 @@
 #include "device/admit.h"
 #include "device/answers.h"
 #include "device/archive.h"
+#include "device/call.h"
 #include "device/commands.h"
 #include "device/components.h"
 #include "device/issue.h"

@@ -386,6 +386,21 @@ class StorageMove(Call[Ok], kw_only=True):
     changes: Changes
 
 
+class Dismissed(Reply, kw_only=True):
+    """How many hosts there were of that name."""
+
+    hosts: int
+
+
+class Dismiss(Call[Dismissed], kw_only=True):
+    """Ends the logins of a tenant's hosts of this name, as if they had died: their sessions are
+    closed and their ports are free. Their blocks stay in the store."""
+
+    by: ClassVar[By] = "operator"
+    tenant: Name
+    name: Name
+
+
 class FabricOpen(Call[Ok], kw_only=True):
     """Hosts may attach over this fabric from now on. zmq listens at `endpoint`, or where the
     configuration says."""

@@ -340,6 +340,17 @@ class Service:
         return p.Ok()
 
     @_reply.register
+    def _dismiss(self, request: p.Dismiss, host: Host) -> p.Dismissed:
+        of_name = [
+            one
+            for one in self.hosts.of(self.hosts.tenant(request.tenant))
+            if one.name == request.name
+        ]
+        for one in of_name:
+            self.leave(one, "dismissed")
+        return p.Dismissed(hosts=len(of_name))
+
+    @_reply.register
     def _fabric_open(self, request: p.FabricOpen, host: Host) -> p.Ok:
         self._ports.open_fabric(request.fabric, request.endpoint)
         return p.Ok()

@@ -52,6 +52,7 @@ OF_OPERATORS: list[p.Request] = [
     p.Undrain(),
     p.FabricShut(fabric="zmq"),
     p.FabricOpen(fabric="zmq"),
+    p.Dismiss(tenant="red", name="absent"),
     p.Purge(tenant="red"),
     p.Ledger(),
 ]

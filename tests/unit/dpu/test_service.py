@@ -329,6 +329,21 @@ def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
     assert world.service.attachments.forgotten == [ticket]  # type: ignore[attr-defined]
 
 
+def test_a_host_that_is_dismissed_has_nothing_left_and_no_other_host_does(world: World) -> None:
+    """Are sessions, ports and logins of that name and tenant alone gone?"""
+    gone, other = world.ticket("red"), world.ticket("blue")
+    session = world.session(gone)
+    kept = world.session(other)
+    operator = world.ticket(p.OPERATOR)
+    said = world.answer(operator, p.Dismiss(tenant="red", name="h"))
+    assert said == p.Dismissed(hosts=1)
+    assert world.code(gone, p.Append(session=session, contents=[])) == "unauthenticated"
+    assert kept in world.device.sessions and len(world.device.ports) == 1
+    assert world.answer(operator, p.Dismiss(tenant="red", name="h")) == p.Dismissed(hosts=0)
+    assert world.code(operator, p.Dismiss(tenant="green", name="h")) == "unknown"
+    assert world.code(other, p.Dismiss(tenant="blue", name="h")) == "forbidden"
+
+
 def test_full_draining_and_misordered_requests_are_typed_errors(world: World) -> None:
     """Does each refusal have a code a program can act on?"""
     tickets = [world.ticket("red") for _ in range(3)]

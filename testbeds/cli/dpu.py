@@ -358,6 +358,26 @@ def undrain(
 
 
 @dpu.command()
+def dismiss(
+    host: Annotated[str, typer.Argument(help="its name, as dpu status shows it")],
+    tenant: Annotated[str, typer.Option("--tenant", help="whose host it is")] = "default",
+    endpoint: EndpointOption = DEFAULT_ENDPOINT,
+    runtime_dir: RuntimeDirOption = None,
+    curve_dir: CurveOption = None,
+    secret: OperatorSecretOption = None,
+    form: FormatOption = Format.text,
+) -> None:
+    """End the logins of a host, as if it had died; its blocks stay in the store."""
+    from offstage.dpu.protocol import Dismiss
+
+    with operator(endpoint, runtime_dir, curve_dir, secret) as control:
+        hosts = control.call(Dismiss(tenant=tenant, name=host)).hosts
+    if not hosts:
+        raise BadInput(f"{tenant!r} has no host of this name", host, "see offstage dpu status")
+    emit({"hosts": hosts}, form, f"{hosts} {'login' if hosts == 1 else 'logins'} ended")
+
+
+@dpu.command()
 def purge(
     tenant: Annotated[str, typer.Argument(help="a tenant's name")],
     keep: Annotated[

@@ -13,7 +13,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from offstage.bindings.errors import BadInput
+from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
@@ -200,7 +200,8 @@ def cli(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
-    """Do status, ledger, policy and drain answer in JSON, and errors in one line with code 2?"""
+    """Do status, ledger, policy, dismiss and drain answer in JSON, and errors in one line with
+    code 2?"""
     options = {
         "daemon__endpoint": "tcp://127.0.0.1:*",
         "memory__huge": "off",
@@ -220,6 +221,12 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
         assert "did you mean 'degree_max'" in wrong.stderr and "Traceback" not in wrong.stderr
         assert json.loads(cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
+        with Control(ready["endpoint"], name="h", runtime_dir=Path(ready["runtime_dir"])) as host:
+            assert json.loads(cli("dpu", "dismiss", "h", *at).stdout) == {"hosts": 1}
+            with pytest.raises(OffstageError, match="log in again"):
+                host.status()
+        again = cli("dpu", "dismiss", "h", *at)
+        assert again.returncode == 2 and "has no host of this name" in again.stderr
         assert json.loads(cli("dpu", "drain", *at).stdout) == {"drained": True, "dirty_blocks": 0}
     gone = cli("dpu", "status", "--endpoint", "ipc:///nowhere/at/all")
     assert gone.returncode == 3 and "offstage dpu serve" in gone.stderr

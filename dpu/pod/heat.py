@@ -10,9 +10,9 @@ Rates are demanded blocks per second; times are ns of one clock, and who calls b
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -30,11 +30,13 @@ __all__ = [
     "less_loaded",
     "next_place",
     "rate",
+    "read_places",
     "warmed",
 ]
 
 HALF_LIFE_NS = 5_000_000_000
 """A heat halves in so long: about the window of 10 s of Mooncake's hot copies (RFC 3388)."""
+Place = TypeVar("Place")
 QUIET_SHARE = 0.5
 """A copy is one too many where twice the rate would not call for it: a rate near the bound does not
 make and drop copies in turn."""
@@ -114,3 +116,17 @@ def less_loaded(places: Sequence[int], loads: Sequence[float], draw: int) -> int
         return places[0]
     one, other = places[first], places[second]
     return one if loads[one] <= loads[other] else other
+
+
+def read_places(
+    home: Place, copies: Sequence[Place], before: Iterable[Place], loads: Sequence[float], draw: int
+) -> Iterator[Place]:
+    """Where a segment is read: places in the order in which they are asked for what those before
+    them lack. First the less loaded of two drawn of its home and its copies (`loads` of these, in
+    this order), then its home, then who may have it from before a change of the map."""
+    places = [home, *copies]
+    first = places[less_loaded(range(len(places)), loads, draw)]
+    yield first
+    if first is not home:
+        yield home
+    yield from before

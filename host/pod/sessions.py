@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.heat import less_loaded
+from offstage.dpu.pod.heat import read_places
 from offstage.dpu.pod.map import PodMap
 from offstage.dpu.pod.placement import former_homes, ranked, segment_key
 from offstage.dpu.pod.segments import SegmentGrid
@@ -301,22 +301,15 @@ class PodSessions:
         """Open it at its home or at a copy; where that lacks some of it, at who has more. Silent:
         the first that was asked does not answer."""
         home = _best(homes, segment)
-        places = [
-            home,
-            *(
-                each
-                for each in homes
-                if each is not home and each.member.name in self.copies.get(segment.name, ())
-            ),
-        ]
-        loads, draw = [each.load for each in places], self._random.getrandbits(32)
-        chosen = places[less_loaded(range(len(places)), loads, draw)]
+        held = self.copies.get(segment.name, ())
+        copies = [each for each in homes if each is not home and each.member.name in held]
+        loads, draw = [each.load for each in (home, *copies)], self._random.getrandbits(32)
+        places = read_places(home, copies, self._before(segment, usable), loads, draw)
         segment.to_fill = False
-        found = self._open_at(chosen, one, segment)
+        found = self._open_at(next(places), one, segment)
         if not self._lacks(found):
             return found
-        others = [home] if chosen is not home else []
-        for other in [*others, *self._before(segment, usable)]:
+        for other in places:
             place = segment.place
             if other is segment.at:
                 continue
@@ -340,14 +333,16 @@ class PodSessions:
     def _lacks(self, found: p.Appended) -> bool:
         return any(stored < self._layers for stored in found.stored_layers)
 
-    def _before(self, segment: Segment, usable: list[Joined]) -> list[Joined]:
+    def _before(self, segment: Segment, usable: list[Joined]) -> Iterator[Joined]:
         """Who may have it from before: by the map, and who would be home without a drain."""
         names = []
         if self.map is not None and self.map.former and self.map.homes:
             names = former_homes(self.map, [segment.name], int(self.wall_s()))[0]
         found = [one for name in names for one in usable if one.member.name == name]
         drained = _best(usable, segment)
-        return found if drained in found or drained.member.state == "up" else [*found, drained]
+        yield from found
+        if drained not in found and drained.member.state != "up":
+            yield drained
 
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
         """The segment in a session of its own there, with all its chunks."""

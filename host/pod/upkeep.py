@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import CONTENTS_MAX, Answer, News, Tally
-from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, less_loaded, next_place
+from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, next_place, read_places
 from offstage.dpu.pod.map import Former
 from offstage.dpu.pod.placement import moved_share, ranked
 from offstage.host.pod.fabric import PodFabric
@@ -330,7 +330,8 @@ class Upkeep:
         for number, segment in segments:
             was = places.index(segment.at)  # type: ignore[arg-type]
             share = loads[was] / max(1, places[was].segments)
-            now = less_loaded(range(len(places)), loads, int(self._draw.integers(2**32)))
+            draw = int(self._draw.integers(2**32))
+            now = places.index(next(read_places(home, places[1:], (), loads, draw)))
             if now != was and loads[now] + share < loads[was]:
                 loads[was] -= share
                 loads[now] += share

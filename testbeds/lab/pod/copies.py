@@ -15,14 +15,16 @@ from offstage.dpu.pod.heat import (
     hot_rate,
     is_quiet,
     is_spent,
-    less_loaded,
     next_place,
     rate,
+    read_places,
     warmed,
 )
 
 __all__ = ["Copies"]
 
+PLACES = 3
+"""A copy, the home, the home before."""
 LOOK_NS = 1_000_000_000
 """Between two looks at what the mean load of a daemon is."""
 DRAWS = 0x9E3779B97F4A7C15
@@ -54,14 +56,20 @@ class Copies:
         """Copies beside their homes."""
         return sum(len(one.at) for one in self._kept.values())
 
-    def place(self, segment: int, home: int, usable: list[bool], busy_ns: list[int]) -> int:
-        """Who is asked for the segment: the less busy of two drawn among all that have it."""
+    def places(
+        self, segment: int, home: int, before: int, usable: list[bool], busy_ns: list[int]
+    ) -> list[int]:
+        """Who is asked for the segment, in turn; `before`: its home before the last change."""
         kept = self._kept.get(segment)
-        if kept is None or not kept.at:
-            return home
-        self._draw = (self._draw + DRAWS) & MASK
-        places = [one for one in (home, *kept.at) if usable[one]] or [home]
-        return less_loaded(places, busy_ns, self._draw >> 20)
+        at: list[int] = []
+        if kept is not None and kept.at:
+            self._draw = (self._draw + DRAWS) & MASK
+            at = [one for one in kept.at if usable[one]]
+        loads = [busy_ns[one] for one in (home, *at)]
+        found = list(
+            read_places(home, at, [before] if before != home else [], loads, self._draw >> 20)
+        )
+        return found + [found[0]] * (PLACES - len(found))
 
     def demanded(self, member: int, demands: int, now_ns: int) -> None:
         """A daemon served so many."""

@@ -19,7 +19,7 @@ from offstage.bindings.caches import NO_CACHE, Caches
 from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.placement import ranked, segment_key
 from offstage.host.pod.joined import SUSPECT_NS
-from offstage.testbeds.lab.pod.copies import Copies
+from offstage.testbeds.lab.pod.copies import PLACES, Copies
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
@@ -129,19 +129,18 @@ class Tier:
             ready_ns += self.spec.deadline_ns
             usable = self._suspect_ns[host] <= now_ns
             home = _best(ranks, self._home & usable)
+        former = home
+        if (self._former != self._home).any():
+            former = _best(ranks, self._former & usable & self.alive)
         at = self._spread(home, len(blocks))
-        found = self._caches.find(at, blocks)
-        source = at
-        if self.copies.made:
-            copy = self._spread(self._places(host, blocks, home, now_ns), len(blocks))
-            there = self._caches.find(copy, blocks)
-            source = np.where(there, copy, at).astype(np.uint32)
+        source, found = at, np.zeros(len(blocks), np.bool_)
+        for places in self._places(host, blocks, home, former, now_ns):
+            place = self._spread(places, len(blocks))
+            there = ~found & self._caches.find(place, blocks)
+            source = np.where(there, place, source).astype(np.uint32)
             found |= there
-        if not found.all() and (self._former != self._home).any():
-            former = self._spread(_best(ranks, self._former & usable & self.alive), len(blocks))
-            there = ~found & self._caches.find(former, blocks)
-            source = np.where(there, former, source).astype(np.uint32)
-            found |= there
+            if found.all():
+                break
         found[:first] = True
         run = len(found) if found.all() else int(np.argmin(found))
         return Looked(source, at, run, ready_ns)
@@ -191,18 +190,18 @@ class Tier:
         """How many of the requests' segments each daemon is the home of, now."""
         return np.bincount(_best(self._ranks, self._home), minlength=self._count)
 
-    def _places(self, host: int, blocks: U32, home: U32, now_ns: int) -> U32:
-        """Which of those that have a segment is asked for it."""
+    def _places(
+        self, host: int, blocks: U32, home: U32, former: U32, now_ns: int
+    ) -> NDArray[np.uint32]:
+        """Who is asked for each segment, in turn: `[turns, segments]`."""
         usable = (self._home & (self._suspect_ns[host] <= now_ns) & self.alive).tolist()
         segments = self._segment[blocks[self._begins(len(blocks))]].tolist()
         busy_ns = [max(0, ns - now_ns) for ns in self._link_ns]
-        return np.array(
-            [
-                self.copies.place(segment, at, usable, busy_ns)
-                for segment, at in zip(segments, home.tolist(), strict=True)
-            ],
-            np.uint32,
-        )
+        found = [
+            self.copies.places(*each, usable, busy_ns)
+            for each in zip(segments, home.tolist(), former.tolist(), strict=True)
+        ]
+        return np.ascontiguousarray(np.array(found, np.uint32).reshape(-1, PLACES).T)
 
     def _warm(self, host: int, looked: Looked, blocks: U32, first: int) -> None:
         """Count the demands of what was read, and make the copies that they call for."""

@@ -65,6 +65,8 @@ class Agent:
     """Who begins next where more wait than there is room for."""
     waiting_max: int = WAITING_MAX
     """Jobs that may wait; who comes then is refused, and counted."""
+    upkeep: Callable[[], None] = lambda: None
+    """What else this host has to do, at every layer of a tick: the turn of a pod's `Upkeep`."""
 
     def run(self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None) -> AgentRecord:
         """Decode every job to its end. `watch` sees the record after every tick.
@@ -171,6 +173,7 @@ class Agent:
         record.timeline.begin_tick()
         coming: Coming | None = None
         for layer in range(layers):
+            self.upkeep()
             now = coming or self._begin(active, batch, layer, record)
             coming = None
             if self.ahead and layer + 1 < layers:

@@ -95,8 +95,6 @@ class PodFabric(Fabric):
             one: {} for one in sessions.members
         }
         self._registered: list[NDArray[Any]] = []
-        self.beside: Callable[[], None] = lambda: None
-        """What the owner of this does beside its calls: called at each poll and before each put."""
         self._counted: dict[str, int] = {}
         """By members that are no more."""
 
@@ -163,7 +161,6 @@ class PodFabric(Fabric):
 
     def put_begin(self, request: PutRequest) -> Put:
         """Where a home does not answer the blocks are put at the segment's next."""
-        self.beside()
         allowed_ns = min(request.timeout_ns, PUT_SHARE * self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Put:
@@ -183,11 +180,6 @@ class PodFabric(Fabric):
         parts = self._sessions.parts(request.session, request.ordinals)
         self._start(request.session, allowed_ns, put, begin, parts)
         return put
-
-    def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """Move all calls on; what has ended and was not reported before."""
-        self.beside()
-        return super().poll(timeout_ns)
 
     def _advance(self, timeout_ns: int) -> None:
         for at in [one for one, pieces in self._flying.items() if pieces]:

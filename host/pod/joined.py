@@ -1,10 +1,9 @@
 """One member of a pod as a host sees it: its connection, whether it is suspected, what it served.
 
-A member that did not answer in time is *suspect* for a while, and until it has answered a question
-that nobody waits for: it is not asked, and what was on it is computed again and put elsewhere. So
-one that stopped costs a host its deadline once, however long it is away. One whose connection ended
-is lost until the host logs in anew. Suspicion is this host's own; the map and its leases say later
-whether the daemon is gone for all.
+A member that did not answer in time is suspect (`suspicion`): it is not asked, and what was on it
+is computed again and put elsewhere. So one that stopped costs a host its deadline once, however
+long it is away. Suspicion is this host's own; the map and its leases say later whether the daemon
+is gone for all.
 
 What was open there when it was left alone is not forgotten: sessions are closed when it is asked
 again, and blocks that are to go are deleted, also in its next life.
@@ -33,10 +32,10 @@ from offstage.dpu.pod.map import Member
 from offstage.host.clock import Clock
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
+from offstage.host.pod.suspicion import Event, State, Suspicion
 
 __all__ = ["LEFT_AT_ONCE", "LEFT_MAX", "Joined", "Silent"]
 
-SUSPECT_NS = 2_000_000_000
 LEFT_MAX = 16_384
 """What is left to be done at one member; of more the oldest is forgotten: its next life has no
 sessions, and what was to be deleted goes in its turn as what is cold."""
@@ -64,16 +63,6 @@ class Joined:
     """By which map: what is deleted under a newer one may still be served on this connection."""
     fenced: int = 0
     """How often it said that its lease is not confirmed, or answered too late to be believed."""
-    lost: str = ""
-    """Why its connection ended."""
-    suspected: int = 0
-    """How often it was."""
-    suspect_until_ns: int = 0
-    probe: int = -1
-    """The question that it has to answer before it is asked again; 0: not sent, -1: none."""
-    probe_until_ns: int = 0
-    why: str = ""
-    """What it was suspected or lost for last."""
     waited_ns: int = 0
     """What its silence cost this host: calls there that it did not do, counted once where they
     overlap."""
@@ -100,22 +89,35 @@ class Joined:
     fetch_ns: int = 0
     """The longest that one fetch from it took."""
 
-    def usable(self, now_ns: int) -> bool:
-        """Whether it is asked."""
-        if self.lost or now_ns < self.suspect_until_ns:
-            return False
-        if self.probe > 0 and self.control.probed(self.probe):
-            self.probe = -1
-        elif self.probe >= 0 and self.control.lost:
-            self.suspect(now_ns, self.control.lost, lost=True)
-        elif self.probe >= 0 and now_ns >= self.probe_until_ns:
-            self._ask_whether_there(now_ns)
-        return self.probe < 0
+    def __post_init__(self) -> None:
+        self.suspicion = Suspicion(lambda: self.control.probe())
+
+    @property
+    def lost(self) -> str:
+        """Why its connection ended; "": it has not."""
+        return self.suspicion.lost_why
+
+    @property
+    def suspected(self) -> int:
+        """How often it was."""
+        return self.suspicion.count
 
     @property
     def away(self) -> bool:
         """Whether it is suspected now."""
-        return self.probe >= 0
+        return self.suspicion.state is State.SUSPECT
+
+    def usable(self, now_ns: int) -> bool:
+        """Whether it is asked. Looks whether one that is suspect has answered."""
+        one = self.suspicion
+        if one.state is State.SUSPECT and now_ns >= one.until_ns:
+            if one.question > 0 and self.control.probed(one.question):
+                one.move(Event.ANSWERED, now_ns)
+            elif self.control.lost:
+                one.move(Event.ENDED, now_ns, self.control.lost)
+            elif now_ns >= one.overdue_ns:
+                one.move(Event.OVERDUE, now_ns)
+        return one.state is State.TRUSTED
 
     def waited(self, begun_ns: int, now_ns: int) -> None:
         """A call there that began then was not done."""
@@ -123,16 +125,8 @@ class Joined:
         self.waited_until_ns = max(now_ns, self.waited_until_ns)
 
     def suspect(self, now_ns: int, why: str, *, lost: bool = False) -> None:
-        """It did not answer in time, or its connection has ended."""
-        self.lost, self.why = self.lost or (why if lost else ""), why
-        if now_ns >= self.suspect_until_ns:
-            self.suspected += 1
-        self.suspect_until_ns = now_ns + SUSPECT_NS
-        if not self.lost:
-            self._ask_whether_there(now_ns)
-
-    def _ask_whether_there(self, now_ns: int) -> None:
-        self.probe, self.probe_until_ns = self.control.probe(), now_ns + SUSPECT_NS
+        """It did not answer in time, or its connection has ended (`lost`)."""
+        self.suspicion.move(Event.ENDED if lost else Event.FAILED, now_ns, why)
 
     def believed(self, asked_ns: int, *, unanswered: bool) -> bool:
         """Whether what a call brought, all of it, may be used now: it was answered, by this life of

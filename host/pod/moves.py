@@ -4,11 +4,20 @@ The host reads them where they are and puts them where they are to be, as any ot
 the checks of every read, and no daemon needs a way to another. A few segments are under way at once
 and one call of each; what is not done by itself goes on at the next turn. A move that somebody does
 not take part in ends, and is begun anew by who still wants it.
+
+    WAITING -> BETWEEN     there is room for it: it is opened at both members
+    BETWEEN -> READING     the source has room for the next batch
+    BETWEEN -> ENDED       there is no next batch
+    READING -> WRITING     the batch has come, and the target has room
+    READING -> BETWEEN     nothing of it came
+    WRITING -> BETWEEN     the batch is written
+    any     -> ENDED       a member is silent, lost or refuses; what is moved is deleted
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Literal
 
 import numpy as np
@@ -27,6 +36,16 @@ BATCH_BLOCKS = 16
 Kind = Literal["filled", "copied"]
 
 
+class State(Enum):
+    """Of a move; `Moves._go_on` alone changes it."""
+
+    WAITING = auto()
+    BETWEEN = auto()
+    READING = auto()
+    WRITING = auto()
+    ENDED = auto()
+
+
 @dataclass(eq=False)
 class Move:
     """One segment: the names of its chunks there, and what becomes of it."""
@@ -38,6 +57,7 @@ class Move:
     kind: Kind
     ended: "Callable[[Move], None]"
     """Called when nothing more is done for it."""
+    state: State = State.WAITING
     whole: bool = False
     """Whether the target has all of it."""
     why: str = ""
@@ -91,40 +111,70 @@ class Moves:
         for move in list(self._under_way):
             self._go_on(move)
         while self._waiting and self._free:
-            move = self._waiting.popleft()
-            now_ns = move.source.clock.now_ns()
-            if move.source.usable(now_ns) and move.target.usable(now_ns):
-                self._begin(move)
-            else:  # so one that stopped costs its time once, and not once for each of these
-                move.why = "a member does not answer"
-                move.ended(move)
+            self._go_on(self._waiting.popleft())
 
     def drop(self, name: bytes) -> None:
         """What is deleted is not moved; a call in flight is waited for."""
-        for move in [one for one in self._waiting if one.name == name]:
-            self._waiting.remove(move)
-            move.why = "it is deleted"
-            move.ended(move)
-        for move in [one for one in self._under_way if one.name == name]:
-            self._end(move, "it is deleted")
+        for move in [one for one in (*self._waiting, *self._under_way) if one.name == name]:
+            self._go_on(move, "it is deleted")
+        self._waiting = deque(one for one in self._waiting if one.state is State.WAITING)
 
     def close(self) -> None:
         """Drop what has not ended; calls in flight are waited for."""
         self._waiting.clear()
         for move in list(self._under_way):
-            self._end(move, "given up")
+            self._go_on(move, "given up")
         self._fabric.unregister(self._buffer)
 
-    def _begin(self, move: Move) -> None:
+    def _go_on(self, move: Move, why: str = "") -> None:
+        """The one function that changes a move's state, as far as nothing has to be waited for.
+        `why`: it ends now."""
+        while move.state is not State.ENDED:
+            why = why or self._hindered(move)
+            if why:
+                return self._end(move, why)
+            if move.call is not None and not move.call.ended:
+                return None
+            if move.state is State.WAITING:
+                why = self._begin(move)
+                move.state = State.BETWEEN
+            elif move.state is State.WRITING:
+                self._written(move)
+                move.state = State.BETWEEN
+            elif move.state is State.READING:
+                if not self._fabric.has_room(move.target):
+                    return None
+                self._write(move)
+                move.state = State.BETWEEN if move.call is None else State.WRITING
+            else:
+                if not self._fabric.has_room(move.source):
+                    return None
+                if (batch := next(move.batches, None)) is None:
+                    return self._end(move, "")
+                self._read(move, *batch)
+                move.state = State.READING
+        return None
+
+    def _hindered(self, move: Move) -> str:
+        """Why it cannot go on."""
+        if move.state is not State.WAITING:
+            return "a member was lost" if move.source.lost or move.target.lost else ""
+        now_ns = move.source.clock.now_ns()
+        if move.source.usable(now_ns) and move.target.usable(now_ns):
+            return ""
+        return "a member does not answer"  # so its time is lost once, not once for each of these
+
+    def _begin(self, move: Move) -> str:
+        """Open it at both, and see what is to be brought; why that cannot be done."""
         move.row = self._free.pop()
         self._under_way.append(move)
         try:
             has, move.keys = self._open(move, move.source)
             lacks, _ = self._open(move, move.target)
         except Silent as error:
-            return self._end(move, str(error))
+            return str(error)
         except OffstageError as error:  # full, draining: nobody is suspected for that
-            return self._end(move, error.what)
+            return error.what
         whole = lacks == self._layers
         chunks = np.flatnonzero(~whole & (has == self._layers)).astype(np.uint32)
         move.lost = self._layers * int(np.count_nonzero(~whole & (has != self._layers)))
@@ -135,7 +185,7 @@ class Moves:
                 for first in range(0, len(chunks), BATCH_BLOCKS)
             ]
         )
-        self._go_on(move)
+        return ""
 
     def _open(self, move: Move, at: Joined) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
         """A session of its own there: how many layers of each chunk are stored, and the keys."""
@@ -144,36 +194,20 @@ class Moves:
         found = at.ask(at.control.append, handle, move.chain, may_refuse=True)
         return np.array(found.stored_layers), block_keys(list(found.keys), self._layers)
 
-    def _go_on(self, move: Move) -> None:
-        while True:
-            if move.source.lost or move.target.lost:
-                return self._end(move, "a member was lost")
-            if move.call is not None and not move.call.ended:
-                return None
-            if isinstance(move.call, Fetch):
-                if not self._fabric.has_room(move.target):
-                    return None
-                self._put(move)
-            elif not self._fetch_next(move):
-                return None
+    def _written(self, move: Move) -> None:
+        """Count what was put."""
+        assert isinstance(move.call, Put)
+        taken = int(np.count_nonzero(self._fabric.put_end(move.call) == 0))
+        move.lost += len(move.ordinals) - taken
+        move.moved_blocks += taken
+        move.moved_bytes += taken * move.length
+        self.blocks[move.kind] += taken
+        self.bytes[move.kind] += taken * move.length
+        move.call = None
 
-    def _fetch_next(self, move: Move) -> bool:
-        """What was put is counted, and the next batch begun; False: not now, or no more."""
-        if isinstance(move.call, Put):
-            taken = int(np.count_nonzero(self._fabric.put_end(move.call) == 0))
-            move.lost += len(move.ordinals) - taken
-            move.moved_blocks += taken
-            move.moved_bytes += taken * move.length
-            self.blocks[move.kind] += taken
-            self.bytes[move.kind] += taken * move.length
-            move.call = None
-        if not self._fabric.has_room(move.source):
-            return False
-        batch = next(move.batches, None)
-        if batch is None:
-            self._end(move, "")
-            return False
-        move.layer, move.ordinals = batch
+    def _read(self, move: Move, layer: int, ordinals: NDArray[np.uint32]) -> None:
+        """Fetch the next batch."""
+        move.layer, move.ordinals = layer, ordinals
         move.step += 1
         rows = np.arange(move.row, move.row + len(move.ordinals), dtype=np.uint32)
         at, session = move.sessions[0]
@@ -189,9 +223,8 @@ class Moves:
                 target_index=rows,
             ),
         )
-        return True
 
-    def _put(self, move: Move) -> None:
+    def _write(self, move: Move) -> None:
         """What came is put; what did not come is lost to this move."""
         assert isinstance(move.call, Fetch)
         result = self._fabric.fetch_end(move.call)
@@ -215,9 +248,11 @@ class Moves:
         elif isinstance(move.call, Put):
             self._fabric.put_end(move.call)
         move.call, move.why = None, why
-        move.whole = not why and not move.lost
-        self._under_way.remove(move)
-        self._free.append(move.row)
+        if move.state is not State.WAITING:
+            self._under_way.remove(move)
+            self._free.append(move.row)
+            move.whole = not why and not move.lost
+        move.state = State.ENDED
         for at, handle in move.sessions:
             at.close_session(handle)
         move.sessions.clear()

@@ -104,8 +104,6 @@ class PodSessions:
         self.lacking: dict[bytes, tuple[list[bytes], Joined, Joined]] = {}
         """Segments that were not whole at their home: their chain, where there is more, the home;
         until somebody brings it home."""
-        self.deleting: Callable[[bytes], None] = lambda name: None
-        """Told of each segment that is about to be deleted: who brings it somewhere is to stop."""
         self._random = random.Random(0)
         self.hints = ALL_SCORES
         self.rehomed = 0
@@ -156,11 +154,9 @@ class PodSessions:
             self._tell(segment, "set_generating", generating)
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """See `Sessions`. Who does not answer now is told when it is asked again; without `archive`
-        all members are told that may have a copy."""
+        """Who does not answer now is told when it is asked again; without `archive` all members
+        are told that may have a copy. A host with an `Upkeep` deletes by its `delete`."""
         for segment in self._sessions.pop(session).segments:
-            if not archive:
-                self.deleting(segment.name)
             if segment.at is not None:
                 segment.at.close_session(segment.handle, () if archive else segment.chain)
                 segment.at.segments -= 1

@@ -3,8 +3,8 @@ drain moves.
 
 Twice a second it tells each home what it demanded of its segments and is told who has copies; where
 the home says so it makes one or deletes one. A segment that its home lacks is read where it was and
-brought home meanwhile; when all of it is there it is read at home. It all happens in the thread of
-sessions and fabric, at their polls, and of moves only a few are under way.
+brought home meanwhile; when all of it is there it is read at home. It all happens in `Upkeep.turn`,
+which the thread of sessions and fabric calls, and of moves only a few are under way.
 """
 
 import contextlib
@@ -90,13 +90,12 @@ class Upkeep:
     def __init__(
         self, sessions: PodSessions, fabric: PodFabric, layers: int, follow: Callable[[], None]
     ) -> None:
-        """From now on at each poll of the fabric. `layers`: of a chunk; `follow` takes over what a
-        follower of the map has found."""
+        """`layers`: of a chunk; `follow` takes over what a follower of the map has found."""
         self._sessions, self._fabric, self._layers = sessions, fabric, layers
         self._follow, self._former = follow, Former(until_s=0, weights={})
         self.moves = Moves(fabric, layers)
         self._rule, self._epoch = CopyRule(copies_max=0), -1
-        self._next_ns, self._busy = 0, False
+        self._next_ns = 0
         self._made: list[News] = []
         self._wanted: set[bytes] = set()
         """Segments whose contents a home asked for."""
@@ -108,36 +107,38 @@ class Upkeep:
         self._filled_before = 0
         self.counts = Counts()
         self._draw = np.random.default_rng(0)
-        fabric.beside, sessions.deleting = self.turn, self._deleting
 
     def turn(self) -> None:
-        """Whatever is due. At each poll; never from within itself."""
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            now_ns = self._sessions.clock.now_ns()
-            if now_ns >= self._next_ns:
-                self._next_ns = now_ns + TELL_NS
-                self._follow()
-                self._read_map()
-                self._settle(now_ns)
-                self._tell_all(now_ns)
-                self._fill(now_ns)
-            self._switch_some()
-            self.moves.turn()
-        finally:
-            self._busy = False
+        """Whatever is due. The agent calls it at every layer of a tick, and prefill before it
+        writes; between two calls of the fabric, some of which may be in flight."""
+        now_ns = self._sessions.clock.now_ns()
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + TELL_NS
+            self._follow()
+            self._read_map()
+            self._settle(now_ns)
+            self._tell_all(now_ns)
+            self._fill(now_ns)
+        self._switch_some()
+        self.moves.turn()
+
+    def delete(self, session: int) -> None:
+        """Close a session and delete what no other has, at every member. First nothing of it is
+        brought anywhere any more; its homes hear that their copies are gone."""
+        for one in self._sessions.segments(session):
+            self.moves.drop(one.name)
+            self._made += [
+                News(one.name, gone=at) for at in self._sessions.copies.get(one.name, ())
+            ]
+        self._sessions.session_close(session, archive=False)
 
     def close(self) -> None:
         """Tell the homes the last, and what they ask of it; let go of what is under way."""
-        self._busy = True
         self.moves.close()
         self._tell_all(self._sessions.clock.now_ns())
         if self._wanted:
             self._tell_all(self._sessions.clock.now_ns())
         self._settle(self._sessions.clock.now_ns(), LEFT_MAX)
-        self._fabric.beside, self._sessions.deleting = lambda: None, lambda name: None
 
     def total(self) -> Counts:
         """The counts as they are now."""
@@ -159,13 +160,6 @@ class Upkeep:
             if (one.left or one.deletes) and one.usable(now_ns):
                 with contextlib.suppress(Silent):
                     one.settle(most)
-
-    def _deleting(self, name: bytes) -> None:
-        """Nothing of it is brought anywhere, and its home knows of no copy."""
-        busy, self._busy = self._busy, True
-        self.moves.drop(name)
-        self._busy = busy
-        self._made += [News(name, gone=one) for one in self._sessions.copies.get(name, ())]
 
     # ---- the map ----
 

@@ -75,11 +75,20 @@ def run(
             options.geometry.layer_count,
             follow.take if follow is not None else lambda: None,
         )
-        filled = prefill(options, workload, sessions, fabric, progress)
+        filled = prefill(options, workload, sessions, fabric, progress, upkeep.turn)
         pod.look(sessions.members)
         plan = workload.plan.sessions
         progress.start(f"decode over {len(members)} daemons", sum(s.decode_steps for s in plan))
-        record = decode(options, workload, filled.contexts, sessions, fabric, RUN_NAME, progress)
+        record = decode(
+            options,
+            workload,
+            filled.contexts,
+            sessions,
+            fabric,
+            RUN_NAME,
+            progress,
+            upkeep=upkeep.turn,
+        )
         upkeep.close()
         ledgers = {one.member.name: pod.counted_since(one) for one in sessions.members}
         results = {

@@ -207,8 +207,10 @@ def prefill(
     control: Sessions,
     fabric: Fabric,
     progress: Progress,
+    upkeep: Callable[[], None] = lambda: None,
 ) -> Prefilled:
     """Compute all contexts and put what the tier lacks of them; it says itself what it has.
+    `upkeep`: as `Agent.upkeep`, before each write.
 
     A chunk that an earlier session or run wrote is not written again. StoreFull, RunFailed: a put
     was refused."""
@@ -224,6 +226,7 @@ def prefill(
         write = MissingWriter(fabric, handle, appended.stored_layers, layers)
 
         def written(layer: int, first: int, blocks: Any, write: MissingWriter = write) -> None:
+            upkeep()
             write(layer, first, blocks)
             progress.advance(len(blocks))
 
@@ -255,9 +258,10 @@ def decode(
     ahead: bool = False,
     guesses: Mapping[int, NDArray[np.void]] | None = None,
     lead_s: float = 0.0,
+    upkeep: Callable[[], None] = lambda: None,
 ) -> AgentRecord:
-    """Decode every session to its end; `observe` sees every demand. `ahead`: as `Agent.ahead`.
-    `guesses`: of each session's first step, told `lead_s` before it.
+    """Decode every session to its end; `observe` sees every demand. `ahead`, `upkeep`: as in
+    `Agent`. `guesses`: of each session's first step, told `lead_s` before it.
 
     What decoding writes is named after `run_name`. RunFailed where the tier is gone."""
     rule = SelectionRule(
@@ -280,6 +284,7 @@ def decode(
         ahead,
         lead_s,
         Rule(kind=options.schedule),
+        upkeep=upkeep,
     )
     jobs = workload.jobs(contexts, run_name, options.time_per_token_s, guesses)
     fabric.register(pool.memory.landing)

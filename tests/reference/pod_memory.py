@@ -180,6 +180,7 @@ class World:
         session, _ = self.opened(*numbers)
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         for layer in range(LAYERS):
+            self.upkeep.turn()
             rows = np.array(numbers, np.uint8)[:, None].repeat(PAYLOAD, 1) + np.uint8(layer)
             assert not self.fabric.put(PutRequest(session, layer, ordinals, rows)).any()
         names = [one.name for one in self.sessions.segments(session)]
@@ -198,6 +199,7 @@ class World:
     def pass_time(self, turns: int = 60, ns: int = TELL_NS // 4) -> None:
         for _ in range(turns):
             self.clock.at_ns += ns
+            self.upkeep.turn()
             self.fabric.poll(0)
 
     def at(self, session: int) -> list[str]:

@@ -233,7 +233,7 @@ class Host:
                 said = ["suspect", "back"]  # both since this host looked last
             self._known_as[name] = standing
             self._board.seen += [
-                Seen(now_s, self.name, name, what, one.why, waited_s, self._looked_s)
+                Seen(now_s, self.name, name, what, one.suspicion.why, waited_s, self._looked_s)
                 for what in said
             ]
         self._looked_s = now_s

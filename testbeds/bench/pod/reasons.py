@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from offstage.dpu.pod.map import FORMER_MAX
 from offstage.host.pod.follow import LOOK_S
-from offstage.host.pod.joined import SUSPECT_NS
+from offstage.host.pod.suspicion import SUSPECT_NS
 from offstage.testbeds.bench.pod.faults import Done, Look
 from offstage.testbeds.bench.pod.host import Miss, Sample, Seen
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from offstage.bindings.caches import NO_CACHE, Caches
 from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.placement import ranked, segment_key
-from offstage.host.pod.joined import SUSPECT_NS
+from offstage.host.pod.suspicion import SUSPECT_NS
 from offstage.testbeds.lab.pod.copies import PLACES, Copies
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.spec import PodSpec, Point

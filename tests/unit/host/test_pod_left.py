@@ -16,7 +16,10 @@ def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(arch
     stored = dict(daemon.stored)
     daemon.silent = True
     away.suspect(world.clock.at_ns, "a fetch took longer than its deadline")
-    world.sessions.session_close(session, archive=archive)
+    if archive:
+        world.sessions.session_close(session)
+    else:
+        world.upkeep.delete(session)
     world.pass_time(20)
     assert len(daemon.sessions) == opened > 1 and daemon.stored == stored
     daemon.silent = False
@@ -44,10 +47,10 @@ def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: boo
     session, _ = world.opened(*NUMBERS)
     reader = world.opened(*NUMBERS)[0] if read else -1
     world.pass_time(turns)
-    world.sessions.session_close(session, archive=False)
+    world.upkeep.delete(session)
     if read:
         assert world.read(reader, *NUMBERS) == 40
-        world.sessions.session_close(reader, archive=False)
+        world.upkeep.delete(reader)
     world.pass_time(60)
     assert _blocks(world) == others and not any(one.sessions for one in world.daemons.values())
 
@@ -63,7 +66,7 @@ def test_what_is_not_kept_goes_at_its_copies() -> None:
         world.pass_time(1)
     assert len(world.sessions.copies[name]) == 2 and _blocks(world) == 3 * CHUNKS * LAYERS
     for session in sessions:
-        world.sessions.session_close(session, archive=False)
+        world.upkeep.delete(session)
     world.pass_time(4)
     assert _blocks(world) == 0
     kept = [one.kept.counts(world.clock.at_ns)["copies"] for one in world.daemons.values()]
@@ -78,7 +81,7 @@ def test_what_is_not_kept_goes_in_the_next_life_of_a_member() -> None:
     died, before = world.sessions.members[0], world.daemons["dpu0"]
     before.silent = True
     died.suspect(world.clock.at_ns, "the daemon closed this port", lost=True)
-    world.sessions.session_close(session, archive=False)
+    world.upkeep.delete(session)
     anew = world._joined(0)
     world.daemons["dpu0"].stored = before.stored
     assert before.stored

@@ -299,7 +299,7 @@ def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> 
     sessions.append(sessions.session_open(select_blocks=8), chunks(*range(1, 41)))
     refusing = sessions.members[1]
     assert bool(refusing.lost) == lost and refusing.suspected == 1 and refusing.segments == 0
-    assert time.monotonic_ns() < refusing.suspect_until_ns < time.monotonic_ns() + 2 * 10**9
+    assert time.monotonic_ns() < refusing.suspicion.until_ns < time.monotonic_ns() + 2 * 10**9
     assert sessions.members[0].segments == 10
 
 
@@ -314,7 +314,7 @@ def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
     for segment in sessions.segments(old):
         sessions.home(old, segment)
     assert left and len(daemons[1].sessions) == left and slow.segments == 0
-    slow.suspect_until_ns = 0
+    slow.suspicion.until_ns = 0
     sessions.append(new, chunks(*range(101, 141)))
     assert len(daemons[1].sessions) == slow.segments > 0
 
@@ -354,7 +354,7 @@ def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
     follower.take()
     assert not any(one.lost for one in sessions.members)
     kept.pod = replace(kept.pod, epoch=2, deleted={"red": 2})
-    first.lost = "the daemon no longer knows this host"
+    first.suspect(0, "the daemon no longer knows this host", lost=True)
     follower.look()
     follower.take()
     assert second.lost and not other.lost and first not in sessions.members

@@ -93,7 +93,7 @@ class Events:
             one.load = float(loads[number])
             tier._link_ns[number] = NOW_NS + loads[number]
             if number in suspects:
-                one.suspect_until_ns = 2**62
+                one.suspect(2**62, "it did not answer")
                 tier._suspect_ns[0, number] = 2**62
             if number in holders:
                 self._hold(world.daemons[one.member.name])

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import Incompatible, RunFailed
+from offstage.bindings.errors import BadInput, Incompatible, RunFailed
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
+from offstage.bindings.granules import Granules
 from offstage.bindings.layouts import bit_counts
 from offstage.bindings.lost import gone
 from offstage.bindings.stages import driver_stages
@@ -42,6 +43,7 @@ class Driver(Fabric):
     _left: "_Left | None" = None
     """What `reopen` took over from the last connection, until `resume`."""
     _driver: Any = None
+    _granules: Granules | None = None
     _limits: tuple[int, int, int] = (0, 1, 16)
     """What was said with `limit_scores`; it holds for the connections that follow too."""
 
@@ -126,8 +128,24 @@ class Driver(Fabric):
             begin = lib.ofs_driver_fetch_begin if fetching else lib.ofs_driver_put_begin
             Driver._begin(self, call, begin, "beginning anew")
 
+    def cut(self, granules: Granules) -> None:
+        """From now on requests are in granules. BadInput where the daemon cuts blocks otherwise."""
+        if self.granule_count != granules.count:
+            raise BadInput(
+                f"blocks in {granules.count} granules, and the daemon cuts them into "
+                f"{max(self.granule_count, 1)}",
+                "granule_tokens",
+                "give the host the daemon's arena.granule_tokens",
+            )
+        self._granules = granules
+
     def fetch_begin(self, request: FetchRequest) -> Fetch:
         """Begin to bring the demanded blocks, or granules of them; hits are there on return."""
+        if self._granules is not None:
+            return self._granules.fetch_begin(request, self._fetch_begin)
+        return self._fetch_begin(request)
+
+    def _fetch_begin(self, request: FetchRequest) -> Fetch:
         ordinals, keys, target = request.ordinals, request.keys, request.target
         scores, granules = request.scores, request.granules
         count = len(ordinals)
@@ -167,6 +185,10 @@ class Driver(Fabric):
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
         """Wait for this fetch, moving the others on meanwhile."""
+        result = self._fetch_end(fetch)
+        return result if self._granules is None else self._granules.fetched(fetch.cut, result)
+
+    def _fetch_end(self, fetch: Fetch) -> FetchResult:
         self._end(fetch, lib.ofs_driver_fetch_end, "fetching blocks")
         call = fetch.work
         return FetchResult(
@@ -191,6 +213,11 @@ class Driver(Fabric):
     def put_begin(self, request: PutRequest) -> Put:
         """Begin to write blocks. Without a session what the window has room for is copied, and
         nothing is sent before `put_send`; or `put_drop`."""
+        if self._granules is not None:
+            return self._granules.put_begin(request, self._put_begin)
+        return self._put_begin(request)
+
+    def _put_begin(self, request: PutRequest) -> Put:
         ordinals, source, count = request.ordinals, request.source, len(request.ordinals)
         assert source.ndim == 2 and source.shape[0] == count
         assert count == 0 or source.strides[1] == 1  # numpy has others for no row
@@ -220,6 +247,11 @@ class Driver(Fabric):
 
     def put_end(self, put: Put) -> I32:
         """Wait for this put, moving the others on meanwhile."""
+        if self._granules is not None:
+            return self._granules.put_end(put, self._put_end)
+        return self._put_end(put)
+
+    def _put_end(self, put: Put) -> I32:
         self._end(put, lib.ofs_driver_put_end, "putting blocks")
         return put.rcs
 
@@ -272,7 +304,10 @@ class Driver(Fabric):
         check_rc(rc, "unregistering memory", "fabric", "unregister each array once")
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """Send the guesses that the port has room for now."""
+        """Send the guesses that the port has room for now; of granules their blocks, whole."""
+        if self._granules is not None:
+            guesses = guesses.copy()
+            guesses["ordinal"] //= self._granules.count
         self._check_open("sending a hint")
         assert guesses.flags.c_contiguous and guesses.dtype.itemsize == GUESS_BYTES
         pointer = _at("struct ofs_guess *", guesses)

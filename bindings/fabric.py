@@ -136,6 +136,8 @@ class Call:
     ticket = 0
     kept: tuple[Any, ...] = ()
     """What else has to stay until its end."""
+    cut: Any = None
+    """Of a call in granules: what `bindings.granules` has to know at its end."""
 
     def __init__(self, count: int, request: Any = None, work: Any = None) -> None:
         self.rcs = np.zeros(count, np.int32)

@@ -20,7 +20,7 @@ from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 from offstage.host.geometry import KvGeometry
-from offstage.host.granular import GranularFabric, GranularSessions
+from offstage.host.granular import GranularSessions
 from offstage.host.models import GEOMETRIES
 from offstage.host.sessions import Sessions
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
@@ -108,15 +108,16 @@ def _tier(
             "this fabric reads whole blocks", "granule_tokens", "attach over shm, verbs or nixl"
         )
     own = options.in_granules()
-    sessions = GranularSessions(control, options.granules, own.geometry.layer_count)
-    sizes = {own.geometry.block_bytes(layer) for layer in range(own.geometry.layer_count)}
+    layers = own.geometry.layer_count
+    sizes = {own.geometry.block_bytes(layer) for layer in range(layers)}
     if len(sizes) > 1:
         raise BadInput(
             "layers whose blocks differ in size",
             f"geometry {own.geometry.name!r}",
             "leave out --granule-tokens",
         )
-    return sessions, GranularFabric(fabric, sessions, sizes.pop()), own
+    sessions = GranularSessions(control, fabric, options.granules, layers, sizes.pop())
+    return sessions, fabric, own
 
 
 def check_alone(control: Control, tenant: str) -> None:

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import block_keys, checksum
 from offstage.dpu import protocol
-from offstage.host.granular import GranularFabric, GranularSessions
+from offstage.host.granular import GranularSessions
 
 GRANULES, BYTES, LAYERS = 4, 16, 2
 TEXTS = 3
@@ -36,7 +37,7 @@ def identity(text: int, ordinal: int) -> bytes:
     return f"{text if text == 2 or ordinal >= 5 else 0}-{ordinal}".encode().ljust(16, b"\0")
 
 
-class PlainTier:
+class PlainTier(Driver):
     """Sessions and driver in one: blocks are whole, and stand here once their put has ended."""
 
     demand_max, calls_max, dilation, granule_count = 64, 4, 1, GRANULES
@@ -67,7 +68,7 @@ class PlainTier:
         ]
         return protocol.Appended(keys=keys[before:], store_keys=[], stored_layers=stored)
 
-    def fetch_begin(self, request: FetchRequest) -> Fetch:
+    def _fetch_begin(self, request: FetchRequest) -> Fetch:
         chain, layer, rows = self.chains[request.session], request.layer, iter(request.rows)
         ordinals, target, masks = request.ordinals, request.target, request.granules
         assert np.array_equal(np.unique(ordinals), ordinals), "a block is one demand"
@@ -88,10 +89,10 @@ class PlainTier:
         fetch.lengths[:], fetch.checksums = GRANULES * BYTES, np.array(sums, np.uint64)
         return fetch
 
-    def fetch_end(self, fetch: Fetch) -> FetchResult:
+    def _fetch_end(self, fetch: Fetch) -> FetchResult:
         return fetch.result()
 
-    def put_begin(self, request: PutRequest) -> Put:
+    def _put_begin(self, request: PutRequest) -> Put:
         if self.refuses:
             self.refuses -= 1
             raise RunFailed("4 calls are in flight", "fabric", "end one", errno=errno.EAGAIN)
@@ -99,7 +100,7 @@ class PlainTier:
         self.puts[put] = request.ordinals.copy(), request.source.copy()
         return put
 
-    def put_end(self, put: Put) -> NDArray[np.int32]:
+    def _put_end(self, put: Put) -> NDArray[np.int32]:
         ordinals, source = self.puts.pop(put)
         if self.fails:
             self.fails -= 1
@@ -116,8 +117,8 @@ class Host:
 
     def __init__(self, tier: PlainTier) -> None:
         self.tier: Any = tier
-        self.sessions = GranularSessions(self.tier, GRANULES, LAYERS)
-        self.fabric = GranularFabric(self.tier, self.sessions, BYTES)
+        self.sessions = GranularSessions(self.tier, self.tier, GRANULES, LAYERS, BYTES)
+        self.fabric = self.tier
         self.open(0)
 
     def open(self, text: int) -> None:
@@ -213,7 +214,7 @@ def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> 
             for at in range(25 * 9)
         }
         assert all(part.tobytes() in known for part in block.reshape(GRANULES, BYTES))
-    kept = host.sessions.chains[host.number].kept
+    kept = host.sessions.granules.chains[host.number].kept
     last = host.length // GRANULES * GRANULES
     assert all(ordinal >= last for _, ordinal in kept), "nothing of a block that the tier has"
 

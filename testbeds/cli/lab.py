@@ -121,11 +121,12 @@ def bounds(
 
     A later `lab run` into the same folder reuses them.
     """
+    import msgspec
     from rich.console import Group
     from rich.text import Text
 
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.lab.run.summarize import bounds_rows, bounds_table
+    from offstage.testbeds.lab.run.bounds_rows import bounds_rows, bounds_table
 
     experiment, folder = _planned(spec, out, seed, changes, sweep=True)
     with shown(1) as progress:
@@ -133,7 +134,11 @@ def bounds(
     rows = bounds_rows(experiment, folder)
     failed = [{"point": label, "message": line} for label, line in experiment.refused]
     lines = [Text(f"failed: {one['point']}: {one['message']}") for one in failed]
-    emit({"bounds": rows, "failed": failed}, form, Group(bounds_table(rows), *lines))
+    emit(
+        {"bounds": msgspec.to_builtins(rows), "failed": failed},
+        form,
+        Group(bounds_table(rows), *lines),
+    )
     _refuse_failed([f"{one['point']}: {one['message']}" for one in failed], spec)
 
 

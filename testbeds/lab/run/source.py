@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offstage.testbeds.workloads.requests.trace_sessions import TraceSession
     from offstage.testbeds.workloads.selections.generated import GeneratedOptions, TracedWorkload
 
-__all__ = ["build", "digest", "fitted", "index_source", "trace_notes", "trace_path"]
+__all__ = ["build", "digest", "fitted", "index_source", "recurs", "trace_notes", "trace_path"]
 
 
 def build(spec: Spec, seed: int) -> Workload:
@@ -150,6 +150,11 @@ def _trace_sessions(spec: Spec, trace: "Trace", unit_tokens: int) -> "list[Trace
         work.split,
         block_tokens=unit_tokens,
     )
+
+
+def recurs(spec: Spec) -> bool:
+    """Whether the same requests come under every seed."""
+    return spec.workload.kind in ("captured", "selections")
 
 
 def trace_notes(spec: Spec) -> list[Note]:

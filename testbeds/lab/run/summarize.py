@@ -14,36 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
 from offstage.host.decode_cost import read
-from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
     RunTotals,
     bound_totals,
-    pool_bounds,
     totals,
 )
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
-from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary, RequestsRow
+from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary
 from offstage.testbeds.lab.results.tiers_served import tiers_served
 from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
 from offstage.testbeds.lab.run import parts
-from offstage.testbeds.lab.run.bounds import bound_key, bound_keys
+from offstage.testbeds.lab.run.bounds import bound_key
 from offstage.testbeds.lab.run.experiment import Experiment, Variant
 from offstage.testbeds.lab.run.plan import Point, Task
-from offstage.testbeds.lab.run.source import build, digest, trace_notes, trace_path
+from offstage.testbeds.lab.run.requests import requests_of
+from offstage.testbeds.lab.run.source import build, digest, recurs, trace_notes, trace_path
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import tiers_of
 from offstage.testbeds.machine import machine
 from offstage.testbeds.progress import Progress
 
-__all__ = ["bounds_rows", "bounds_table", "finish", "manifest", "requests_of"]
+__all__ = ["finish", "manifest"]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,7 +55,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
     failed = [Failed(point=label, message=message) for label, message in experiment.refused]
     unmeasured: list[Failed] = []
     said = {
-        point.number: Described(point.info(variant.spec, variant.label), _recurring(variant.spec))
+        point.number: Described(point.info(variant.spec, variant.label), recurs(variant.spec))
         for variant in experiment.variants
         for point in variant.points
     }
@@ -188,13 +186,8 @@ def _point(
         none=runs[_none(variant, point).number],
         reference=runs.get(_reference(variant).number, []),
         tiers=tiers_served(spec, info, own) if spec.tier.below else (),
-        recurring=_recurring(spec),
+        recurring=recurs(spec),
     )
-
-
-def _recurring(spec: Spec) -> bool:
-    """Whether the same requests come under every seed."""
-    return spec.workload.kind in ("captured", "selections")
 
 
 def _none(variant: Variant, point: Point) -> Point:
@@ -272,123 +265,3 @@ def _commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return output.stdout.strip()
-
-
-# What `offstage lab bounds` shows: the bounds of a spec, without a policy beside them.
-
-
-def bounds_rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
-    """One row for each variant, buffer, cap and bound, over all seeds, and one for a buffer that
-    cannot hold what a layer demands together; parts are in `folder`."""
-    rows = []
-    for variant in experiment.variants:
-        recurring = _recurring(variant.spec)
-        seeds = [
-            parts.read_bounds(
-                folder / f"{Task(variant.spec, seed, ()).parts(experiment.code)[0]}.npz"
-            )
-            for seed in variant.spec.seeds
-        ]
-        for key in bound_keys(variant.spec):
-            if not all(key in one for one in seeds):
-                rows.append(
-                    {
-                        "workload": _workload_name(variant),
-                        **_setting(variant, key),
-                        "bound": "does not fit",
-                        "hit": None,
-                        "nontrivial_hit": None,
-                        "reads": None,
-                    }
-                )
-                continue
-            pooled = pool_bounds([bound_totals(one[key]) for one in seeds], recurring)
-            rows += [
-                {
-                    "workload": _workload_name(variant),
-                    **_setting(variant, key),
-                    **_figures(pooled, at, name),
-                }
-                for at, name in enumerate(pooled.names)
-            ]
-    return rows
-
-
-def _workload_name(variant: Variant) -> str:
-    return variant.label or variant.spec.workload.kind
-
-
-def _setting(variant: Variant, key: parts.BoundKey) -> dict[str, Any]:
-    grain, buffer_blocks, cap = key
-    return {
-        "buffer_over_k": buffer_blocks / grain / variant.spec.selection.k_blocks,
-        "granules_per_block": grain,
-        "cap_bytes_per_s": cap,
-    }
-
-
-def _figures(pooled: BoundTotals, at: int, name: str) -> dict[str, Any]:
-    demands, nontrivial = int(pooled.demands.sum()), int(pooled.nontrivial.sum())
-    return {
-        "bound": name,
-        "hit": int(pooled.hits[:, at].sum()) / demands if demands else None,
-        "nontrivial_hit": (
-            int(pooled.nontrivial_hits[:, at].sum()) / nontrivial if nontrivial else None
-        ),
-        "reads": pooled.reads.get(name),
-    }
-
-
-def bounds_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for people."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("workload", "B / k", "bound", "non-trivial hit", "hit", "reads"):
-        table.add_column(column, justify="left" if column in ("workload", "bound") else "right")
-    for row in rows:
-        table.add_row(
-            row["workload"],
-            f"{row['buffer_over_k']:g}",
-            _named(row["bound"]),
-            _percent(row["nontrivial_hit"]),
-            _percent(row["hit"]),
-            "" if row["reads"] is None else f"{row['reads']:,}",
-        )
-    return table
-
-
-def _named(bound: str) -> str:
-    kinds = {"compulsory": "no prefetch: ", "belady": "no prefetch: "}
-    kind = "predictor: " if bound in PREDICTORS else kinds.get(bound, "")
-    return kind + bound.replace("_", " ")
-
-
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.1%}"
-
-
-# A spec of kind `requests`: the caches it names on its trace, as rows of the results.
-#
-# Policies are evictions here, and there is nothing to prefetch: what decides a hit is what was
-# kept. No part is kept on disk, since a row takes a fraction of a second.
-
-
-def requests_of(spec: Spec, progress: Progress) -> list[RequestsRow]:
-    """Every eviction at every capacity, admission and TTL of the spec."""
-    from offstage.testbeds.lab.bounds.prefix import RequestsOptions, run_requests
-
-    work = spec.workload
-    options = RequestsOptions(
-        traces=(trace_path(work.file),),
-        time_unit=work.time_unit or None,
-        evictions=tuple(dict.fromkeys(one.eviction or one.use for one in spec.policy)),
-        admissions=work.admission,
-        ttls_s=tuple(one or None for one in work.ttl_s),
-        capacity_shares=work.capacity_share,
-        seed=spec.seeds[0],
-        warm_up_share=work.warm_up_share,
-    )
-    names = [one.name for one in msgspec.structs.fields(RequestsRow)]
-    return [
-        RequestsRow(**{name: getattr(row, name) for name in names})
-        for row in run_requests(options, progress).rows
-    ]

@@ -8,8 +8,9 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS
 from offstage.testbeds.lab.run.experiment import plan
+from offstage.testbeds.lab.run.requests import requests_of
 from offstage.testbeds.lab.run.source import build, trace_notes
-from offstage.testbeds.lab.run.summarize import finish, requests_of
+from offstage.testbeds.lab.run.summarize import finish
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.progress import Silent

@@ -1,0 +1,105 @@
+"""What `offstage lab bounds` shows: the bounds of a spec, without a policy beside them."""
+
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from offstage.testbeds.lab.bounds.predictors import PREDICTORS
+from offstage.testbeds.lab.results.ledger import (
+    BoundTotals,
+    bound_totals,
+    pool_bounds,
+)
+from offstage.testbeds.lab.run import parts
+from offstage.testbeds.lab.run.bounds import bound_keys
+from offstage.testbeds.lab.run.experiment import Experiment
+from offstage.testbeds.lab.run.plan import Task
+from offstage.testbeds.lab.run.source import recurs
+
+__all__ = ["BoundRow", "bounds_rows", "bounds_table"]
+
+
+class BoundRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One bound at one buffer and cap, over all seeds; None: not known, or the buffer is too small.
+    `cap_bytes_per_s` None: no cap."""
+
+    workload: str
+    buffer_over_k: float
+    granules_per_block: int
+    cap_bytes_per_s: int | None
+    bound: str
+    hit: float | None = None
+    nontrivial_hit: float | None = None
+    reads: int | None = None
+
+
+def bounds_rows(experiment: Experiment, folder: Path) -> list[BoundRow]:
+    """One row for each variant, buffer, cap and bound, over all seeds, and one for a buffer that
+    cannot hold what a layer demands together; parts are in `folder`."""
+    rows: list[BoundRow] = []
+    for variant in experiment.variants:
+        spec = variant.spec
+        seeds = [
+            parts.read_bounds(folder / f"{Task(spec, seed, ()).parts(experiment.code)[0]}.npz")
+            for seed in spec.seeds
+        ]
+        for key in bound_keys(spec):
+            grain, buffer_blocks, cap = key
+            unknown = BoundRow(
+                workload=variant.label or spec.workload.kind,
+                buffer_over_k=buffer_blocks / grain / spec.selection.k_blocks,
+                granules_per_block=grain,
+                cap_bytes_per_s=cap,
+                bound="does not fit",
+            )
+            if all(key in one for one in seeds):
+                found = [bound_totals(one[key]) for one in seeds]
+                rows += _known(unknown, pool_bounds(found, recurs(spec)))
+            else:
+                rows.append(unknown)
+    return rows
+
+
+def _known(row: BoundRow, pooled: BoundTotals) -> list[BoundRow]:
+    """The row with the figures of each bound."""
+    demands, nontrivial = int(pooled.demands.sum()), int(pooled.nontrivial.sum())
+    return [
+        msgspec.structs.replace(
+            row,
+            bound=name,
+            hit=int(pooled.hits[:, at].sum()) / demands if demands else None,
+            nontrivial_hit=(
+                int(pooled.nontrivial_hits[:, at].sum()) / nontrivial if nontrivial else None
+            ),
+            reads=pooled.reads.get(name),
+        )
+        for at, name in enumerate(pooled.names)
+    ]
+
+
+def bounds_table(rows: list[BoundRow]) -> Table:
+    """The rows for people."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("workload", "B / k", "bound", "non-trivial hit", "hit", "reads"):
+        table.add_column(column, justify="left" if column in ("workload", "bound") else "right")
+    for row in rows:
+        table.add_row(
+            row.workload,
+            f"{row.buffer_over_k:g}",
+            _named(row.bound),
+            _percent(row.nontrivial_hit),
+            _percent(row.hit),
+            "" if row.reads is None else f"{row.reads:,}",
+        )
+    return table
+
+
+def _named(bound: str) -> str:
+    kinds = {"compulsory": "no prefetch: ", "belady": "no prefetch: "}
+    kind = "predictor: " if bound in PREDICTORS else kinds.get(bound, "")
+    return kind + bound.replace("_", " ")
+
+
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.1%}"

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from offstage.testbeds.lab.results.summary import LabSummary
+
 
 @pytest.fixture(scope="session")
 def made() -> SimpleNamespace:
@@ -17,3 +19,10 @@ def made() -> SimpleNamespace:
 def lab() -> SimpleNamespace:
     """`lab.points(...)` and `lab.summary(...)`: synthetic too, of a lab; see `lab_synthetic.py`."""
     return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("lab_synthetic.py"))))
+
+
+@pytest.fixture(scope="session")
+def whole(lab: SimpleNamespace) -> LabSummary:
+    """A lab's summary with every kind of row."""
+    summary: LabSummary = lab.summary()
+    return summary

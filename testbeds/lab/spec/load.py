@@ -228,7 +228,7 @@ def _workload(spec: Spec) -> Iterator[Rule]:
 
 
 def _sizes(spec: Spec) -> Iterator[Rule]:
-    work, select = spec.workload, spec.selection
+    work = spec.workload
     shape = geometry(spec.geometry.model)
     block, granule = spec.geometry.block_tokens, spec.geometry.granule_tokens
     blocks = work.context_tokens // block
@@ -280,6 +280,12 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
         "[workload] index_group",
         "give a smaller one",
     )
+    yield from _selection(spec, blocks)
+
+
+def _selection(spec: Spec, blocks: int) -> Iterator[Rule]:
+    """Of a generated context of so many blocks."""
+    select = spec.selection
     yield (
         select.k_blocks > blocks,
         f"k = {select.k_blocks} blocks of a context that has {blocks}",

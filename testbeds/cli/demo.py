@@ -20,7 +20,7 @@ from offstage.testbeds.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from offstage.testbeds.live.options import DemoOptions
+    from offstage.testbeds.live.demo_options import DemoOptions
 
 __all__ = ["register"]
 
@@ -180,7 +180,8 @@ def options_of(
     import msgspec
 
     from offstage.bindings.units import parse_time
-    from offstage.testbeds.live.options import DemoOptions, measured_pace
+    from offstage.testbeds.live.demo_options import DemoOptions
+    from offstage.testbeds.live.options import measured_pace
 
     refuse_both_paces(time_per_token, decode_cost)
     if time_per_token is not None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from offstage.testbeds.beds.bluefield import Far
     from offstage.testbeds.beds.here import Up
     from offstage.testbeds.beds.local import DaemonSizes
-    from offstage.testbeds.live.options import Arm
+    from offstage.testbeds.live.demo_options import Arm
     from offstage.testbeds.live.results import Summary
 
 __all__ = ["drive", "sizes_for", "start", "told"]

@@ -15,8 +15,8 @@ import msgspec
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import last_line
 from offstage.host.endpoint import Endpoint
+from offstage.testbeds.live.demo_options import ARMS, Arm
 from offstage.testbeds.live.host_run import AGAINST
-from offstage.testbeds.live.options import ARMS, Arm
 from offstage.testbeds.live.results import Summary
 from offstage.testbeds.live.run_figures import against_baseline
 

@@ -24,7 +24,8 @@ from offstage.host.baselines import (
     why_no_kvikio,
 )
 from offstage.host.session import Context
-from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.demo_options import DemoOptions
+from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.run_figures import (
     RunLabel,
@@ -32,7 +33,7 @@ from offstage.testbeds.live.run_figures import (
     emulation_notes,
     run_result,
 )
-from offstage.testbeds.live.workload import Workload, decode, full_chunks, prefill
+from offstage.testbeds.live.workload import Workload, full_chunks
 from offstage.testbeds.progress import Progress
 
 __all__ = ["Baselines"]

@@ -19,7 +19,7 @@ from offstage.bindings.storage import preset
 from offstage.dpu.derive import core_policy
 from offstage.dpu.options import Limits, PolicyOptions
 from offstage.host.session import Context, HostSession
-from offstage.testbeds.live.options import Arm, DemoOptions
+from offstage.testbeds.live.demo_options import Arm, DemoOptions
 from offstage.testbeds.live.results import CurvePoint
 from offstage.testbeds.live.warm_up import LEAD_S
 from offstage.testbeds.progress import Progress

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.baseline import Baselines
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
+from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
+from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
-from offstage.testbeds.live.options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_baseline, on_time, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.wear import Wear, run_wear, written
-from offstage.testbeds.live.workload import Workload, decode, describe, prefill, prepare
+from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 
@@ -61,38 +63,26 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     ahead: list[RunResult] = []
     trace = DemandTrace(first_guesses(options, workload, contexts) if options.warm_up else {})
     baselines, beside = _fill_baselines(options, workload, bed, measured.keys, progress), []
+    measure = partial(
+        _measure,
+        options,
+        workload,
+        contexts,
+        prefilled,
+        bed=bed,
+        progress=progress,
+        trace=trace,
+    )
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
             _warm_page_cache(bed.store)
         done = [
-            _measure(
-                options,
-                workload,
-                contexts,
-                prefilled,
-                storage,
-                arm,
-                bed,
-                progress,
-                trace,
-                observe=trace if not runs and number == 0 else None,
-            )
+            measure(storage, arm, observe=trace if not runs and number == 0 else None)
             for number, arm in enumerate(options.arms)
         ]
         runs += [against_baseline(one, done[0]) for one in done]
         if options.ahead:
-            early = _measure(
-                options,
-                workload,
-                contexts,
-                prefilled,
-                storage,
-                options.arms[-1],
-                bed,
-                progress,
-                trace,
-                ahead=True,
-            )
+            early = measure(storage, options.arms[-1], ahead=True)
             ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)

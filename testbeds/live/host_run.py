@@ -24,12 +24,13 @@ from offstage.host.granular import GranularSessions
 from offstage.host.models import GEOMETRIES
 from offstage.host.sessions import Sessions
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
+from offstage.testbeds.live.drive import Prefilled, decode, prefill
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_lru, on_time, run_result
 from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
-from offstage.testbeds.live.workload import Prefilled, Workload, decode, describe, prefill, prepare
+from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
 

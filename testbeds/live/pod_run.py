@@ -22,6 +22,7 @@ from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions
 from offstage.host.pod.upkeep import Upkeep
 from offstage.testbeds.beds.status import counters_since, device_counters
+from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import (
     RUN_NAME,
     check_alone,
@@ -31,7 +32,7 @@ from offstage.testbeds.live.host_run import (
 )
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_figures import PodResult, member_result, pod_result
-from offstage.testbeds.live.workload import Workload, decode, prefill, prepare
+from offstage.testbeds.live.workload import Workload, prepare
 from offstage.testbeds.progress import Progress
 
 __all__ = ["join", "joined", "run"]

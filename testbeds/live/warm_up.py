@@ -16,7 +16,7 @@ from offstage.host.selection import ScoreScale, quantize
 from offstage.host.session import Context
 from offstage.testbeds.lab.policies.policy import Setting
 from offstage.testbeds.lab.policies.registry import parse
-from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.live.workload import Workload
 from offstage.testbeds.workloads.selections.generated import PREFILL_WINDOWS
 

@@ -196,17 +196,66 @@ class _Run:
 
     def decode(self, select_blocks: int, following: list[int], arrays: Arrays) -> ModelPass:
         """One selection over the whole text."""
-        options, geometry = self.options, self.geometry
-        room = self.room
+        options, geometry, room = self.options, self.geometry, self.room
         chosen = min(select_blocks, room)
-        rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
-        pool = self._pool(chosen, arrays)
-        decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
-        before, guesses_before = (
-            Ledger.of(self.control.ledger()),
-            self.fabric.stats().get("guesses", 0),
-        )
+        before, guesses_before = Ledger.of(self.control.ledger()), self._guesses()
         counted = device_counters(self.link)
+        pool = self._pool(chosen, arrays)
+        attention, logits, grown = self._decoded(chosen, following, pool)
+        ledger = Ledger.of(self.control.ledger()).since(before)
+        counted = counters_since(counted, device_counters(self.link))
+        guesses = self._guesses() - guesses_before
+        guessed = dict(zip(FATES, ledger.fates[CAUSES.index("lookahead")], strict=True))
+        dense = self.kv.logits(grown).cpu().numpy()
+        known = grown if options.generate else [*grown, following[options.steps]]
+        positions = compared(logits, dense, known, len(self.tokens))
+        record = attention.record
+        stall_ms = record.stall_ms()
+        return ModelPass(
+            select_blocks=chosen,
+            share_read=_share_read(record, geometry, len(self.tokens)),
+            perplexity=_perplexity([one.nll for one in positions]),
+            top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
+            kl_mean=float(np.mean([one.kl for one in positions])),
+            kl_max=max(one.kl for one in positions),
+            logit_error_max=max(one.logit_error for one in positions),
+            bit_equal=self._bit_equal(logits, grown, arrays) if chosen == room else None,
+            demands=ledger.demands,
+            hit=ledger.ended.hit_rate,
+            late=ledger.ended.late_rate,
+            stall_ms_p50=quantile(stall_ms, 0.5),
+            stall_ms_p99=quantile(stall_ms, 0.99),
+            token_ms_p50=quantile(record.token_ms(), 0.5),
+            blocks_verified=record.blocks_verified,
+            blocks_corrupt=record.blocks_corrupt,
+            blocks_recomputed=record.blocks_recomputed,
+            ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
+            pace_overruns=overruns(str(self.control.status()["model"]), counted),
+            positions=positions,
+            foretold=attention.foretold.agreement(),
+            guesses=guesses,
+            guesses_used=guessed["used"],
+            guesses_late=guessed["late"],
+            guesses_unused=guessed["unused"],
+            text=self.loaded.tokenizer.decode(grown) if options.generate else "",
+            notes=[
+                *warm_start(before),
+                *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
+                *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
+            ],
+        )
+
+    def _guesses(self) -> int:
+        """Blocks of the next layer that the tier was told of ahead, so far."""
+        return self.fabric.stats().get("guesses", 0)
+
+    def _decoded(
+        self, chosen: int, following: list[int], pool: HbmPool
+    ) -> tuple[TieredAttention, NDArray[np.float32], list[int]]:
+        """The attention that read from the tier, the logits after each token, and the tokens."""
+        options = self.options
+        rule = SelectionRule(options.selector, chosen, options.sink_blocks, options.window_blocks)
+        decoder = Decoder(self.fabric, pool, self.kv, rule, options.kernel)
         self.fabric.register(pool.memory.landing)
         grown: list[int] = []
         try:
@@ -221,54 +270,11 @@ class _Run:
             )
             attention.ahead = options.ahead
             foresight = Foresight(attention.told) if options.foretell else None
-            self.progress.start(f"decode, {chosen} of {room} blocks", options.steps)
+            self.progress.start(f"decode, {chosen} of {self.room} blocks", options.steps)
             given = [] if options.generate else following[: options.steps + 1]
-            logits = self._steps(attention, given, grown, foresight)
+            return attention, self._steps(attention, given, grown, foresight), grown
         finally:
             self.fabric.unregister(pool.memory.landing)
-        ledger = Ledger.of(self.control.ledger()).since(before)
-        counted = counters_since(counted, device_counters(self.link))
-        fates = ledger.fates[CAUSES.index("lookahead")]
-        guessed = dict(zip(FATES, fates, strict=True))
-        dense = self.kv.logits(grown).cpu().numpy()
-        known = grown if options.generate else [*grown, following[options.steps]]
-        positions = compared(logits, dense, known, len(self.tokens))
-        every = chosen == room
-        record = attention.record
-        guesses = self.fabric.stats().get("guesses", 0) - guesses_before
-        return ModelPass(
-            select_blocks=chosen,
-            share_read=_share_read(record, geometry, len(self.tokens)),
-            perplexity=_perplexity([one.nll for one in positions]),
-            top1_agreement=float(np.mean([one.top1 == one.dense_top1 for one in positions])),
-            kl_mean=float(np.mean([one.kl for one in positions])),
-            kl_max=max(one.kl for one in positions),
-            logit_error_max=max(one.logit_error for one in positions),
-            bit_equal=self._bit_equal(logits, grown, arrays) if every else None,
-            demands=ledger.demands,
-            hit=ledger.ended.hit_rate,
-            late=ledger.ended.late_rate,
-            stall_ms_p50=quantile(record.stall_ms(), 0.5),
-            stall_ms_p99=quantile(record.stall_ms(), 0.99),
-            token_ms_p50=quantile(record.token_ms(), 0.5),
-            blocks_verified=record.blocks_verified,
-            blocks_corrupt=record.blocks_corrupt,
-            blocks_recomputed=record.blocks_recomputed,
-            ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
-            pace_overruns=overruns(str(self.control.status()["model"]), counted),
-            positions=positions,
-            foretold=attention.foretold.agreement(),
-            guesses=guesses,
-            guesses_used=int(guessed["used"]),
-            guesses_late=int(guessed["late"]),
-            guesses_unused=int(guessed["unused"]),
-            text=self.loaded.tokenizer.decode(grown) if options.generate else "",
-            notes=[
-                *warm_start(before),
-                *pool_holds_all(room * geometry.layer_count, pool.pool_blocks, "the text"),
-                *(told_in_vain(guesses, guessed) if options.ahead == "hint" else []),
-            ],
-        )
 
     def _pool(self, chosen: int, arrays: Arrays) -> HbmPool:
         """The HBM pool of a selection of so many blocks."""

@@ -16,7 +16,7 @@ from offstage.host.session import Context, HostSession
 from offstage.testbeds.lab.policies.base import PATTERN
 from offstage.testbeds.lab.policies.policy import guesses
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
-from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.progress import Silent
 
 OPTIONS = DemoOptions(out=Path("out"), sessions=2, geometry=geometry("tiny"))

@@ -12,7 +12,7 @@ from offstage.testbeds.beds import here, pod
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.qemu.pair import _share
 from offstage.testbeds.live import demo
-from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.progress import Silent
 
 SIZES = DaemonSizes(

@@ -8,7 +8,7 @@ from offstage.bindings.layouts import CAUSES
 from offstage.host.models import geometry
 from offstage.host.prefill import compute_context
 from offstage.host.selection import Quest
-from offstage.testbeds.live.options import DemoOptions
+from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.live.warm_up import first_guesses
 from offstage.testbeds.live.workload import prepare
 

@@ -1,0 +1,89 @@
+"""What the demo runs: arms and storages beside the host's own options, and the checks of both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from offstage.bindings.errors import BadInput
+from offstage.host.baselines import KINDS
+from offstage.testbeds.live.options import DriveOptions, TimePerToken
+
+__all__ = ["ARMS", "Arm", "DemoOptions"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One set of prefetchers with the eviction that suits it; all arms have the same buffer."""
+
+    name: str
+    prefetchers: tuple[str, ...]
+    eviction: str
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The daemon's `[policy]` keys of this arm."""
+        return {"prefetchers": list(self.prefetchers), "eviction": self.eviction}
+
+
+ARMS = (
+    Arm("none", (), "lru"),
+    Arm("window", ("window",), "lru"),
+    Arm("window+ema", ("window", "ema"), "score"),
+    Arm("window+ema+shared", ("window", "ema", "shared"), "score"),
+)
+
+
+class DemoOptions(DriveOptions, frozen=True, kw_only=True):
+    """Options of one demo. `buffer_ratio` is B / k, the staging slots of a session's layer over
+    the blocks it selects in a step."""
+
+    where: ClassVar[str] = "demo"
+
+    out: Path
+    time_per_token_s: TimePerToken = 0.025
+    buffer_ratio: float = 4.0
+    window_tokens: int = 4_096
+    storages: tuple[str, ...] = ("measured", "emulated")
+    nvme: str = "gen5-tlc"
+    keep_store: bool = False
+    ahead: bool = False
+    """The fullest arm once more on each storage, a layer ahead."""
+    baselines: tuple[str, ...] = ()
+    """Which of `host.baselines.KINDS` run beside the arms, on each storage."""
+    arms: tuple[Arm, ...] = ARMS
+    warm_up: bool = True
+    """Arms that follow a pattern are told what the prefill's last windows selected."""
+    command: str = "offstage demo"
+
+    def check(self) -> None:
+        """Raises BadInput for a number out of range or two that contradict each other."""
+        super().check()
+        if self.buffer_ratio < 1.0:
+            raise BadInput("a buffer smaller than one selection", self.where, "raise the ratio")
+        if unknown := set(self.baselines) - set(KINDS):
+            raise BadInput(
+                f"no baseline is called {', '.join(sorted(unknown))}",
+                self.where,
+                f"choose {' or '.join(KINDS)}",
+            )
+        known = {"measured", "emulated"}
+        if not self.storages or set(self.storages) - known:
+            raise BadInput(
+                f"storages {', '.join(self.storages) or '(none)'}",
+                self.where,
+                "choose measured, emulated or both",
+            )
+
+    def warms_up(self, arm: Arm) -> bool:
+        """Whether sessions of this arm begin with guesses, see `live.warm_up`."""
+        return self.warm_up and "ema" in arm.prefetchers
+
+    @property
+    def buffer_blocks(self) -> int:
+        """Staging slots of one layer of one session: B."""
+        return round(self.buffer_ratio * self.select_blocks)
+
+    @property
+    def slot_count(self) -> int:
+        """Staging slots over all sessions and layers."""
+        return self.buffer_blocks * self.sessions * self.geometry.layer_count

@@ -100,6 +100,20 @@ class Table:
         """One part without a heading."""
         return cls(columns, [Part(list(rows))], title, note, heads)
 
+    @classmethod
+    def named(
+        cls,
+        names: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        title: str = "",
+        *,
+        left: int = 1,
+        wrap: Sequence[str] = (),
+    ) -> "Table":
+        """Columns by their titles alone; the first `left` of them are words, and values texts."""
+        columns = [Column(name, left=at < left, wrap=name in wrap) for at, name in enumerate(names)]
+        return cls.of(columns, rows, title)
+
     def cells(self, row: Sequence[object]) -> list[Cell]:
         """A row as text, one cell for each column."""
         given = [*row, *[""] * (len(self.columns) - len(row))]

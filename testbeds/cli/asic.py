@@ -10,6 +10,7 @@ from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput, Interrupted
 from offstage.testbeds.cli.asic_validate import validate
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["register"]
 
@@ -47,39 +48,32 @@ def presets(
 ) -> None:
     """Every preset; or every number of one, with its range, its source and what kind of knowledge
     it is."""
-    from rich.table import Table
-
     from offstage.asic_model.blocks import TAGS
     from offstage.asic_model.parameters import names, read_preset, rows
 
-    table = Table(box=None, pad_edge=False)
     if name:
         preset = read_preset(name)
         found = rows(preset)
-        for column in ("parameter", "value", "low", "high", "tag", "source"):
-            table.add_column(column, overflow="fold", no_wrap=column != "source")
-        for row in found:
-            unit = "" if row["unit"] == "1" else f" {row['unit']}"
-            table.add_row(
+        names_of = ("parameter", "value", "low", "high", "tag", "source")
+        rows_of = [
+            [
                 row["parameter"],
-                f"{row['value']:g}{unit}",
+                f"{row['value']:g} {row['unit']}".removesuffix(" 1"),
                 f"{row['low']:g}",
                 f"{row['high']:g}",
                 row["tag"],
                 row["source"],
-            )
+            ]
+            for row in found
+        ]
+        table = Table.named(names_of, rows_of, left=6, wrap=("source",))
         head = {
             key: getattr(preset, key)
             for key in ("name", "title", "kind", "about", "staging", "spill", "calibrated")
         }
         emit({**head, "drive": preset.nvme.drive, "numbers": found}, form, table)
         return
-    for column in ("preset", "calibrated"):
-        table.add_column(column, no_wrap=True)
-    for column in TAGS:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
-    listed = []
+    listed, lines = [], []
     for one in map(read_preset, names()):
         tags: list[str] = [number.tag for _, number in one.numbers()]
         counts = {tag: tags.count(tag) for tag in TAGS}
@@ -93,23 +87,20 @@ def presets(
             }
         )
         yes = "yes" if one.calibrated else "uncalibrated"
-        table.add_row(one.name, yes, *map(str, counts.values()), one.title)
+        lines.append([one.name, yes, *counts.values(), one.title])
+    columns = [Column("preset", left=True), Column("calibrated", left=True), *map(Column, TAGS)]
+    table = Table.of([*columns, Column("what it is", left=True, wrap=True)], lines)
     emit({"presets": listed, "tags": TAGS}, form, table)
 
 
 @asic.command()
 def commands(form: FormatOption = Format.text) -> None:
     """The chip's command set, what of today's rings each command is, and what hardware adds."""
-    from rich.table import Table
-
     from offstage.asic_model.commands import FIELDS, rows
 
     found = rows()
-    table = Table(box=None, pad_edge=False)
-    for column in found[0]:
-        table.add_column(column, overflow="fold", no_wrap=column == "command")
-    for row in found:
-        table.add_row(*row.values())
+    names = list(found[0])
+    table = Table.named(names, [[*row.values()] for row in found], left=len(names), wrap=names[1:])
     emit({"commands": found, "fields": FIELDS}, form, table)
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from offstage.asic_model.result import ChipRun, Times
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_rate, format_size, format_time
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["run_table", "sweep_table"]
 
@@ -38,8 +38,7 @@ def _sentence(run: ChipRun) -> str:
 
 
 def _times(run: ChipRun) -> Table:
-    table = _table("", "count", "mean", "p50", "p90", "p99", "p99.9")
-    rows: list[tuple[str, Times]] = [
+    found: list[tuple[str, Times]] = [
         ("fetch", run.fetch_ns),
         ("of it, on the device", run.device_ns),
         ("read", run.read_ns),
@@ -47,50 +46,75 @@ def _times(run: ChipRun) -> Table:
     ]
     if run.logged is not None:
         shown = f"on the device, {run.logged.provenance} in the log"
-        rows.insert(2, (shown, run.logged.fetch_ns))
-    for name, times in rows:
-        quantiles = (times.mean, times.p50, times.p90, times.p99, times.p999)
-        table.add_row(name, f"{times.count:,}", *(format_time(one) for one in quantiles))
-    return table
+        found.insert(2, (shown, run.logged.fetch_ns))
+    columns = [Column("", left=True), Column("count", _count)]
+    columns += [Column(name, format_time) for name in ("mean", "p50", "p90", "p99", "p99.9")]
+    rows = [[name, one.count, one.mean, one.p50, one.p90, one.p99, one.p999] for name, one in found]
+    return Table.of(columns, rows)
 
 
 def _units(run: ChipRun) -> Table:
-    table = _table("unit", "visits", "used", "wait", "wait p99", "blocked", "of p50", "of p99")
-    for one in run.units:
-        table.add_row(
+    columns = [
+        Column("unit", left=True),
+        Column("visits", _count),
+        Column("used", "{:.2%}".format),
+        Column("wait", format_time),
+        Column("wait p99", format_time),
+        Column("blocked", "{:.1%}".format),
+        Column("of p50", "{:.0%}".format),
+        Column("of p99", "{:.0%}".format),
+    ]
+    rows = [
+        [
             one.name,
-            f"{one.arrivals:,}",
-            f"{one.utilisation:.2%}",
-            format_time(one.wait_ns_mean),
-            format_time(one.wait_ns_p99),
-            f"{one.blocked_share:.1%}",
-            f"{one.share_p50:.0%}",
-            f"{one.share_p99:.0%}",
-        )
-    return table
+            one.arrivals,
+            one.utilisation,
+            one.wait_ns_mean,
+            one.wait_ns_p99,
+            one.blocked_share,
+            one.share_p50,
+            one.share_p99,
+        ]
+        for one in run.units
+    ]
+    return Table.of(columns, rows)
 
 
 def _sessions(run: ChipRun) -> Table:
     """Those that stalled the longest, with their waits at the arbiter; all are in the JSON."""
-    table = _table(
-        "session", "tenant", "tokens", "too late", "fetch", "stall", "reads", "wait", "wait max"
-    )
+    columns = [
+        Column("session", left=True),
+        Column("tenant"),
+        Column("tokens", _count),
+        Column("too late", _count),
+        Column("fetch", format_time),
+        Column("stall", format_time),
+        Column("reads", _count),
+        Column("wait", format_time),
+        Column("wait max", format_time),
+    ]
     found = sorted(run.by_session, key=lambda one: one.stall_ns, reverse=True)
-    for one in found[:SESSIONS_SHOWN]:
-        table.add_row(
-            "none" if one.session is None else str(one.session),
-            str(one.tenant),
-            f"{one.tokens:,}",
-            f"{one.deadlines_missed:,}",
-            format_time(one.fetch_ns_mean),
-            format_time(one.stall_ns),
-            f"{one.reads:,}",
-            format_time(one.wait_ns_mean),
-            format_time(one.wait_ns_max),
-        )
+    rows: list[list[object]] = [
+        [
+            "none" if one.session is None else one.session,
+            one.tenant,
+            one.tokens,
+            one.deadlines_missed,
+            one.fetch_ns_mean,
+            one.stall_ns,
+            one.reads,
+            one.wait_ns_mean,
+            one.wait_ns_max,
+        ]
+        for one in found[:SESSIONS_SHOWN]
+    ]
     if len(found) > SESSIONS_SHOWN:
-        table.add_row(f"and {len(found) - SESSIONS_SHOWN:,} more")
-    return table
+        rows.append([f"and {len(found) - SESSIONS_SHOWN:,} more"])
+    return Table.of(columns, rows)
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
 
 
 SHOWN = {"fetch_ns_mean": format_time, "fetch_ns_p99": format_time, "stall_ns_mean": format_time}
@@ -98,19 +122,12 @@ SHOWN = {"fetch_ns_mean": format_time, "fetch_ns_p99": format_time, "stall_ns_me
 
 def sweep_table(rows: Sequence[Mapping[str, Any]], path: str) -> RenderableType:
     """What came out over all chips of a sweep: the least, the middle and the most."""
-    table = _table("figure", "least", "median", "most")
+    lines = []
     for name, form in SHOWN.items():
         values = sorted(row[name] for row in rows)
-        ends = (values[0], values[len(values) // 2], values[-1])
-        table.add_row(name, *(form(value) for value in ends))
+        lines.append([name, *map(form, (values[0], values[len(values) // 2], values[-1]))])
+    table = Table.named(("figure", "least", "median", "most"), lines)
     binds = Counter(row["binds_first"] for row in rows)
     used = ", ".join(f"{name} in {count:,}" for name, count in binds.most_common())
     said = f"{len(rows):,} chips, modelled and uncalibrated; used the most: {used}"
     return Group(table, Text(""), Text(said), Text(path))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for at, column in enumerate(columns):
-        table.add_column(column, justify="right" if at else "left", no_wrap=True)
-    return table

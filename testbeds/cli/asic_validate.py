@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.table import Table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from offstage.testbeds.report.compare.validate import Validation
 
 __all__ = ["validate"]
@@ -47,10 +46,12 @@ def validate(
     found, preset = judge_all(calibrate, predict)
     lines = [f"{name}: {what}" for name, what in found.workloads.items()]
     lines += ["", _verdict(found)]
+    figures = Table.named(FIGURES, found.rows(), left=2)
+    stages = Table.named(STAGES, found.stage_rows(), left=2)
     if out is not None:
         write_preset(preset, out, found.calibrated_on)
         lines.append(str(out))
-    emit(msgspec.to_builtins(found), form, Group(_table(found), "", _stages(found), *lines))
+    emit(msgspec.to_builtins(found), form, Group(figures, "", stages, *lines))
 
 
 def _verdict(found: "Validation") -> str:
@@ -67,32 +68,14 @@ def _verdict(found: "Validation") -> str:
     )
 
 
-def _table(found: "Validation") -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in (
-        "run",
-        "figure",
-        "measured",
-        "predicted",
-        "error",
-        "tolerance",
-        "repeats apart by",
-        "verdict",
-    ):
-        table.add_column(name, justify="left" if name in ("run", "verdict") else "right")
-    for row in found.rows():
-        table.add_row(*row)
-    return table
-
-
-def _stages(found: "Validation") -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("run", "stage, mean", "measured", "in the model"):
-        table.add_column(name, justify="left" if name == "run" else "right")
-    for row in found.stage_rows():
-        table.add_row(*row)
-    return table
+FIGURES = (
+    "run",
+    "figure",
+    "measured",
+    "predicted",
+    "error",
+    "tolerance",
+    "repeats apart by",
+    "verdict",
+)
+STAGES = ("run", "stage, mean", "measured", "in the model")

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
+from offstage.testbeds.table import Cell, Table
 
 __all__ = ["register"]
 
@@ -48,18 +48,25 @@ def show(
     loaded = load(file, parse_settings(settings or []))
     shown, notes = list(rows(loaded)), unused(loaded)
     told = [Text(line) for line in note_lines(notes)]
-    drawn = Table(box=None, pad_edge=False)
-    for heading in ("option", "value", "from"):
-        drawn.add_column(heading, overflow="fold")
-    for where, value, source in shown:
-        drawn.add_row(where, value, source, style="dim" if source == "default" else None)
+    lines = [[Cell(text, "dim" if row[2] == "default" else "") for text in row] for row in shown]
     options = {where: {"value": value, "source": source} for where, value, source in shown}
     try:
         derived = asdict(derive(loaded))
     except BadInput:
         # Show what the error is about.
-        emit({"options": options, "derived": None, "notes": notes}, form, Group(*told, drawn))
+        emit(
+            {"options": options, "derived": None, "notes": notes}, form, Group(*told, _table(lines))
+        )
         raise
-    for name, value in derived.items():
-        drawn.add_row(name, str(value), "derived", style="dim")
-    emit({"options": options, "derived": derived, "notes": notes}, form, Group(*told, drawn))
+    lines += [
+        [Cell(text, "dim") for text in (name, str(value), "derived")]
+        for name, value in derived.items()
+    ]
+    emit(
+        {"options": options, "derived": derived, "notes": notes}, form, Group(*told, _table(lines))
+    )
+
+
+def _table(lines: list[list[Cell]]) -> Table:
+    names = ("option", "value", "from")
+    return Table.named(names, lines, left=3, wrap=names)

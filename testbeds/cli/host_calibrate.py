@@ -11,6 +11,7 @@ import typer
 from offstage.bindings.durable import writable, write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["calibrate"]
 
@@ -79,7 +80,7 @@ def calibrate(
         progress.start("measure", plan.steps)
         cost = measure(plan, progress.advance)
     write_bytes(out, msgspec.json.format(msgspec.json.encode(cost), indent=1) + b"\n")
-    emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _table(cost, out))
+    emit({**msgspec.to_builtins(cost), "out": str(out)}, form, _shown(cost, out))
 
 
 def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
@@ -111,44 +112,45 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
         raise BadInput(f"{text!r} are no numbers", option, "write for example 1,4,16") from None
 
 
-def _table(cost: Any, out: Path) -> Any:
+def _shown(cost: Any, out: Path) -> Any:
     from rich.console import Group
-    from rich.table import Table
 
-    drawn = Table(box=None, pad_edge=False)
-    for name in (
-        "sessions",
-        "tokens each",
-        "projections us",
-        "MLP us",
-        "attention us",
-        "token ms, all layers",
-    ):
-        drawn.add_column(name, justify="right")
-    for row in cost.rows:
-        drawn.add_row(
-            str(row.batch),
-            f"{row.tokens:,}",
-            f"{row.projection_ns / 1e3:,.1f}",
-            f"{row.mlp_ns / 1e3:,.1f}",
-            f"{row.attention_ns / 1e3:,.1f}",
-            f"{row.layer_ns * cost.layer_count / 1e6:,.2f}",
-        )
+    columns = [
+        Column("sessions"),
+        Column("tokens each", "{:,}".format),
+        *(Column(f"{name} us", _us) for name in ("projections", "MLP", "attention")),
+        Column("token ms, all layers", "{:,.2f}".format),
+    ]
+    rows = [
+        [
+            row.batch,
+            row.tokens,
+            row.projection_ns,
+            row.mlp_ns,
+            row.attention_ns,
+            row.layer_ns * cost.layer_count / 1e6,
+        ]
+        for row in cost.rows
+    ]
     head = (
         f"One layer of {cost.geometry} ({cost.hidden} and {cost.mlp} wide, {cost.dtype}) on "
         f"{cost.device}, {cost.kernel} kernel"
     )
-    parts: list[Any] = [head, "", drawn]
+    parts: list[Any] = [head, "", Table.of(columns, rows)]
     if cost.selection:
-        chosen = Table(box=None, pad_edge=False)
-        for name in ("sessions", "context tokens", "selector", "selection us"):
-            chosen.add_column(name, justify="right")
-        for row in cost.selection:
-            chosen.add_row(
-                str(row.batch),
-                f"{row.context_tokens:,}",
-                row.selector,
-                f"{row.selection_ns / 1e3:,.1f}",
-            )
-        parts += ["", chosen]
+        chosen = [
+            Column("sessions"),
+            Column("context tokens", "{:,}".format),
+            Column("selector"),
+            Column("selection us", _us),
+        ]
+        found = [
+            [row.batch, row.context_tokens, row.selector, row.selection_ns]
+            for row in cost.selection
+        ]
+        parts += ["", Table.of(chosen, found)]
     return Group(*parts, "", str(out))
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1e3:,.1f}"

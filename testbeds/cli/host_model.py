@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
 from offstage.testbeds.cli.common import Format, emit
+from offstage.testbeds.table import Column, Table
 
 if TYPE_CHECKING:
     from offstage.host.endpoint import Endpoint
@@ -134,65 +134,72 @@ def _tables(summary: "ModelSummary") -> Group:
 
 
 def _outputs(passes: Sequence["ModelPass"]) -> Table:
-    names = (
-        "blocks",
-        "read",
-        "perplexity",
-        "same top-1",
-        "KL mean",
-        "KL max",
-        "logit error",
-        "bit-equal",
-    )
-    rows = []
-    for one in passes:
-        equal = {None: "", True: "yes", False: "NO"}[one.bit_equal]
-        rows.append(
-            (
-                str(one.select_blocks),
-                f"{one.share_read:.1%}",
-                f"{one.perplexity:.3f}",
-                f"{one.top1_agreement:.1%}",
-                f"{one.kl_mean:.2g}",
-                f"{one.kl_max:.2g}",
-                f"{one.logit_error_max:.2g}",
-                equal,
-            )
-        )
-    return _table("Beside dense attention", names, rows)
+    columns = [
+        Column("blocks"),
+        Column("read", "{:.1%}".format),
+        Column("perplexity", "{:.3f}".format),
+        Column("same top-1", "{:.1%}".format),
+        *(Column(name, "{:.2g}".format) for name in ("KL mean", "KL max", "logit error")),
+        Column("bit-equal"),
+    ]
+    rows = [
+        [
+            one.select_blocks,
+            one.share_read,
+            one.perplexity,
+            one.top1_agreement,
+            one.kl_mean,
+            one.kl_max,
+            one.logit_error_max,
+            {None: "", True: "yes", False: "NO"}[one.bit_equal],
+        ]
+        for one in passes
+    ]
+    return Table.of(columns, rows, "Beside dense attention")
 
 
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
-    names = ("blocks", "demands", "hits", "late", "corrupt", "stall ms p50", "p99", "token ms p50")
+    columns = [
+        Column("blocks"),
+        Column("demands", "{:,}".format),
+        Column("hits", "{:.1%}".format),
+        Column("late", "{:.1%}".format),
+        Column("corrupt"),
+        Column("stall ms p50", "{:.2f}".format),
+        Column("p99", "{:.2f}".format),
+        Column("token ms p50", "{:.1f}".format),
+    ]
     rows = [
-        (
-            str(one.select_blocks),
-            f"{one.demands:,}",
-            f"{one.hit:.1%}",
-            f"{one.late:.1%}",
-            str(one.blocks_corrupt),
-            f"{one.stall_ms_p50:.2f}",
-            f"{one.stall_ms_p99:.2f}",
-            f"{one.token_ms_p50:.1f}",
-        )
+        [
+            one.select_blocks,
+            one.demands,
+            one.hit,
+            one.late,
+            one.blocks_corrupt,
+            one.stall_ms_p50,
+            one.stall_ms_p99,
+            one.token_ms_p50,
+        ]
         for one in passes
     ]
-    return _table("From the tier", names, rows)
+    return Table.of(columns, rows, "From the tier")
 
 
 def _foretold(one: "ModelPass") -> Table:
-    names = "layer", "steps", "foretold", "step before", "layer before"
+    columns = [Column("layer"), Column("steps")]
+    names = ("foretold", "step before", "layer before")
+    columns += [Column(name, "{:.2f}".format) for name in names]
     rows = [
-        (
-            str(layer.layer),
-            str(layer.steps),
-            f"{layer.foretold:.2f}",
-            f"{layer.step_before:.2f}",
-            f"{layer.layer_before:.2f}" if layer.layer else "",
-        )
+        [
+            layer.layer,
+            layer.steps,
+            layer.foretold,
+            layer.step_before,
+            layer.layer_before if layer.layer else "",
+        ]
         for layer in one.foretold
     ]
-    return _table(f"Of {one.select_blocks} blocks selected, known ahead", names, rows)
+    return Table.of(columns, rows, f"Of {one.select_blocks} blocks selected, known ahead")
 
 
 def _guessed(one: "ModelPass") -> str:
@@ -224,17 +231,8 @@ def _positions(positions: Sequence["Position"]) -> Table:
             )
         )
     names = "position", "same top-1", "KL", "nats", "nats dense"
-    return _table("By position", names, rows)
+    return Table.named(names, rows, "By position", left=0)
 
 
 def _mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.3f}" if values else ""
-
-
-def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    drawn = Table(title=title, box=None, pad_edge=False, title_justify="left")
-    for name in names:
-        drawn.add_column(name, justify="right")
-    for row in rows:
-        drawn.add_row(*row)
-    return drawn

@@ -10,6 +10,7 @@ import typer
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
 from offstage.testbeds.cli.lab_pod import pod, toml_value
+from offstage.testbeds.table import Table
 
 if TYPE_CHECKING:
     from offstage.testbeds.lab.results.summary import LabSummary, PointSummary
@@ -145,16 +146,12 @@ def bounds(
 @lab.command()
 def policies(form: FormatOption = Format.text) -> None:
     """Every policy there is: what it uses and where it is from."""
-    from rich.table import Table
-
     from offstage.testbeds.lab.policies.registry import listing
 
     found = listing()
-    table = Table(box=None, pad_edge=False)
-    for column in ("policy", "uses", "eviction", "source"):
-        table.add_column(column, overflow="fold", no_wrap=column == "policy")
-    for one in found:
-        table.add_row(one["name"], one["uses"], one["eviction"] or "", one["source"])
+    names = ("policy", "uses", "eviction", "source")
+    rows = [[one["name"], one["uses"], one["eviction"] or "", one["source"]] for one in found]
+    table = Table.named(names, rows, left=4, wrap=names[1:])
     emit({"policies": found}, form, table)
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import msgspec
-from rich.table import Table
 
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.ledger import (
@@ -16,6 +15,7 @@ from offstage.testbeds.lab.run.bounds import bound_keys
 from offstage.testbeds.lab.run.experiment import Experiment
 from offstage.testbeds.lab.run.plan import Task
 from offstage.testbeds.lab.run.source import recurs
+from offstage.testbeds.table import Column, Table
 
 __all__ = ["BoundRow", "bounds_rows", "bounds_table"]
 
@@ -80,26 +80,24 @@ def _known(row: BoundRow, pooled: BoundTotals) -> list[BoundRow]:
 
 def bounds_table(rows: list[BoundRow]) -> Table:
     """The rows for people."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("workload", "B / k", "bound", "non-trivial hit", "hit", "reads"):
-        table.add_column(column, justify="left" if column in ("workload", "bound") else "right")
-    for row in rows:
-        table.add_row(
-            row.workload,
-            f"{row.buffer_over_k:g}",
-            _named(row.bound),
-            _percent(row.nontrivial_hit),
-            _percent(row.hit),
-            "" if row.reads is None else f"{row.reads:,}",
-        )
-    return table
+    columns = [
+        Column("workload", left=True),
+        Column("B / k", "{:g}".format),
+        Column("bound", left=True),
+        Column("non-trivial hit", "{:.1%}".format),
+        Column("hit", "{:.1%}".format),
+        Column("reads", "{:,}".format),
+    ]
+    return Table.of(columns, map(_cells, rows))
+
+
+def _cells(row: BoundRow) -> list[object]:
+    reads = "" if row.reads is None else row.reads
+    hits = ("n/a" if one is None else one for one in (row.nontrivial_hit, row.hit))
+    return [row.workload, row.buffer_over_k, _named(row.bound), *hits, reads]
 
 
 def _named(bound: str) -> str:
     kinds = {"compulsory": "no prefetch: ", "belady": "no prefetch: "}
     kind = "predictor: " if bound in PREDICTORS else kinds.get(bound, "")
     return kind + bound.replace("_", " ")
-
-
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.1%}"

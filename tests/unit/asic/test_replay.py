@@ -299,6 +299,6 @@ def test_the_command_shows_and_keeps_a_run(
     assert run([*command, "--closed-loop"]) == 0
     text = capsys.readouterr().out
     assert "bluefield3 (uncalibrated), closed-loop" in text and "reactor" in text
-    assert "wait max" in text
+    assert "tenant" in text
     assert run([*command[:-1], str(good / "decisions.log" / "no")]) == 2
     assert "cannot be written" in capsys.readouterr().err

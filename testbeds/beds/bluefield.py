@@ -7,13 +7,14 @@ unit and the user that it names, huge pages, keys and secrets; copies of what th
 come back.
 """
 
-import json
 import shlex
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
+import tomli_w
 
 from offstage.bindings import settings
 from offstage.bindings.errors import BadInput, RunFailed
@@ -196,22 +197,17 @@ def _keys(dpu: Dpu, out: Path) -> list[Step]:
 
 
 def _configured(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
-    config = LocalBed(out).config("bluefield", sizes, {"path": dpu.store}, {})
-    text = config.read_text(encoding="utf-8")
-    head, rest = text.split("\n\n", 1)
-    assert head.startswith("[daemon]")
-    own = {
+    sections = LocalBed(out).sections(sizes, {"path": dpu.store})
+    sections["daemon"] = {
         "endpoint": f"tcp://{dpu.address}:{dpu.port}",
         "fabric_endpoint": f"tcp://{dpu.address}:{dpu.port + 1}",
         "curve_dir": f"{dpu.etc}/keys",
         "operator_secret_file": f"{dpu.etc}/operator.secret",
     }
-    daemon = "\n".join(["[daemon]", *(f"{key} = {json.dumps(own[key])}" for key in own)])
-    secret = f"secret_file = {json.dumps(f'{dpu.etc}/tenant.secret')}\n"
-    written = f"{daemon}\n\n{rest.rstrip()}\n{secret}"
+    sections["tenant"][0]["secret_file"] = f"{dpu.etc}/tenant.secret"
     etc, user = shlex.quote(dpu.etc), shlex.quote(dpu.user)
     return [
-        Step("dpu", f"cat > {etc}/dpu.toml", written.encode()),
+        Step("dpu", f"cat > {etc}/dpu.toml", tomli_w.dumps(sections).encode()),
         Step("dpu", f"chown -R {user}: {etc}"),
     ]
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import RunFailed
@@ -34,15 +35,22 @@ def ends_with_its_parent() -> None:
 
 class Child:
     """It runs `act(*words)` as user and group `uid`, over pipes of its own, and prints what that
-    returns as a line of JSON. Its stdin is open: `go` lets it read a line."""
+    returns as a line of JSON. Its stdin is open: `go` lets it read a line. `log`: where its stderr
+    goes, instead of a file without a name."""
 
     def __init__(
-        self, uid: int, act: Callable[..., Any], *words: Any, groups: tuple[int, ...] = ()
+        self,
+        uid: int,
+        act: Callable[..., Any],
+        *words: Any,
+        groups: tuple[int, ...] = (),
+        log: Path | None = None,
     ) -> None:
         self._name = act.__name__
         given, self._given = os.pipe()
         self._said, saying = os.pipe()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile() if log is None else log.open("w+b")
+        self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
@@ -90,32 +98,33 @@ class Child:
         """Let it read a line."""
         os.write(self._given, b"go\n")
 
-    def end(self, wait_s: float = 120.0) -> int:
-        """Its exit code, once it has ended by itself."""
-        watched = os.pidfd_open(self.pid)
-        try:
-            if not select.select([watched], [], [], wait_s)[0]:
-                raise self._failed("it does not end")
-        finally:
-            os.close(watched)
-        return self._reap()
+    def wait(self, timeout: float = 120.0) -> int:
+        """Its exit code, once it has ended."""
+        if self.returncode is None:
+            watched = os.pidfd_open(self.pid)
+            try:
+                if not select.select([watched], [], [], timeout)[0]:
+                    raise self._failed("it does not end")
+            finally:
+                os.close(watched)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._said)
+            os.close(self._given)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it now; nothing where it has ended."""
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            self._reap()
+        self.send_signal(signal.SIGKILL)
+        self.wait()
 
     def complaint(self) -> str:
         """What it wrote on stderr."""
         return os.pread(self._errors.fileno(), COMPLAINT_BYTES, 0).decode(errors="replace")
-
-    def _reap(self) -> int:
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.pid = 0
-        os.close(self._said)
-        os.close(self._given)
-        return code
 
     def _failed(self, what: str) -> RunFailed:
         return RunFailed(f"{what}: {self.complaint().strip()[-2000:]}", self._name, "see above")

@@ -1,10 +1,12 @@
-"""A DPU daemon in a process of its own, for as long as one run takes.
+"""A DPU daemon in a process of its own, as a user starts it: `offstage dpu serve --config FILE`.
 
-The demo starts it as a user would, with `offstage dpu serve --config FILE`, waits for its ready
-line, and ends it with SIGTERM, which drains. What the daemon logged stays beside the results.
+`start` writes the configuration, starts the daemon and waits for its ready line; `serve` also
+drains and ends it. The configuration and the log stay in the folder for whoever debugs the run.
+A daemon ends with the process that started it, unless it `stays`: it watches its standard input,
+whose other end the kernel closes however that process dies. Started again in the same folder, it
+serves what its store holds.
 """
 
-import json
 import signal
 import subprocess
 import sys
@@ -14,16 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from offstage.bindings.durable import write_text
-from offstage.bindings.errors import RunFailed
+from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.outside import last_line, said_json
 from offstage.dpu.recorder import read_lost
+from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
+from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.said import Lines
 
-__all__ = ["Tier", "begin", "offstage_words", "serve", "write_config"]
+__all__ = ["Daemon", "Sections", "fork", "offstage_words", "serve", "start", "write_config"]
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
+
+Sections = Mapping[str, Any]
+"""A daemon's configuration as its file has it: keys by section, and `tenant`, a list of tables."""
 
 
 def offstage_words(*words: str) -> list[str]:
@@ -32,122 +42,195 @@ def offstage_words(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "offstage", *words]
 
 
-@dataclass
-class Tier:
-    """A daemon that answers at `endpoint`; `ready` is its ready line."""
+def write_config(path: Path, sections: Sections) -> None:
+    """Write a daemon's file."""
+    write_text(path, tomli_w.dumps(sections))
 
-    process: "subprocess.Popen[bytes]"
-    endpoint: str
+
+@dataclass
+class Daemon:
+    """A daemon that answers. `ready`: its ready line; `log`: what it writes on stderr; `tenant`:
+    the first of its configuration; `record`: the folder of its decision log."""
+
+    process: "subprocess.Popen[bytes] | Child"
     ready: dict[str, Any]
     log: Path
+    tenant: str = "default"
+    record: Path | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The address of its control socket."""
+        return str(self.ready["endpoint"])
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Where its secrets and sockets are."""
+        return Path(str(self.ready["runtime_dir"]))
+
+    @property
+    def storage(self) -> str:
+        """The kind of storage that it opened."""
+        return str(self.ready["storage"])
+
+    @property
+    def metrics_port(self) -> int:
+        """The TCP port of its metrics."""
+        return int(self.ready["metrics_port"])
+
+    def at(self, tenant: str = "", **more: Any) -> Endpoint:
+        """How a host on this machine reaches it, as its first tenant or another."""
+        local = {"runtime_dir": self.runtime_dir} | more
+        return Endpoint(self.endpoint, tenant or self.tenant, **local)
+
+    def control(self, tenant: str = "", *, heartbeat: bool = True, **more: Any) -> Control:
+        """Log in."""
+        return self.at(tenant, **more).control(heartbeat=heartbeat)
+
+    def complaint(self) -> str:
+        """The last line that it logged."""
+        return _complaint(self.log)
+
+    def stop(self) -> None:
+        """Drain and end it. RunFailed: it does not end in time, or not well. That a recording lacks
+        something is no end of that kind: `read_lost` tells it, for a run to fail by when its files
+        are written."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RunFailed(
+                "the daemon did not drain in time", str(self.log), "read that log"
+            ) from None
+        _close_pipes(self.process)
+        if code != 0 and not (code == 1 and self._lacks()):
+            raise RunFailed(
+                f"the daemon ended with status {code}: {self.complaint()}",
+                str(self.log),
+                "read that log",
+            )
+
+    def kill(self) -> None:
+        """End it now; nothing where it has ended."""
+        self.process.kill()
+        self.process.wait()
+        _close_pipes(self.process)
+
+    def _lacks(self) -> bool:
+        """Whether the rings lost a part of the recording, and the disk refused none of it."""
+        lost = read_lost(self.record) if self.record else None
+        return lost is not None and bool(lost) and not lost.write_errors
 
 
-def write_config(path: Path, sections: Mapping[str, Mapping[str, Any]], tenant: str) -> None:
-    """A daemon's TOML file: sections of `key = value`, and one tenant."""
-    lines = []
-    for section, values in sections.items():
-        lines.append(f"[{section}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        lines.append("")
-    lines += ["[[tenant]]", f"name = {json.dumps(tenant)}", ""]
-    write_text(path, "\n".join(lines))
+def start(
+    sections: Sections,
+    folder: Path,
+    *,
+    name: str = "daemon",
+    record: Path | None = None,
+    within: Sequence[str] = (),
+    stays: bool = False,
+    append: bool = False,
+) -> Daemon:
+    """Start a daemon by `folder/NAME.toml`, which logs to `folder/NAME.log`. Where `sections` do
+    not say otherwise its control socket and runtime directory are in `folder`, and it has no
+    metrics.
 
-
-def begin(config: Path, log: Path, settings: Mapping[str, str], within: Sequence[str] = ()) -> Tier:
-    """Start a daemon that outlives this process, by a command that is preceded by `within`. Raises
-    RunFailed as `serve`."""
-    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [*within, *offstage_words("dpu", "serve", "--config", str(config))]
-    with log.open("wb") as stderr:
+    `within`: words of a command that runs it, such as one in another namespace. `stays`: it
+    outlives this process. `append`: the log keeps what an earlier daemon wrote. RunFailed, with the
+    daemon's last line, where it does not come up."""
+    config, log = folder / f"{name}.toml", folder / f"{name}.log"
+    own = {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run")}
+    daemon = {**own, "metrics_endpoint": "", **sections.get("daemon", {})}
+    write_config(config, {**sections, "daemon": daemon})
+    words = [*within, *offstage_words("dpu", "serve", "--config", str(config))]
+    words += [] if stays else ["--watch-fd", "0"]
+    words += ["--record", str(record)] if record is not None else []
+    with log.open("ab" if append else "wb") as stderr:
         process = subprocess.Popen(
-            [*command, *sets],
-            stdin=subprocess.DEVNULL,
+            words,
+            stdin=subprocess.DEVNULL if stays else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
         )
     try:
-        ready = _await_ready(process, log)
-    finally:
+        ready = _ready(process, log)
+    except BaseException:
+        process.kill()
+        process.wait()
         _close_pipes(process)
-    return Tier(process, str(ready["endpoint"]), ready, log)
+        raise
+    if stays:
+        _close_pipes(process)
+    return Daemon(process, ready, log, _first_tenant(sections), record)
 
 
 @contextmanager
-def serve(config: Path, log: Path, record: Path | None = None) -> Iterator[Tier]:
-    """Start a daemon; on the way out, drain and end it.
-
-    Raises RunFailed with the daemon's own last line where it does not come up or end well. That its
-    recording lacks something is no end of that kind: `read_lost` tells it, for a run to fail by
-    when its files are written."""
-    # It watches its stdin: however this process dies, the kernel closes the other end.
-    command = offstage_words("dpu", "serve", "--config", str(config))
-    command += ["--watch-fd", "0"]
-    if record is not None:
-        command += ["--record", str(record)]
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
+def serve(sections: Sections, folder: Path, **more: Any) -> Iterator[Daemon]:
+    """As `start`; on the way out, `Daemon.stop`, or `kill` where something was raised."""
+    one = start(sections, folder, **more)
     try:
-        ready = _await_ready(process, log)
-        yield Tier(process, str(ready["endpoint"]), ready, log)
+        yield one
     except BaseException:
-        process.kill()
-        process.wait()
+        one.kill()
         raise
-    finally:
-        if process.poll() is not None:
-            _close_pipes(process)
-    _stop(process, log, record)
+    one.stop()
 
 
-def _await_ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
+def fork(uid: int, sections: Sections, folder: Path, groups: tuple[int, ...] = ()) -> Daemon:
+    """A daemon under another user, who need not be able to read this installation: a fork of this
+    process (root), which should have no threads yet. It ends with this process. RunFailed as
+    `start`."""
+    # Imported before the fork: the other user may not be able to.
+    from offstage.dpu.config import load
+    from offstage.dpu.daemon import Daemon as Served
+    from offstage.dpu.derive import derive
+    from offstage.dpu.device import Device
+    from offstage.dpu.process import keep_private, make_room
+
+    config, log = folder / "daemon.toml", folder / "daemon.log"
+    write_config(config, sections)
+
+    def served() -> None:
+        try:
+            loaded = load(config)
+            derived = derive(loaded)
+            keep_private()
+            make_room(loaded)
+            sys.exit(Served(loaded, derived, lambda: Device(loaded, derived)).run())
+        except OffstageError as error:
+            sys.stderr.write(f"{error}\n")
+            sys.exit(error.exit_code)
+
+    child = Child(uid, served, groups=groups, log=log)
+    try:
+        return Daemon(child, child.line(READY_TIMEOUT_S), log, _first_tenant(sections))
+    except BaseException:
+        child.kill()
+        raise
+
+
+def _first_tenant(sections: Sections) -> str:
+    return str(sections["tenant"][0]["name"]) if "tenant" in sections else "default"
+
+
+def _ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
     assert process.stdout is not None
-    try:
-        line = Lines(process.stdout.fileno()).whole(READY_TIMEOUT_S)
-        if not line:
-            raise RunFailed(f"the daemon did not start: {_said(log)}", str(log), "read that log")
-        return said_json(
-            line, log.read_text(errors="replace"), str(log), "read that log", needs=("endpoint",)
-        )
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+    line = Lines(process.stdout.fileno()).whole(READY_TIMEOUT_S)
+    if not line:
+        raise RunFailed(f"the daemon did not start: {_complaint(log)}", str(log), "read that log")
+    said = log.read_text(encoding="utf-8", errors="replace")
+    return said_json(line, said, str(log), "read that log", needs=("endpoint",))
 
 
-def _stop(process: "subprocess.Popen[bytes]", log: Path, record: Path | None) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        code = process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise RunFailed("the daemon did not drain in time", str(log), "read that log") from None
-    finally:
-        _close_pipes(process)
-    if code != 0 and not (code == 1 and record is not None and _lacks(record)):
-        raise RunFailed(
-            f"the daemon ended with status {code}: {_said(log)}", str(log), "read that log"
-        )
-
-
-def _lacks(record: Path) -> bool:
-    """Whether the rings lost a part of it. A disk that refused it is an end that is not well."""
-    lost = read_lost(record)
-    return bool(lost) and not lost.write_errors
-
-
-def _close_pipes(process: "subprocess.Popen[bytes]") -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
-def _said(log: Path) -> str:
+def _complaint(log: Path) -> str:
     return last_line(log.read_text(encoding="utf-8", errors="replace"))
+
+
+def _close_pipes(process: "subprocess.Popen[bytes] | Child") -> None:
+    if isinstance(process, subprocess.Popen):
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -21,7 +21,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds import netns
-from offstage.testbeds.beds.daemon import begin, offstage_words
+from offstage.testbeds.beds.daemon import offstage_words, start
 from offstage.testbeds.beds.local import TENANT, DaemonSizes, LocalBed
 
 __all__ = ["BEDS", "Up", "down", "find", "up"]
@@ -73,16 +73,14 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
         )
     place = LocalBed(out.absolute())
     place.take(_state(place.out).name)
-    config = place.config(bed, sizes, {"backend": "auto"}, {})
+    sections = place.sections(sizes, {"backend": "auto"})
     network = None
-    settings: dict[str, str] = {}
     if bed == "netns":
         network = netns.make(f"{os.getpid()}", rate, delay)
-        settings = _over_the_link(place)
+        sections["daemon"] |= _over_the_link(place)
     try:
-        tier = begin(
-            config, place.work / "daemon.log", settings, network.words("dpu") if network else ()
-        )
+        within = network.words("dpu") if network else []
+        tier = start(sections, place.work, within=within, stays=True)
         found = Up(
             bed,
             place.out,
@@ -117,9 +115,9 @@ def _over_the_link(place: LocalBed) -> dict[str, str]:
         os.umask(old_mask)
     address = netns.ADDRESSES["dpu"]
     return {
-        "daemon.endpoint": f"tcp://{address}:{CONTROL_PORT}",
-        "daemon.fabric_endpoint": f"tcp://{address}:{FABRIC_PORT}",
-        "daemon.curve_dir": str(keys),
+        "endpoint": f"tcp://{address}:{CONTROL_PORT}",
+        "fabric_endpoint": f"tcp://{address}:{FABRIC_PORT}",
+        "curve_dir": str(keys),
     }
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.host.endpoint import Endpoint
-from offstage.testbeds.beds.daemon import write_config
 
 __all__ = ["DaemonSizes", "LocalBed", "claim"]
 
@@ -96,24 +94,17 @@ class LocalBed:
         """Sockets and secrets of the daemons. One daemon at a time."""
         return self.work / "run"
 
-    def endpoint(self, address: str) -> Endpoint:
-        """How the demo's host reaches the daemon at `address`."""
-        return Endpoint(address, TENANT, name="demo-host", runtime_dir=self.runtime)
-
-    def config(
+    def sections(
         self,
-        name: str,
         sizes: DaemonSizes,
         storage: Mapping[str, Any],
-        policy: Mapping[str, Any],
-    ) -> Path:
-        """Write the daemon's configuration of run `name`; returns its path. `storage` and `policy`
-        are keys of those sections."""
+        policy: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The configuration of a daemon; `storage` and `policy` are keys of those sections."""
         payload = sizes.payload_bytes
         store_bytes = int(sizes.stored_bytes * STORE_SLACK * (payload + LBA_BYTES) / payload)
         store_bytes += 64 * SEGMENT_BYTES
-        path = self.work / f"{name}.toml"
-        sections: dict[str, dict[str, Any]] = {
+        return {
             "daemon": {
                 "endpoint": f"ipc://{self.runtime / 'control'}",
                 "runtime_dir": str(self.runtime),
@@ -133,7 +124,7 @@ class LocalBed:
             },
             "store": {"segment": SEGMENT_BYTES, "write": "through", "durable": False},
             "policy": {
-                **policy,
+                **(policy or {}),
                 "window_tokens": sizes.window_tokens,
             },
             "limits": {
@@ -142,6 +133,5 @@ class LocalBed:
                 "records": 1 << 16,
                 "log": 64 << 20,
             },
+            "tenant": [{"name": TENANT}],
         }
-        write_config(path, sections, TENANT)
-        return path

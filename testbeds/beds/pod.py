@@ -27,7 +27,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
-from offstage.testbeds.beds.daemon import begin
+from offstage.testbeds.beds.daemon import start
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 
 __all__ = ["DAEMONS", "PodBed", "begin_daemon", "down", "end", "find", "runs", "up"]
@@ -94,16 +94,11 @@ def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tup
     joins the pod whose map is at `pod`; "": none."""
     place, home = LocalBed(out), runtime_dir(out) / name
     home.mkdir(parents=True, exist_ok=True)
-    settings = {
-        "daemon.endpoint": f"ipc://{home}/control",
-        "daemon.runtime_dir": str(home),
-        "storage.path": str(home / "store.kv"),
-        "limits.sessions": str(16 * sizes.sessions),
-        "pod.map": pod,
-        "pod.name": name,
-    }
-    config = place.config("pod", sizes, {"backend": "auto"}, {})
-    tier = begin(config, home / "daemon.log", settings)
+    sections = place.sections(sizes, {"backend": "auto", "path": str(home / "store.kv")})
+    sections["daemon"] |= {"endpoint": f"ipc://{home}/control", "runtime_dir": str(home)}
+    sections["limits"]["sessions"] = 16 * sizes.sessions
+    sections["pod"] = {"map": pod, "name": name}
+    tier = start(sections, home, stays=True)
     return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])
 
 

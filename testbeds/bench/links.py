@@ -38,9 +38,8 @@ from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
 from offstage.bindings.units import format_size
 from offstage.host.control import Control
-from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
-from offstage.testbeds.beds.daemon import serve, write_config
+from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
@@ -198,7 +197,7 @@ def run_one() -> None:
 
 @contextmanager
 def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fabric]]:
-    sections: dict[str, dict[str, object]] = {
+    sections = {
         "daemon": {
             "endpoint": f"ipc://{folder}/control",
             "runtime_dir": str(folder / "run"),
@@ -210,12 +209,10 @@ def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fab
         "arena": {"size": ARENA_BYTES, "payload": size, "layers": 1, "block_tokens": 16},
         "storage": {"backend": "emulated", "size": 4 * ARENA_BYTES},
         "limits": {"demands": 2 * BATCH, "put_slots": BATCH, "context_tokens": 65536},
+        "tenant": [{"name": "bench"}],
     }
-    write_config(folder / "daemon.toml", sections, "bench")
-    with serve(folder / "daemon.toml", folder / "log") as tier:
-        way = Endpoint(tier.endpoint, "bench", LINKS[name][0], runtime_dir=folder / "run")
-        with way.attached() as host:
-            yield host
+    with serve(sections, folder) as tier, tier.at(fabric=LINKS[name][0]).attached() as host:
+        yield host
 
 
 def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:

@@ -8,12 +8,10 @@ question has a verdict: blocks right, ledgers equal, memory flat, nobody shut ou
 
 import encodings.ascii
 import encodings.idna  # noqa: F401  (another user may be unable to import)
-import json
 import os
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +24,11 @@ import msgspec
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.units import format_size, format_time
-from offstage.dpu.config import load
-from offstage.dpu.daemon import Daemon
-from offstage.dpu.derive import derive
-from offstage.dpu.device import Device
-from offstage.dpu.process import keep_private, make_room
 from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.child import Child
+from offstage.testbeds.beds.daemon import Daemon, Sections, fork
 from offstage.testbeds.bench.rows import BenchResult
 from offstage.testbeds.bench.soak_board import Board
 from offstage.testbeds.bench.soak_hostile import ATTACKS, GRANTED, Target, hostile
@@ -169,21 +163,21 @@ def bench_soak(
     board = Board([*_names(), *ATTACKS, GRANTED])
     base = Path(tempfile.mkdtemp(dir=folder or "/tmp", prefix="offstage-soak-"))
     try:
-        with _daemon(base) as (daemon, ready):
-            before = _before(daemon, ready)
-            with _hosts(base, ready, board, seed) as hosts:
+        with _daemon(base) as daemon:
+            before = _before(daemon)
+            with _hosts(base, daemon, board, seed) as hosts:
                 _await_all(board, hosts)
-                samples = _look(daemon, ready, board, seconds, say)
+                samples = _look(daemon, board, seconds, say)
                 board.stop()
                 saw = [msgspec.convert(host.line(END_S), HostSaw) for host in hosts[:-1]]
                 rounds = hosts[-1].line(END_S)["rounds"]
-                exits = [host.end(END_S) for host in hosts]
+                exits = [host.wait(END_S) for host in hosts]
                 complaints = hosts[-1].complaint()[:2000]
-            after, ledgers, status = _after(daemon, ready, before)
+            after, ledgers, status = _after(daemon, before)
             found = SoakResult(
                 seconds=seconds,
                 seed=seed,
-                storage=ready["storage"],
+                storage=daemon.storage,
                 before=before,
                 after=after,
                 samples=samples,
@@ -194,8 +188,8 @@ def bench_soak(
                 attacks=board.counts(),
                 ledgers=ledgers,
                 status=status,
-                daemon_exit=daemon.end(END_S),
-                daemon_said=_told(daemon.complaint()),
+                daemon_exit=daemon.process.wait(END_S),
+                daemon_said=_told(daemon.log.read_text(errors="replace")),
             )
     finally:
         shutil.rmtree(base)
@@ -207,17 +201,8 @@ def _names() -> list[str]:
     return [f"{tenant}-{i}" for tenant, count in HONEST.items() for i in range(count)]
 
 
-def _serve(config: Path) -> None:
-    """A daemon in this process."""
-    loaded = load(config)
-    derived = derive(loaded)
-    keep_private()
-    make_room(loaded)
-    sys.exit(Daemon(loaded, derived, lambda: Device(loaded, derived)).run())
-
-
 @contextmanager
-def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
+def _daemon(base: Path) -> Iterator[Daemon]:
     """Under its user, over a store and secrets that are its own."""
     base.chmod(0o711)
     users = {"daemon": KEEPER} | {name: KEEPER + 1 + i for i, name in enumerate(HONEST)}
@@ -233,22 +218,21 @@ def _daemon(base: Path) -> Iterator[tuple[Child, dict[str, Any]]]:
             path.write_text(text)
             path.chmod(0o600)
             os.chown(path, uid, uid)
-    (base / "daemon.toml").write_text(_config(base, users), encoding="utf-8")
-    daemon = Child(KEEPER, _serve, base / "daemon.toml")
+    daemon = fork(KEEPER, _sections(base, users), base)
     try:
-        yield daemon, daemon.line(BEGIN_S)
+        yield daemon
     finally:
         daemon.kill()
 
 
-def _config(base: Path, users: Mapping[str, int]) -> str:
-    sections: dict[str, dict[str, object]] = {
+def _sections(base: Path, users: Mapping[str, int]) -> Sections:
+    return {
         "daemon": {
             "endpoint": "tcp://127.0.0.1:*",
             "metrics_endpoint": "127.0.0.1:0",
             "runtime_dir": f"{base}/daemon/run",
-            "host_timeout": "1m",
-        },  # a machine may be slow; a death is seen at once
+            "host_timeout": "1m",  # a machine may be slow; a death is seen at once
+        },
         "arena": {
             "size": len(HONEST) * SLOTS * (PAYLOAD_BYTES + 4096),
             "payload": PAYLOAD_BYTES,
@@ -257,34 +241,31 @@ def _config(base: Path, users: Mapping[str, int]) -> str:
         "storage": {"path": f"{base}/daemon/store", "size": STORE_BYTES},
         "store": {"segment": "1MiB"},
         "limits": {"demands": 64, "chunks": 16_384, "ports": 24},
+        "tenant": [
+            {
+                "name": name,
+                "users": [str(users[name])],
+                "secret_file": f"{base}/daemon/{name}.secret",
+            }
+            for name in HONEST
+        ],
     }
-    lines = []
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(one)}" for key, one in values.items())]
-    for name in HONEST:
-        lines += [
-            "[[tenant]]",
-            f'name = "{name}"',
-            f'users = ["{users[name]}"]',
-            f'secret_file = "{base}/daemon/{name}.secret"',
-        ]
-    return "\n".join(lines) + "\n"
 
 
 @contextmanager
-def _hosts(base: Path, ready: Mapping[str, Any], board: Board, seed: int) -> Iterator[list[Child]]:
+def _hosts(base: Path, daemon: Daemon, board: Board, seed: int) -> Iterator[list[Child]]:
     """Every host, the hostile one last; begun before this process has threads."""
     hosts: list[Child] = []
     try:
         number = 0
         for place, (tenant, count) in enumerate(HONEST.items(), KEEPER + 1):
-            where = Endpoint(ready["endpoint"], tenant, secret=base / tenant / "secret")
+            where = Endpoint(daemon.endpoint, tenant, secret=base / tenant / "secret")
             for i in range(count):
                 hosts.append(Child(place, honest, where, f"{tenant}-{i}", number, seed, board))
                 number += 1
             if tenant == HOSTILE:
                 victim = next(name for name in HONEST if name != HOSTILE)
-                target = Target(where, int(ready["metrics_port"]), victim)
+                target = Target(where, daemon.metrics_port, victim)
                 hosts.append(Child(place, hostile, target, board))
         yield hosts
     finally:
@@ -307,9 +288,7 @@ def _await_all(board: Board, hosts: Sequence[Child]) -> None:
         time.sleep(0.05)
 
 
-def _look(
-    daemon: Child, ready: Mapping[str, Any], board: Board, seconds: float, say: Say
-) -> list[Look]:
+def _look(daemon: Daemon, board: Board, seconds: float, say: Say) -> list[Look]:
     """The daemon from outside, again and again."""
     samples: list[Look] = []
     begun_s = said_s = time.monotonic()
@@ -318,8 +297,8 @@ def _look(
         samples.append(
             Look(
                 now_s - begun_s,
-                _process(daemon.pid),
-                *_asked(ready),
+                _process(daemon.process.pid),
+                *_asked(daemon),
                 sum(board.counts()[name] for name in _names()),
             )
         )
@@ -350,46 +329,49 @@ def _process(pid: int) -> Level:
     )
 
 
-def _operator(ready: Mapping[str, Any]) -> Control:
+def _operator(daemon: Daemon) -> Control:
     """By the operator's own way in; root may read the secret of the daemon's user."""
-    place = Path(ready["runtime_dir"])
+    place = daemon.runtime_dir
     secret = bytes.fromhex((place / f"{OPERATOR}.secret").read_text(encoding="ascii"))
     way = Endpoint(f"ipc://{place}/{OPERATOR_SOCKET}", OPERATOR, secret=secret, timeout_s=END_S)
     return way.control(heartbeat=False)
 
 
-def _asked(ready: Mapping[str, Any]) -> tuple[int, float]:
+def _asked(daemon: Daemon) -> tuple[int, float]:
     """A new login of the operator's and a question: how many hosts it is answered, and in what
     time."""
     begun_s = time.monotonic()
     try:
-        with _operator(ready) as operator:
+        with _operator(daemon) as operator:
             hosts = len(operator.status()["hosts"])
     except OffstageError:
         hosts = -1
     return hosts, time.monotonic() - begun_s
 
 
-def _before(daemon: Child, ready: Mapping[str, Any]) -> Level:
+def _before(daemon: Daemon) -> Level:
     """What the daemon holds with the operator alone."""
-    with _operator(ready) as operator:
+    with _operator(daemon) as operator:
         operator.status()
-        return _process(daemon.pid)
+        return _process(daemon.process.pid)
 
 
 def _after(
-    daemon: Child, ready: Mapping[str, Any], before: Level
+    daemon: Daemon, before: Level
 ) -> tuple[Level, dict[str, dict[str, Any]], dict[str, Any]]:
     """Everybody has gone: what the daemon holds still, its ledgers and its status. Then it is told
     to end."""
     until_s = time.monotonic() + END_S
-    with _operator(ready) as operator:
-        while not _as_before(after := _process(daemon.pid), before) and time.monotonic() < until_s:
+    with _operator(daemon) as operator:
+        while (
+            not _as_before(after := _process(daemon.process.pid), before)
+            and time.monotonic() < until_s
+        ):
             operator.status()
             time.sleep(0.1)
         ledgers = {name: operator.ledger(name) for name in HONEST}
         status = operator.status()
-    os.kill(daemon.pid, signal.SIGTERM)
+    daemon.process.send_signal(signal.SIGTERM)
     return after, ledgers, status
 
 

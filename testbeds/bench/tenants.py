@@ -12,7 +12,6 @@ had work and no core, which where all share a few cores is no queue of the daemo
 """
 
 import contextlib
-import json
 import multiprocessing
 import tempfile
 import time
@@ -26,7 +25,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.units import format_size, format_time
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.endpoint import Endpoint
-from offstage.testbeds.beds.daemon import Tier, serve
+from offstage.testbeds.beds.daemon import Daemon, Sections, serve
 from offstage.testbeds.bench.qos import jain_index
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 from offstage.testbeds.bench.tenants_hosts import (
@@ -155,13 +154,12 @@ def bench_tenants(
         tempfile.TemporaryDirectory(dir=folder, prefix="offstage-tenants-") as made,
         tempfile.TemporaryDirectory(prefix="ofs-") as sockets,
     ):
-        config = _write_config(Path(made), Path(sockets))
-        with serve(config, Path(made) / "daemon.log") as tier:
+        with serve(_sections(Path(made), Path(sockets)), Path(made)) as tier:
             return _phases(tier, seconds, seed, say)
 
 
-def _write_config(folder: Path, sockets: Path) -> Path:
-    sections: dict[str, dict[str, object]] = {
+def _sections(folder: Path, sockets: Path) -> Sections:
+    return {
         "daemon": {
             "endpoint": f"ipc://{sockets}/control",
             "runtime_dir": str(sockets / "run"),
@@ -176,20 +174,12 @@ def _write_config(folder: Path, sockets: Path) -> Path:
         "store": {"durable": False},
         "policy": {"prefetchers": [], "eviction": "lru"},
         "limits": {"demands": 64},
+        "tenant": [{"name": name, "weight": weight} for name, weight in TENANTS.items()],
     }
-    lines = []
-    for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(one)}" for key, one in values.items())]
-    for name, weight in TENANTS.items():
-        lines += ["[[tenant]]", f'name = "{name}"', f"weight = {weight}"]
-    path = folder / "daemon.toml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
-def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> TenantsResult:
-    runtime = Path(str(tier.ready["runtime_dir"]))
-    where = {name: Endpoint(tier.endpoint, name, runtime_dir=runtime) for name in TENANTS}
+def _phases(tier: Daemon, seconds: float, seed: int, say: Say) -> TenantsResult:
+    where = {name: tier.at(name) for name in TENANTS}
     victim = Host(where["victim"], seed)
     victim.driver.time_stages(True, all=True)
     reactor = _thread(tier.process.pid, "ofs-reactor")
@@ -222,17 +212,17 @@ def _phases(tier: Tier, seconds: float, seed: int, say: Say) -> TenantsResult:
     return TenantsResult(
         phases=phases,
         shares=shares,
-        storage=str(tier.ready["storage"]),
+        storage=tier.storage,
         seconds=seconds,
         seed=seed,
         rows=rows_of(phases, shares),
     )
 
 
-def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> Phase:
+def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Phase:
     """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
     answers, and which part of the phase the reactor and the victim waited for a core."""
-    with _operator(tier).control(heartbeat=False) as control:
+    with tier.control(OPERATOR, timeout_s=WAIT_S, heartbeat=False) as control:
         control.reset()  # the times of all before
         victim.ask(np.arange(HOT, dtype=np.uint32))
         threads = {"reactor": reactor, "victim": Path("/proc/thread-self/schedstat")}
@@ -261,11 +251,6 @@ def _attributed(tier: Tier, victim: Host, reactor: Path, seconds: float) -> Phas
         taken_in_ns_mean=host_ns / max(count, 1),
         no_core=waited,
     )
-
-
-def _operator(tier: Tier) -> Endpoint:
-    runtime = Path(str(tier.ready["runtime_dir"]))
-    return Endpoint(tier.endpoint, OPERATOR, runtime_dir=runtime, timeout_s=WAIT_S)
 
 
 def _thread(pid: int, name: str) -> Path:
@@ -334,12 +319,12 @@ def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
                 process.kill()
 
 
-def _by_weight(tier: Tier, where: dict[str, Endpoint], seconds: float) -> Shares:
+def _by_weight(tier: Daemon, where: dict[str, Endpoint], seconds: float) -> Shares:
     """Two tenants flood with demand reads: what each moved, and how often nothing of it waited,
     which is no work of the scheduler's."""
     names = ("flood", "heavy")
     floods = [(where[name], "demands") for name in names for _ in range(TENANTS[name])]
-    with _operator(tier).control() as control:
+    with tier.control(OPERATOR, timeout_s=WAIT_S) as control:
 
         def look() -> list[Mapping[str, int]]:
             tenants = {one["name"]: one for one in control.status()["tenants"]}

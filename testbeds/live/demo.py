@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,20 @@ class Storage:
     keys: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """What all runs of a demo have in common. `contexts`: what the host kept of the prefill;
+    `prefilled`: what that wrote; `trace`: the demands, and each session's first guesses."""
+
+    options: DemoOptions
+    workload: Workload
+    bed: LocalBed
+    progress: Progress
+    contexts: dict[int, Context]
+    prefilled: Wear | None
+    trace: DemandTrace
+
+
 def run(options: DemoOptions, progress: Progress) -> Summary:
     """Run the whole demo into `options.out`; the report puts it into words. BadInput for options,
     RunFailed for a run."""
@@ -62,27 +75,18 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     runs: list[RunResult] = []
     ahead: list[RunResult] = []
     trace = DemandTrace(first_guesses(options, workload, contexts) if options.warm_up else {})
+    shared = _Shared(options, workload, bed, progress, contexts, prefilled, trace)
     baselines, beside = _fill_baselines(options, workload, bed, measured.keys, progress), []
-    measure = partial(
-        _measure,
-        options,
-        workload,
-        contexts,
-        prefilled,
-        bed=bed,
-        progress=progress,
-        trace=trace,
-    )
     for storage in _storages(options, measured):
         if storage.provenance == "emulated":
             _warm_page_cache(bed.store)
         done = [
-            measure(storage, arm, observe=trace if not runs and number == 0 else None)
+            _measure(shared, storage, arm, observe=trace if not runs and number == 0 else None)
             for number, arm in enumerate(options.arms)
         ]
         runs += [against_baseline(one, done[0]) for one in done]
         if options.ahead:
-            early = measure(storage, options.arms[-1], ahead=True)
+            early = _measure(shared, storage, options.arms[-1], ahead=True)
             ahead.append(against_baseline(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
@@ -126,10 +130,10 @@ def _fill(
 ) -> tuple[dict[int, Context], Wear | None]:
     """Write every session's full chunks; returns what the host keeps of them, by session number,
     and what was written for them."""
-    config = bed.config("prefill", _sizes(options, workload), storage, ARMS[0].policy)
+    sections = bed.sections(_sizes(options, workload), storage, ARMS[0].policy)
     with (
-        serve(config, bed.work / "prefill.log") as tier,
-        (link := bed.endpoint(tier.endpoint)).attached() as (control, fabric),
+        serve(sections, bed.work, name="prefill") as tier,
+        (link := tier.at(name="demo-host")).attached() as (control, fabric),
     ):
         empty = wear(link)
         contexts = prefill(options, workload, control, fabric, progress).contexts
@@ -152,47 +156,40 @@ def _fill_baselines(
 
 
 def _measure(
-    options: DemoOptions,
-    workload: Workload,
-    contexts: dict[int, Context],
-    prefilled: Wear | None,
+    shared: _Shared,
     storage: Storage,
     arm: Arm,
-    bed: LocalBed,
-    progress: Progress,
-    trace: DemandTrace,
     observe: DemandObserver | None = None,
     ahead: bool = False,
 ) -> RunResult:
-    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`. The
-    first guesses are those of `trace`, where the arm has any.
+    """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`.
 
     Raises RunFailed where the tier does not hold."""
+    options, workload, bed = shared.options, shared.workload, shared.bed
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
-    sessions = workload.plan.sessions
-    config = bed.config(name, _sizes(options, workload), storage.keys, arm.policy)
-    progress.start(
+    sections = bed.sections(_sizes(options, workload), storage.keys, arm.policy)
+    shared.progress.start(
         f"{arm.name}{', a layer ahead' * ahead}, {storage.name}",
-        sum(one.decode_steps for one in sessions),
+        sum(one.decode_steps for one in workload.plan.sessions),
     )
     record_dir = bed.work / f"{name}.record" if ahead else _record_dir(options, bed, name, arm)
     forget(record_dir)
     with (
-        serve(config, bed.work / f"{name}.log", record_dir) as tier,
-        (link := bed.endpoint(tier.endpoint)).attached() as (control, fabric),
+        serve(sections, bed.work, name=name, record=record_dir) as tier,
+        (link := tier.at(name="demo-host")).attached() as (control, fabric),
     ):
         before, begun_wear = device_counters(link), wear(link)
         record = decode(
             options,
             workload,
-            contexts,
+            shared.contexts,
             control,
             fabric,
             name,
-            progress,
+            shared.progress,
             observe=observe,
             ahead=ahead,
-            guesses=trace.guesses if options.warms_up(arm) else None,
+            guesses=shared.trace.guesses if options.warms_up(arm) else None,
             lead_s=LEAD_S,
         )
         ledger, said = Ledger.of(control.ledger()), control.status()
@@ -208,7 +205,7 @@ def _measure(
     if replayed is not None and replayed.diverged_at is not None:
         result.log_diverged_at = replayed.diverged_at
     result.stages = timed
-    result.wear = run_wear(on_time(result), prefilled, written(begun_wear, ended), ended)
+    result.wear = run_wear(on_time(result), shared.prefilled, written(begun_wear, ended), ended)
     result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)
     return result
 

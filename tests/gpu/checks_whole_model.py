@@ -249,9 +249,8 @@ def block_bytes(loaded: Any) -> int:
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
     """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
-    from offstage.host.endpoint import Endpoint
     from offstage.host.identity import Weights
-    from offstage.testbeds.beds.daemon import serve, write_config
+    from offstage.testbeds.beds.daemon import serve
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
     from offstage.testbeds.live.model.run import decode_text
     from offstage.testbeds.progress import Silent
@@ -259,12 +258,7 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
     payload, layers = block_bytes(loaded), loaded.shape.layer_count
     blocks = context // BLOCK_TOKENS
     stored = layers * (blocks + 8) * (payload + 4096)
-    sections: dict[str, dict[str, Any]] = {
-        "daemon": {
-            "endpoint": f"ipc://{run.folder}/control",
-            "runtime_dir": str(run.folder / "run"),
-            "metrics_endpoint": "",
-        },
+    sections: dict[str, Any] = {
         "arena": {
             "size": max(64 << 20, min(4 << 30, stored // 4)),
             "payload": payload,
@@ -277,8 +271,8 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         },
         "store": {"segment": 4 << 20, "durable": False},
         "limits": {"sessions": 4, "context_tokens": context + 1024},
+        "tenant": [{"name": "gpu"}],
     }
-    write_config(run.folder / "daemon.toml", sections, "gpu")
     # The daemon is a process of this checkout, with whatever packages this one was given.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, given)])
@@ -294,8 +288,8 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         pool_ratio=1.0,
         foretell=True,
     )
-    with serve(run.folder / "daemon.toml", run.folder / "log") as tier:
-        link = Endpoint(tier.endpoint, "gpu", runtime_dir=run.folder / "run")
+    with serve(sections, run.folder) as tier:
+        link = tier.at()
         with link.attached() as (control, fabric):
             made = Weights("made here", (), 0, 0, 0.0)
             return decode_text(options, loaded, made, tokens, link, control, fabric, Silent())

@@ -1,12 +1,18 @@
 """Experiments of the laboratory in small: a folder with a spec, and policies that go wrong; and
-what tests of vLLM run."""
+what tests of vLLM run, and object servers."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from lab_runs import SPEC, here
+from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
+from tiny_s3 import TinyS3
 from vllm_bed import MEND
+
+from offstage.dpu.archive.s3 import Bucket
+from offstage.dpu.options import Archive
 
 REFERENCE = str(Path(__file__).resolve().parents[1] / "reference")
 
@@ -48,3 +54,29 @@ def model() -> Path:
     if not (folder / "pycode-3m").is_dir():
         pytest.skip(f"no pycode-3m in {folder}; set OFFSTAGE_MODELS to a folder that holds it")
     return folder / "pycode-3m"
+
+
+@pytest.fixture(scope="module")
+def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
+    if MISSING:
+        pytest.skip(MISSING)
+    pytest.importorskip("botocore")
+    server = Swift(tmp_path_factory.mktemp("swift"))
+    try:
+        server.start()
+        keys = tmp_path_factory.mktemp("keys") / "s3.keys"
+        keys.write_text(f"{ACCESS}\n{SECRET}\n")
+        keys.chmod(0o600)
+        bucket = Bucket(Archive(bucket=BUCKET, endpoint=server.endpoint, key_file=str(keys)), "")
+        bucket._call("create_bucket")
+        server.bucket = bucket
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def tiny() -> Iterator[TinyS3]:
+    pytest.importorskip("botocore")
+    with TinyS3() as server:
+        yield server

@@ -7,22 +7,19 @@ installed; what no server does on command is asked of a small one in memory.
 import random
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from archive_bed import (
     BLOCKS,
-    EVERY,
     archived,
-    kill,
     logged,
     lose_store,
     settings,
     settled,
     status,
     stored,
+    whole,
     write,
 )
 from live_daemon import (
@@ -31,53 +28,21 @@ from live_daemon import (
     LAYERS,
     TENANT,
     WAIT_S,
-    Tier,
+    Daemon,
     check_text,
     daemon,
     scrape,
     until,
 )
-from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
+from swift_server import ACCESS, SECRET, Swift
 from tiny_s3 import TinyS3
 
-from offstage.dpu.archive.s3 import Bucket
-from offstage.dpu.options import Archive
 from offstage.host.connectors.objects import ObjectClient
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.beds.daemon import offstage_words
 
 RECORD = 8192  # of the store
 GROUP = 4  # chunks of 64 tokens in an object of 256
-
-
-@pytest.fixture(scope="module")
-def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
-    if MISSING:
-        pytest.skip(MISSING)
-    pytest.importorskip("botocore")
-    server = Swift(tmp_path_factory.mktemp("swift"))
-    try:
-        server.start()
-        keys = tmp_path_factory.mktemp("keys") / "s3.keys"
-        keys.write_text(f"{ACCESS}\n{SECRET}\n")
-        keys.chmod(0o600)
-        bucket = Bucket(Archive(bucket=BUCKET, endpoint=server.endpoint, key_file=str(keys)), "")
-        bucket._call("create_bucket")
-        server.bucket = bucket
-        yield server
-    finally:
-        server.stop()
-
-
-@pytest.fixture
-def tiny() -> Iterator[TinyS3]:
-    pytest.importorskip("botocore")
-    with TinyS3() as server:
-        yield server
-
-
-def whole(number: int) -> set[tuple[int, int, int]]:
-    return {(number, ordinal, layer) for ordinal, layer in EVERY}
 
 
 @pytest.mark.slow
@@ -103,7 +68,7 @@ def test_every_block_comes_back_through_swift_after_a_kill(
         up = archived(tier, "red")
         assert up["chunks"] == up["chunks_up"] == 2 * CHUNKS and up["errors"] == 0
         assert len(list(swift.bucket.names(f"trip-{codec}/red/"))) == 2 * CHUNKS // GROUP
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
         settled(tier)
@@ -126,13 +91,13 @@ def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Sw
         with daemon(tmp_path, **more) as tier:
             write(tier, number)
             until(lambda: archived(tier)["chunks_up"] > 0)
-            kill(tier)
+            tier.kill()
     with daemon(tmp_path, **more) as tier:
         for number in range(1, 4):
             assert check_text(tier, number, whole(number)) == BLOCKS
         settled(tier)  # what the kills cut off went up when these sessions ended
         assert archived(tier)["chunks"] == 3 * CHUNKS
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -154,7 +119,7 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
         assert stored(tier, 1, "red", archive=False) == BLOCKS  # named again, and deleted
         with tier.control("operator") as control:
             control.purge("blue")
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     swift.start()
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
@@ -221,7 +186,7 @@ def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
         settled(tier)
-        kill(tier)
+        tier.kill()
     names = sorted(tiny.objects)
     changed = bytearray(tiny.objects[names[0]])
     changed[len(changed) // 2] ^= 1
@@ -246,7 +211,7 @@ def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) 
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
         settled(tier)
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -264,7 +229,7 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
         settled(tier)
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -281,7 +246,7 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
         settled(tier)
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -301,7 +266,7 @@ def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
         settled(tier)
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more, policy__return_tokens_min=str(tokens + 1)) as tier:
         settled(tier)
@@ -340,7 +305,7 @@ def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
         assert 0 < sum(there) <= BLOCKS + 1
         settled(tier)
         assert archived(tier)["chunks"] == len(tiny.objects) == sum(there) // LAYERS
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -354,7 +319,7 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
     made = {bytes([n]) * 8: random.Random(n).randbytes(1000 + 7001 * n) for n in range(1, 6)}
     keys, shapes = list(made), [len(one) for one in made.values()]
 
-    def client(tier: Tier) -> ObjectClient:
+    def client(tier: Daemon) -> ObjectClient:
         return ObjectClient(
             Endpoint(
                 tier.endpoint,
@@ -369,7 +334,7 @@ def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> No
         with client(tier) as engine:
             assert all(engine.wait(engine.put, keys, list(made.values())).done)
         settled(tier)
-        kill(tier)
+        tier.kill()
     lose_store(tmp_path)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -400,111 +365,3 @@ def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: Ti
         assert f'archive_up_chunks_total{{tenant="red"}} {float(CHUNKS)}' in shown
         assert "offstage_archive_away 0.0" in shown
         assert "archive_away" not in scrape(tier, "")
-
-
-def serve(folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
-    """`dpu serve` that is refused at its start."""
-    chosen = {
-        "daemon.endpoint": "tcp://127.0.0.1:*",
-        "daemon.metrics_endpoint": "",
-        "daemon.runtime_dir": str(folder / "run"),
-        "storage.path": str(folder / "s.ofs"),
-        "storage.size": "256MiB",
-    }
-    chosen |= {name.replace("__", "."): value for name, value in more.items()}
-    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    return subprocess.run(
-        offstage_words("dpu", "serve", *sets), capture_output=True, text=True, timeout=WAIT_S
-    )
-
-
-def refused(done: "subprocess.CompletedProcess[str]", *words: str) -> None:
-    """One line that says all of `words`, and exit 2."""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    assert done.returncode == 2 and len(lines) == 1, done.stderr
-    assert all(word in lines[0] for word in words), lines[0]
-
-
-@pytest.mark.slow
-def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift: Swift) -> None:
-    """Credentials that fail and a bucket that is not there: one line, exit 2, at the start?"""
-    wrong = settings(tmp_path, swift.endpoint, ACCESS, "another")
-    refused(serve(tmp_path, **wrong), "credentials are refused", "archive.key_file")
-    unknown = settings(tmp_path, swift.endpoint, "tier:nobody", SECRET)
-    refused(serve(tmp_path, **unknown), "credentials", "archive.key_file")
-    nowhere = settings(tmp_path, swift.endpoint, ACCESS, SECRET) | {"archive__bucket": "nowhere"}
-    refused(serve(tmp_path, **nowhere), "'nowhere'", "no such bucket", "archive.bucket")
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"archive__bucket": "nowhere"}, ("no such bucket",)),
-        ({"archive__bucket": "a b/c"}, ("bucket of that name", "archive.bucket")),
-        ({"archive__endpoint": "nonsense"}, ("no S3 endpoint", "archive.endpoint")),
-        ({"archive__prefix": "/a/"}, ("archive.prefix",)),
-        ({"archive__key_file": "/nonexistent"}, ("cannot be read", "archive.key_file")),
-        ({"archive__connections": "0"}, ("connections",)),
-    ],
-)
-def test_a_bad_archive_is_one_line(
-    tmp_path: Path, tiny: TinyS3, changed: dict[str, str], words: tuple[str, ...]
-) -> None:
-    """Is each mistake said in one line, with the setting to mend, before the store is opened?"""
-    refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b") | changed), *words)
-    assert not (tmp_path / "s.ofs").exists()
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        b"<html></html>",
-        b"<!doctype html>\n<html lang=en><p>Log in<br></html>",
-        b"{}",
-    ],
-)
-def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) -> None:
-    """A web server, a proxy, a login page that answers 200: is it refused at the start, be its page
-    XML, which is no empty bucket, or not, which is no server that mends itself?"""
-    tiny.page = page
-    refused(
-        serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")), "no S3", "archive.endpoint"
-    )
-
-
-def test_keys_that_others_can_read(tmp_path: Path, tiny: TinyS3) -> None:
-    """Is a key file that is not private refused, and one with a single word?"""
-    more = settings(tmp_path, tiny.endpoint, "a", "b")
-    (tmp_path / "s3.keys").chmod(0o644)
-    refused(serve(tmp_path, **more), "others can read", "chmod 600")
-    (tmp_path / "s3.keys").write_text("one")
-    (tmp_path / "s3.keys").chmod(0o600)
-    refused(serve(tmp_path, **more), "1 words")
-
-
-def test_a_server_that_is_gone_at_the_start_is_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
-    """Does the daemon serve without its bucket, say so, and archive when it is there?"""
-    tiny.fail = (503, "SlowDown")
-    with daemon(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")) as tier:
-        write(tier, 1)
-        assert check_text(tier, 1, whole(1)) == BLOCKS
-        assert logged(tier, "archive_away") and not tiny.objects
-        tiny.fail = None
-        settled(tier)
-        assert archived(tier)["chunks"] == CHUNKS
-
-
-def threads(tier: Tier) -> int:
-    return len(list(Path(f"/proc/{tier.process.pid}/task").iterdir()))
-
-
-def test_a_daemon_without_an_archive_loads_no_client(tmp_path: Path, tiny: TinyS3) -> None:
-    """Is botocore in a process that uses none, and does it run none of the archive's threads?"""
-    with daemon(tmp_path) as tier:
-        without = threads(tier)
-    more = settings(tmp_path, tiny.endpoint, "a", "b")
-    with daemon(tmp_path, **more) as tier:
-        settled(tier)
-        assert threads(tier) > without
-    code = "import sys; import offstage.dpu.daemon; assert 'botocore' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

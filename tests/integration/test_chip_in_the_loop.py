@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,7 @@ from offstage.asic_model.result import ChipRun
 from offstage.asic_model.timed import as_hosts_saw
 from offstage.asic_model.trace import Trace, read_trace
 from offstage.bindings.errors import BadInput
-from offstage.host.endpoint import Endpoint
-from offstage.testbeds.beds.daemon import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.beds.status import device_status
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import checks, host_run
@@ -43,43 +43,34 @@ WORDS = [
 AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", str(AGREED_STEPS)]
 
 
-def configured(folder: Path, dilation: int) -> Path:
-    """A daemon's configuration in a folder."""
+def configured(folder: Path, dilation: int) -> AbstractContextManager[Daemon]:
+    """A daemon that stands for a chip, recorded in `folder/record`."""
     sections = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-        },
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": 2, "block_tokens": 16},
         # As in the presets: memory has no use for the path.
         "storage": {"backend": "emulated", "path": str(folder / "store.ofs"), "size": "64MiB"},
         "model": {"device": "asic_7nm", "dilation": dilation},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
+        "tenant": [{"name": "lab"}],
     }
-    write_config(folder / "daemon.toml", sections, "lab")
-    return folder / "daemon.toml"
+    return serve(sections, folder, record=folder / "record")
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("chip")
-    with serve(configured(folder, DILATION), folder / "log", folder / "record") as one:
+    with configured(folder, DILATION) as one:
         yield one
 
 
-def link(tier: Tier, fabric: str = "shm") -> Endpoint:
-    return Endpoint(tier.endpoint, "lab", fabric, runtime_dir=Path(tier.ready["runtime_dir"]))
-
-
 def test_a_host_decodes_against_a_chip(
-    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tier: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every block as prefill wrote it, every command and answer paced, times in the chip's time;
     how well this machine kept the pace is another question."""
     monkeypatch.setattr(checks, "OVERRUNS_MAX", 1.0)
-    runtime_dir = str(tier.ready["runtime_dir"])
+    runtime_dir = str(tier.runtime_dir)
     words = ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, *WORDS]
     assert run([*words, "--out", str(tmp_path / "out")]) == 0
     (one,) = json.loads((tmp_path / "out" / "summary.json").read_text())["runs"]
@@ -87,11 +78,11 @@ def test_a_host_decodes_against_a_chip(
     assert one["storage"] == f"asic_7nm, {DILATION} times slower"
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] > 0 and one["attention_checked"] > 0
-    status = device_status(link(tier))
+    status = device_status(tier.at())
     steps = 2 * 20 * 2  # sessions, steps, layers: a command each, and blocks handed over
     assert steps < status["paced"] <= steps + one["demands"]
     assert status["storage"]["reads"] > 0
-    assert not (Path(tier.ready["runtime_dir"]).parent / "store.ofs").exists()
+    assert not (tier.runtime_dir.parent / "store.ofs").exists()
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +90,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that kept the pace, host and daemon in one folder. Where the machine is too slow for
     it, as under other load, the run is void by its own rule, and nothing can be said of it."""
     folder = tmp_path_factory.mktemp("loop")
-    with serve(configured(folder, AGREED_DILATION), folder / "log", folder / "record") as one:
-        words = ["--endpoint", one.endpoint, "--runtime-dir", str(one.ready["runtime_dir"])]
+    with configured(folder, AGREED_DILATION) as one:
+        words = ["--endpoint", one.endpoint, "--runtime-dir", str(one.runtime_dir)]
         kept = run(["host", "run", *words, *AGREED_WORDS, "--out", str(folder / "out")]) == 0
     if not kept:
         pytest.skip(
@@ -158,20 +149,23 @@ def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
     assert "the same model of the asic_7nm in the loop is off by" in found["sentence"]
 
 
-def test_only_shared_memory_goes_by_its_clock(tier: Tier) -> None:
+def test_only_shared_memory_goes_by_its_clock(tier: Daemon) -> None:
     """A host over messages would wait by the machine's clock: refused, with the mend."""
-    with pytest.raises(BadInput, match="attach over shm"), link(tier, "zmq").attached():
+    with pytest.raises(BadInput, match="attach over shm"), tier.at(fabric="zmq").attached():
         pass
 
 
 def test_a_run_too_late_is_void(
-    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tier: Daemon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two of 101 reads, writes, commands and answers that ended too late: are the files there, and
     the exit code 1?"""
     late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
     monkeypatch.setattr(host_run, "counters_since", lambda before, after: {**after, **late})
-    runtime_dir = str(tier.ready["runtime_dir"])
+    runtime_dir = str(tier.runtime_dir)
     words = ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, *WORDS]
     assert run([*words, "--out", str(tmp_path / "out")]) == 1
     told = capsys.readouterr().err

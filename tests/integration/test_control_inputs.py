@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import zmq
 from control_messages import NO_PATHS, TEXTS, wrong_ones
-from live_daemon import TENANT, WAIT_S, Tier, daemon, open_text, put
+from live_daemon import TENANT, WAIT_S, Daemon, daemon, open_text, put
 from on_disk import snapshot
 
 from offstage.bindings import settings
@@ -26,7 +26,7 @@ from offstage.host.fabrics import shm
 @pytest.fixture(scope="module", params=["alone", "member"])
 def tier(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Tier]:
+) -> Iterator[Daemon]:
     """A daemon by itself, and one that is a member of a pod."""
     folder = tmp_path_factory.mktemp("inputs")
     more = {"daemon__metrics_endpoint": "127.0.0.1:0", "storage__size": "8MiB"}
@@ -42,7 +42,7 @@ def tier(
 
 
 @pytest.fixture
-def others(tier: Tier) -> Path:
+def others(tier: Daemon) -> Path:
     """What somebody else has beside the store, of each kind."""
     folder = tier.log.parent / "others"
     with contextlib.suppress(FileExistsError):
@@ -55,7 +55,7 @@ def others(tier: Tier) -> Path:
     return folder
 
 
-def held(tier: Tier) -> dict[str, tuple[object, ...]]:
+def held(tier: Daemon) -> dict[str, tuple[object, ...]]:
     """All that is on the disk, but for the log."""
     found = snapshot(tier.log.parent)
     del found[tier.log.name]
@@ -79,7 +79,7 @@ def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -
 
 @pytest.mark.parametrize("who", ["operator", "tenant", "nobody"])
 def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
-    tier: Tier, others: Path, who: str
+    tier: Daemon, others: Path, who: str
 ) -> None:
     """Each field of each message with what does not belong there: one answer, of one line where it
     is an error, none by a mistake of ours, and every file as it was."""
@@ -108,7 +108,7 @@ def undo(control: Control) -> None:
     control.fabric_open("shm")
 
 
-def test_no_setting_of_policy_or_storage_changes_a_file(tier: Tier, others: Path) -> None:
+def test_no_setting_of_policy_or_storage_changes_a_file(tier: Daemon, others: Path) -> None:
     """Each key that PolicySet and StorageMove take, and each tenant's, with each text."""
     before = held(tier)
     new = str(tier.log.parent / "new.ofs")
@@ -149,7 +149,7 @@ def test_no_setting_of_policy_or_storage_changes_a_file(tier: Tier, others: Path
     assert held(tier) == before
 
 
-def test_no_endpoint_of_a_fabric_changes_a_file(tier: Tier, others: Path) -> None:
+def test_no_endpoint_of_a_fabric_changes_a_file(tier: Daemon, others: Path) -> None:
     """A file, a link, a pipe, a folder, the daemon's own sockets at the path; no path; no port."""
     before = held(tier)
     paths = [*others.iterdir(), *tier.runtime_dir.iterdir(), others / "no/folder", Path("x" * 5000)]

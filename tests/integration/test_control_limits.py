@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import WAIT_S, Tier, daemon, scrape
+from live_daemon import WAIT_S, Daemon, daemon, scrape
 
 from offstage.bindings.errors import StoreFull
 from offstage.bindings.private import read_secret
@@ -19,7 +19,7 @@ from offstage.host.fabrics import shm
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("limits"), daemon__metrics_endpoint="127.0.0.1:0") as tier:
         yield tier
 
@@ -34,12 +34,12 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def threads(tier: Tier) -> int:
+def threads(tier: Daemon) -> int:
     lines = Path(f"/proc/{tier.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Threads:"))
 
 
-def check_open(tier: Tier) -> None:
+def check_open(tier: Daemon) -> None:
     """A host logs in, attaches and maps its region, and the operator is answered."""
     with tier.control(timeout_s=WAIT_S) as control:
         shm.open_driver(control.attach("shm"), WAIT_S).close()
@@ -47,7 +47,7 @@ def check_open(tier: Tier) -> None:
         assert operator.status()["storage"]
 
 
-def test_handshakes_without_end_lock_nobody_out(tier: Tier) -> None:
+def test_handshakes_without_end_lock_nobody_out(tier: Daemon) -> None:
     """1,100 connections that shook hands and stay: are host and operator let in? They took every
     descriptor before."""
     host, port = tier.endpoint.removeprefix("tcp://").split(":")
@@ -63,7 +63,7 @@ def test_handshakes_without_end_lock_nobody_out(tier: Tier) -> None:
         assert operator.status()["daemon"]["connections_displaced"] >= 800
 
 
-def test_slow_scrapes_take_no_threads_and_no_place(tier: Tier) -> None:
+def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
     """800 scrapes that never finish asking: is there a thread for none, an answer for the next?"""
     before = threads(tier)
     with contextlib.ExitStack() as held:
@@ -78,7 +78,7 @@ def test_slow_scrapes_take_no_threads_and_no_place(tier: Tier) -> None:
         assert threads(tier) == before
 
 
-def test_mute_hand_out_connections_lock_nobody_out(tier: Tier) -> None:
+def test_mute_hand_out_connections_lock_nobody_out(tier: Daemon) -> None:
     """200 connections to the hand-out that say nothing: does the next host get its descriptors?"""
     with contextlib.ExitStack() as held:
         for _ in range(200):
@@ -87,7 +87,7 @@ def test_mute_hand_out_connections_lock_nobody_out(tier: Tier) -> None:
         check_open(tier)
 
 
-def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Tier) -> None:
+def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
     """A tenant logs in until it is refused: does the operator still?"""
     with contextlib.ExitStack() as held:
         with pytest.raises(StoreFull):
@@ -97,7 +97,7 @@ def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Tier) -> None:
             assert len(operator.status()["hosts"]) > 16
 
 
-def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Tier) -> None:
+def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Daemon) -> None:
     """Without a token, with a wrong one, with the tenant's, with the operator's: what is shown?"""
     red = metrics_token(read_secret(tier.runtime_dir / "red.secret"))
     operators = (tier.runtime_dir / "metrics.token").read_text().strip()

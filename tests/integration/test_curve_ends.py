@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from live_daemon import Tier, daemon
+from live_daemon import Daemon, daemon
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tier(base: Path) -> Iterator[Tier]:
+def tier(base: Path) -> Iterator[Daemon]:
     with daemon(
         base,
         daemon__curve_dir=str(base / "server"),
@@ -44,7 +44,7 @@ def tier(base: Path) -> Iterator[Tier]:
         yield tier
 
 
-def reach(tier: Tier, base: Path, keys: str) -> None:
+def reach(tier: Daemon, base: Path, keys: str) -> None:
     Control(
         tier.endpoint,
         tenant=p.OPERATOR,
@@ -56,7 +56,7 @@ def reach(tier: Tier, base: Path, keys: str) -> None:
 
 
 def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
-    tier: Tier, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tier: Daemon, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Over the network's port with keys of its own, by a name of the user's file; and as the
     daemon's user on its machine, with nothing."""
@@ -78,7 +78,7 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
     assert "no daemon in" in capsys.readouterr().err
 
 
-def test_each_reason_is_told_from_the_next(tier: Tier, base: Path) -> None:
+def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
     """No key, another daemon's key, a client that is not known, and nobody there at all."""
     with pytest.raises(BadInput, match="does not know this client's key"):
         reach(tier, base, "stranger")
@@ -94,7 +94,7 @@ def test_each_reason_is_told_from_the_next(tier: Tier, base: Path) -> None:
         reach(stopped, base, "known")
 
 
-def test_a_key_counts_once_it_is_added(tier: Tier, base: Path) -> None:
+def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
     """While the daemon runs; and a secret key, or a second one of a name, is not taken."""
     folder, key = str(base / "server"), base / "stranger/client.key"
     assert run(["keys", "add", folder, str(key.with_suffix(".key_secret"))]) == 2

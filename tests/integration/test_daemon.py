@@ -10,14 +10,15 @@ import struct
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zmq
+from live_daemon import WAIT_S, sections_of, started, until
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
@@ -29,86 +30,52 @@ from offstage.dpu import protocol as p
 from offstage.dpu.recorder import read_records
 from offstage.dpu.replay import replay_log
 from offstage.host.control import Control
-from offstage.testbeds.beds.daemon import offstage_words
+from offstage.testbeds.beds.daemon import Daemon, offstage_words, write_config
 
-WAIT_S = 120.0
 PAYLOAD = 4096
-TWO_TENANTS = '[[tenant]]\nname = "red"\n[[tenant]]\nname = "blue"\n'
+TENANTS = ("red", "blue")
+OPTIONS = {
+    "daemon.endpoint": "tcp://127.0.0.1:*",
+    "daemon.metrics_endpoint": "127.0.0.1:0",
+    "arena.size": "4MiB",
+    "arena.payload": "4KiB",
+    "arena.layers": "2",
+    "storage.size": "32MiB",
+    "store.segment": "256KiB",
+    "limits.demands": "64",
+    "limits.put_slots": "16",
+    "limits.ports": "4",
+    "limits.context_tokens": "8192",
+    "limits.chunks": "1024",
+    "limits.sessions": "8",
+    "limits.log": "1MiB",
+    "limits.records": "65536",
+}
 
 
-@dataclass
-class Served:
-    """A running daemon and where it is."""
-
-    process: "subprocess.Popen[bytes]"
-    endpoint: str
-    runtime_dir: Path
-    metrics_port: int
-    log: Path
-
-    def control(self, tenant: str = "red", **more: Any) -> Control:
-        return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
-
-    def events(self) -> list[dict[str, Any]]:
-        lines = self.log.read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def rss_bytes(self) -> int:
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+def options(changed: Mapping[str, str]) -> dict[str, str]:
+    return OPTIONS | {name.replace("__", "."): value for name, value in changed.items()}
 
 
-def settings(tmp_path: Path, **changed: str) -> list[str]:
-    chosen = {
-        "daemon.endpoint": "tcp://127.0.0.1:*",
-        "daemon.runtime_dir": str(tmp_path / "run"),
-        "daemon.metrics_endpoint": "127.0.0.1:0",
-        "arena.size": "4MiB",
-        "arena.payload": "4KiB",
-        "arena.layers": "2",
-        "storage.path": str(tmp_path / "store.ofs"),
-        "storage.size": "32MiB",
-        "store.segment": "256KiB",
-        "limits.demands": "64",
-        "limits.put_slots": "16",
-        "limits.ports": "4",
-        "limits.context_tokens": "8192",
-        "limits.chunks": "1024",
-        "limits.sessions": "8",
-        "limits.log": "1MiB",
-        "limits.records": "65536",
-    }
-    chosen.update({name.replace("__", "."): value for name, value in changed.items()})
-    (tmp_path / "daemon.toml").write_text(TWO_TENANTS)
-    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    return ["dpu", "serve", "--config", str(tmp_path / "daemon.toml"), *sets]
+def daemon(tmp_path: Path, **changed: str) -> AbstractContextManager[Daemon]:
+    return started(tmp_path, options(changed), TENANTS)
 
 
-@contextlib.contextmanager
-def daemon(tmp_path: Path, **changed: str) -> Iterator[Served]:
-    log = tmp_path / "daemon.log"
-    with log.open("ab") as stderr:
-        process = subprocess.Popen(
-            offstage_words(*settings(tmp_path, **changed)), stdout=subprocess.PIPE, stderr=stderr
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, log.read_text()
-        ready = json.loads(line)
-        yield Served(
-            process, ready["endpoint"], Path(ready["runtime_dir"]), ready["metrics_port"], log
-        )
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def events(served: Daemon) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in served.log.read_text().splitlines()]
+
+
+def rss_bytes(served: Daemon) -> int:
+    pages = Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def refused(tmp_path: Path, **changed: str) -> str:
     """Start a daemon that must not start; its one line on stderr."""
+    config = tmp_path / "refused.toml"
+    write_config(config, sections_of(tmp_path, options(changed), TENANTS))
     done = subprocess.run(
-        offstage_words(*settings(tmp_path, **changed)),
+        offstage_words("dpu", "serve", "--config", str(config)),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -118,13 +85,6 @@ def refused(tmp_path: Path, **changed: str) -> str:
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
     return lines[0]
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def take_driver(attached: p.Attached) -> Driver:
@@ -196,7 +156,7 @@ def test_a_region_of_another_tenant_cannot_be_had(tmp_path: Path) -> None:
     with daemon(tmp_path) as served:
         red_secret = read_secret(served.runtime_dir / "red.secret")
         with pytest.raises(BadInput, match="does not prove"):
-            Control(served.endpoint, tenant="blue", secret=red_secret)
+            served.control("blue", secret=red_secret)
         with served.control("red") as red, served.control("blue") as blue:
             attached, _ = red.attach(), blue.attach()
             take_driver(attached).close()
@@ -237,8 +197,8 @@ def test_sigterm_drains_write_back_and_a_restart_has_the_blocks(tmp_path: Path) 
             served.process.send_signal(signal.SIGTERM)
             assert served.process.wait(WAIT_S) == 0
             driver.close()
-        assert served.events()[-1]["event"] == "stopped"
-        assert not any(event["level"] == "error" for event in served.events())
+        assert events(served)[-1]["event"] == "stopped"
+        assert not any(event["level"] == "error" for event in events(served))
     with daemon(tmp_path, **back) as served, served.control() as control:
         driver = take_driver(control.attach())
         session = control.session_open(select_blocks=6)
@@ -317,7 +277,7 @@ def test_a_killed_host_process_is_reclaimed_at_once(tmp_path: Path) -> None:
             until(lambda: operator.status()["device"]["sessions"] == 0)
             status = operator.status()
             assert status["device"]["ports"] == 0 and status["daemon"]["hosts_dead"] == 1
-        dead = [event for event in served.events() if event["event"] == "host_dead"]
+        dead = [event for event in events(served) if event["event"] == "host_dead"]
         assert dead[0]["reason"] == "process gone" and dead[0]["pid"] == pid
 
 
@@ -364,7 +324,7 @@ def test_what_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
 def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None:
     """Random frames, raw bytes and a claimed 1 GiB frame: does the daemon live in little memory?"""
     with daemon(tmp_path) as served, served.control(p.OPERATOR) as operator:
-        before = served.rss_bytes()
+        before = rss_bytes(served)
         rng = np.random.default_rng(5)
         context = zmq.Context()
         dealer = context.socket(zmq.DEALER)
@@ -395,7 +355,7 @@ def test_garbage_and_a_gigabyte_on_the_socket_do_no_harm(tmp_path: Path) -> None
             driver = take_driver(control.attach())
             write_and_read(control, driver)
             driver.close()
-        assert served.rss_bytes() - before < 64 << 20
+        assert rss_bytes(served) - before < 64 << 20
 
 
 def test_what_has_no_room_is_a_typed_error(tmp_path: Path) -> None:

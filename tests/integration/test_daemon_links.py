@@ -1,10 +1,9 @@
 """Other ways to the daemon: the ZMQ fabric, CURVE, ipc, and the command line."""
 
-import contextlib
 import json
-import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ import numpy as np
 import pytest
 import zmq
 import zmq.auth
+from live_daemon import started
 
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
 from offstage.dpu import zmq_messages
-from offstage.host.control import Control
-from offstage.testbeds.beds.daemon import offstage_words
+from offstage.testbeds.beds.daemon import Daemon, offstage_words
 
 WAIT_S = 120.0
 PAYLOAD, COUNT = 4096, 6
@@ -39,28 +38,11 @@ BASE = {
 }
 
 
-@contextlib.contextmanager
-def daemon(tmp_path: Path, **changed: str) -> Iterator[tuple[dict[str, Any], Any]]:
-    """A running daemon's ready line and process."""
-    chosen = {**BASE, "daemon.runtime_dir": str(tmp_path / "run")}
-    chosen.update({name.replace("__", "."): value for name, value in changed.items()})
-    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    ready_r, ready_w = os.pipe()
-    process = subprocess.Popen(
-        offstage_words("dpu", "serve", *sets, "--ready-fd", str(ready_w)),
-        pass_fds=[ready_w],
-        stdout=subprocess.DEVNULL,
-        stderr=(tmp_path / "log").open("wb"),
-    )
-    os.close(ready_w)
-    try:
-        with os.fdopen(ready_r) as ready:
-            line = ready.readline()
-        assert line, (tmp_path / "log").read_text()
-        yield json.loads(line), process
-    finally:
-        process.kill()
-        process.wait()
+def daemon(
+    tmp_path: Path, within: Sequence[str] = (), **changed: str
+) -> AbstractContextManager[Daemon]:
+    own = {name.replace("__", "."): value for name, value in changed.items()}
+    return started(tmp_path, BASE | own, ("default",), within)
 
 
 class Link:
@@ -110,9 +92,8 @@ class Link:
 def test_the_zmq_fabric_moves_whole_blocks_and_no_damaged_ones(tmp_path: Path) -> None:
     """Put and fetch by messages: same bytes, damage refused, misuse a typed error, no leftovers?"""
     rows = np.random.default_rng(1).integers(0, 256, (COUNT, PAYLOAD), np.uint8)
-    with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as (ready, _):
-        where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
-        with Control(ready["endpoint"], **where) as control:
+    with daemon(tmp_path, daemon__endpoint="tcp://127.0.0.1:*") as tier:
+        with tier.control() as control:
             assert control._connection.proved is not None
             link = Link(control.attach("zmq"), control._connection.proved.fabric_key)
             session = control.session_open(select_blocks=COUNT)
@@ -174,23 +155,29 @@ def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
     for secret in tmp_path.glob("*/*.key_secret"):
         secret.chmod(0o600)
     endpoint = {"daemon__endpoint": "tcp://127.0.0.1:*", "daemon__curve_dir": str(keys)}
-    with daemon(tmp_path, **endpoint) as (ready, _):
-        where: Any = {"runtime_dir": Path(ready["runtime_dir"])}
-        with Control(ready["endpoint"], curve_dir=known, **where) as control:
+    with daemon(tmp_path, **endpoint) as tier:
+        with tier.control(curve_dir=known) as control:
             assert control.status()["storage"]
         for curve_dir, words in ((None, "without a key"), (stranger, "not know this client's key")):
             with pytest.raises(BadInput, match=words):
-                Control(ready["endpoint"], curve_dir=curve_dir, timeout_s=4.0, **where)
+                tier.control(curve_dir=curve_dir, timeout_s=4.0)
 
 
 def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path) -> None:
     """Is the socket of mode 0600, and does a daemon start over what a killed one left?"""
     path = tmp_path / "control"
     for _ in range(2):
-        with daemon(tmp_path, daemon__endpoint=f"ipc://{path}") as (ready, _):
+        with daemon(tmp_path, daemon__endpoint=f"ipc://{path}") as tier:
             assert path.stat().st_mode & 0o077 == 0
-            with Control(f"ipc://{path}", runtime_dir=Path(ready["runtime_dir"])) as control:
+            with tier.control() as control:
                 assert control.attach("zmq").endpoint == f"ipc://{path}.fabric"
+
+
+def test_the_ready_line_goes_to_a_descriptor(tmp_path: Path) -> None:
+    """The launcher reads what comes by descriptor 3 alone: the standard output is thrown away."""
+    script = ["sh", "-c", 'exec "$@" --ready-fd 3 3>&1 >/dev/null', "sh"]
+    with daemon(tmp_path, script) as tier:
+        assert tier.ready["event"] == "ready"
 
 
 def cli(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -207,8 +194,8 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
         "memory__huge": "off",
         "arena__payload": "16KiB",
     }
-    with daemon(tmp_path, **options) as (ready, _):
-        at = ["--endpoint", ready["endpoint"], "--runtime-dir", ready["runtime_dir"]]
+    with daemon(tmp_path, **options) as tier:
+        at = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
         at += ["--format", "json"]
         status = json.loads(cli("dpu", "status", *at).stdout)
         assert status["storage"] == "emulated" and status["tenants"][0]["name"] == "default"
@@ -221,7 +208,7 @@ def test_the_command_line_asks_changes_and_drains(tmp_path: Path) -> None:
         assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
         assert "did you mean 'degree_max'" in wrong.stderr and "Traceback" not in wrong.stderr
         assert json.loads(cli("dpu", "ledger", "default", *at).stdout)["demands"] == 0
-        with Control(ready["endpoint"], name="h", runtime_dir=Path(ready["runtime_dir"])) as host:
+        with tier.control(name="h") as host:
             assert json.loads(cli("dpu", "dismiss", "h", *at).stdout) == {"hosts": 1}
             with pytest.raises(OffstageError, match="log in again"):
                 host.status()

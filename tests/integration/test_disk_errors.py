@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import CHUNKS, LAYERS, Text, Tier, daemon, fetch, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, Daemon, Text, daemon, fetch, open_text, put, until
 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
@@ -54,7 +54,7 @@ def cut(backing: Path) -> int:
     return gone
 
 
-def check_cut(tier: Tier, backing: Path) -> None:
+def check_cut(tier: Daemon, backing: Path) -> None:
     """A text on the store and out of the arena; then the file below is cut."""
     with (
         tier.control(p.OPERATOR) as operator,
@@ -175,7 +175,7 @@ def test_a_block_device_that_fills_up_and_has_room_again(
         assert "Traceback" not in tier.log.read_text()
 
 
-def refuse_writes(tier: Tier, refuse: bool) -> None:
+def refuse_writes(tier: Daemon, refuse: bool) -> None:
     """Writes to segments fail from now on, or go on; reads are as ever."""
     _, most = resource.prlimit(tier.process.pid, resource.RLIMIT_FSIZE)
     bound = SEGMENTS_OFFSET if refuse else most

@@ -1,15 +1,12 @@
 """Does a host reach a real daemon over each fabric, and learn of its death?"""
 
 import contextlib
-import json
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from live_daemon import started
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
@@ -17,7 +14,7 @@ from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.host.fabrics.shm import open_driver
-from offstage.testbeds.beds.daemon import offstage_words
+from offstage.testbeds.beds.daemon import Daemon
 
 PAYLOAD, COUNT, LAYERS = 4096, 40, 2
 SETTINGS = {
@@ -39,24 +36,9 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
-def daemon(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Control]]:
-    chosen = {**SETTINGS, "daemon.runtime_dir": str(folder / "run")}
-    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            offstage_words("dpu", "serve", *sets), stdout=subprocess.PIPE, stderr=log
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, (folder / "log").read_text()
-        endpoint = json.loads(line)["endpoint"]
-        with Control(endpoint, runtime_dir=folder / "run") as control:
-            yield process, control
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def daemon(folder: Path) -> Iterator[tuple[Daemon, Control]]:
+    with started(folder, SETTINGS, ("default",)) as tier, tier.control() as control:
+        yield tier, control
 
 
 def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
@@ -80,11 +62,11 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
 def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
     """Over each fabric of a real daemon; and a host learns with a session how much of its scores
     the policy takes in, sends no more, and the ledger counts what it sent."""
-    with daemon(tmp_path) as (_, control):
+    with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control, name)
         session, keys = write_and_read(control, fabric)
         assert control.hints == (0, 1, 16)
-        with Control(control.endpoint, tenant="operator", runtime_dir=tmp_path / "run") as operator:
+        with tier.control("operator") as operator:
             operator.policy_set({"hint_scores_max": 5, "hint_score_bits": 8})
         control.session_close(control.session_open(select_blocks=4))
         assert control.hints == (5, 1, 8), "a session's answer says what is taken in"
@@ -110,11 +92,10 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
 
 def test_a_killed_daemon_is_noticed_at_once(tmp_path: Path) -> None:
     """By the broken wake descriptor: the timeout of this fetch would outlast the test."""
-    with daemon(tmp_path) as (process, control):
+    with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control)
         session, keys = write_and_read(control, fabric)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        tier.kill()
         ordinals = np.zeros(1, np.uint32)
         with pytest.raises(RunFailed, match="start the host again"):
             fabric.fetch(

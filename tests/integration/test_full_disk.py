@@ -5,12 +5,10 @@ whose file was made sparse, as on a file system that cannot reserve.
 """
 
 import errno
-import json
 import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +16,14 @@ import pytest
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu.protocol import OPERATOR
-from offstage.host.control import Control
 from offstage.host.fabrics import open_fabric
-from offstage.testbeds.beds.daemon import write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 
 PAYLOAD = 4096
 BATCH = 16
 WAIT_S = 120.0
 SCRIPT = """mount -t tmpfs -o size=24m tmpfs "$1" && truncate -s 64M "$1/store" || exit 77
-exec "$2" -m offstage dpu serve --config "$3"
+shift; exec "$@"
 """
 
 
@@ -35,34 +32,19 @@ def unshare(*words: str) -> list[str]:
     return ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", *words]
 
 
-def start(tmp_path: Path) -> "subprocess.Popen[bytes]":
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    write_config(
-        tmp_path / "daemon.toml",
-        {
-            "daemon": {
-                "endpoint": f"ipc://{tmp_path}/control",
-                "runtime_dir": str(tmp_path / "run"),
-                "metrics_endpoint": "",
-            },
-            "arena": {"size": "2MiB", "payload": PAYLOAD, "layers": 1},
-            "storage": {"path": str(disk / "store"), "size": "64MiB", "backend": "posix"},
-            "store": {"segment": "256KiB"},
-            "limits": {
-                "demands": 64,
-                "put_slots": 64,
-                "context_tokens": 1 << 20,
-                "chunks": 1 << 14,
-            },
+def sections(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "arena": {"size": "2MiB", "payload": PAYLOAD, "layers": 1},
+        "storage": {"path": str(tmp_path / "disk/store"), "size": "64MiB", "backend": "posix"},
+        "store": {"segment": "256KiB"},
+        "limits": {
+            "demands": 64,
+            "put_slots": 64,
+            "context_tokens": 1 << 20,
+            "chunks": 1 << 14,
         },
-        "red",
-    )
-    words = unshare(
-        "sh", "-c", SCRIPT, "sh", str(disk), sys.executable, str(tmp_path / "daemon.toml")
-    )
-    with (tmp_path / "log").open("wb") as log:
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
+        "tenant": [{"name": "red"}],
+    }
 
 
 def test_a_full_disk_is_told_and_what_was_acknowledged_is_served(tmp_path: Path) -> None:
@@ -73,25 +55,16 @@ def test_a_full_disk_is_told_and_what_was_acknowledged_is_served(tmp_path: Path)
         refused = 127
     if refused:
         pytest.skip("no mount namespace here; run as root, or allow user namespaces")
-    process = start(tmp_path)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, (tmp_path / "log").read_text()
-        ready = json.loads(line)
-        fill_and_read(ready["endpoint"], Path(ready["runtime_dir"]))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    (tmp_path / "disk").mkdir()
+    within = unshare("sh", "-c", SCRIPT, "sh", str(tmp_path / "disk"))
+    with serve(sections(tmp_path), tmp_path, within=within) as tier:
+        fill_and_read(tier)
 
 
-def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
+def fill_and_read(tier: Daemon) -> None:
     """Put until the disk refuses, and then read every block that it took."""
     rng = np.random.default_rng(7)
-    with Control(endpoint, tenant="red", runtime_dir=runtime_dir) as control:
+    with tier.control() as control:
         fabric = open_fabric(control)
         session = control.session_open(select_blocks=BATCH)
         written: list[tuple[int, bytes, bytes]] = []
@@ -124,6 +97,6 @@ def fill_and_read(endpoint: str, runtime_dir: Path) -> None:
                 )
             )
             assert done.rcs[0] == 0 and target.tobytes() == data, ordinal
-        with Control(endpoint, tenant=OPERATOR, runtime_dir=runtime_dir) as operator:
+        with tier.control(OPERATOR) as operator:
             assert operator.status()["device"]["store_full"] > 0
         fabric.close()

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from offstage.host.control import Control
-from offstage.testbeds.beds.daemon import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.cli import run
 
 WORDS = [
@@ -30,15 +29,10 @@ GRANULES = ["--granule-tokens", "4"]
 
 
 @contextlib.contextmanager
-def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Tier]:
+def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Daemon]:
     """Of the tiny geometry, with little room, so that most of what is demanded is read."""
     folder.mkdir(exist_ok=True)
     sections = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-        },
         "arena": {
             "size": "1MiB",
             "payload": "4KiB",
@@ -50,27 +44,21 @@ def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Tier]:
         "store": {"segment": "256KiB"},
         "policy": {"prefetchers": []},
         "limits": {"sessions": 4, "context_tokens": 8192},
+        "tenant": [{"name": "lab"}],
     }
-    write_config(folder / "daemon.toml", sections, "lab")
-    with serve(folder / "daemon.toml", folder / "log") as tier:
+    with serve(sections, folder) as tier:
         yield tier
 
 
-def drive(tier: Tier, out: Path, *more: str) -> dict[str, Any]:
-    where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.ready["runtime_dir"])]
+def drive(tier: Daemon, out: Path, *more: str) -> dict[str, Any]:
+    where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
     assert run(["host", "run", *where, *WORDS, "--out", str(out), *more]) == 0
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     return {**summary["runs"][0], "ledger": ledger(tier)}
 
 
-def ledger(tier: Tier) -> dict[str, Any]:
-    secret = Path(tier.ready["runtime_dir"]) / "lab.secret"
-    with Control(
-        tier.endpoint,
-        tenant="lab",
-        runtime_dir=Path(tier.ready["runtime_dir"]),
-        secret=secret if secret.exists() else None,
-    ) as control:
+def ledger(tier: Daemon) -> dict[str, Any]:
+    with tier.control() as control:
         return dict(control.ledger())
 
 

@@ -14,9 +14,8 @@ import pytest
 from damaged import damage_fetches, damage_store
 
 from offstage.bindings.errors import RunFailed
-from offstage.host.control import Control
 from offstage.host.gpu import interpreted
-from offstage.testbeds.beds.daemon import Tier, offstage_words, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 from offstage.testbeds.cli import run
 
 WORDS = [
@@ -39,39 +38,33 @@ WAIT_S = 120.0
 def start(folder: Path, layers: int = 2, storage: dict[str, Any] | None = None) -> Any:
     """A daemon of the tiny geometry, blocks on an emulated drive in memory."""
     sections = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-        },
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
         "storage": storage or {"backend": "emulated", "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"sessions": 4, "context_tokens": 8192},
+        "tenant": [{"name": "lab"}],
     }
-    write_config(folder / "daemon.toml", sections, "lab")
-    return serve(folder / "daemon.toml", folder / "log")
+    return serve(sections, folder)
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with start(tmp_path_factory.mktemp("daemon")) as one:
         yield one
 
 
-def words_of(tier: Tier, *more: str) -> list[str]:
-    runtime_dir = str(tier.ready["runtime_dir"])
+def words_of(tier: Daemon, *more: str) -> list[str]:
+    runtime_dir = str(tier.runtime_dir)
     return ["host", "run", "--endpoint", tier.endpoint, "--runtime-dir", runtime_dir, *WORDS, *more]
 
 
-def begin_cold(tier: Tier, **policy: str) -> None:
-    runtime_dir = Path(tier.ready["runtime_dir"])
-    with Control(tier.endpoint, tenant="operator", runtime_dir=runtime_dir) as operator:
+def begin_cold(tier: Daemon, **policy: str) -> None:
+    with tier.control("operator") as operator:
         operator.policy_set(policy)
         operator.reset()
 
 
-def drive(tier: Tier, out: Path, *more: str) -> dict[str, Any]:
+def drive(tier: Daemon, out: Path, *more: str) -> dict[str, Any]:
     """Run it; the only run of the summary, with the workload beside it."""
     assert run(words_of(tier, "--steps", str(STEPS), "--out", str(out), *more)) == 0
     summary = json.loads((out / "summary.json").read_text())
@@ -89,7 +82,7 @@ def check_run(one: dict[str, Any]) -> None:
     assert 0.0 < one["busy_share"] < 1.0, "this user may ask as the operator"
 
 
-def test_over_each_fabric_and_each_run_for_itself(tier: Tier, tmp_path: Path) -> None:
+def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) -> None:
     """The second run finds every block in the store, meets a warm arena and says so, demands the
     same blocks over other messages, and its figures hold nothing of the first."""
     begin_cold(tier, prefetchers="window,ema,shared", eviction="score")
@@ -107,7 +100,7 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Tier, tmp_path: Path) ->
     assert warm == [False, True]
 
 
-def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Tier, tmp_path: Path) -> None:
+def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Daemon, tmp_path: Path) -> None:
     """The LRU that the daemon counts beside a run, and a run that is that LRU."""
     begin_cold(tier, prefetchers="", eviction="lru")
     one = drive(tier, tmp_path)
@@ -117,7 +110,7 @@ def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Tier, tmp_path:
     assert one["coverage"] == pytest.approx(0.0, abs=0.02)
 
 
-def test_a_policy_is_named_and_pays_its_traffic(tier: Tier, tmp_path: Path) -> None:
+def test_a_policy_is_named_and_pays_its_traffic(tier: Daemon, tmp_path: Path) -> None:
     begin_cold(tier, prefetchers="window", eviction="lru")
     one = drive(tier, tmp_path)
     check_run(one)
@@ -197,7 +190,7 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )
 def test_what_does_not_fit_is_one_line(
-    tier: Tier,
+    tier: Daemon,
     more: list[str],
     said: list[str],
     tmp_path: Path,
@@ -233,11 +226,10 @@ def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> N
 
 
 def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
-    tier: Tier, capsys: pytest.CaptureFixture[str]
+    tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both would count in one ledger: is the second told so, and not after minutes of decoding?"""
-    runtime_dir = Path(tier.ready["runtime_dir"])
-    with Control(tier.endpoint, tenant="lab", runtime_dir=runtime_dir) as other:
+    with tier.control() as other:
         other.attach("shm")
         puts = puts_of(tier)
         assert run(words_of(tier)) == 2
@@ -245,18 +237,17 @@ def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
         assert puts_of(tier) == puts
 
 
-def puts_of(tier: Tier) -> int:
+def puts_of(tier: Daemon) -> int:
     return int(device_of(tier)["puts"])
 
 
-def device_of(tier: Tier) -> dict[str, Any]:
+def device_of(tier: Daemon) -> dict[str, Any]:
     """The daemon's own counters."""
-    runtime_dir = Path(tier.ready["runtime_dir"])
-    with Control(tier.endpoint, tenant="operator", runtime_dir=runtime_dir) as operator:
+    with tier.control("operator") as operator:
         return dict(operator.status()["device"])
 
 
-def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:
+def test_with_few_descriptors_it_runs_or_says_so(tier: Daemon) -> None:
     """24 of them: does the host end in one line, or well, and the daemon in one line?"""
     said = {}
     for name, words in (("host", words_of(tier, "--steps", "8")), ("serve", SERVE)):
@@ -272,10 +263,10 @@ def test_with_few_descriptors_it_runs_or_says_so(tier: Tier) -> None:
     assert "24 descriptors are allowed" in said["serve"]
 
 
-def test_a_tenant_with_its_secret_alone(tier: Tier, tmp_path: Path) -> None:
+def test_a_tenant_with_its_secret_alone(tier: Daemon, tmp_path: Path) -> None:
     """From where the operator's secret is not: all figures but the reactor's own time."""
     secret = tmp_path / "lab.secret"
-    secret.write_bytes((Path(tier.ready["runtime_dir"]) / "lab.secret").read_bytes())
+    secret.write_bytes((tier.runtime_dir / "lab.secret").read_bytes())
     secret.chmod(0o600)
     (tmp_path / "elsewhere").mkdir()
     words = ["--secret", str(secret), "--runtime-dir", str(tmp_path / "elsewhere")]
@@ -319,7 +310,10 @@ def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:
 
 
 def test_a_corrupt_block_fails_the_run(
-    tier: Tier, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tier: Daemon,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One block in a fetch has other bytes than prefill wrote: are the files there, the counts
     right, and the exit code 1 with one line that says so?"""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile_bed import GUESS, INTEGERS, SQE, Attacker, Honest, RawPort, plain, refused_by, twisted
-from live_daemon import LAYERS, PAYLOAD, Tier, daemon
+from live_daemon import LAYERS, PAYLOAD, Daemon, daemon
 
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import constant
@@ -60,7 +60,7 @@ HOSTILE_COMMANDS = int(os.environ.get("OFFSTAGE_HOSTILE_COMMANDS", "20000"))
 
 
 @pytest.fixture
-def tier(tmp_path: Path) -> Iterator[Tier]:
+def tier(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon that is alive at the end, to the operator too, and that failed at no request."""
     with daemon(tmp_path, limits__sessions="32") as tier:
         yield tier
@@ -75,7 +75,7 @@ def test_every_kind_of_request_is_tried() -> None:
     assert tried == set(p.CALLS)
 
 
-def test_no_field_of_a_request_harms_another_host(tier: Tier) -> None:
+def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
     """Each place of each request of a host, lists and structs in them too: an answer, and the other
     host of the tenant is served."""
     codes: Counter[str] = Counter()
@@ -101,7 +101,7 @@ ENDS = ("SessionClose", "SessionsOpen", "Detach")
 """After these the attacker's session is gone, where they were done."""
 
 
-def test_no_field_of_an_operators_request_harms_a_host(tier: Tier) -> None:
+def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
     """The same with who may do it, and every key of the policy with numbers as text."""
     codes: Counter[str] = Counter()
     with Honest(tier) as honest:
@@ -118,7 +118,7 @@ def test_no_field_of_an_operators_request_harms_a_host(tier: Tier) -> None:
     assert "internal" not in codes and codes["bad_message"] > 100, codes
 
 
-def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Tier) -> None:
+def test_no_field_of_a_message_of_the_fabric_harms_another_host(tier: Daemon) -> None:
     """Fetches, puts, guesses and releases over `zmq`: each is answered, and the rest is served."""
     codes: Counter[str] = Counter()
     rows: Counter[int] = Counter()
@@ -169,7 +169,7 @@ def numbers_of(kind: Any) -> Iterator[tuple[str, int]]:
             yield name, number
 
 
-def test_no_field_of_a_command_harms_another_host(tier: Tier) -> None:
+def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
     """Each field of each command, and of each guess that a HINT brings: one answer, and the other
     host of the tenant is served."""
     with Honest(tier) as honest, tier.control(heartbeat=False) as control:
@@ -195,7 +195,7 @@ def test_no_field_of_a_command_harms_another_host(tier: Tier) -> None:
 
 
 @pytest.mark.slow
-def test_commands_of_random_numbers_harm_no_other_host(tier: Tier) -> None:
+def test_commands_of_random_numbers_harm_no_other_host(tier: Daemon) -> None:
     """So many commands whose every field is drawn, most of them small and some any number, with
     drawn bytes in their payloads: each is answered, and the other host reads on.
     OFFSTAGE_HOSTILE_COMMANDS: how many."""

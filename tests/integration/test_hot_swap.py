@@ -25,7 +25,7 @@ from live_daemon import (
     LAYERS,
     PAYLOAD,
     WAIT_S,
-    Tier,
+    Daemon,
     Worker,
     block,
     check_text,
@@ -37,7 +37,7 @@ from live_daemon import (
     until,
 )
 
-from offstage.bindings.errors import OffstageError
+from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import PutRequest
 from offstage.bindings.keys import checksum
 from offstage.dpu.spdk_target import Target
@@ -53,7 +53,7 @@ DRIVE_BYTES = 32 << 20
 TEXTS = range(100, 106)
 
 
-def begin(tier: Tier, number: int, acknowledged: Names) -> tuple[Worker, threading.Thread]:
+def begin(tier: Daemon, number: int, acknowledged: Names) -> tuple[Worker, threading.Thread]:
     """A host at work; its first calls have ended when this returns."""
     worker = Worker(tier, number, number, acknowledged)
     thread = threading.Thread(target=worker.run)
@@ -78,7 +78,7 @@ def moved(operator: Control, path: Path, **more: str) -> dict[str, Any]:
     return dict(operator.status()["move"])
 
 
-def fill(tier: Tier, numbers: range, acknowledged: Names) -> None:
+def fill(tier: Daemon, numbers: range, acknowledged: Names) -> None:
     """Whole texts, so that a move has something to do."""
     with tier.control() as control, open_driver(control.attach("shm")) as driver:
         for number in numbers:
@@ -90,7 +90,7 @@ def fill(tier: Tier, numbers: range, acknowledged: Names) -> None:
             control.session_close(text.session)
 
 
-def room(tier: Tier) -> int:
+def room(tier: Daemon) -> int:
     """What a host is told that the store holds."""
     with tier.control() as control:
         return int(control.status()["store_payload_bytes"])
@@ -223,7 +223,7 @@ def test_the_command_moves_and_a_start_takes_no_other_store_for_the_new_one(tmp_
         assert again.returncode == 2 and "is the present storage" in again.stderr
         assert len(again.stderr.splitlines()) == 1
     (tmp_path / "to").rename(tmp_path / "away")
-    with pytest.raises(AssertionError, match="not the store that the blocks moved to"):
+    with pytest.raises(RunFailed, match="not the store that the blocks moved to"):
         with daemon(tmp_path, **SMALL):
             pass
     (tmp_path / "to").unlink()
@@ -327,13 +327,13 @@ def test_blocks_move_to_spdk_and_back_under_load(tmp_path: Path) -> None:
                 check_text(tier, number, acknowledged)
 
 
-def children(tier: Tier) -> list[int]:
+def children(tier: Daemon) -> list[int]:
     """The programs that the daemon runs, whichever thread began them."""
     tasks = Path(f"/proc/{tier.process.pid}/task").glob("*/children")
     return [int(pid) for task in tasks for pid in task.read_text().split()]
 
 
-def reads(tier: Tier, number: int, acknowledged: Names) -> bool:
+def reads(tier: Daemon, number: int, acknowledged: Names) -> bool:
     try:
         return check_text(tier, number, acknowledged) > 0
     except AssertionError:

@@ -1,11 +1,8 @@
 """LMCache on the tier: do its two interfaces store, find, verify and lose objects as it expects?"""
 
 import gc
-import json
 import os
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,19 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import PAYLOAD, TENANT, Tier, daemon, frozen, until
+from live_daemon import PAYLOAD, Daemon, daemon, frozen, until
+from lmcache_bed import params
 
-from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.errors import BadInput
 from offstage.host.connectors.lmcache import L2, NativeClient, client_of, key_of
 from offstage.host.connectors.objects import State
-from offstage.testbeds.bench.engines.l2 import rates_of
-from offstage.testbeds.cli import run
 
 MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(
         tmp_path_factory.mktemp("lmcache"),
         limits__sessions="64",
@@ -34,18 +30,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
         storage__size="64MiB",
     ) as running:
         yield running
-
-
-def params(tier: Tier) -> dict[str, Any]:
-    return {
-        "endpoint": tier.endpoint,
-        "tenant": TENANT,
-        "runtime_dir": str(tier.runtime_dir),
-        "weights_id": "m",
-        "layout": "bf16",
-        "timeout_s": 30.0,
-        "patience_s": 60.0,
-    }
 
 
 def ready(fd: int) -> None:
@@ -100,7 +84,7 @@ def layout(size: int) -> dict[int, Any]:
     return {1: SimpleNamespace(shapes=[shape], dtypes=[dtype])}
 
 
-def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
+def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Daemon) -> None:
     """Does each task end once, on its own descriptor, with the bits of the objects that are there,
     and is an object of another layout a miss?"""
     adapter, size = Adapter(params(tier)), 6 * PAYLOAD
@@ -137,7 +121,7 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Tier) -> None:
     adapter.close()
 
 
-def test_what_was_stored_here_is_leased_without_a_layout(tier: Tier) -> None:
+def test_what_was_stored_here_is_leased_without_a_layout(tier: Daemon) -> None:
     """Does a lookup that is not told sizes lease what this adapter has stored, and nothing else?"""
     adapter, own = Adapter(params(tier)), SimpleHash(key(20))
     for number in (20, 21):  # the second is another's, as far as this one knows
@@ -158,7 +142,7 @@ def test_what_was_stored_here_is_leased_without_a_layout(tier: Tier) -> None:
     adapter.close()
 
 
-def test_a_frozen_daemon_holds_neither_interface_up(tier: Tier) -> None:
+def test_a_frozen_daemon_holds_neither_interface_up(tier: Daemon) -> None:
     """Do lookups and loads end as misses at their bound while the daemon is frozen, are they
     counted, and is all of it there again once the daemon goes on?"""
     settings, size = params(tier) | {"timeout_s": 60.0, "patience_s": 0.3}, 4 * PAYLOAD
@@ -203,7 +187,7 @@ def test_a_frozen_daemon_holds_neither_interface_up(tier: Tier) -> None:
     adapter.close()
 
 
-def test_objects_are_kept_until_they_are_moved(tier: Tier) -> None:
+def test_objects_are_kept_until_they_are_moved(tier: Daemon) -> None:
     """LMCache's `byte_array` does not own its memory: is what does kept until a task has ended?"""
     adapter, gone = Adapter(params(tier)), []
     for submit in (adapter.submit_store_task, adapter.submit_load_task):
@@ -245,7 +229,7 @@ class SimpleHash(SimpleNamespace):
         return hash(key_of(self))
 
 
-def of_files(tier: Tier, folder: Path, fill: int) -> dict[str, Any]:
+def of_files(tier: Daemon, folder: Path, fill: int) -> dict[str, Any]:
     """Parameters of a model by its files, which are stamped later than any before."""
     time.sleep(0.02)
     folder.mkdir(exist_ok=True)
@@ -254,7 +238,7 @@ def of_files(tier: Tier, folder: Path, fill: int) -> dict[str, Any]:
     return {name: one for name, one in params(tier).items() if name != "weights_id"} | more
 
 
-def test_objects_are_of_the_models_files(tier: Tier, tmp_path: Path) -> None:
+def test_objects_are_of_the_models_files(tier: Daemon, tmp_path: Path) -> None:
     """Are objects of a model found again, not after its weights changed under the same path, nor of
     another `layout`; and once they change under a running adapter, is nothing kept or found?"""
 
@@ -297,7 +281,7 @@ def test_objects_are_of_the_models_files(tier: Tier, tmp_path: Path) -> None:
         one.close()
 
 
-def test_what_kv_is_of_has_to_be_said(tier: Tier) -> None:
+def test_what_kv_is_of_has_to_be_said(tier: Daemon) -> None:
     """Is an adapter refused where neither files nor `weights_id`, or no `layout`, say it?"""
     for name, more in {"weights_id": {"model": "org/nowhere"}, "layout": {}}.items():
         given = {one: value for one, value in params(tier).items() if one != name}
@@ -313,7 +297,7 @@ def test_keys_that_differ_anywhere_are_other_objects() -> None:
     assert len(keys | {key_of(other)}) == 5
 
 
-def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Tier) -> None:
+def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Daemon) -> None:
     """Does a look lease what was stored here, until it is read, replaced or deleted here?"""
     client, other = NativeClient(**params(tier)), client_of(params(tier))
     data, target = memoryview(np.random.default_rng(9).bytes(2 * PAYLOAD)), bytearray(2 * PAYLOAD)
@@ -340,7 +324,7 @@ def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Tier) -> 
     client.close()
 
 
-def test_the_native_client_ends_batches_on_one_descriptor(tier: Tier) -> None:
+def test_the_native_client_ends_batches_on_one_descriptor(tier: Daemon) -> None:
     """Do set, exists, get and delete end with what became of each object?"""
     client, size = NativeClient(**params(tier)), 3 * PAYLOAD + 7
 
@@ -359,148 +343,3 @@ def test_the_native_client_ends_batches_on_one_descriptor(tier: Tier) -> None:
     assert end(client.submit_batch_delete(["a", "x"])) == (True, [True, False])
     assert end(client.submit_batch_exists(["a"])) == (True, [False])
     client.close()
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("plugin", ["plugin", "native_plugin"])
-def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> None:
-    """Does `lmcache bench l2` store, find and verify every object through the daemon?"""
-    program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
-    if not program.is_file():
-        pytest.skip(f"needs {MEND}")
-    with daemon(
-        tmp_path,
-        limits__sessions="128",
-        arena__size="64MiB",
-        arena__payload="32KiB",
-        arena__layers="1",
-        storage__size="1GiB",
-        store__segment="4MiB",
-    ) as tier:
-        name = "OffstageL2" if plugin == "plugin" else "NativeClient"
-        spec = {
-            "type": plugin,
-            "module_path": "offstage.host.connectors.lmcache",
-            "class_name": name,
-            "adapter_params": params(tier),
-        }
-        words = [
-            "bench",
-            "l2",
-            "--l2-adapter",
-            json.dumps(spec),
-            "--num-keys",
-            "4",
-            "--in-flight",
-            "8",
-            "--data-size-kb",
-            "512",
-            "--rounds",
-            "2",
-            "--no-skip-verify",
-            "--lookup-max-hit-rate",
-            "0.5",
-            "--format",
-            "json",
-        ]
-        path = os.pathsep.join(one for one in sys.path if one)
-        done = subprocess.run(
-            [program, *words],
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=500,
-        )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "All 32 keys data verified OK" in done.stdout
-    found = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("\n{") + 1 :])[0]
-    rows = {row["operation"]: row for name, row in found["metrics"].items() if "op_" in name}
-    assert rows["Store"]["total_success"] == rows["Load"]["total_success"] == 64
-    assert rows["Lookup"]["total_success"] == 32
-
-
-@pytest.mark.engine
-def test_the_bench_has_both_beside_files(capsys: pytest.CaptureFixture[str]) -> None:
-    """A small run of `offstage bench l2`: every adapter, operation and state has a rate."""
-    program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
-    if not program.is_file():
-        pytest.skip(f"needs {MEND}")
-    words = ["--lmcache", str(program), "--in-flight", "2", "--rounds", "2", "--turns", "1"]
-    assert run(["bench", "l2", *words, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    for state in ("page cache", "direct"):
-        rates = found["median_mb_per_s"][state]
-        assert list(rates) == ["fs", "plugin", "native_plugin"]
-        assert all(one[operation] > 0 for one in rates.values() for operation in ("store", "load"))
-
-
-def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "l2", "--lmcache", "/nowhere/lmcache"]) == 2
-    assert "/nowhere/lmcache: no program of LMCache" in capsys.readouterr().err
-
-
-def told(verified: str, stored: int) -> str:
-    """What LMCache's bench prints of 4 objects of 1 MB in two rounds."""
-    row = {"keys_per_round": 2, "duration_p50_ms": 4.0}
-    rows = {
-        "op_0": row | {"operation": "Store", "total_success": stored},
-        "op_1": row | {"operation": "Lookup", "total_success": 4},
-        "op_2": row | {"operation": "Load", "total_success": 4},
-    }
-    return f"[Verify] {verified}\n" + json.dumps({"metrics": rows}, indent=2) + "\ndone\n"
-
-
-def test_rates_are_of_what_was_stored_and_verified() -> None:
-    """An object that was not stored, or bytes that nobody compared, give no rate."""
-    good = "All 2 keys data verified OK."
-    rates = rates_of(told(good, 4), 4, 1000, "fs")
-    assert rates == {name: pytest.approx(2 * 1.024 / 0.004) for name in ("store", "load")}
-    with pytest.raises(RunFailed, match="3 of 4 objects"):
-        rates_of(told(good, 3), 4, 1000, "fs")
-    with pytest.raises(RunFailed, match="not verified"):
-        rates_of(told("2 keys differ", 4), 4, 1000, "fs")
-
-
-@pytest.mark.engine
-@pytest.mark.timeout(900)
-def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
-    """With ours in the place of its mock, do LMCache's tests of an adapter and of its fault
-    injector pass? Those of the mock's bandwidth are of the mock alone."""
-    python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
-    folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
-    if not python.is_file() or not folder.is_dir():
-        pytest.skip(f"needs {MEND}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
-    files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
-    path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
-    with daemon(
-        tmp_path,
-        limits__sessions="128",
-        arena__size="64MiB",
-        arena__payload="4KiB",
-        arena__layers="1",
-        storage__size="256MiB",
-        limits__ports="128",
-    ) as tier:
-        more = {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": json.dumps(params(tier))}
-        done = subprocess.run(
-            [
-                python,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "lmcache_ours",
-                "-p",
-                "no:cacheprovider",
-                "-k",
-                "not Bandwidth",
-                *files,
-            ],
-            cwd=folder,
-            env=os.environ | more,
-            capture_output=True,
-            text=True,
-            timeout=800,
-        )
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert "48 passed" in done.stdout, done.stdout[-300:]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
-from offstage.host.fabrics import Fabric, open_fabric
-from offstage.testbeds.beds.daemon import Tier, offstage_words, serve, write_config
+from offstage.host.fabrics import Fabric
+from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 
 pytestmark = [pytest.mark.nixl, pytest.mark.usefixtures("nixl_library")]
 
@@ -37,31 +38,18 @@ NEVER_NS = 3_600_000_000_000  # would outlast the test
 def start(folder: Path, *, nixl: bool = True) -> Any:
     folder.mkdir(exist_ok=True)
     sections = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-            "nixl": nixl,
-            "host_timeout": "1s",
-        },
+        "daemon": {"nixl": nixl, "host_timeout": "1s"},
         "arena": {"size": "3MiB", "payload": "4KiB", "layers": LAYERS, "block_tokens": 16},
         "storage": {"path": str(folder / "store"), "size": "64MiB"},
         "store": {"segment": "256KiB"},
         "limits": {"demands": 16, "put_slots": 8, "sessions": 4, "context_tokens": 8192},
+        "tenant": [{"name": "lab"}],
     }
-    write_config(folder / "daemon.toml", sections, "lab")
-    return serve(folder / "daemon.toml", folder / "log")
+    return serve(sections, folder)
 
 
-@contextlib.contextmanager
-def attached(tier: Tier) -> Iterator[tuple[Control, Fabric]]:
-    where = Path(tier.ready["runtime_dir"])
-    with Control(tier.endpoint, tenant="lab", runtime_dir=where) as control:
-        fabric = open_fabric(control, "nixl")
-        try:
-            yield control, fabric
-        finally:
-            fabric.close()
+def attached(tier: Daemon) -> AbstractContextManager[tuple[Control, Fabric]]:
+    return tier.at(fabric="nixl").attached()
 
 
 def blocks() -> np.ndarray:
@@ -132,9 +120,7 @@ def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number
     killed = number == signal.SIGKILL
     ended = pytest.raises(RunFailed, match="status -9") if killed else contextlib.nullcontext()
     with ended, start(tmp_path) as tier:
-        where = Path(tier.ready["runtime_dir"])
-        control = Control(tier.endpoint, tenant="lab", runtime_dir=where)
-        fabric = open_fabric(control, "nixl")
+        control, fabric = tier.at(fabric="nixl").connect()
         session, keys = write_and_read(control, fabric)
         os.kill(tier.ready["pid"], number)
         wanted, target = np.zeros(1, np.uint32), np.zeros((1, PAYLOAD), np.uint8)
@@ -156,10 +142,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, str(Path({tests!r})))
 import test_nixl as t
-from offstage.host.control import Control
-from offstage.host.fabrics import open_fabric
-control = Control({endpoint!r}, tenant="lab", runtime_dir=Path({where!r}))
-fabric = open_fabric(control, "nixl")
+from offstage.host.endpoint import Endpoint
+control, fabric = Endpoint({endpoint!r}, "lab", "nixl", runtime_dir=Path({where!r})).connect()
 t.write_and_read(control, fabric)
 print("written", flush=True)
 {then}
@@ -170,12 +154,12 @@ print("left", flush=True)
 
 
 def host_process(
-    tier: Tier, then: str = "", command: tuple[str, ...] = (sys.executable,), **environ: str
+    tier: Daemon, then: str = "", command: tuple[str, ...] = (sys.executable,), **environ: str
 ) -> "subprocess.Popen[str]":
     text = HOST.format(
         tests=str(Path(__file__).parent),
         endpoint=tier.endpoint,
-        where=str(tier.ready["runtime_dir"]),
+        where=str(tier.runtime_dir),
         then=then,
     )
     return subprocess.Popen(
@@ -194,8 +178,7 @@ def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
         with attached(tier) as (control, fabric):
             session, keys = session_of(control)
             read(fabric, session, keys)
-            where = Path(tier.ready["runtime_dir"])
-            with Control(tier.endpoint, tenant="operator", runtime_dir=where) as operator:
+            with tier.control("operator") as operator:
                 until_s = time.monotonic() + 20
                 while len(operator.status()["hosts"]) > 2 and time.monotonic() < until_s:
                     time.sleep(0.1)
@@ -225,7 +208,7 @@ def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
             "--tenant",
             "lab",
             "--runtime-dir",
-            str(tier.ready["runtime_dir"]),
+            str(tier.runtime_dir),
             "--fabric",
             "nixl",
             "--geometry",
@@ -269,7 +252,7 @@ def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
             "--tenant",
             "lab",
             "--runtime-dir",
-            str(tier.ready["runtime_dir"]),
+            str(tier.runtime_dir),
             "--fabric",
             "nixl",
             "--geometry",

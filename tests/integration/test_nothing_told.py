@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_daemon import LAYERS, PAYLOAD, WAIT_S, Tier, daemon, scrape, until
+from live_daemon import LAYERS, PAYLOAD, WAIT_S, Daemon, daemon, scrape, until
 
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
@@ -91,14 +91,14 @@ def content(secret: bytes, at: int) -> bytes:
 
 
 @pytest.fixture
-def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Tier]:
+def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Daemon]:
     """Alone in a pod, recorded, and as talkative as it can be."""
     (tmp_path / "pod").mkdir()
     endpoint = f"ipc://{tmp_path}/control"
     StaticMembership(tmp_path / "pod/pod.toml").change(
         lambda pod: added(pod, Member(name="dpu0", endpoint=endpoint))
     )
-    tenants = {name: f'secret_file = "{tmp_path}/{name}.secret"' for name in TENANTS}
+    tenants = {name: {"secret_file": f"{tmp_path}/{name}.secret"} for name in TENANTS}
     with daemon(
         tmp_path,
         tenants,
@@ -113,7 +113,7 @@ def tier(tmp_path: Path, needles: dict[str, bytes]) -> Iterator[Tier]:
         yield tier
 
 
-def drive(tier: Tier, folder: Path) -> None:
+def drive(tier: Daemon, folder: Path) -> None:
     """Both hosts are there at once: each writes blocks and reads some of them."""
     rows = [tier.control(one, name=HOST, secret=folder / f"{one}.secret") for one in TENANTS]
     drivers = [shm.open_driver(one.attach("shm"), WAIT_S) for one in rows]
@@ -133,7 +133,7 @@ def drive(tier: Tier, folder: Path) -> None:
         control.close()
 
 
-def shown(tier: Tier, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
+def shown(tier: Daemon, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
     """What anybody can be shown of it."""
     told = {}
     for words in COMMANDS:
@@ -166,7 +166,7 @@ def shown(tier: Tier, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
 
 
 def test_what_is_written_and_shown_tells_no_secret_and_no_hash(
-    tier: Tier, tmp_path: Path, needles: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+    tier: Daemon, tmp_path: Path, needles: dict[str, bytes], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two hosts of two tenants, recorded: every byte of the recording, the log, the pod's map, the
     metrics, status, ledger, policy, arguments and environment is searched."""

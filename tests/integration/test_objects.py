@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, until
+from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon, until
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Driver
@@ -25,20 +25,20 @@ SIZES = (1, 700, PAYLOAD, PAYLOAD + 1, 3 * PAYLOAD, (LAYERS + 1) * PAYLOAD - 5, 
 DONE, ABSENT, UNREADABLE = State.DONE, State.ABSENT, State.UNREADABLE
 
 
-def where(tier: Tier, **more: Any) -> Endpoint:
+def where(tier: Daemon, **more: Any) -> Endpoint:
     settings = {"endpoint": tier.endpoint, "tenant": TENANT, "runtime_dir": str(tier.runtime_dir)}
     return Endpoint.of_engine(settings | {"timeout_s": 30.0, "patience_s": 60.0} | more)
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("objects")
     with daemon(folder, (TENANT, OTHER), limits__sessions="32", arena__size="4MiB") as running:
         yield running
 
 
 @pytest.fixture
-def client(tier: Tier) -> Iterator[ObjectClient]:
+def client(tier: Daemon) -> Iterator[ObjectClient]:
     with ObjectClient(where(tier)) as found:
         yield found
 
@@ -57,7 +57,7 @@ def get(client: ObjectClient, key: bytes, size: int) -> tuple[State, NDArray[np.
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_objects_are_what_a_dict_would_hold(tier: Tier, seed: int) -> None:
+def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
     """Two clients of a tenant put, replace, read and delete at random sizes: does either ever read
     anything but what was put last, whole, and of the size that it asks for?"""
     rng, model = random.Random(seed), dict[bytes, NDArray[np.uint8]]()
@@ -103,7 +103,7 @@ def sent(client: ObjectClient, count: int) -> bool:
     return client.counts().get("put_blocks", 0) >= count
 
 
-def test_a_stream_is_there_when_it_is_committed(tier: Tier, client: ObjectClient) -> None:
+def test_a_stream_is_there_when_it_is_committed(tier: Daemon, client: ObjectClient) -> None:
     """Is what is filled by and by sent before the rest is there, absent until it is committed and
     whole from then on; and is what was dropped, or left when the client closes, absent?"""
     sizes = (700, 4 * PAYLOAD, 12 * PAYLOAD + 9)
@@ -184,7 +184,7 @@ def test_how_the_tier_had_an_object_is_counted(tmp_path: Path) -> None:
             assert client.counts()["objects_missing"] == before + 1
 
 
-def test_a_key_of_another_tenant_reads_nothing(tier: Tier) -> None:
+def test_a_key_of_another_tenant_reads_nothing(tier: Daemon) -> None:
     """Does the same key, model and layout under another tenant's secret find anything?"""
     data = bytes_of(1, 3 * PAYLOAD)
     with ObjectClient(where(tier)) as red, ObjectClient(where(tier, tenant=OTHER)) as blue:
@@ -198,7 +198,7 @@ def test_a_key_of_another_tenant_reads_nothing(tier: Tier) -> None:
 
 
 def test_a_model_of_another_layout_finds_nothing_and_says_so(
-    tier: Tier, caplog: pytest.LogCaptureFixture
+    tier: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Is a dtype or model that changed under the same name one line, and misses?"""
     data = bytes_of(2, 3 * PAYLOAD)
@@ -225,7 +225,7 @@ def test_another_size_is_unreadable_and_one_line(
     assert get(client, b"none", PAYLOAD)[0] is ABSENT
 
 
-def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Tier) -> None:
+def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Daemon) -> None:
     """Is what one client leases there, though another deletes it, until it lets go?"""
     data = bytes_of(4, 6 * PAYLOAD)
     with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
@@ -255,7 +255,7 @@ with ObjectClient(Endpoint(sys.argv[1], sys.argv[2], runtime_dir=Path(sys.argv[3
 """
 
 
-def test_processes_share_a_daemon(tier: Tier, client: ObjectClient) -> None:
+def test_processes_share_a_daemon(tier: Daemon, client: ObjectClient) -> None:
     """Does one process read what another put?"""
     run = subprocess.run(
         [sys.executable, "-c", PUTTER, tier.endpoint, TENANT, str(tier.runtime_dir)],
@@ -269,7 +269,7 @@ def test_processes_share_a_daemon(tier: Tier, client: ObjectClient) -> None:
     assert state is DONE and np.array_equal(data, bytes_of(5, 99_999))
 
 
-def test_settings_that_are_none_are_refused(tier: Tier) -> None:
+def test_settings_that_are_none_are_refused(tier: Daemon) -> None:
     """Does a connector with a wrong setting, tenant or address say so at its start?"""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Endpoint.of_engine({"endpont": "tcp://x"})
@@ -297,7 +297,7 @@ def test_a_full_store_makes_room(tmp_path: Path) -> None:
         assert found[-1] and 5 < sum(found) < count
 
 
-def test_leases_give_way_together(tier: Tier) -> None:
+def test_leases_give_way_together(tier: Daemon) -> None:
     """Every session of a client is a lease: does a large batch go in half of them at a time, and
     not one, and are the newest leases still there?"""
     count, size = 16, 2 * PAYLOAD

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon
+from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon
 from numpy.typing import NDArray
 
 from offstage.host.connectors.moves import shape_of
@@ -17,7 +17,7 @@ SIZE, ROUNDS, DAMAGED = 9 * PAYLOAD, 3, 5
 DONE = State.DONE
 
 
-def where(tier: Tier) -> Endpoint:
+def where(tier: Daemon) -> Endpoint:
     return Endpoint.of_engine(
         {
             "endpoint": tier.endpoint,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import LAYERS, PAYLOAD, TENANT, Tier, daemon, frozen, until
+from live_daemon import LAYERS, PAYLOAD, TENANT, Daemon, daemon, frozen, until
 from numpy.typing import NDArray
 
 from offstage.bindings.driver import Driver
@@ -54,7 +54,7 @@ def place(array: NDArray[Any]) -> tuple[int, int]:
     return first, first + array.nbytes
 
 
-def settings(tier: Tier) -> dict[str, Any]:
+def settings(tier: Daemon) -> dict[str, Any]:
     return {
         "endpoint": tier.endpoint,
         "tenant": TENANT,
@@ -81,12 +81,12 @@ def same(found: list[NDArray[np.uint8]], data: list[NDArray[np.uint8]]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("pinned"), limits__sessions="64") as running:
         yield running
 
 
-def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
+def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
     """Does a read into registered memory register only the head of each object and its end, whose
     block is not whole, and a read elsewhere all, each for as long as it lasts?"""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
@@ -105,7 +105,7 @@ def test_what_is_registered_once_is_not_again(tier: Tier) -> None:
             client.unregister(pool)  # the second time: nothing
 
 
-def test_what_is_given_up_is_registered_no_more(tier: Tier) -> None:
+def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
     """A daemon that is frozen with reads on their way, into memory that is registered for them
     alone: is none of it when they are LATE, and does the next read come?"""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier) | {"timeout_s": 60.0})) as client:
@@ -124,7 +124,7 @@ def test_what_is_given_up_is_registered_no_more(tier: Tier) -> None:
         client.release(keys)
 
 
-def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Tier) -> None:
+def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> None:
     """More ranges than a fabric has room for: one error for who asks, and reads go on."""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import zmq
-from live_daemon import CHUNKS, LAYERS, Tier, daemon, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, Daemon, daemon, open_text, put, until
 
 from offstage.dpu import protocol as p
 from offstage.host.fabrics.shm import open_driver
@@ -35,7 +35,7 @@ def query(base: str, path: str, **words: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("daemon"), daemon__metrics_endpoint="127.0.0.1:0") as tier:
         with tier.control() as control, open_driver(control.attach("shm")) as driver:
             text = open_text(control, 1)
@@ -46,7 +46,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tier: Tier, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prometheus(tier: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The shipped configuration, but for address, token and pace."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip(MEND)
@@ -92,7 +92,7 @@ def answers(base: str) -> bool:
 
 
 def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
-    tier: Tier, prometheus: str
+    tier: Daemon, prometheus: str
 ) -> None:
     """promtool and the server take the rules; refused logins and a drain are seen by their
     expressions, and nothing else is."""
@@ -160,7 +160,7 @@ def test_the_dashboard_asks_for_what_is_there(prometheus: str) -> None:
 
 
 def test_a_watched_daemon_is_a_line_an_interval(
-    tier: Tier, capsys: pytest.CaptureFixture[str]
+    tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As text with one heading, as JSON with figures; what is no time is refused."""
     words = ["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]

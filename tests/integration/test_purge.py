@@ -13,7 +13,7 @@ from live_daemon import (
     PAYLOAD,
     TENANT,
     WAIT_S,
-    Tier,
+    Daemon,
     block,
     check_text,
     daemon,
@@ -32,7 +32,7 @@ from offstage.testbeds.beds.daemon import offstage_words
 BLOCKS = CHUNKS * LAYERS  # of one text
 
 
-def write_text(tier: Tier, tenant: str, number: int, *, archive: bool = True) -> None:
+def write_text(tier: Daemon, tenant: str, number: int, *, archive: bool = True) -> None:
     """All of a text, acknowledged, and archived or deleted again."""
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
@@ -43,21 +43,21 @@ def write_text(tier: Tier, tenant: str, number: int, *, archive: bool = True) ->
         control.session_close(text.session, archive=archive)
 
 
-def delete_text(tier: Tier, tenant: str, number: int) -> None:
+def delete_text(tier: Daemon, tenant: str, number: int) -> None:
     """What was archived is named again, and not kept."""
     with tier.control(tenant) as control:
         control.attach("shm")
         control.session_close(open_text(control, number).session, archive=False)
 
 
-def stored(tier: Tier, tenant: str, number: int) -> int:
+def stored(tier: Daemon, tenant: str, number: int) -> int:
     """Blocks that the store has of the text."""
     with tier.control(tenant) as control:
         control.attach("shm")
         return sum(open_text(control, number).stored)
 
 
-def purge(tier: Tier, *words: str) -> "subprocess.CompletedProcess[str]":
+def purge(tier: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
     where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
     command = offstage_words("dpu", "purge", *words, *where, "--format", "json")
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
@@ -86,7 +86,7 @@ def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path
         assert stored(tier, "blue", 3) == BLOCKS
 
 
-def object_client(tier: Tier) -> ObjectClient:
+def object_client(tier: Daemon) -> ObjectClient:
     return ObjectClient(
         Endpoint.of_engine(
             {

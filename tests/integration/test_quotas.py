@@ -15,8 +15,8 @@ from live_daemon import (
     CHUNKS,
     LAYERS,
     PAYLOAD,
+    Daemon,
     Text,
-    Tier,
     daemon,
     fetch,
     open_text,
@@ -40,14 +40,14 @@ RECORD = PAYLOAD + 4096
 TEXT_BLOCKS = CHUNKS * LAYERS
 STORED_MAX = TEXT_BLOCKS * 3 // 2
 BOUNDED = {
-    "red": f"chunks_max = {2 * CHUNKS}",
-    "green": f'store_max = "{STORED_MAX * RECORD}B"',
-    "blue": "",
+    "red": {"chunks_max": 2 * CHUNKS},
+    "green": {"store_max": f"{STORED_MAX * RECORD}B"},
+    "blue": {},
 }
 
 
 @contextlib.contextmanager
-def host(tier: Tier, tenant: str) -> Iterator[tuple[Control, Driver]]:
+def host(tier: Daemon, tenant: str) -> Iterator[tuple[Control, Driver]]:
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         yield control, driver
 
@@ -62,7 +62,7 @@ def store(control: Control, driver: Driver, number: int) -> None:
     control.session_close(text.session)
 
 
-def status(tier: Tier, tenant: str) -> dict[str, Any]:
+def status(tier: Daemon, tenant: str) -> dict[str, Any]:
     with tier.control("operator") as operator:
         tenants: list[dict[str, Any]] = operator.status()["tenants"]
     return next(one for one in tenants if one["name"] == tenant)
@@ -106,7 +106,7 @@ def put_text(driver: Driver, text: Text) -> int:
     )
 
 
-def check(tier: Tier, tenant: str, number: int) -> int:
+def check(tier: Daemon, tenant: str, number: int) -> int:
     """How many blocks of a text the store has; each of them is right."""
     with host(tier, tenant) as (control, driver):
         text = open_text(control, number)
@@ -172,7 +172,7 @@ def one_block() -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, A
 def test_who_is_near_a_bound_is_told_and_nobody_of_another(tmp_path: Path) -> None:
     """Gauges of quotas by token, the tenant's own status, one line in the log for each time that
     80 % are reached; a bound that is raised while the daemon runs; dirty blocks within theirs."""
-    tenants = {"red": f"chunks_max = {CHUNKS}\ndirty_max = 2", "blue": ""}
+    tenants = {"red": {"chunks_max": CHUNKS, "dirty_max": 2}, "blue": {}}
     with daemon(
         tmp_path,
         tenants,
@@ -210,7 +210,7 @@ def test_who_is_near_a_bound_is_told_and_nobody_of_another(tmp_path: Path) -> No
             assert put(driver, kept, 0, [0]) == [0]
 
 
-def told(tier: Tier, quota: str) -> list[str]:
+def told(tier: Daemon, quota: str) -> list[str]:
     return [
         line
         for line in tier.log.read_text().splitlines()

@@ -6,69 +6,38 @@ Tiny models with random weights here; one that was trained, where there is one (
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from damaged import damage_fetches, damage_store
-from tiny_models import save_model, save_text
+from model_bed import (
+    BLOCK_TOKENS,
+    CONTEXT,
+    ROOM,
+    SMALL_POOL,
+    STEPS,
+    drive,
+    model_of,
+    start,
+    words_of,
+)
+from tiny_models import save_text
 
 from offstage.bindings.errors import RunFailed
-from offstage.host.control import Control
 from offstage.host.gpu import interpreted
-from offstage.testbeds.beds.daemon import Tier, begin, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.capture.model import load, look, text_tokens
 from offstage.testbeds.cli import run
-from offstage.testbeds.live.model import run as model_run
 
 pytest.importorskip("torch", reason="needs the extra capture")
 pytest.importorskip("transformers", reason="needs the extra capture")
 
-BLOCK_TOKENS = 16
-CONTEXT, STEPS = 320, 40
-ROOM = (CONTEXT + STEPS + BLOCK_TOKENS - 1) // BLOCK_TOKENS
-SMALL_POOL = ["--pool-ratio", "0.3"]
-"""So that what a layer read has left the pool before it reads again: every step fetches."""
-
-
-def start(
-    folder: Path,
-    layers: int,
-    payload: int,
-    context_tokens: int,
-    slots: int,
-    **changed: dict[str, Any],
-) -> Any:
-    """A daemon for one model, with an arena that holds a part of its blocks. `changed`: keys of
-    sections."""
-    sections: dict[str, dict[str, Any]] = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-        },
-        "arena": {
-            "size": slots * (payload + 4096),
-            "payload": payload,
-            "layers": layers,
-            "block_tokens": BLOCK_TOKENS,
-        },
-        "storage": {"path": str(folder / "store.kv"), "size": "256MiB"},
-        "store": {"segment": "256KiB"},
-        "model": {},
-        "policy": {"prefetchers": ["window", "ema"], "eviction": "score"},
-        "limits": {"sessions": 4, "context_tokens": context_tokens + 1024},
-    }
-    for name, keys in changed.items():
-        sections[name] |= keys
-    write_config(folder / "daemon.toml", sections, "lab")
-    return serve(folder / "daemon.toml", folder / "log")
-
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """Two layers, two KV heads of 16 in float32."""
     with start(tmp_path_factory.mktemp("daemon"), 2, 4096, 512, 30) as one:
         yield one
@@ -77,37 +46,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_text(tmp_path_factory.mktemp("text") / "letters.txt")
-
-
-def model_of(folder: Path, architecture: str, **changes: Any) -> Path:
-    save_model(folder / architecture, architecture, {"head_dim": 16, **changes})
-    return folder / architecture
-
-
-def words_of(tier: Tier, model: Path, text: Path, *more: str) -> list[str]:
-    runtime_dir = str(tier.ready["runtime_dir"])
-    return [
-        "host",
-        "run",
-        "--endpoint",
-        tier.endpoint,
-        "--runtime-dir",
-        runtime_dir,
-        "--tenant",
-        "lab",
-        "--model",
-        str(model),
-        "--text",
-        str(text),
-        *more,
-    ]
-
-
-def drive(tier: Tier, model: Path, text: Path, out: Path, *more: str) -> dict[str, Any]:
-    sizes = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS)]
-    assert run(words_of(tier, model, text, "--out", str(out), *sizes, *more)) == 0
-    found: dict[str, Any] = json.loads((out / "model.json").read_text())
-    return found
 
 
 def own_logits(model: Path, tokens: list[int]) -> Any:
@@ -122,7 +60,7 @@ def own_logits(model: Path, tokens: list[int]) -> Any:
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "glm4"])
 def test_with_every_block_selected_it_is_the_model_itself(
-    architecture: str, tier: Tier, text: Path, tmp_path: Path
+    architecture: str, tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
     """Every step of every layer fetches most blocks; logits are those of the same kernel over
     blocks in memory to the bit, and of the library's dense attention within 1e-3. With fewer
@@ -172,7 +110,7 @@ def tokens_of(model: Path, text: Path) -> list[int]:
 
 
 def test_what_it_generates_is_what_the_library_generates(
-    tier: Tier, text: Path, tmp_path: Path
+    tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
     """Greedy, over all blocks; the same blocks are in the store already for a second run."""
     model = model_of(tmp_path, "llama", eos_token_id=None)
@@ -188,7 +126,7 @@ def test_what_it_generates_is_what_the_library_generates(
 
 
 def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
-    tier: Tier, text: Path, tmp_path: Path
+    tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
     """Of two models whose files have the same names, sizes and times, does the second one write its
     own blocks and read no other's, and does a copy of the first, later, write none?"""
@@ -273,7 +211,7 @@ def test_what_had_no_effect_stands_under_the_headline(
 
 
 def test_a_run_in_which_all_counts_has_no_such_note(
-    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And blocks of the same tokens that a shorter prefill made are other blocks: the last piece
     of a prefill is of another length, and rounds otherwise."""
@@ -314,7 +252,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_one_line(
-    case: str, tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: str, tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if case == "no GPU" and not interpreted():
         pytest.skip("a GPU is there")
@@ -339,23 +277,23 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
     if words == ["--model"]:
         words = ["--model", str(model_of(tmp_path, "llama", head_dim=8)), "--text", str(text)]
     with start(tmp_path, 4, 8192, 8192, 300) as tier:
-        where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.ready["runtime_dir"])]
+        where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
         sizes = ["--context-tokens", "4096" if words[0] == "--geometry" else str(CONTEXT)]
         words = ["host", "run", *where, "--tenant", "lab", *words, *sizes, "--steps", "4"]
         assert run(words) == 2
     mend = capsys.readouterr().err.strip().rpartition("; serve with ")[2].split()
     assert mend[0::2] == ["--set"] * 4
-    settings = dict(one.split("=") for one in mend[1::2])
-    again = begin(tmp_path / "daemon.toml", tmp_path / "again", settings)
-    try:
+    sections = tomllib.loads((tmp_path / "daemon.toml").read_text())
+    for setting in mend[1::2]:
+        name, value = setting.split("=")
+        section, key = name.split(".")
+        sections.setdefault(section, {})[key] = value
+    with serve(sections, tmp_path, name="again"):
         assert run(words) == 0
-    finally:
-        again.process.terminate()
-        assert again.process.wait(60) == 0
 
 
 def test_what_is_foretold_is_staged_before_its_layer_asks(
-    tier: Tier, text: Path, tmp_path: Path
+    tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
     """The tier reads ahead what the next layer's query is foretold to select, and the ledger counts
     it as foretold; fetched ahead too, it is in the pool when its layer runs. Neither changes a
@@ -378,7 +316,7 @@ def test_what_is_foretold_is_staged_before_its_layer_asks(
 
 
 @pytest.mark.slow
-def test_a_model_decodes_by_the_gpus_kernels(tier: Tier, text: Path, tmp_path: Path) -> None:
+def test_a_model_decodes_by_the_gpus_kernels(tier: Daemon, text: Path, tmp_path: Path) -> None:
     """Under Triton's interpreter: with every block the model itself, with fewer what the host's
     selectors and torch's kernel give."""
     pytest.importorskip("triton", reason="pip install '.[triton]'")
@@ -398,7 +336,7 @@ def test_a_model_decodes_by_the_gpus_kernels(tier: Tier, text: Path, tmp_path: P
 
 
 def test_a_folder_that_holds_no_causal_lm_is_one_line(
-    tier: Tier, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tier: Daemon, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = model_of(tmp_path, "llama")
     config = json.loads((model / "config.json").read_text())
@@ -463,84 +401,3 @@ def test_a_trained_model_decodes_at_8k(
         assert told[layer]["foretold"] > told[layer]["step_before"]
         assert told[layer]["foretold"] > 0.6
     assert told[1]["foretold"] < told[1]["step_before"] and told[0]["foretold"] > 0.99
-
-
-def test_a_corrupt_block_fails_the_run(
-    tier: Tier,
-    text: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Is model.json there, and the exit code 1?"""
-    damage_fetches(monkeypatch)
-    words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
-    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
-    assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
-    assert "12 blocks: " in (told := capsys.readouterr().err)
-    assert "were not what prefill wrote" in told
-    (one,) = json.loads((out / "model.json").read_text())["passes"]
-    assert one["blocks_corrupt"] > 0
-
-
-def test_what_the_stores_checksum_refuses_is_made_again(text: Path, tmp_path: Path) -> None:
-    """Every third block of the store damaged while its daemon is stopped: is the model's answer the
-    same to the bit, nothing corrupt, and the exit code 0? And do host and daemon count the same?
-    Segments are small, so that they are full: recovery itself reads the blocks of others."""
-    model = model_of(tmp_path, "llama")
-    words = ["--select-blocks", "all", *SMALL_POOL]
-    found = []
-    for _ in range(2):
-        with start(tmp_path, 2, 4096, 512, 30, store={"segment": "64KiB"}) as tier:
-            out = tmp_path / f"out{len(found)}"
-            (one,) = drive(tier, model, text, out, *words)["passes"]
-        found.append(one)
-        assert damage_store(tmp_path / "store.kv", every=3) > 10
-    whole, damaged = found
-    assert whole["blocks_recomputed"] == 0 < damaged["blocks_recomputed"]
-    for one in found:
-        assert one["bit_equal"] is True and one["blocks_corrupt"] == one["ends_differ"] == 0
-        assert one["blocks_verified"] + one["blocks_recomputed"] == one["demands"]
-    assert damaged["positions"] == whole["positions"]
-
-
-def test_a_ledger_that_differs_fails_the_run(
-    tier: Tier,
-    text: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A daemon that counts one demand more than the host was told of: is model.json there, with how
-    many, and the exit code 1?"""
-    told = Control.ledger
-    looks = iter(range(100))
-
-    def one_more(control: Control) -> dict[str, Any]:
-        ledger = told(control)
-        ledger["ends"] = [*ledger["ends"][:-1], ledger["ends"][-1] + next(looks)]
-        return ledger
-
-    monkeypatch.setattr(Control, "ledger", one_more)
-    words = ["--context-tokens", str(CONTEXT), "--steps", str(STEPS), "--select-blocks", "12"]
-    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
-    assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
-    assert "disagree on how demands ended, at least 1 of them" in capsys.readouterr().err
-    (one,) = json.loads((out / "model.json").read_text())["passes"]
-    assert one["ends_differ"] == 1
-
-
-def test_a_run_against_a_chip_that_came_too_late_is_void(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two of 101 reads, writes, commands and answers: is model.json there, and the exit code 1?"""
-    late = {"reads": 40, "writes": 20, "paced": 41, "emulation_late": 1, "paced_late": 1}
-    monkeypatch.setattr(model_run, "counters_since", lambda before, after: {**after, **late})
-    words = ["--context-tokens", "128", "--steps", "4", "--select-blocks", "6"]
-    model, out = model_of(tmp_path, "llama"), tmp_path / "out"
-    chip = {"device": "asic_7nm", "dilation": 20}
-    with start(tmp_path, 2, 4096, 512, 30, storage={"backend": "emulated"}, model=chip) as tier:
-        assert run(words_of(tier, model, text, "--out", str(out), *words)) == 1
-    assert "6 blocks: 2.0% of all requests ended later" in capsys.readouterr().err
-    (one,) = json.loads((out / "model.json").read_text())["passes"]
-    assert one["pace_overruns"] == pytest.approx(2 / 101)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from live_daemon import TENANT, Tier, daemon, frozen, until
+from live_daemon import TENANT, Daemon, daemon, frozen, until
 
 import offstage
 from offstage.bindings.errors import BadInput, OffstageError
@@ -23,7 +23,7 @@ PAGE, COUNT = 16, 1000  # tokens, and numbers of a page
 
 
 @pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with daemon(tmp_path_factory.mktemp("sglang"), limits__sessions="64") as running:
         yield running
 
@@ -47,7 +47,7 @@ class Pool:
         self.pages[index // PAGE] = page
 
 
-def config(tier: Tier, **more: Any) -> Any:
+def config(tier: Daemon, **more: Any) -> Any:
     extra = {
         "backend_name": "offstage",
         "endpoint": tier.endpoint,
@@ -71,13 +71,13 @@ def config(tier: Tier, **more: Any) -> Any:
     return SimpleNamespace(extra_config=extra, **(usual | more))
 
 
-def opened(tier: Tier, pool: Pool, **more: Any) -> Storage:
+def opened(tier: Daemon, pool: Pool, **more: Any) -> Storage:
     storage = Storage(config(tier, **more), {})
     storage.register_mem_pool_host(pool)
     return storage
 
 
-def test_pages_are_kept_by_all_calls(tier: Tier) -> None:
+def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
     """Is what was set there by every way of asking, as far as the first hole, and right?"""
     pool, keys = Pool(), [f"{i:064x}" for i in range(6)]
     storage = opened(tier, pool)
@@ -99,7 +99,7 @@ def test_pages_are_kept_by_all_calls(tier: Tier) -> None:
     storage.close()
 
 
-def test_a_frozen_daemon_makes_pages_absent(tier: Tier) -> None:
+def test_a_frozen_daemon_makes_pages_absent(tier: Daemon) -> None:
     """Does each call end at its bound while the daemon is frozen, with nothing, and are the pages
     there again once it goes on?"""
     pool, keys = Pool(), [f"f/{i}" for i in range(3)]
@@ -119,7 +119,7 @@ def test_a_frozen_daemon_makes_pages_absent(tier: Tier) -> None:
         opened(tier, pool, extra={"patience_s": 0})
 
 
-def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:
+def test_other_ranks_types_and_models_find_nothing(tier: Daemon) -> None:
     """Is a page of another rank, type or model absent, and one of a latent the same in all ranks of
     tensor parallelism?"""
     pool = Pool()
@@ -142,7 +142,7 @@ def test_other_ranks_types_and_models_find_nothing(tier: Tier) -> None:
 
 
 def test_pages_are_of_the_models_files_and_of_what_computes_them(
-    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tier: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Are pages of the same name found by a copy of the model, and not where weights, an adapter's
     files, KV dtype, quantization, kernels or LoRA differ?"""
@@ -181,7 +181,7 @@ def test_pages_are_of_the_models_files_and_of_what_computes_them(
         found()
 
 
-def test_what_cannot_be_kept_is_refused_at_the_start(tier: Tier) -> None:
+def test_what_cannot_be_kept_is_refused_at_the_start(tier: Daemon) -> None:
     """Is a wrong setting, no model and no daemon one error when SGLang attaches its storage?"""
     with pytest.raises(BadInput, match="unknown setting 'endpont'"):
         Storage(config(tier, extra={"endpont": "tcp://x"}))
@@ -196,7 +196,7 @@ def test_what_cannot_be_kept_is_refused_at_the_start(tier: Tier) -> None:
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("failures", ["", "0.3"])
-def test_sglangs_factory_makes_it(tier: Tier, failures: str) -> None:
+def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
     """Does SGLang's factory load the backend, keep pages with it as with its own files, and with
     its own failures injected never get other bytes?"""
     program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"

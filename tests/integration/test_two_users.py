@@ -5,7 +5,6 @@ import encodings.idna  # noqa: F401
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,47 +17,39 @@ from intruder import attack, host, listen, take
 import offstage.dpu.daemon
 import offstage.dpu.device
 import offstage.dpu.moves  # noqa: F401  (a fork under another user may not be able to import)
+from offstage.bindings.errors import RunFailed
 from offstage.testbeds.beds.child import Child
-from offstage.testbeds.cli import main
+from offstage.testbeds.beds.daemon import fork
 
 KEEPER, RED, BLUE = 30_001, 30_002, 30_003  # numbers that no user need have
 WAYS = {"fd", "mem", "maps", "environ", "ptrace", "process_vm_readv", "pidfd_getfd"}
-CONFIG = """
-[daemon]
-endpoint = "tcp://127.0.0.1:*"
-metrics_endpoint = "127.0.0.1:0"
-runtime_dir = "{base}/keeper/run"
-[arena]
-size = "4MiB"
-payload = "4KiB"
-layers = 2
-[storage]
-path = "{base}/keeper/store.ofs"
-size = "32MiB"
-[store]
-segment = "256KiB"
-[[tenant]]
-name = "red"
-secret_file = "{base}/keeper/red.secret"
-users = ["{red}"]
-[[tenant]]
-name = "blue"
-secret_file = "{base}/keeper/blue.secret"
-groups = ["{blue}"]
-"""
+
+
+def sections(base: Path) -> dict[str, Any]:
+    def secret(name: str) -> str:
+        return f"{base}/keeper/{name}.secret"
+
+    return {
+        "daemon": {
+            "endpoint": "tcp://127.0.0.1:*",
+            "metrics_endpoint": "127.0.0.1:0",
+            "runtime_dir": f"{base}/keeper/run",
+        },
+        "arena": {"size": "4MiB", "payload": "4KiB", "layers": 2},
+        "storage": {"path": f"{base}/keeper/store.ofs", "size": "32MiB"},
+        "store": {"segment": "256KiB"},
+        "tenant": [
+            {"name": "red", "secret_file": secret("red"), "users": [str(RED)]},
+            {"name": "blue", "secret_file": secret("blue"), "groups": [str(BLUE)]},
+        ],
+    }
 
 
 def run(uid: int, act: Callable[..., Any], *words: Any) -> dict[str, Any]:
     child = Child(uid, act, *words)
     found = child.line()
-    assert child.end() == 0, child.complaint()
+    assert child.wait() == 0, child.complaint()
     return found
-
-
-def serve(config: Path) -> None:
-    """A daemon in a process of its own; never returns."""
-    sys.argv = ["offstage", "dpu", "serve", "--config", str(config)]
-    main()
 
 
 @dataclass
@@ -92,15 +83,20 @@ def world() -> Iterator[World]:
                 path.write_text(text)
                 path.chmod(0o600)
                 os.chown(path, owner, owner)
-        config = base / "daemon.toml"
-        config.write_text(CONFIG.format(base=base, red=RED, blue=BLUE))
-        daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+        daemon = fork(KEEPER, sections(base), base, groups=(BLUE,))
         try:
-            yield World(base, daemon.pid, daemon.line()["endpoint"])
+            yield World(base, daemon.process.pid, daemon.endpoint)
         finally:
             daemon.kill()
     finally:
         shutil.rmtree(base)
+
+
+def folder(world: World, name: str) -> Path:
+    """Where another daemon's configuration and log are."""
+    made = world.base / name
+    made.mkdir(mode=0o755)
+    return made
 
 
 def keeper_files(world: World) -> list[str]:
@@ -138,13 +134,13 @@ def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
         assert set(run(other, attack, one.pid, []).values()) <= {"EACCES", "EPERM"}
         one.go()
         assert one.line() == {"said": "ok", "right": True, "region": "EACCES"}
-        assert one.end() == 0
+        assert one.wait() == 0
 
 
 def test_a_login_needs_the_tenants_secret_whoever_comes(world: World) -> None:
     """Is a user whom the tenant's door would let in still asked for the tenant's secret?"""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
-    assert one.end() == 1 and "does not prove that it has" in one.complaint()
+    assert one.wait() == 1 and "does not prove that it has" in one.complaint()
 
 
 def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(world: World) -> None:
@@ -152,10 +148,10 @@ def test_another_user_on_the_port_of_a_daemon_that_is_down_hears_hello_alone(wor
     of a tenant but the names in Hello handed to it?"""
     stranger = Child(BLUE, listen, world.secret("blue"))
     one = Child(RED, host, stranger.line()["endpoint"], "red", world.secret("red"))
-    assert one.end() == 1 and "does not prove that it has the secret" in one.complaint()
+    assert one.wait() == 1 and "does not prove that it has the secret" in one.complaint()
     stranger.go()
     assert stranger.line() == {"heard": ["Hello"]}
-    assert stranger.end() == 0
+    assert stranger.wait() == 0
 
 
 def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
@@ -163,11 +159,11 @@ def test_a_folder_that_others_cannot_pass_is_said(world: World) -> None:
     shut = world.base / "keeper/shut"
     shut.mkdir(mode=0o700)
     os.chown(shut, KEEPER, KEEPER)
-    config = world.base / "shut.toml"
-    config.write_text((world.base / "daemon.toml").read_text().replace("r/run", "r/shut/run"))
-    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
-    assert daemon.end() == 2
-    assert "other users cannot pass it" in daemon.complaint() and str(shut) in daemon.complaint()
+    closed = sections(world.base)
+    closed["daemon"]["runtime_dir"] = f"{shut}/run"
+    with pytest.raises(RunFailed, match="other users cannot pass it") as refused:
+        fork(KEEPER, closed, folder(world, "shut"), groups=(BLUE,))
+    assert str(shut) in str(refused.value)
 
 
 def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
@@ -178,15 +174,15 @@ def test_a_store_is_closed_to_others_or_refused(world: World) -> None:
     alien = world.base / "keeper/alien.ofs"
     alien.write_bytes(b"")
     alien.chmod(0o666)
-    config = world.base / "alien.toml"
-    text = (world.base / "daemon.toml").read_text()
-    config.write_text(text.replace("keeper/run", "keeper/r2").replace("store.ofs", "alien.ofs"))
-    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
-    assert daemon.end() == 2 and "others can read or change it" in daemon.complaint()
+    other = sections(world.base)
+    other["daemon"]["runtime_dir"] = f"{world.base}/keeper/r2"
+    other["storage"]["path"] = str(alien)
+    place = folder(world, "alien")
+    with pytest.raises(RunFailed, match="others can read or change it"):
+        fork(KEEPER, other, place, groups=(BLUE,))
     os.chown(alien, KEEPER, KEEPER)
-    daemon = Child(KEEPER, serve, config, groups=(BLUE,))
+    daemon = fork(KEEPER, other, place, groups=(BLUE,))
     try:
-        assert daemon.line()["event"] == "ready"
         assert alien.stat().st_mode & 0o777 == 0o600
     finally:
         daemon.kill()

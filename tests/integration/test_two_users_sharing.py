@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from archive_bed import archived, settings, settled, status
-from live_daemon import LAYERS, PAYLOAD, Tier, daemon, until
+from live_daemon import LAYERS, PAYLOAD, Daemon, daemon, until
 from tiny_s3 import TinyS3
 
 from offstage.bindings.errors import OffstageError
@@ -130,21 +130,16 @@ def base() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def tenants(base: Path) -> dict[str, str]:
-    lines = f'secret_file = "{base}/0.secret"\nusers = ["{MALLORY}", "{VICTIM}"]\n'
-    return {TOGETHER: lines, APART: f'{lines}sharing = "user"\n'}
+def tenants(base: Path) -> dict[str, dict[str, Any]]:
+    table = {"secret_file": f"{base}/0.secret", "users": [str(MALLORY), str(VICTIM)]}
+    return {TOGETHER: table, APART: {**table, "sharing": "user"}}
 
 
-def does(user: int, act: Any, tier: Tier, base: Path, tenant: str, *more: Any) -> dict[str, Any]:
+def does(user: int, act: Any, tier: Daemon, base: Path, tenant: str, *more: Any) -> dict[str, Any]:
     child = Child(user, act, tier.endpoint, tenant, str(base / f"{user}.secret"), *more)
     found = child.line()
-    assert child.end() == 0, child.complaint()
+    assert child.wait() == 0, child.complaint()
     return found
-
-
-def stop(tier: Tier) -> None:
-    tier.process.terminate()
-    assert tier.process.wait(100) == 0, tier.log.read_text()
 
 
 def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: Path) -> None:
@@ -158,7 +153,7 @@ def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: P
             assert does(MALLORY, visit, tier, base, tenant) == {"stored": 0, "read": MALLORY}
         assert does(VICTIM, visit, tier, base, TOGETHER) == {"stored": ALL, "read": MALLORY}
         assert does(VICTIM, visit, tier, base, APART) == {"stored": 0, "read": VICTIM}
-        stop(tier)
+        tier.stop()
     with daemon(base, tenants(base), daemon__record_dir=str(base / "second")) as tier:
         for user in USERS:
             assert does(user, visit, tier, base, APART) == {"stored": ALL, "read": user}
@@ -166,7 +161,7 @@ def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: P
         assert gone["blocks"] == 2 * ALL and gone["more"] == 0
         for user in reversed(USERS):
             assert does(user, visit, tier, base, APART) == {"stored": 0, "read": user}
-        stop(tier)
+        tier.stop()
     for run in ("first", "second"):
         replayed = replay_log(base / run / "decisions.log")
         assert replayed.agreed > 0 and replayed.diverged_at is None
@@ -193,7 +188,7 @@ def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
             for user in USERS:
                 assert does(user, visit, tier, base, APART) == {"stored": 0, "read": user}
             until(lambda: archived(tier, APART)["chunks"] == 2 * CHUNKS)
-            stop(tier)
+            tier.stop()
         (base / "store.ofs").unlink()
         with daemon(base, tenants(base), **more) as tier:
             settled(tier)
@@ -218,12 +213,12 @@ def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
 def test_a_tenant_that_ceases_to_share_finds_nothing_of_before(base: Path) -> None:
     """While all shared a user put what the victim's chunks are to be named by: is that found by
     nobody once they do not share, and again once they do?"""
-    lines = tenants(base)[TOGETHER]
-    with daemon(base, {APART: lines}) as tier:
+    together, apart = ({APART: table} for table in tenants(base).values())
+    with daemon(base, together) as tier:
         assert does(MALLORY, visit, tier, base, APART, True) == {"stored": 0, "read": MALLORY}
-        stop(tier)
-    with daemon(base, {APART: f'{lines}sharing = "user"\n'}) as tier:
+        tier.stop()
+    with daemon(base, apart) as tier:
         assert does(VICTIM, visit, tier, base, APART) == {"stored": 0, "read": VICTIM}
-        stop(tier)
-    with daemon(base, {APART: lines}) as tier:
+        tier.stop()
+    with daemon(base, together) as tier:
         assert does(VICTIM, visit, tier, base, APART, True) == {"stored": ALL, "read": MALLORY}

@@ -17,8 +17,9 @@ from offstage.bindings.keys import block_keys
 from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
 from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.verbs import VerbsDriver, connect
-from offstage.testbeds.beds.daemon import serve, write_config
+from offstage.testbeds.beds.daemon import serve
 
 pytestmark = pytest.mark.verbs
 PAYLOAD, BLOCKS = 4096, 16
@@ -56,25 +57,14 @@ def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> N
 
 @pytest.fixture
 def link(rdma: Adapter, tmp_path: Path) -> Iterator[tuple[Control, VerbsDriver]]:
-    write_config(
-        tmp_path / "dpu.toml",
-        {
-            "daemon": {
-                "endpoint": f"ipc://{tmp_path}/control",
-                "runtime_dir": str(tmp_path / "run"),
-                "metrics_endpoint": "",
-            },
-            "rdma": {"enabled": True},
-            "arena": {"size": 4 << 20, "payload": PAYLOAD, "layers": 1, "block_tokens": 16},
-            "storage": {"backend": "emulated", "size": 64 << 20},
-            "limits": {"demands": 16, "put_slots": 8, "context_tokens": 4096},
-        },
-        "lab",
-    )
-    with (
-        serve(tmp_path / "dpu.toml", tmp_path / "log") as tier,
-        Control(tier.endpoint, tenant="lab", runtime_dir=tmp_path / "run") as control,
-    ):
+    sections = {
+        "rdma": {"enabled": True},
+        "arena": {"size": 4 << 20, "payload": PAYLOAD, "layers": 1, "block_tokens": 16},
+        "storage": {"backend": "emulated", "size": 64 << 20},
+        "limits": {"demands": 16, "put_slots": 8, "context_tokens": 4096},
+        "tenant": [{"name": "lab"}],
+    }
+    with serve(sections, tmp_path) as tier, tier.control() as control:
         fabric = connect(control)
         yield control, fabric
         fabric.close()
@@ -147,7 +137,7 @@ def test_an_address_of_nobody_holds_up_its_host_alone(
         except RunFailed as error:
             refused.append(error)
 
-    with Control(control.endpoint, tenant="lab", runtime_dir=tmp_path / "run") as other:
+    with Endpoint(control.endpoint, "lab", runtime_dir=tmp_path / "run").control() as other:
         waits = threading.Thread(target=connect_to_nobody)
         waits.start()
         answered = 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_daemon import TENANT, Tier, daemon, until
+from live_daemon import TENANT, Daemon, daemon, until
 
 import offstage
 
@@ -91,7 +91,7 @@ def words_of(url: str) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def served(bin_folder: Path, model: Path, folder: Path, tier: Tier) -> Iterator[str]:
+def served(bin_folder: Path, model: Path, folder: Path, tier: Daemon) -> Iterator[str]:
     """The page's command with the folder of the model, a port and a small cache of vLLM's own."""
     command, text = of_the_page()
     config = json.loads(text)

@@ -12,7 +12,7 @@ from live_daemon import (
     LAYERS,
     TENANT,
     WAIT_S,
-    Tier,
+    Daemon,
     check_text,
     daemon,
     open_text,
@@ -64,7 +64,7 @@ def test_wear_of_a_text(tmp_path: Path) -> None:
         assert "offstage_written_bytes_per_hit " not in scrape(tier, "")
 
 
-def try_to_write(tier: Tier, number: int) -> int:
+def try_to_write(tier: Daemon, number: int) -> int:
     """One session comes to put a text; how many blocks were admitted."""
     with tier.control(TENANT) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from live_daemon import CHUNKS, LAYERS, TENANT, Tier, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, TENANT, Daemon, open_text, put, until
 
 from offstage.host.fabrics.shm import open_driver
 
@@ -27,14 +27,14 @@ def settings(folder: Path, endpoint: str, access: str, secret: str, **more: str)
     }
 
 
-def status(tier: Tier) -> dict[str, Any]:
+def status(tier: Daemon) -> dict[str, Any]:
     """The operator's."""
     with tier.control("operator") as control:
         found: dict[str, Any] = control.status()
         return found
 
 
-def archived(tier: Tier, tenant: str = TENANT) -> dict[str, int]:
+def archived(tier: Daemon, tenant: str = TENANT) -> dict[str, int]:
     """The archive's figures of a tenant, by name."""
     for one in status(tier)["tenants"]:
         if one["name"] == tenant:
@@ -46,7 +46,7 @@ def archived(tier: Tier, tenant: str = TENANT) -> dict[str, int]:
     raise AssertionError(tenant)
 
 
-def settled(tier: Tier) -> None:
+def settled(tier: Daemon) -> None:
     """Wait until nothing waits to go up or to be deleted."""
 
     def quiet() -> bool:
@@ -56,7 +56,7 @@ def settled(tier: Tier) -> None:
     until(quiet)
 
 
-def write(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True) -> None:
+def write(tier: Daemon, number: int, tenant: str = TENANT, *, archive: bool = True) -> None:
     """All of a text, acknowledged, and kept or deleted again."""
     with (
         tier.control(tenant, timeout_s=90.0) as control,
@@ -70,7 +70,7 @@ def write(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True
         control.session_close(text.session, archive=archive)
 
 
-def stored(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = True) -> int:
+def stored(tier: Daemon, number: int, tenant: str = TENANT, *, archive: bool = True) -> int:
     """Blocks that the tier has of a text, once what is archived had time to come back."""
     with tier.control(tenant, timeout_s=90.0) as control:
         control.attach("shm")
@@ -79,18 +79,17 @@ def stored(tier: Tier, number: int, tenant: str = TENANT, *, archive: bool = Tru
         return sum(text.stored)
 
 
-def kill(tier: Tier) -> None:
-    """SIGKILL."""
-    tier.process.kill()
-    tier.process.wait()
-
-
 def lose_store(folder: Path) -> None:
     """The drive is another one: its blocks are gone, the secrets and the journal are not."""
     (folder / "store.ofs").unlink()
 
 
-def logged(tier: Tier, event: str) -> list[dict[str, Any]]:
+def logged(tier: Daemon, event: str) -> list[dict[str, Any]]:
     """The lines of the log about an event."""
     lines = [json.loads(line) for line in tier.log.read_text().splitlines() if line[:1] == "{"]
     return [line for line in lines if line["event"] == event]
+
+
+def whole(number: int) -> set[tuple[int, int, int]]:
+    """All blocks of a text, as `check_text` names them."""
+    return {(number, ordinal, layer) for ordinal, layer in EVERY}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Tier, block, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Daemon, block, open_text, put, until
 
 from offstage.bindings.fabric import FetchRequest
 from offstage.bindings.layouts import layout
@@ -90,7 +90,7 @@ def twisted(message: Any) -> Iterator[Any]:
 class Attacker:
     """A host, or the operator, that says what it likes over a socket of its own."""
 
-    def __init__(self, tier: Tier, tenant: str, fabric: p.FabricName = "shm") -> None:
+    def __init__(self, tier: Daemon, tenant: str, fabric: p.FabricName = "shm") -> None:
         self._tier, self._tenant, self._fabric = tier, tenant, fabric
         self._login()
 
@@ -128,7 +128,7 @@ class Attacker:
 class Honest:
     """A host that reads its text over and over, each block compared, on a thread of its own."""
 
-    def __init__(self, tier: Tier, number: int = 1) -> None:
+    def __init__(self, tier: Daemon, number: int = 1) -> None:
         self._tier, self._number = tier, number
         self.blocks = 0
         self.error: BaseException | None = None

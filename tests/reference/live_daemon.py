@@ -6,10 +6,8 @@ its text, its place in it and its layer, so whoever reads one knows what was wri
 
 import contextlib
 import errno
-import json
 import random
 import signal
-import subprocess
 import threading
 import time
 import urllib.request
@@ -26,7 +24,7 @@ from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
-from offstage.testbeds.beds.daemon import offstage_words
+from offstage.testbeds.beds.daemon import Daemon, start
 
 TENANT = "red"
 PAYLOAD = 4096
@@ -51,63 +49,48 @@ CONFIG = {
 }
 
 
-@dataclass
-class Tier:
-    """A running daemon: its process, where it answers, and where its secrets are."""
-
-    process: "subprocess.Popen[bytes]"
-    endpoint: str
-    runtime_dir: Path
-    storage: str
-    metrics_port: int
-    log: Path
-
-    def control(self, tenant: str = TENANT, **more: Any) -> Control:
-        return Control(self.endpoint, tenant=tenant, runtime_dir=self.runtime_dir, **more)
-
-
 @contextlib.contextmanager
 def daemon(
-    folder: Path, tenants: Sequence[str] | Mapping[str, str] = (TENANT,), **changed: str
-) -> Iterator[Tier]:
-    """Started on what `folder` holds; killed on the way out, if it still runs. `tenants`: names, or
-    the lines of each one's table by name."""
-    chosen = CONFIG | {"daemon.runtime_dir": str(folder / "run")}
-    chosen |= {"storage.path": str(folder / "store.ofs")}
-    chosen |= {name.replace("__", "."): value for name, value in changed.items()}
-    text = "".join(
-        f'[[tenant]]\nname = "{name}"\n{tenants[name]}\n'
-        if isinstance(tenants, Mapping)
-        else f'[[tenant]]\nname = "{name}"\n'
-        for name in tenants
-    )
-    (folder / "daemon.toml").write_text(text)
-    sets = [word for name, value in chosen.items() for word in ("--set", f"{name}={value}")]
-    command = offstage_words("dpu", "serve", "--config", str(folder / "daemon.toml"), *sets)
-    log = folder / "daemon.log"
-    with log.open("ab") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, log.read_text()
-        ready = json.loads(line)
-        yield Tier(
-            process,
-            ready["endpoint"],
-            Path(ready["runtime_dir"]),
-            ready["storage"],
-            ready["metrics_port"],
-            log,
-        )
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    folder: Path, tenants: Sequence[str] | Mapping[str, Any] = (TENANT,), **changed: str
+) -> Iterator[Daemon]:
+    """`started` with CONFIG, but for what is `changed` (`section__key`)."""
+    own = {name.replace("__", "."): value for name, value in changed.items()}
+    with started(folder, CONFIG | own, tenants) as running:
+        yield running
 
 
 @contextlib.contextmanager
-def frozen(tier: Tier) -> Iterator[None]:
+def started(
+    folder: Path,
+    options: Mapping[str, str],
+    tenants: Sequence[str] | Mapping[str, Any] = (TENANT,),
+    within: Sequence[str] = (),
+) -> Iterator[Daemon]:
+    """A daemon on what `folder` holds; killed on the way out, if it still runs."""
+    running = start(sections_of(folder, options, tenants), folder, within=within, append=True)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def sections_of(
+    folder: Path, options: Mapping[str, str], tenants: Sequence[str] | Mapping[str, Any]
+) -> dict[str, Any]:
+    """A daemon's configuration, `options` by `section.key`. `tenants`: their names, or what their
+    tables say by name."""
+    sections: dict[str, Any] = {"daemon": {"runtime_dir": str(folder / "run")}}
+    sections["storage"] = {"path": str(folder / "store.ofs")}
+    for name, value in options.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    tables = tenants if isinstance(tenants, Mapping) else {name: {} for name in tenants}
+    sections["tenant"] = [{"name": name, **table} for name, table in tables.items()]
+    return sections
+
+
+@contextlib.contextmanager
+def frozen(tier: Daemon) -> Iterator[None]:
     """No thread of the daemon runs until the end; its sockets stay open."""
     tasks = Path(f"/proc/{tier.process.pid}/task")
     tier.process.send_signal(signal.SIGSTOP)
@@ -183,7 +166,7 @@ class Worker:
     """A host that puts and fetches until the daemon is gone or it is to stop; `acknowledged` is
     what it knows."""
 
-    tier: Tier
+    tier: Daemon
     number: int
     seed: int
     acknowledged: set[tuple[int, int, int]]
@@ -232,7 +215,7 @@ class Worker:
         self.busy.set()
 
 
-def check_text(tier: Tier, number: int, acknowledged: set[tuple[int, int, int]]) -> int:
+def check_text(tier: Daemon, number: int, acknowledged: set[tuple[int, int, int]]) -> int:
     """Read one text whole: what was acknowledged is there, the rest is right or absent."""
     with tier.control() as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
@@ -250,7 +233,7 @@ def check_text(tier: Tier, number: int, acknowledged: set[tuple[int, int, int]])
     return there
 
 
-def scrape(tier: Tier, token: str) -> str:
+def scrape(tier: Daemon, token: str) -> str:
     """What a scrape with this token is shown: that of the operator, or a tenant's."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{tier.metrics_port}/metrics",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership.static import write_map
-from offstage.testbeds.beds.daemon import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 
 TENANT = "lab"
 SEGMENT_TOKENS = 512
@@ -21,7 +21,7 @@ class Pod:
 
     place: str
     folder: Path
-    tiers: list[Tier]
+    tiers: list[Daemon]
 
 
 @contextlib.contextmanager
@@ -35,19 +35,15 @@ def pod_of(count: int, folder: Path, layers: int = 2, device: str = "") -> Itera
             home = folder / name
             home.mkdir()
             sections = {
-                "daemon": {
-                    "endpoint": f"ipc://{home}/control",
-                    "runtime_dir": str(home),
-                    "metrics_endpoint": "",
-                },
+                "daemon": {"runtime_dir": str(home)},
                 "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
                 "storage": {"backend": "emulated", "size": "64MiB"},
                 "store": {"segment": "256KiB"},
                 "model": {"device": device, "dilation": 20} if device else {},
                 "limits": {"sessions": 64, "context_tokens": 8192},
+                "tenant": [{"name": TENANT}],
             }
-            write_config(home / "daemon.toml", sections, TENANT)
-            tiers.append(stack.enter_context(serve(home / "daemon.toml", home / "log")))
+            tiers.append(stack.enter_context(serve(sections, home)))
             members.append(Member(name=name, endpoint=tiers[-1].endpoint))
         pod = PodMap(epoch=1, segment_tokens=SEGMENT_TOKENS, member=tuple(members))
         write_map(folder / "pod.toml", pod)

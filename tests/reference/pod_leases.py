@@ -16,7 +16,7 @@ from pod_daemons import SEGMENT_TOKENS, TENANT
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership.etcd import EtcdMembership
-from offstage.testbeds.beds.daemon import Tier, begin, offstage_words, write_config
+from offstage.testbeds.beds.daemon import Daemon, offstage_words, start
 
 LEASE_S = 2
 PATIENCE_S = 60.0
@@ -29,7 +29,7 @@ class Leased:
         """No daemon is started yet."""
         self.folder, self.lease_s, self.place = folder, lease_s, f"etcd:{','.join(addresses)}"
         self.etcd = EtcdMembership(addresses)
-        self.tiers: dict[str, Tier] = {}
+        self.tiers: dict[str, Daemon] = {}
         self.etcd.change(lambda pod: replace(pod, segment_tokens=SEGMENT_TOKENS))
 
     def start(
@@ -39,30 +39,23 @@ class Leased:
         layers: int = 2,
         endpoint: str = "",
         within: Sequence[str] = (),
-    ) -> Tier:
+    ) -> Daemon:
         """Start it, with what its store has, by a command that is preceded by `within`; it is a
         member when this returns."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
-        sections = {
-            "daemon": {
-                "endpoint": endpoint or f"ipc://{home}/control",
-                "runtime_dir": str(home),
-                "metrics_endpoint": "",
-            },
+        sections: dict[str, Any] = {
+            "daemon": {"runtime_dir": str(home)},
             "arena": {"size": "3MiB", "payload": "4KiB", "layers": layers, "block_tokens": 16},
             "storage": {"backend": "posix", "size": "64MiB", "path": str(home / "store.kv")},
             "store": {"segment": "256KiB"},
             "limits": {"sessions": 64, "context_tokens": 8192},
             "pod": {"map": place or self.place, "name": name, "lease": f"{self.lease_s}s"},
+            "tenant": [{"name": TENANT}],
         }
-        write_config(home / "daemon.toml", sections, TENANT)
-        self.tiers[name] = begin(
-            home / "daemon.toml",
-            home / "log",
-            {"daemon.insecure": "true"} if endpoint else {},
-            within,
-        )
+        if endpoint:
+            sections["daemon"] |= {"endpoint": endpoint, "insecure": True}
+        self.tiers[name] = start(sections, home, within=within)
         return self.tiers[name]
 
     def send(self, name: str, what: int) -> None:
@@ -126,7 +119,7 @@ class Leased:
 
     def log(self, name: str) -> str:
         """What it logged."""
-        return (self.folder / name / "log").read_text(encoding="utf-8")
+        return (self.folder / name / "daemon.log").read_text(encoding="utf-8")
 
     def close(self) -> None:
         """Kill all that still run."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from live_daemon import TENANT, Tier
+from live_daemon import TENANT, Daemon
 
 import offstage
 
@@ -62,7 +62,7 @@ def engine(
     python: Path,
     model: Path,
     folder: Path,
-    tier: Tier | None,
+    tier: Daemon | None,
     more: dict[str, Any] | None = None,
     **extra: object,
 ) -> Iterator[Engine]:

@@ -307,8 +307,8 @@ def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: in
                 "log": 64 << 20,
                 "records": 1 << 16,
             },
+            "tenant": [{"name": TENANT}],
         },
-        TENANT,
     )
     return path
 

@@ -74,7 +74,7 @@ def bench_apart(
         found = result_of(bed, traffic, rounds, ARMS, apart=True)
         expected: dict[int, list[int]] = {}
         with daemon(bed, folder) as tier, contextlib.ExitStack() as stack:
-            found.storage = str(tier.ready["storage"])
+            found.storage = tier.storage
             pairs = _pairs(stack, bed, connector(tier, {"choose": False}), folder)
             for number in range(rounds):
                 for name in ARMS:

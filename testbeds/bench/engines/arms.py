@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from offstage.testbeds.beds.daemon import Tier
+from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.bed import (
     WAIT_S,
@@ -51,14 +51,14 @@ def bench_engine(
         folder = Path(made)
         found = result_of(bed, traffic, rounds, ARMS)
         with daemon(bed, folder) as tier:
-            found.storage = str(tier.ready["storage"])
+            found.storage = tier.storage
             _together(bed, tier, traffic, found, folder, say)
     found.compare()
     return found
 
 
 def _together(
-    bed: Bed, tier: Tier, traffic: Arrivals, found: EngineResult, folder: Path, say: Say
+    bed: Bed, tier: Daemon, traffic: Arrivals, found: EngineResult, folder: Path, say: Say
 ) -> None:
     expected: dict[int, list[int]] = {}
     with contextlib.ExitStack() as stack:

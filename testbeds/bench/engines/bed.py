@@ -10,7 +10,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
-from offstage.testbeds.beds.daemon import Tier, serve, write_config
+from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.bench.engines.arrivals import Arrivals
 from offstage.testbeds.bench.engines.link import Engine
 from offstage.testbeds.bench.engines.result import Arm, EngineResult
@@ -82,32 +82,27 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
 
 
 @contextlib.contextmanager
-def daemon(bed: Bed, folder: Path) -> Iterator[Tier]:
+def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
     """One for all arms."""
-    config = folder / "daemon.toml"
-    write_config(
-        config,
-        {
-            "daemon": {
-                "endpoint": f"ipc://{folder}/control",
-                "runtime_dir": str(folder / "run"),
-                "metrics_endpoint": "",
-                "host_timeout": "1h",
-            },
-            "arena": {"size": bed.arena_bytes, "payload": bed.payload_bytes, "layers": 1},
-            "storage": {"path": str(folder / "store"), "size": 4 << 30, "backend": bed.backend},
-            "store": {"durable": False, "segment": 8 << 20},
-            "limits": {"sessions": 1024, "context_tokens": 65536, "ports": 16, "chunks": 1 << 18},
+    sections = {
+        "daemon": {
+            "endpoint": f"ipc://{folder}/control",
+            "runtime_dir": str(folder / "run"),
+            "metrics_endpoint": "",
+            "host_timeout": "1h",
         },
-        "default",
-    )
-    with serve(config, folder / "daemon.log") as tier:
+        "arena": {"size": bed.arena_bytes, "payload": bed.payload_bytes, "layers": 1},
+        "storage": {"path": str(folder / "store"), "size": 4 << 30, "backend": bed.backend},
+        "store": {"durable": False, "segment": 8 << 20},
+        "limits": {"sessions": 1024, "context_tokens": 65536, "ports": 16, "chunks": 1 << 18},
+    }
+    with serve(sections, folder) as tier:
         yield tier
 
 
-def connector(tier: Tier, switches: dict[str, Any]) -> dict[str, Any]:
+def connector(tier: Daemon, switches: dict[str, Any]) -> dict[str, Any]:
     """vLLM's KV transfer configuration for ours."""
-    where = {"endpoint": tier.endpoint, "runtime_dir": str(tier.ready["runtime_dir"])}
+    where = {"endpoint": tier.endpoint, "runtime_dir": str(tier.runtime_dir)}
     return {
         "kv_connector": "OffstageConnector",
         "kv_role": "kv_both",

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.testbeds.beds.daemon import serve, write_config
+from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.said import ask
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
@@ -167,26 +167,22 @@ def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict
     if name == "fs":
         yield {"type": name, "base_path": str(place / "files"), "use_odirect": direct}
         return
-    write_config(
-        place / "daemon.toml",
-        {
-            "daemon": {
-                "endpoint": f"ipc://{place}/control",
-                "runtime_dir": str(place / "run"),
-                "metrics_endpoint": "",
-            },
-            "arena": {"size": "256MiB", "payload": "128KiB", "layers": 1},
-            "storage": {
-                "path": str(place / "store"),
-                "size": max(OBJECTS_MIN_BYTES, stored),
-                "direct": direct,
-            },
-            "store": {"durable": False, "segment": "32MiB"},
-            "limits": {"sessions": 256, "context_tokens": 65536, "chunks": 1 << 17},
+    sections = {
+        "daemon": {
+            "endpoint": f"ipc://{place}/control",
+            "runtime_dir": str(place / "run"),
+            "metrics_endpoint": "",
         },
-        "default",
-    )
-    with serve(place / "daemon.toml", place / "daemon.log") as tier:
+        "arena": {"size": "256MiB", "payload": "128KiB", "layers": 1},
+        "storage": {
+            "path": str(place / "store"),
+            "size": max(OBJECTS_MIN_BYTES, stored),
+            "direct": direct,
+        },
+        "store": {"durable": False, "segment": "32MiB"},
+        "limits": {"sessions": 256, "context_tokens": 65536, "chunks": 1 << 17},
+    }
+    with serve(sections, place) as tier:
         yield {
             "type": name,
             "module_path": "offstage.host.connectors.lmcache",
@@ -195,7 +191,7 @@ def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict
                 "endpoint": tier.endpoint,
                 "weights_id": "none",
                 "layout": "bytes",
-                "runtime_dir": str(tier.ready["runtime_dir"]),
+                "runtime_dir": str(tier.runtime_dir),
             },
         }
 

@@ -1,5 +1,6 @@
 """Does a daemon that dies say why, and does one that lives end with its run?"""
 
+import json
 import os
 import select
 import signal
@@ -10,34 +11,27 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import RunFailed
-from offstage.testbeds.beds.daemon import offstage_words, serve, write_config
+from offstage.testbeds.beds.daemon import offstage_words, serve
 
 
-def config(folder: Path, **arena: object) -> Path:
+def sections(**arena: object) -> dict[str, object]:
     """A small daemon in memory."""
-    path = folder / "daemon.toml"
-    sections = {
-        "daemon": {
-            "endpoint": f"ipc://{folder}/control",
-            "runtime_dir": str(folder / "run"),
-            "metrics_endpoint": "",
-        },
+    return {
         "arena": {"size": "1MiB", "payload": "4KiB", "layers": 2, **arena},
         "storage": {"backend": "emulated", "size": "16MiB"},
         "store": {"segment": "256KiB"},
+        "tenant": [{"name": "lab"}],
     }
-    write_config(path, sections, "lab")
-    return path
 
 
 def test_a_daemon_that_dies_at_its_start_is_quoted(tmp_path: Path) -> None:
     """Its own last line is the reason, with the key that it complains of."""
     with (
         pytest.raises(RunFailed, match=r"did not start.*layesr") as died,
-        serve(config(tmp_path, layesr=2), tmp_path / "log"),
+        serve(sections(layesr=2), tmp_path),
     ):
         pytest.fail("it came up with a key that is none")
-    assert died.value.where == str(tmp_path / "log")
+    assert died.value.where == str(tmp_path / "daemon.log")
 
 
 def test_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
@@ -49,20 +43,20 @@ def test_the_working_directory_shadows_no_module(tmp_path: Path) -> None:
 
 
 def test_a_daemon_ends_with_its_run(tmp_path: Path) -> None:
-    with serve(config(tmp_path), tmp_path / "log") as tier:
+    with serve(sections(), tmp_path) as tier:
         assert tier.process.poll() is None and tier.endpoint.startswith("ipc://")
     assert tier.process.returncode == 0
-    assert '"drained"' in (tmp_path / "log").read_text()
+    assert '"drained"' in (tmp_path / "daemon.log").read_text()
 
 
 def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
     """After SIGKILL of the process that started it, does the daemon drain and go?"""
     program = (
-        "import sys, time, pathlib; from offstage.testbeds.beds.daemon import serve\n"
-        "with serve(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])) as tier:\n"
+        "import json, sys, time, pathlib; from offstage.testbeds.beds.daemon import serve\n"
+        "with serve(json.loads(sys.argv[1]), pathlib.Path(sys.argv[2])) as tier:\n"
         "    print(tier.process.pid, flush=True); time.sleep(60)\n"
     )
-    words = [sys.executable, "-c", program, str(config(tmp_path)), str(tmp_path / "log")]
+    words = [sys.executable, "-c", program, json.dumps(sections()), str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         daemon = os.pidfd_open(int(starter.stdout.readline()))
@@ -71,14 +65,14 @@ def test_no_daemon_outlives_a_run_that_was_killed(tmp_path: Path) -> None:
         assert select.select([daemon], [], [], 30.0)[0], "the daemon lives on"
     finally:
         os.close(daemon)
-    logged = (tmp_path / "log").read_text()
+    logged = (tmp_path / "daemon.log").read_text()
     assert '"starter_gone"' in logged and '"stopped"' in logged
 
 
 def test_a_daemon_that_was_killed_fails_the_run(tmp_path: Path) -> None:
     with (
         pytest.raises(RunFailed, match="ended with status -9"),
-        serve(config(tmp_path), tmp_path / "log") as tier,
+        serve(sections(), tmp_path) as tier,
     ):
         os.kill(tier.process.pid, signal.SIGKILL)
         tier.process.wait()

@@ -245,7 +245,7 @@ def test_another_users_daemon_is_told_by_name(
 
         child = Child(OTHER + 1, told)
         found = child.line()
-        assert child.end() == 0
+        assert child.wait() == 0
     assert found["code"] == 2 and what in str(found["line"])
 
 

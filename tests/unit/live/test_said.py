@@ -63,11 +63,11 @@ def one_line(caught: Any, *parts: str) -> None:
 def test_a_daemon(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "offstage_words", lambda *words: [str(program)])
     with pytest.raises(RunFailed) as caught:
-        daemon.begin(tmp_path / "daemon.toml", tmp_path / "log", {})
+        daemon.start({}, tmp_path, stays=True)
     one_line(caught, "a reason", "the drive is gone")
     with (
         pytest.raises(RunFailed) as caught,
-        daemon.serve(tmp_path / "daemon.toml", tmp_path / "log"),
+        daemon.serve({}, tmp_path),
     ):
         pytest.fail("it is taken for a daemon")
     one_line(caught, "a reason", "the drive is gone")

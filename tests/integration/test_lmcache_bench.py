@@ -1,0 +1,162 @@
+"""Do LMCache's own bench and tests pass over the tier, and are the rates of its bench right?"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from live_daemon import daemon
+from lmcache_bed import params
+
+from offstage.bindings.errors import RunFailed
+from offstage.testbeds.bench.engines.l2 import rates_of
+from offstage.testbeds.cli import run
+
+MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("plugin", ["plugin", "native_plugin"])
+def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> None:
+    """Does `lmcache bench l2` store, find and verify every object through the daemon?"""
+    program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
+    if not program.is_file():
+        pytest.skip(f"needs {MEND}")
+    with daemon(
+        tmp_path,
+        limits__sessions="128",
+        arena__size="64MiB",
+        arena__payload="32KiB",
+        arena__layers="1",
+        storage__size="1GiB",
+        store__segment="4MiB",
+    ) as tier:
+        name = "OffstageL2" if plugin == "plugin" else "NativeClient"
+        spec = {
+            "type": plugin,
+            "module_path": "offstage.host.connectors.lmcache",
+            "class_name": name,
+            "adapter_params": params(tier),
+        }
+        words = [
+            "bench",
+            "l2",
+            "--l2-adapter",
+            json.dumps(spec),
+            "--num-keys",
+            "4",
+            "--in-flight",
+            "8",
+            "--data-size-kb",
+            "512",
+            "--rounds",
+            "2",
+            "--no-skip-verify",
+            "--lookup-max-hit-rate",
+            "0.5",
+            "--format",
+            "json",
+        ]
+        path = os.pathsep.join(one for one in sys.path if one)
+        done = subprocess.run(
+            [program, *words],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "All 32 keys data verified OK" in done.stdout
+    found = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("\n{") + 1 :])[0]
+    rows = {row["operation"]: row for name, row in found["metrics"].items() if "op_" in name}
+    assert rows["Store"]["total_success"] == rows["Load"]["total_success"] == 64
+    assert rows["Lookup"]["total_success"] == 32
+
+
+@pytest.mark.engine
+def test_the_bench_has_both_beside_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """A small run of `offstage bench l2`: every adapter, operation and state has a rate."""
+    program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
+    if not program.is_file():
+        pytest.skip(f"needs {MEND}")
+    words = ["--lmcache", str(program), "--in-flight", "2", "--rounds", "2", "--turns", "1"]
+    assert run(["bench", "l2", *words, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for state in ("page cache", "direct"):
+        rates = found["median_mb_per_s"][state]
+        assert list(rates) == ["fs", "plugin", "native_plugin"]
+        assert all(one[operation] > 0 for one in rates.values() for operation in ("store", "load"))
+
+
+def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "l2", "--lmcache", "/nowhere/lmcache"]) == 2
+    assert "/nowhere/lmcache: no program of LMCache" in capsys.readouterr().err
+
+
+def told(verified: str, stored: int) -> str:
+    """What LMCache's bench prints of 4 objects of 1 MB in two rounds."""
+    row = {"keys_per_round": 2, "duration_p50_ms": 4.0}
+    rows = {
+        "op_0": row | {"operation": "Store", "total_success": stored},
+        "op_1": row | {"operation": "Lookup", "total_success": 4},
+        "op_2": row | {"operation": "Load", "total_success": 4},
+    }
+    return f"[Verify] {verified}\n" + json.dumps({"metrics": rows}, indent=2) + "\ndone\n"
+
+
+def test_rates_are_of_what_was_stored_and_verified() -> None:
+    """An object that was not stored, or bytes that nobody compared, give no rate."""
+    good = "All 2 keys data verified OK."
+    rates = rates_of(told(good, 4), 4, 1000, "fs")
+    assert rates == {name: pytest.approx(2 * 1.024 / 0.004) for name in ("store", "load")}
+    with pytest.raises(RunFailed, match="3 of 4 objects"):
+        rates_of(told(good, 3), 4, 1000, "fs")
+    with pytest.raises(RunFailed, match="not verified"):
+        rates_of(told("2 keys differ", 4), 4, 1000, "fs")
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
+    """With ours in the place of its mock, do LMCache's tests of an adapter and of its fault
+    injector pass? Those of the mock's bandwidth are of the mock alone."""
+    python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
+    folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
+    if not python.is_file() or not folder.is_dir():
+        pytest.skip(f"needs {MEND}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
+    files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
+    path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
+    with daemon(
+        tmp_path,
+        limits__sessions="128",
+        arena__size="64MiB",
+        arena__payload="4KiB",
+        arena__layers="1",
+        storage__size="256MiB",
+        limits__ports="128",
+    ) as tier:
+        more = {"PYTHONPATH": os.pathsep.join(path), "OFFSTAGE_L2": json.dumps(params(tier))}
+        done = subprocess.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "lmcache_ours",
+                "-p",
+                "no:cacheprovider",
+                "-k",
+                "not Bandwidth",
+                *files,
+            ],
+            cwd=folder,
+            env=os.environ | more,
+            capture_output=True,
+            text=True,
+            timeout=800,
+        )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "48 passed" in done.stdout, done.stdout[-300:]

@@ -41,65 +41,74 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", help="a trace of requests, any format; default: generated"),
+]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
+]
+StorageOption = Annotated[
+    StorageChoice,
+    typer.Option("--storage", help="this machine's disk, a modelled gen-5 drive, or both"),
+]
+TimeOption = Annotated[
+    str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 25ms")
+]
+StepsOption = Annotated[
+    int | None, typer.Option("--steps", help="decode steps per session; default: 300")
+]
+SessionsOption = Annotated[
+    int | None, typer.Option("--sessions", help="that decode, 1 to 64; default: 4")
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option("--context-tokens", help="of each session, 4,096 to 131,072; default: 131,072"),
+]
+PoolOption = Annotated[
+    float,
+    typer.Option("--pool", help="blocks of a layer that stay in HBM, over those selected; 0: none"),
+]
+WarmUpOption = Annotated[
+    bool,
+    typer.Option(
+        "--warm-up/--no-warm-up", help="predict first steps from the prefill's last windows"
+    ),
+]
+KernelOption = Annotated[Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")]
+KeepOption = Annotated[
+    bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
+]
+AheadOption = Annotated[
+    bool, typer.Option("--layer-ahead", help="the fullest run again, fetching a layer ahead")
+]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline", help="also without a DPU: g2 (host memory), g3 (drive); may be repeated"
+    ),
+]
+
+
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("demo-out"),
-    trace: Annotated[
-        Path | None,
-        typer.Option("--trace", help="a trace of requests, any format; default: generated"),
-    ] = None,
+    trace: TraceOption = None,
     time_unit: TimeUnitOption = None,
     seed: Annotated[int, typer.Option("--seed", help="fixes the workload")] = 1,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="2 sessions of 32K tokens, 60 steps: a smoke test")
-    ] = False,
-    storage: Annotated[
-        StorageChoice,
-        typer.Option("--storage", help="this machine's disk, a modelled gen-5 drive, or both"),
-    ] = StorageChoice.both,
-    time_per_token: Annotated[
-        str | None, typer.Option("--time-per-token", help="the GPU's own time; default: 25ms")
-    ] = None,
+    quick: QuickOption = False,
+    storage: StorageOption = StorageChoice.both,
+    time_per_token: TimeOption = None,
     decode_cost: DecodeCostOption = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", help="decode steps per session; default: 300")
-    ] = None,
-    sessions: Annotated[
-        int | None, typer.Option("--sessions", help="that decode, 1 to 64; default: 4")
-    ] = None,
-    context_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--context-tokens", help="of each session, 4,096 to 131,072; default: 131,072"
-        ),
-    ] = None,
-    pool: Annotated[
-        float,
-        typer.Option(
-            "--pool", help="blocks of a layer that stay in HBM, over those selected; 0: none"
-        ),
-    ] = 1.5,
-    warm_up: Annotated[
-        bool,
-        typer.Option(
-            "--warm-up/--no-warm-up", help="predict first steps from the prefill's last windows"
-        ),
-    ] = True,
-    kernel: Annotated[
-        Kernel, typer.Option("--kernel", help="of attention; triton is for a GPU")
-    ] = Kernel.numpy,
+    steps: StepsOption = None,
+    sessions: SessionsOption = None,
+    context_tokens: ContextOption = None,
+    pool: PoolOption = 1.5,
+    warm_up: WarmUpOption = True,
+    kernel: KernelOption = Kernel.numpy,
     device: DeviceOption = "cpu",
-    keep_store: Annotated[
-        bool, typer.Option("--keep-store", help="leave store, configurations and logs in place")
-    ] = False,
-    layer_ahead: Annotated[
-        bool, typer.Option("--layer-ahead", help="the fullest run again, fetching a layer ahead")
-    ] = False,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--baseline", help="also without a DPU: g2 (host memory), g3 (drive); may be repeated"
-        ),
-    ] = None,
+    keep_store: KeepOption = False,
+    layer_ahead: AheadOption = False,
+    baseline: BaselineOption = None,
     form: FormatOption = Format.text,
 ) -> None:
     """Decode sessions of 128K tokens through a DPU daemon, with and without prefetch.

@@ -54,41 +54,51 @@ def register(app: typer.Typer) -> None:
     app.add_typer(dpu, name="dpu")
 
 
+RecordOption = Annotated[
+    Path | None, typer.Option("--record", help="write ledger records and decision log here")
+]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
+]
+ReadyOption = Annotated[
+    int | None, typer.Option("--ready-fd", help="write the ready line to this descriptor too")
+]
+WatchOption = Annotated[
+    int | None,
+    typer.Option("--watch-fd", help="drain and stop when this descriptor's other end closes"),
+]
+ChipOption = Annotated[
+    str | None,
+    typer.Option("--device", help="serve at the pace of this preset of `asic presets`"),
+]
+DilationOption = Annotated[
+    int | None, typer.Option("--dilation", help="in time that goes so many times slower")
+]
+PodOption = Annotated[
+    str | None, typer.Option("--pod", help="the pod's map: etcd:HOST:PORT,... or a .toml file")
+]
+PodNameOption = Annotated[str | None, typer.Option("--pod-name", help="of this daemon in the pod")]
+WeightOption = Annotated[
+    int | None, typer.Option("--weight", help="its share against the other members'")
+]
+ZoneOption = Annotated[
+    str | None, typer.Option("--zone", help="what fails together with it: a rack")
+]
+
+
 @dpu.command()
 def serve(
     config: Annotated[Path | None, typer.Option("--config", help="TOML file")] = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", help="write ledger records and decision log here")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, as often as needed")
-    ] = None,
-    ready_fd: Annotated[
-        int | None, typer.Option("--ready-fd", help="write the ready line to this descriptor too")
-    ] = None,
-    watch_fd: Annotated[
-        int | None,
-        typer.Option("--watch-fd", help="drain and stop when this descriptor's other end closes"),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="serve at the pace of this preset of `asic presets`"),
-    ] = None,
-    dilation: Annotated[
-        int | None, typer.Option("--dilation", help="in time that goes so many times slower")
-    ] = None,
-    pod: Annotated[
-        str | None, typer.Option("--pod", help="the pod's map: etcd:HOST:PORT,... or a .toml file")
-    ] = None,
-    pod_name: Annotated[
-        str | None, typer.Option("--pod-name", help="of this daemon in the pod")
-    ] = None,
-    weight: Annotated[
-        int | None, typer.Option("--weight", help="its share against the other members'")
-    ] = None,
-    zone: Annotated[
-        str | None, typer.Option("--zone", help="what fails together with it: a rack")
-    ] = None,
+    record: RecordOption = None,
+    settings: SettingsOption = None,
+    ready_fd: ReadyOption = None,
+    watch_fd: WatchOption = None,
+    device: ChipOption = None,
+    dilation: DilationOption = None,
+    pod: PodOption = None,
+    pod_name: PodNameOption = None,
+    weight: WeightOption = None,
+    zone: ZoneOption = None,
 ) -> None:
     """Run the daemon until SIGTERM drains it.
 

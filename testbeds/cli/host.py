@@ -163,27 +163,9 @@ def run(
     alone. With --model a real model decodes a text instead, and is compared with its own dense
     attention.
     """
-    from offstage.bindings.units import parse_time
-    from offstage.bindings.verbs import parse_rdma
-    from offstage.host.endpoint import Endpoint
-
     refuse_both_paces(time_per_token, decode_cost)
-    link = Endpoint.find(
-        endpoint,
-        tenant=tenant,
-        secret=secret,
-        runtime_dir=runtime_dir,
-        curve_dir=curve_dir,
-        fabric=fabric.value,
-        name="host-run",
-        rdma=parse_rdma(rdma),
-        timeout_s=parse_time(timeout, "--timeout") / 1e9,
-    )
-    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
-    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
-    given |= {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
-    if time_per_token is not None:
-        given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
+    link = _link(endpoint, tenant, secret, runtime_dir, curve_dir, fabric, rdma, timeout)
+    given = _given(device, kernel, steps, context_tokens, time_per_token)
     if model is None:
         given |= {
             "trace": trace,
@@ -209,6 +191,50 @@ def run(
         ahead=ahead.value,
         **given,
     )
+
+
+def _link(
+    endpoint: str,
+    tenant: str,
+    secret: Path | None,
+    runtime_dir: Path | None,
+    curve_dir: Path | None,
+    fabric: FabricName,
+    rdma: str,
+    timeout: str,
+) -> "Endpoint":
+    from offstage.bindings.units import parse_time
+    from offstage.bindings.verbs import parse_rdma
+    from offstage.host.endpoint import Endpoint
+
+    return Endpoint.find(
+        endpoint,
+        tenant=tenant,
+        secret=secret,
+        runtime_dir=runtime_dir,
+        curve_dir=curve_dir,
+        fabric=fabric.value,
+        name="host-run",
+        rdma=parse_rdma(rdma),
+        timeout_s=parse_time(timeout, "--timeout") / 1e9,
+    )
+
+
+def _given(
+    device: str,
+    kernel: Kernel | None,
+    steps: int | None,
+    context_tokens: int | None,
+    time_per_token: str | None,
+) -> dict[str, Any]:
+    """What drawn sessions and a real model both take; what is not given is theirs to choose."""
+    from offstage.bindings.units import parse_time
+
+    sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
+    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
+    if time_per_token is not None:
+        given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
+    return given | {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
 
 
 def _run_drawn(

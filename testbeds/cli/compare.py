@@ -23,18 +23,21 @@ def register(app: typer.Typer) -> None:
     app.command()(compare)
 
 
+AsicOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--asic",
+        metavar="PRESET",
+        help="a preset or its file; again for more; default: all that come with Offstage",
+    ),
+]
+
+
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="folders with a decision log")
     ],
-    asic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--asic",
-            metavar="PRESET",
-            help="a preset or its file; again for more; default: all that come with Offstage",
-        ),
-    ] = None,
+    asic: AsicOption = None,
     out: Annotated[Path, typer.Option("--out", help="folder for the page")] = Path("compare-out"),
     samples: Annotated[
         int, typer.Option("--samples", min=1, max=10_000, help="draws behind each interval")

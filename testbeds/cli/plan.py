@@ -21,19 +21,32 @@ def register(app: typer.Typer) -> None:
     app.command()(plan)
 
 
+SpecOption = Annotated[
+    Path | None, typer.Argument(metavar="[SPEC]", help="the question as a TOML file")
+]
+WeightsOption = Annotated[
+    str | None, typer.Option("--weights", help="of the model: fp16, fp8 (default), fp4")
+]
+ContextOption = Annotated[
+    str | None, typer.Option("--context", metavar="TOKENS", help="of each, such as 128K")
+]
+PricesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--prices", metavar="FILE", help="numbers of your own; again for more"),
+]
+RunsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--from", metavar="RUN", help="inputs of a recorded run, or of a comparison"),
+]
+
+
 def plan(
-    spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="the question as a TOML file")
-    ] = None,
+    spec: SpecOption = None,
     model: Annotated[str | None, typer.Option("--model", help="whose KV; llama-3-70b")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="of KV: fp16, fp8, fp4")] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights", help="of the model: fp16, fp8 (default), fp4")
-    ] = None,
+    weights: WeightsOption = None,
     users: Annotated[int | None, typer.Option("--users", help="sessions at once; 100")] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", metavar="TOKENS", help="of each, such as 128K")
-    ] = None,
+    context: ContextOption = None,
     turns: Annotated[
         int | None, typer.Option("--turns", help="in which a context grows; 10: a tenth is new")
     ] = None,
@@ -45,14 +58,8 @@ def plan(
     tiers: Annotated[
         str | None, typer.Option("--tiers", metavar="NAME,...", help="where KV may wait")
     ] = None,
-    prices: Annotated[
-        list[Path] | None,
-        typer.Option("--prices", metavar="FILE", help="numbers of your own; again for more"),
-    ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option("--from", metavar="RUN", help="inputs of a recorded run, or of a comparison"),
-    ] = None,
+    prices: PricesOption = None,
+    runs: RunsOption = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="curves of a request trace")
     ] = None,

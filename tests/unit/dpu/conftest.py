@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from service_world import World, world_of
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
@@ -281,3 +282,8 @@ class FakeDevice(Device):
 @pytest.fixture
 def device() -> FakeDevice:
     return FakeDevice()
+
+
+@pytest.fixture
+def world(device: FakeDevice) -> World:
+    return world_of(device)

@@ -3,114 +3,18 @@
 import dataclasses
 import io
 import json
-import os
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from msgspec.structs import replace
+from service_world import ASKED, NoAttachments, World
 
-from offstage.bindings.attachment import Attachment
-from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.dpu.config import load
-from offstage.dpu.connects import Connects
-from offstage.dpu.derive import derive
-from offstage.dpu.drain import Drain
 from offstage.dpu.fd_passing import Handed
 from offstage.dpu.log import RATE_MAX, Log
-from offstage.dpu.login import prove_daemon
-from offstage.dpu.options import Tenant
 from offstage.dpu.pod.exceptions import News
 from offstage.dpu.replies import Waiting
 from offstage.dpu.service import Service
-from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
-
-SPOKEN = list(p.VERSIONS)
-ASKED = b"a" * 16
-SECRETS = {"red": b"r" * 32, "blue": b"b" * 32, p.OPERATOR: b"o" * 32}
-
-
-def hello(tenant: str, name: str = "h") -> p.Hello:
-    return p.Hello(versions=SPOKEN, name=name, tenant=tenant, nonce=ASKED)
-
-
-class NoAttachments:
-    """Closes what it is given and remembers who left."""
-
-    def __init__(self) -> None:
-        self.forgotten: list[bytes] = []
-        self.listening: set[str] = set()
-
-    def open(self, fabric: str, endpoint: str) -> None:
-        self.listening.add(fabric)
-
-    def shut(self, fabric: str) -> None:
-        self.listening.discard(fabric)
-
-    def endpoint(self, fabric: str) -> str:
-        return f"{fabric}:7" if fabric in self.listening else ""
-
-    def offer(
-        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
-    ) -> dict[str, Any]:
-        attachment.close()
-        return {"token": "token", "socket_path": "/path", "blob": attachment.blob}
-
-    def counts(self) -> dict[str, int]:
-        return {"connections": 3}
-
-    def forget(self, ticket: bytes) -> None:
-        self.forgotten.append(ticket)
-
-
-@dataclass
-class World:
-    service: Service
-    hosts: Hosts
-    device: Any
-    log: io.StringIO
-
-    def answer(self, ticket: bytes, request: p.Request) -> p.Reply:
-        return self.service.answer(ticket, request).reply
-
-    def login(self, tenant: str, secret: bytes | None = None, name: str = "h") -> p.Reply:
-        challenge = self.answer(b"", hello(tenant, name))
-        assert isinstance(challenge, p.Challenge)
-        proof = p.prove(secret or SECRETS[tenant], challenge.nonce, tenant, name)
-        return self.answer(b"", p.Prove(nonce=challenge.nonce, proof=proof))
-
-    def ticket(self, tenant: str) -> bytes:
-        welcome = self.login(tenant)
-        assert isinstance(welcome, p.Welcome)
-        return welcome.ticket
-
-    def session(self, ticket: bytes) -> int:
-        assert isinstance(self.answer(ticket, p.Attach()), p.Attached)
-        opened = self.answer(ticket, p.SessionOpen(select_blocks=4))
-        assert isinstance(opened, p.Opened)
-        return opened.session
-
-    def code(self, ticket: bytes, request: p.Request) -> str:
-        reply = self.answer(ticket, request)
-        assert reply.id == request.id
-        return reply.code if isinstance(reply, p.Error) else type(reply).__name__
-
-
-@pytest.fixture
-def world(device: Any) -> World:
-    config = load(overrides={"storage.backend": "emulated", "arena.size": "16MiB"}, environ={})
-    config = replace(config, tenants=(Tenant(name="red"), Tenant(name="blue")))
-    derived = derive(config)
-    stream = io.StringIO()
-    log = Log("debug", stream, text=False)
-    tenants = [TenantState(n, i, SECRETS[n], 100) for i, n in enumerate(("red", "blue"))]
-    connects = Connects(device, lambda: None)
-    hosts = Hosts(connects, tenants, SECRETS[p.OPERATOR], 8, log)
-    drain = Drain(device, 10**9, log)
-    service = Service(config, derived, device, hosts, NoAttachments(), connects, drain, log)
-    return World(service, hosts, device, stream)
 
 
 def test_every_call_has_a_method_that_returns_its_reply() -> None:
@@ -131,80 +35,6 @@ def test_a_session_says_what_of_the_scores_is_taken_in(world: World) -> None:
     world.answer(welcome.ticket, p.Attach())
     opened = world.answer(welcome.ticket, p.SessionOpen(select_blocks=4))
     assert isinstance(opened, p.Opened) and opened.hints == (7, 1, 8)
-
-
-def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
-    """Is the secret proved over the host's nonce with the daemon's user, to every tenant's name
-    alike, not without a nonce, and not to a version that would not ask for it?"""
-    for tenant, secret in SECRETS.items():
-        asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
-        said = world.answer(b"", asks)
-        assert isinstance(said, p.Challenge) and said.version == 6 and said.user == os.getuid()
-        words = (said.nonce, tenant, "h", 6, os.getuid(), b"")
-        assert said.proof == prove_daemon(secret, ASKED, *words)
-        assert said.proof != prove_daemon(secret, b"b" * 16, *words)
-    assert isinstance(world.answer(b"", hello("nobody")), p.Challenge)
-    with pytest.raises(BadInput, match="nonce"):
-        p.decode_request(p.encode(p.Hello(versions=[6], name="h", tenant="red", nonce=b"short")))
-    old = p.Hello(versions=[5, 4], name="h", tenant="red", nonce=ASKED)
-    assert world.code(b"", old) == "invalid"
-
-
-def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
-    """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
-    for tenant, secret in (
-        ("red", SECRETS["blue"]),
-        (p.OPERATOR, SECRETS["red"]),
-        ("nobody", b"\0" * 32),
-    ):
-        refused = world.login(tenant, secret)
-        assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
-    assert world.hosts.counts["logins_refused"] == 3
-    challenge = world.answer(b"", hello("red"))
-    assert isinstance(challenge, p.Challenge)
-    proof = p.Prove(
-        nonce=challenge.nonce, proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h")
-    )
-    assert isinstance(world.answer(b"", proof), p.Welcome)
-    assert world.code(b"", proof) == "unauthenticated"
-
-
-def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    """It names the blocks, so the secret of the start goes on: is a file that says another one
-    logged once, and named to who logs in by it, until the old one is back?"""
-    stream = io.StringIO()
-    file = tmp_path / "red.secret"
-    tenant = TenantState("red", 0, b"r" * 32, 8, secret_file=str(file))
-    log = Log("info", stream, text=False)
-    hosts = Hosts(None, [tenant], b"o" * 32, 8, log)  # type: ignore[arg-type]
-
-    def login(secret: bytes) -> Host:
-        nonce = hosts.challenge(hello("red")).nonce
-        return hosts.login(nonce, p.prove(secret, nonce, "red", "h"))
-
-    for text, replaced in ((b"r", False), (b"n", True), (b"n", True), (b"r", False)):
-        file.write_text((text * 32).hex())
-        file.chmod(0o600)
-        hosts.note_secrets()
-        assert login(b"r" * 32).tenant is tenant
-        with pytest.raises(Refused) as refused:
-            login(b"n" * 32)
-        assert ("was replaced" in refused.value.mend) is replaced
-    assert stream.getvalue().count("secret_replaced") == 1
-    file.unlink()
-    hosts.note_secrets()
-    assert stream.getvalue().count("secret_replaced") == 2
-
-
-def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
-    """Can a stranger make the daemon remember without end?"""
-    for _ in range(CHALLENGES_MAX + 50):
-        world.answer(b"", hello("red"))
-    assert len(world.hosts._challenges) <= CHALLENGES_MAX
-    for _ in range(8):
-        assert isinstance(world.login("red"), p.Welcome)
-    refused = world.login("red")
-    assert isinstance(refused, p.Error) and refused.code == "limit"
 
 
 def test_a_session_belongs_to_its_host(world: World) -> None:

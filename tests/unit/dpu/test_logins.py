@@ -1,0 +1,88 @@
+"""Is a daemon sure of each host that logs in, and each host of the daemon?"""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from service_world import ASKED, SECRETS, World, hello
+
+from offstage.bindings.errors import BadInput
+from offstage.dpu import protocol as p
+from offstage.dpu.log import Log
+from offstage.dpu.login import prove_daemon
+from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
+
+
+def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:
+    """Is the secret proved over the host's nonce with the daemon's user, to every tenant's name
+    alike, not without a nonce, and not to a version that would not ask for it?"""
+    for tenant, secret in SECRETS.items():
+        asks = p.Hello(versions=[6, 5], name="h", tenant=tenant, nonce=ASKED)
+        said = world.answer(b"", asks)
+        assert isinstance(said, p.Challenge) and said.version == 6 and said.user == os.getuid()
+        words = (said.nonce, tenant, "h", 6, os.getuid(), b"")
+        assert said.proof == prove_daemon(secret, ASKED, *words)
+        assert said.proof != prove_daemon(secret, b"b" * 16, *words)
+    assert isinstance(world.answer(b"", hello("nobody")), p.Challenge)
+    with pytest.raises(BadInput, match="nonce"):
+        p.decode_request(p.encode(p.Hello(versions=[6], name="h", tenant="red", nonce=b"short")))
+    old = p.Hello(versions=[5, 4], name="h", tenant="red", nonce=ASKED)
+    assert world.code(b"", old) == "invalid"
+
+
+def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: World) -> None:
+    """Can one log in by another tenant's secret, a replayed proof, or a made-up name?"""
+    for tenant, secret in (
+        ("red", SECRETS["blue"]),
+        (p.OPERATOR, SECRETS["red"]),
+        ("nobody", b"\0" * 32),
+    ):
+        refused = world.login(tenant, secret)
+        assert isinstance(refused, p.Error) and refused.code == "unauthenticated"
+    assert world.hosts.counts["logins_refused"] == 3
+    challenge = world.answer(b"", hello("red"))
+    assert isinstance(challenge, p.Challenge)
+    proof = p.Prove(
+        nonce=challenge.nonce, proof=p.prove(SECRETS["red"], challenge.nonce, "red", "h")
+    )
+    assert isinstance(world.answer(b"", proof), p.Welcome)
+    assert world.code(b"", proof) == "unauthenticated"
+
+
+def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    """It names the blocks, so the secret of the start goes on: is a file that says another one
+    logged once, and named to who logs in by it, until the old one is back?"""
+    stream = io.StringIO()
+    file = tmp_path / "red.secret"
+    tenant = TenantState("red", 0, b"r" * 32, 8, secret_file=str(file))
+    log = Log("info", stream, text=False)
+    hosts = Hosts(None, [tenant], b"o" * 32, 8, log)  # type: ignore[arg-type]
+
+    def login(secret: bytes) -> Host:
+        nonce = hosts.challenge(hello("red")).nonce
+        return hosts.login(nonce, p.prove(secret, nonce, "red", "h"))
+
+    for text, replaced in ((b"r", False), (b"n", True), (b"n", True), (b"r", False)):
+        file.write_text((text * 32).hex())
+        file.chmod(0o600)
+        hosts.note_secrets()
+        assert login(b"r" * 32).tenant is tenant
+        with pytest.raises(Refused) as refused:
+            login(b"n" * 32)
+        assert ("was replaced" in refused.value.mend) is replaced
+    assert stream.getvalue().count("secret_replaced") == 1
+    file.unlink()
+    hosts.note_secrets()
+    assert stream.getvalue().count("secret_replaced") == 2
+
+
+def test_unanswered_challenges_and_logins_are_bounded(world: World) -> None:
+    """Can a stranger make the daemon remember without end?"""
+    for _ in range(CHALLENGES_MAX + 50):
+        world.answer(b"", hello("red"))
+    assert len(world.hosts._challenges) <= CHALLENGES_MAX
+    for _ in range(8):
+        assert isinstance(world.login("red"), p.Welcome)
+    refused = world.login("red")
+    assert isinstance(refused, p.Error) and refused.code == "limit"

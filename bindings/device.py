@@ -321,7 +321,7 @@ class FirmwareDevice:
 
     def log(self) -> bytes:
         """Take at most LOG_BYTES_MAX bytes of the decision log, whole records."""
-        rc = lib.ofs_device_log(self._device, ffi.from_buffer(self._log), LOG_BYTES_MAX)
+        rc = lib.ofs_device_log_take(self._device, ffi.from_buffer(self._log), LOG_BYTES_MAX)
         return bytes(self._log[: check_rc(rc, "taking the decision log")])
 
     def status(self) -> dict[str, Any]:

@@ -320,7 +320,7 @@ int ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_led
 /* `work` [OFS_EVENT_COUNT]: what the events cost the core. */
 int ofs_device_work(struct ofs_device *device, struct ofs_work *work);
 int ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max);
-int ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes);
+int ofs_device_log_take(struct ofs_device *device, void *bytes, int size_bytes);
 int ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status);
 /*
  * Blocks by their store key, for who keeps copies of them elsewhere: `count` of a tenant, in the

@@ -57,7 +57,7 @@ take_log(struct simulation *s)
 			s->log = realloc(s->log, s->log_room_bytes);
 			CHECK(s->log != NULL);
 		}
-		count = ofs_device_log(s->world.device, s->log + s->log_size_bytes, LOG_PIECE);
+		count = ofs_device_log_take(s->world.device, s->log + s->log_size_bytes, LOG_PIECE);
 		CHECK(count >= 0);
 		s->log_size_bytes += (uint32_t)count;
 	} while (count > 0);

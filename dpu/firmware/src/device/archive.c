@@ -211,19 +211,17 @@ check_call(const struct ofs_device *device, const struct archive_call *call)
 
 /* Places have one caller each: what is free stays so until that one calls again. */
 static int
-run_free(struct ofs_device *device, void *argument)
+archive_free(struct ofs_device *device, uint32_t first, uint32_t count)
 {
-	const struct archive_call *call = argument;
-
-	if (call->first >= device->config.archive_places
-		|| call->count > device->config.archive_places - call->first) {
+	if (first >= device->config.archive_places || count > device->config.archive_places - first)
 		return -EINVAL;
-	}
-	for (uint32_t i = 0; i < call->count; i++)
-		if (device->archive.entries[call->first + i].state != OFS_PLACE_FREE)
+	for (uint32_t i = 0; i < count; i++)
+		if (device->archive.entries[first + i].state != OFS_PLACE_FREE)
 			return -EBUSY;
 	return 0;
 }
+
+OFS_DEVICE_CALL(archive_free, (uint32_t, first), (uint32_t, count));
 
 static int
 run_begin(struct ofs_device *device, void *argument)
@@ -301,50 +299,26 @@ ofs_device_archive_move(struct ofs_device *device, uint32_t write, uint32_t tena
 	return rc;
 }
 
-int
-ofs_device_archive_free(struct ofs_device *device, uint32_t first, uint32_t count)
-{
-	struct archive_call call = {.first = first, .count = count};
-
-	return ofs_device_call(device, run_free, &call);
-}
-
 void *
 ofs_device_archive_place(struct ofs_device *device, uint32_t place)
 {
 	return place < device->config.archive_places ? record_of(device, place) : NULL;
 }
 
-struct look_call {
-	uint32_t tenant;
-	uint32_t count;
-	const struct ofs_key *keys;
-	uint32_t *layers;
-	uint64_t *deletes;
-};
-
 static int
-run_look(struct ofs_device *device, void *argument)
+archive_look(struct ofs_device *device, uint32_t tenant, uint32_t count, const struct ofs_key *keys,
+	uint32_t *layers, uint64_t *deletes)
 {
-	const struct look_call *call = argument;
-
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count || count > OFS_ARCHIVE_LOOK_MAX)
 		return -EINVAL;
-	*call->deletes = device->tenants[call->tenant].deletes;
-	for (uint32_t i = 0; i < call->count; i++) {
-		call->layers[i] = 0;
+	*deletes = device->tenants[tenant].deletes;
+	for (uint32_t i = 0; i < count; i++) {
+		layers[i] = 0;
 		for (uint32_t layer = 0; layer < device->config.core.layer_count; layer++)
-			call->layers[i] +=
-				ofs_store_position(device->store, &call->keys[i], layer) != UINT64_MAX;
+			layers[i] += ofs_store_position(device->store, &keys[i], layer) != UINT64_MAX;
 	}
 	return 0;
 }
 
-int
-ofs_device_archive_look(struct ofs_device *device, uint32_t tenant, uint32_t count,
-	const struct ofs_key *keys, uint32_t *layers, uint64_t *deletes)
-{
-	struct look_call call = {tenant, count, keys, layers, deletes};
-
-	return count > OFS_ARCHIVE_LOOK_MAX ? -EINVAL : ofs_device_call(device, run_look, &call);
-}
+OFS_DEVICE_CALL(archive_look, (uint32_t, tenant), (uint32_t, count), (const struct ofs_key *, keys),
+	(uint32_t *, layers), (uint64_t *, deletes));

@@ -6,79 +6,43 @@
 #define LOG_BYTES_PER_CALL 262144
 #define DRAIN_POLL_NS 2000000
 
-struct copy_out {
-	uint32_t tenant;
-	void *target;
-	int max;
-};
+static int
+ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *out)
+{
+	return ofs_core_ledger(device->core, tenant, out);
+}
+
+OFS_DEVICE_CALL(ledger, (uint32_t, tenant), (struct ofs_ledger *, out));
 
 static int
-run_ledger(struct ofs_device *device, void *argument)
+work(struct ofs_device *device, struct ofs_work *out)
 {
-	struct copy_out *call = argument;
-
-	return ofs_core_ledger(device->core, call->tenant, call->target);
+	return ofs_core_work(device->core, out);
 }
 
-int
-ofs_device_ledger(struct ofs_device *device, uint32_t tenant, struct ofs_ledger *ledger)
-{
-	struct copy_out call = {tenant, ledger, 0};
-
-	return ofs_device_call(device, run_ledger, &call);
-}
+OFS_DEVICE_CALL(work, (struct ofs_work *, out));
 
 static int
-run_work(struct ofs_device *device, void *argument)
+records(struct ofs_device *device, struct ofs_ledger_record *out, int max)
 {
-	return ofs_core_work(device->core, argument);
+	return ofs_core_records(device->core, out, max);
 }
 
-int
-ofs_device_work(struct ofs_device *device, struct ofs_work *work)
-{
-	return ofs_device_call(device, run_work, work);
-}
-
-static int
-run_records(struct ofs_device *device, void *argument)
-{
-	struct copy_out *call = argument;
-
-	return ofs_core_records(device->core, call->target, call->max);
-}
-
-int
-ofs_device_records(struct ofs_device *device, struct ofs_ledger_record *records, int max)
-{
-	struct copy_out call = {0, records, max};
-
-	return ofs_device_call(device, run_records, &call);
-}
-
-static int
-run_log(struct ofs_device *device, void *argument)
-{
-	struct copy_out *call = argument;
-
-	return ofs_core_log(device->core, call->target, call->max);
-}
+OFS_DEVICE_CALL(records, (struct ofs_ledger_record *, out), (int, max));
 
 /* Bounded, so that the reactor never copies for long. */
-int
-ofs_device_log(struct ofs_device *device, void *bytes, int size_bytes)
+static int
+log_take(struct ofs_device *device, void *bytes, int size_bytes)
 {
-	struct copy_out call = {0, bytes,
-		size_bytes < LOG_BYTES_PER_CALL ? size_bytes : LOG_BYTES_PER_CALL};
-
-	return ofs_device_call(device, run_log, &call);
+	return ofs_core_log(device->core, bytes,
+		size_bytes < LOG_BYTES_PER_CALL ? size_bytes : LOG_BYTES_PER_CALL);
 }
 
-static int
-run_status(struct ofs_device *device, void *argument)
-{
-	struct ofs_device_status *status = argument;
+OFS_DEVICE_CALL(log_take, (void *, bytes), (int, size_bytes));
 
+static int
+status_get(struct ofs_device *device, struct ofs_device_status *status)
+{
 	*status = device->status;
 	status->now_ns = ofs_device_now_ns(device);
 	status->dirty_blocks = device->writes.dirty;
@@ -93,11 +57,7 @@ run_status(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-int
-ofs_device_status_get(struct ofs_device *device, struct ofs_device_status *status)
-{
-	return ofs_device_call(device, run_status, status);
-}
+OFS_DEVICE_CALL(status_get, (struct ofs_device_status *, status));
 
 static int
 run_drain(struct ofs_device *device, void *argument)

@@ -23,12 +23,11 @@ named_ns(const struct ofs_device *device, uint32_t chunk, const struct ofs_chunk
 }
 
 static int
-run_drop_idle(struct ofs_device *device, void *argument)
+drop_idle(struct ofs_device *device, uint32_t *dropped)
 {
 	uint64_t keep_ns = device->config.policy.keep_minutes * MINUTE_NS;
 	uint32_t chunk_max = device->config.core.chunk_max;
 	uint32_t part = chunk_max / LOOK_PART > LOOK_MIN ? chunk_max / LOOK_PART : LOOK_MIN;
-	uint32_t *dropped = argument;
 	uint64_t now_ns = ofs_device_now_ns(device);
 
 	*dropped = 0;
@@ -51,8 +50,4 @@ run_drop_idle(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-int
-ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped)
-{
-	return ofs_device_call(device, run_drop_idle, dropped);
-}
+OFS_DEVICE_CALL(drop_idle, (uint32_t *, dropped));

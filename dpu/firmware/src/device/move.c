@@ -235,14 +235,10 @@ ofs_device_move_turn(struct ofs_device *device, bool served)
 }
 
 static int
-run_status(struct ofs_device *device, void *argument)
+move_status_get(struct ofs_device *device, struct ofs_move_status *status)
 {
-	*(struct ofs_move_status *)argument = device->move.status;
+	*status = device->move.status;
 	return 0;
 }
 
-int
-ofs_device_move_status_get(struct ofs_device *device, struct ofs_move_status *status)
-{
-	return ofs_device_call(device, run_status, status);
-}
+OFS_DEVICE_CALL(move_status_get, (struct ofs_move_status *, status));

@@ -13,13 +13,6 @@ ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_
 	return 0;
 }
 
-struct attach {
-	uint32_t tenant;
-	const char *fabric;
-	uint32_t *port;
-	struct ofs_attachment *attachment;
-};
-
 /* The tenant's region for hosts of this side, from the first attach until the region goes. */
 static int
 share_of(struct ofs_device_tenant *tenant, const char *fabric, struct ofs_share **out)
@@ -48,9 +41,10 @@ ofs_device_unshare(struct ofs_device_tenant *tenant)
 }
 
 static int
-open_port(struct ofs_device *device, const struct attach *call, struct ofs_port **port)
+open_port(struct ofs_device *device, uint32_t tenant, const char *fabric, struct ofs_port **port,
+	struct ofs_attachment *attachment)
 {
-	struct ofs_port_config config = {.tenant = call->tenant,
+	struct ofs_port_config config = {.tenant = tenant,
 		.entry_count = device->config.port_entry_count,
 		.demand_max = device->config.core.demand_max,
 		.score_max = device->config.score_max,
@@ -61,53 +55,47 @@ open_port(struct ofs_device *device, const struct attach *call, struct ofs_port 
 		.clock = &device->clock,
 		.sim = device->config.port_sim};
 	struct ofs_share *share;
-	int rc = share_of(&device->tenants[call->tenant], call->fabric, &share);
+	int rc = share_of(&device->tenants[tenant], fabric, &share);
 
 	if (rc == 0)
 		rc = ofs_port_open(port, &config, share);
 	if (rc != 0)
 		return rc;
-	rc = ofs_port_export(*port, call->attachment);
+	rc = ofs_port_export(*port, attachment);
 	if (rc != 0)
 		ofs_port_close(*port);
 	return rc;
 }
 
 static int
-run_attach(struct ofs_device *device, void *argument)
+attach(struct ofs_device *device, uint32_t tenant, const char *fabric, uint32_t *out,
+	struct ofs_attachment *attachment)
 {
-	struct attach *call = argument;
 	struct ofs_device_port *state;
 	uint32_t port = 0;
 	int rc;
 
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
 	while (port < device->config.port_max && device->ports.entries[port].used)
 		port++;
 	if (port == device->config.port_max)
 		return -ENOSPC;
 	state = &device->ports.entries[port];
-	rc = open_port(device, call, &state->port);
+	rc = open_port(device, tenant, fabric, &state->port, attachment);
 	if (rc != 0)
 		return rc;
-	state->tenant = call->tenant;
+	state->tenant = tenant;
 	state->puts_in_flight = 0;
 	state->steps_waiting = 0;
 	state->used = true;
 	device->ports.count++;
-	*call->port = port;
+	*out = port;
 	return 0;
 }
 
-int
-ofs_device_attach(struct ofs_device *device, uint32_t tenant, const char *fabric, uint32_t *port,
-	struct ofs_attachment *attachment)
-{
-	struct attach call = {tenant, fabric, port, attachment};
-
-	return ofs_device_call(device, run_attach, &call);
-}
+OFS_DEVICE_CALL(attach, (uint32_t, tenant), (const char *, fabric), (uint32_t *, port),
+	(struct ofs_attachment *, attachment));
 
 struct find_port {
 	uint32_t number;
@@ -134,32 +122,20 @@ ofs_device_connect(struct ofs_device *device, uint32_t port, const struct ofs_at
 	return rc != 0 ? rc : ofs_port_connect(call.port, answer);
 }
 
-struct reattach {
-	uint32_t port;
-	struct ofs_attachment *attachment;
-};
-
 static int
-run_reattach(struct ofs_device *device, void *argument)
+reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attachment)
 {
-	struct reattach *call = argument;
-	struct find_port found = {.number = call->port};
+	struct find_port found = {.number = port};
 	int rc = run_find_port(device, &found);
 
 	if (rc == 0 && found.port->ops->disconnect == NULL)
 		rc = -ENOTSUP;
 	if (rc == 0)
 		rc = found.port->ops->disconnect(found.port);
-	return rc != 0 ? rc : ofs_port_export(found.port, call->attachment);
+	return rc != 0 ? rc : ofs_port_export(found.port, attachment);
 }
 
-int
-ofs_device_reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attachment)
-{
-	struct reattach call = {port, attachment};
-
-	return ofs_device_call(device, run_reattach, &call);
-}
+OFS_DEVICE_CALL(reattach, (uint32_t, port), (struct ofs_attachment *, attachment));
 
 /*
  * Blocks that no session reads from any more, through this chunk or another of the same store key.
@@ -211,10 +187,8 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 }
 
 static int
-run_detach(struct ofs_device *device, void *argument)
+detach(struct ofs_device *device, uint32_t port)
 {
-	uint32_t port = *(uint32_t *)argument;
-
 	if (port >= device->config.port_max || !device->ports.entries[port].used)
 		return -EINVAL;
 	for (uint32_t i = 0; i < device->config.core.session_max; i++) {
@@ -238,8 +212,4 @@ run_detach(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-int
-ofs_device_detach(struct ofs_device *device, uint32_t port)
-{
-	return ofs_device_call(device, run_detach, &port);
-}
+OFS_DEVICE_CALL(detach, (uint32_t, port));

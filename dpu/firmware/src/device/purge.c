@@ -200,48 +200,35 @@ ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks
 	return count;
 }
 
-struct wiped_call {
-	uint32_t tenant;
-	uint64_t *ticket;
-	uint64_t *left;
-};
-
 /* A ticket is of one store, and names it in its upper bits; when the device has moved to another,
  * that one had nothing left of what was deleted in the old one, or has it among its own. */
 static int
-run_wiped(struct ofs_device *device, void *argument)
+wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
 {
-	const struct wiped_call *call = argument;
 	uint64_t store = (uint64_t)(device->stores_left & 0xffff) << 48;
-	uint64_t turn = *call->ticket & 0xffffffffffffull;
+	uint64_t turn = *ticket & 0xffffffffffffull;
 	const struct ofs_move *move = &device->move;
 	int rc;
 
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	*call->left = ofs_store_wiping(device->store, call->tenant);
-	if (turn != 0 && (*call->ticket ^ turn) != store) {
-		rc = *call->left == 0 ? 0 : -EAGAIN;
+	*left = ofs_store_wiping(device->store, tenant);
+	if (turn != 0 && (*ticket ^ turn) != store) {
+		rc = *left == 0 ? 0 : -EAGAIN;
 	} else {
-		rc = ofs_store_wiped(device->store, call->tenant, &turn);
-		*call->ticket = store | turn;
+		rc = ofs_store_wiped(device->store, tenant, &turn);
+		*ticket = store | turn;
 	}
 	/* A move may change over at any moment: what it carried is deleted there too. */
 	if (move->step != OFS_STEP_NONE && move->step != OFS_STEP_CLOSE
-		&& ofs_store_wiping(move->store, call->tenant) > 0) {
-		*call->left += ofs_store_wiping(move->store, call->tenant);
+		&& ofs_store_wiping(move->store, tenant) > 0) {
+		*left += ofs_store_wiping(move->store, tenant);
 		rc = -EAGAIN;
 	}
 	return rc;
 }
 
-int
-ofs_device_wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
-{
-	struct wiped_call call = {tenant, ticket, left};
-
-	return ofs_device_call(device, run_wiped, &call);
-}
+OFS_DEVICE_CALL(wiped, (uint32_t, tenant), (uint64_t *, ticket), (uint64_t *, left));
 
 void
 ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,

@@ -101,13 +101,6 @@ count_writing(const struct ofs_device *device, uint32_t tenant)
 	return count;
 }
 
-struct purge_call {
-	uint32_t tenant;
-	uint32_t again;
-	uint64_t keep_blocks;
-	struct ofs_purged *purged;
-};
-
 static void
 held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held *held)
 {
@@ -124,40 +117,33 @@ held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held
 }
 
 static int
-run_purge(struct ofs_device *device, void *argument)
+tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks, uint32_t again,
+	struct ofs_purged *purged)
 {
-	const struct purge_call *call = argument;
-	bool all = call->keep_blocks == 0;
+	bool all = keep_blocks == 0;
 	struct ofs_chunks_held before, after;
 
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	device->tenants[call->tenant].deletes++;
-	held_of(device, call->tenant, &before);
-	if (all && !call->again)
-		purge_under_way(device, call->tenant);
-	*call->purged = (struct ofs_purged){.chunks = ofs_purge_coldest(device, call->tenant,
-											OFS_PURGE_BATCH, before.blocks, call->keep_blocks)};
-	held_of(device, call->tenant, &after);
-	call->purged->blocks = before.blocks - after.blocks;
-	call->purged->bytes = call->purged->blocks * device->record_size_bytes;
-	call->purged->more =
-		call->purged->blocks > 0 && after.archived > 0 && after.blocks > call->keep_blocks;
-	call->purged->named = after.named;
+	device->tenants[tenant].deletes++;
+	held_of(device, tenant, &before);
+	if (all && !again)
+		purge_under_way(device, tenant);
+	*purged = (struct ofs_purged){
+		.chunks = ofs_purge_coldest(device, tenant, OFS_PURGE_BATCH, before.blocks, keep_blocks)};
+	held_of(device, tenant, &after);
+	purged->blocks = before.blocks - after.blocks;
+	purged->bytes = purged->blocks * device->record_size_bytes;
+	purged->more = purged->blocks > 0 && after.archived > 0 && after.blocks > keep_blocks;
+	purged->named = after.named;
 	if (all) {
-		call->purged->more |= (uint32_t)drop_staged(device, call->tenant);
-		call->purged->writing = count_writing(device, call->tenant);
+		purged->more |= (uint32_t)drop_staged(device, tenant);
+		purged->writing = count_writing(device, tenant);
 	}
-	call->purged->marking = ofs_store_marking(device->store, call->tenant)
-		+ (uint32_t)ofs_store_wiping(device->store, call->tenant);
+	purged->marking = ofs_store_marking(device->store, tenant)
+		+ (uint32_t)ofs_store_wiping(device->store, tenant);
 	return 0;
 }
 
-int
-ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
-	uint32_t again, struct ofs_purged *purged)
-{
-	struct purge_call call = {tenant, again, keep_blocks, purged};
-
-	return ofs_device_call(device, run_purge, &call);
-}
+OFS_DEVICE_CALL(tenant_purge, (uint32_t, tenant), (uint64_t, keep_blocks), (uint32_t, again),
+	(struct ofs_purged *, purged));

@@ -12,30 +12,16 @@
 #define SPARE_PART 16 /* of the bound goes beside what is needed */
 #define CHUNKS_MAX 64 /* in one turn, of puts */
 
-struct quota_call {
-	uint32_t tenant;
-	const struct ofs_tenant_quota *quota;
-};
-
 static int
-run_quota(struct ofs_device *device, void *argument)
+tenant_quota(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant_quota *quota)
 {
-	const struct quota_call *call = argument;
-
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	device->tenants[call->tenant].quota = *call->quota;
+	device->tenants[tenant].quota = *quota;
 	return 0;
 }
 
-int
-ofs_device_tenant_quota(struct ofs_device *device, uint32_t tenant,
-	const struct ofs_tenant_quota *quota)
-{
-	struct quota_call call = {tenant, quota};
-
-	return ofs_device_call(device, run_quota, &call);
-}
+OFS_DEVICE_CALL(tenant_quota, (uint32_t, tenant), (const struct ofs_tenant_quota *, quota));
 
 /* Those of the append that are known become warm; how many of them are archived. */
 static uint32_t

@@ -52,52 +52,31 @@ ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter
 		times->sums[part][bucket] += at_ns[part + 1] - at_ns[part];
 }
 
-struct step_call {
-	uint32_t tenant;
-	struct ofs_step_times *times;
-};
-
 static int
-run_step_times(struct ofs_device *device, void *argument)
+step_times_get(struct ofs_device *device, uint32_t tenant, struct ofs_step_times *times)
 {
-	const struct step_call *call = argument;
-
-	if (call->tenant >= device->tenant_count)
+	if (tenant >= device->tenant_count)
 		return -EINVAL;
-	memcpy(call->times, device->tenants[call->tenant].steps, sizeof(*call->times));
+	memcpy(times, device->tenants[tenant].steps, sizeof(*times));
 	return 0;
 }
 
-int
-ofs_device_step_times_get(struct ofs_device *device, uint32_t tenant, struct ofs_step_times *times)
-{
-	struct step_call call = {tenant, times};
-
-	return ofs_device_call(device, run_step_times, &call);
-}
+OFS_DEVICE_CALL(step_times_get, (uint32_t, tenant), (struct ofs_step_times *, times));
 
 static int
-run_get(struct ofs_device *device, void *argument)
+stages_get(struct ofs_device *device, struct ofs_histogram *stages)
 {
-	memcpy(argument, device->stages.histograms, sizeof(device->stages.histograms));
+	memcpy(stages, device->stages.histograms, sizeof(device->stages.histograms));
 	return 0;
 }
 
-int
-ofs_device_stages_get(struct ofs_device *device, struct ofs_histogram *stages)
-{
-	return ofs_device_call(device, run_get, stages);
-}
+OFS_DEVICE_CALL(stages_get, (struct ofs_histogram *, stages));
 
 static int
-run_set(struct ofs_device *device, void *argument)
+stages_set(struct ofs_device *device, int on)
 {
-	device->stages.on = *(const int *)argument != 0;
+	device->stages.on = on != 0;
 	return 0;
 }
 
-int
-ofs_device_stages_set(struct ofs_device *device, int on)
-{
-	return ofs_device_call(device, run_set, &on);
-}
+OFS_DEVICE_CALL(stages_set, (int, on));

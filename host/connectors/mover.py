@@ -19,13 +19,14 @@ from operator import gt
 
 import numpy as np
 
-from offstage.bindings.fabric import Fetch, FetchRequest, Put, PutRequest
+from offstage.bindings.fabric import Fetch, Put
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
 from offstage.host.connectors.calls import Calls
 from offstage.host.connectors.identity import head_of
 from offstage.host.connectors.inbox import Inbox
+from offstage.host.connectors.leases import Leases
 from offstage.host.connectors.link import Link
 from offstage.host.connectors.moves import (
     HELD,
@@ -77,7 +78,7 @@ class Mover(Inbox):
         self._live: dict[int, Move] = {}
         self._waiting: deque[Move] = deque()
         self._calls = Calls()
-        self._leases: dict[bytes, Chain] = {}
+        self._leases = Leases()
         self._closing: list[int] = []
         self._deleting: list[int] = []
         self._open = 0
@@ -124,7 +125,7 @@ class Mover(Inbox):
                 self._unlease.clear()
                 filled, self._filled = self._filled, []
                 busy = bool(self._live or names)
-                if busy or self._stop or self._memory.asked or self._expired():
+                if busy or self._stop or self._memory.asked or self._leases.expired():
                     break
                 if self._closing or self._deleting:
                     if not self._wake.wait(LINGER_S):
@@ -133,7 +134,7 @@ class Mover(Inbox):
                     self._wake.wait(1.0 if self._leases else None)
         self._memory.answer(None if self._link.lost else self._link.fabric)
         for name in names:
-            self._end_lease(name)
+            self._closing += self._leases.end(name)
         for move in filled:
             if id(move) in self._live:
                 self._go_on(move)
@@ -166,8 +167,8 @@ class Mover(Inbox):
         if self._link.lost and not self._is_back():
             return
         self._end_late()
-        for name in self._expired():
-            self._end_lease(name)
+        for name in self._leases.expired():
+            self._closing += self._leases.end(name)
         opened = self._open_some()
         self._calls.begin(self._link.calls_max)
         if self._calls.flying:
@@ -184,7 +185,7 @@ class Mover(Inbox):
             first = self._waiting[0]
             first.until_s = first.until_s or now_s + ROOM_S
             if self._leases:  # the daemon itself has no more
-                self._end_lease(next(iter(self._leases)))
+                self._closing += self._leases.end(next(iter(self._leases)))
             elif now_s > first.until_s:
                 self._waiting.popleft()
                 self._end(first, State.REFUSED, "the daemon has no free session or chunk")
@@ -225,20 +226,19 @@ class Mover(Inbox):
         """How many may be opened. The oldest leases give way, until half of all are of moves."""
         ending = len(self._closing) + len(self._deleting)
         free = self._link.sessions_max - self._open + ending
-        idle = [name for name, one in self._leases.items() if not one.busy]
+        idle = self._leases.idle()
         moving = self._open - ending - len(idle)
         giving = idle[: max(0, min(len(self._waiting), self.streams_max - moving) - free)]
         for name in giving:
-            self._end_lease(name)
+            self._closing += self._leases.end(name)
         return free + len(giving)
 
     def _start_leased(self) -> None:
         """What is read and leased has its session already."""
         for move in [one for one in self._waiting if one.kind is Kind.GET] if self._leases else []:
-            leased = self._leases.get(move.name)
-            if leased is not None and not leased.busy:
+            if (leased := self._leases.take(move.name)) is not None:
                 self._waiting.remove(move)
-                leased.busy, move.chain = True, leased
+                move.chain = leased
                 self._start_get(move)
 
     def _flush(self, batch: list[Move], texts: list[bytes]) -> bool:
@@ -283,15 +283,6 @@ class Mover(Inbox):
                 self._start(move)
         drop_held(fabric, batch)
         return self._open > before
-
-    def _expired(self) -> list[bytes]:
-        now_s = time.monotonic()
-        return [name for name, one in self._leases.items() if one.until_s < now_s and not one.busy]
-
-    def _end_lease(self, name: bytes) -> None:
-        chain = self._leases.pop(name, None)
-        if chain is not None and not chain.busy:
-            self._closing.append(chain.session)
 
     # ---- one object ----
 
@@ -343,8 +334,7 @@ class Mover(Inbox):
             if move.ahead:
                 self._link.fabric.hint(chain.session, guesses(self._link.shape(move), move.ahead))
             if move.hold_s > 0 and move.name not in self._leases:
-                chain.until_s, chain.busy = time.monotonic() + move.hold_s, False
-                self._leases[move.name] = chain
+                self._leases.hold(move.name, chain, move.hold_s)
                 move.chain = None
             self._end(move, State.DONE, "")
 
@@ -364,16 +354,7 @@ class Mover(Inbox):
             self._fetch(move, chain, piece)
 
     def _fetch(self, move: Move, chain: Chain, piece: Piece) -> None:
-        keys = chain.of(piece.layer, piece.ordinals)
-        request = FetchRequest(
-            chain.session,
-            chain.step,
-            piece.layer,
-            piece.ordinals,
-            keys,
-            piece.memory,
-            target_index=piece.rows,
-        )
+        request = chain.fetch(piece)
         pinned = self._link.pins and not self._memory.covers(piece.memory)
 
         def begin() -> Fetch | Put:
@@ -447,9 +428,7 @@ class Mover(Inbox):
         assert chain is not None
 
         def begin() -> Fetch | Put:
-            return self._link.fabric.put_begin(
-                PutRequest(chain.session, piece.layer, piece.ordinals, piece.memory)
-            )
+            return self._link.fabric.put_begin(chain.put(piece))
 
         def end(call: Fetch | Put, _: bool) -> None:
             assert isinstance(call, Put)

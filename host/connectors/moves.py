@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
-from offstage.bindings.fabric import FetchResult, Put
+from offstage.bindings.fabric import FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
 from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
 
@@ -190,6 +190,18 @@ class Chain:
     until_s: float = 0.0
     busy: bool = True
     step: int = 0
+
+    def fetch(self, piece: "Piece") -> FetchRequest:
+        """The blocks of a piece, into its memory."""
+        layer, ordinals = piece.layer, piece.ordinals
+        keys = self.of(layer, ordinals)
+        return FetchRequest(
+            self.session, self.step, layer, ordinals, keys, piece.memory, target_index=piece.rows
+        )
+
+    def put(self, piece: "Piece") -> PutRequest:
+        """The blocks of a piece, out of its memory."""
+        return PutRequest(self.session, piece.layer, piece.ordinals, piece.memory)
 
     def of(self, layer: int, ordinals: U32) -> NDArray[np.uint64]:
         """Keys of blocks of one layer, ascending; most often they lie in a row."""

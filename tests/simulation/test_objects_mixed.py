@@ -78,7 +78,7 @@ def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> N
         leaving = {
             client
             for client, one in world.movers.items()
-            if one._closing or one._deleting or one._expired()
+            if one._closing or one._deleting or one._leases.expired()
         }
         actors = [("one_block", at) for at in range(sum(bool(one.left) for one in world.flights))]
         actors += [("turn", client) for client in sorted(waiting | leaving)] + world.faults()

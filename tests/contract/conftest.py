@@ -1,8 +1,9 @@
-"""A device that the suites of several seams share."""
+"""Devices and hosts that several suites share."""
 
 from collections.abc import Iterator
 
 import pytest
+from fabric_sides import MARKS, NEEDS, SIDES, Host, hosts
 
 from offstage.bindings.bare_device import BareConfig, BareDevice
 
@@ -15,3 +16,11 @@ def live() -> Iterator[BareDevice]:
     )
     with BareDevice(config) as device:
         yield device
+
+
+@pytest.fixture(params=[pytest.param(one, marks=MARKS.get(one, ())) for one in SIDES])
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A host over each side of the fabric that this machine has."""
+    if request.param in NEEDS:
+        request.getfixturevalue(NEEDS[request.param])
+    yield from hosts(request.param)

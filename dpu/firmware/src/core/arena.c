@@ -41,19 +41,17 @@ ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 	const struct ofs_candidate *candidate)
 {
 	struct ofs_tenant *t = &core->tenants[tenant];
-	uint32_t slot;
 
 	core->evict->expect(core, block, candidate == NULL);
 	if (t->free_count == 0) {
-		slot = victim_of(core, tenant, candidate);
+		uint32_t slot = victim_of(core, tenant, candidate);
+
 		if (slot == OFS_NONE)
 			return OFS_NONE;
 		assert(core->slots[slot].set >> 1 == tenant); /* nobody takes another's */
 		ofs_slot_evict(core, slot, candidate != NULL);
 	}
-	slot = t->slot_base + core->free_slots[t->slot_base + --t->free_count];
-	assert(core->slots[slot].state == OFS_SLOT_FREE);
-	return slot;
+	return t->slot_base + core->free_slots[t->slot_base + --t->free_count];
 }
 
 /* Every session that refers to the chunk has a bit for whether the block has a slot. */
@@ -185,7 +183,6 @@ ofs_session_pin(struct ofs_core *core, uint32_t session, uint32_t slot)
 	struct ofs_pin *pin = core->pins + (size_t)session * core->config.demand_max + s->pin_count++;
 
 	assert(s->pin_count <= core->config.demand_max);
-	assert(core->slots[slot].generation != 0); /* it was assigned once */
 	pin->slot = slot;
 	pin->generation = core->slots[slot].generation;
 	core->slots[slot].pins++;

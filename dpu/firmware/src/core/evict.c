@@ -20,7 +20,6 @@ list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 	struct ofs_list *list = list_of(core, s->set, bucket);
 
 	ofs_work_order(core, OFS_TABLE_SLOT, 2);
-	assert(bucket < OFS_BUCKETS);
 	s->bucket = bucket;
 	s->next = OFS_NONE;
 	s->prev = list->tail;
@@ -41,7 +40,6 @@ list_remove(struct ofs_core *core, uint32_t slot)
 	struct ofs_list *list = list_of(core, s->set, s->bucket);
 
 	ofs_work_order(core, OFS_TABLE_SLOT, 3);
-	assert(list->count > 0);
 	if (s->next != OFS_NONE)
 		core->slots[s->next].prev = s->prev;
 	else
@@ -63,6 +61,7 @@ ofs_list_push(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 void
 ofs_list_remove(struct ofs_core *core, uint32_t slot)
 {
+	assert(list_of(core, core->slots[slot].set, core->slots[slot].bucket)->count > 0);
 	list_remove(core, slot);
 }
 

@@ -20,7 +20,6 @@ ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 	/* At most one read of a slot is in flight. */
 	assert(s->state == OFS_SLOT_PENDING
 		|| (s->state == OFS_SLOT_RESIDENT && !(s->flags & OFS_FLAG_FILLING)));
-	assert(!core->ios[number].used);
 	core->ios[number] =
 		(struct ofs_read_handle){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
@@ -162,7 +161,6 @@ ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc)
 		}
 		ofs_action_complete(core, tenant, w->waiter, w->index, rc, slot);
 		core->free_waiters[core->free_waiter_count++] = number;
-		assert(core->free_waiter_count <= core->config.session_max * core->config.demand_max);
 	} while (number != last);
 }
 

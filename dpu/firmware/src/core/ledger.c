@@ -72,7 +72,6 @@ ofs_record_add(struct ofs_core *core, uint32_t session, const struct ofs_step *s
 			return;
 		}
 		position = core->record_head + core->record_count++;
-		assert(core->record_head < max && core->record_count <= max);
 		record = &core->records[position >= max ? position - max : position];
 		record->now_ns = core->now_ns;
 		record->session = session;

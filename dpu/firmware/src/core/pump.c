@@ -163,7 +163,6 @@ ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int io_rc)
 	assert(core->slots[slot].generation == core->ios[io].generation);
 	assert(core->slots[slot].state == OFS_SLOT_READING
 		|| (core->slots[slot].flags & OFS_FLAG_FILLING));
-	assert(core->io_in_flight + core->free_io_count == core->config.io_max);
 	core->ios[io].used = 0;
 	core->free_ios[core->free_io_count++] = io;
 	core->io_in_flight--;

@@ -25,10 +25,10 @@ score_set(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score
 {
 	struct ofs_slot *s = &core->slots[slot];
 
-	assert(score < OFS_BUCKETS);
 	s->owner = session;
 	if (s->score == score)
 		return;
+	assert(score < OFS_BUCKETS);
 	s->score = (uint16_t)score;
 	if (s->state == OFS_SLOT_RESIDENT)
 		core->evict->rescore(core, slot);

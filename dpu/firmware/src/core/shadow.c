@@ -56,7 +56,6 @@ ofs_shadow_touch(struct ofs_core *core, uint32_t tenant, uint32_t block)
 		node = t->slot_base + t->shadow_count++;
 	} else {
 		node = t->shadow_head;
-		assert(node - t->slot_base < t->slot_count); /* in the tenant's own part */
 		shadow_unlink(core, t, node);
 		if (core->shadows[node].block != OFS_NONE)
 			core->block_shadow[core->shadows[node].block] = OFS_NONE;

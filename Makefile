@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 SITE_FENCES = -e 's/^( *```sh) run$$/\1/' -e 's/^( *```[a-z]+) ([^=]+)$$/\1 title="\2"/'
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: PYTHON VENV EXTRAS OUT JOBS ARGS, e.g. make test ARGS='-k pool' EXTRAS=test"
 
 demo: build ## the whole path on this machine in two to three minutes; writes $(OUT)/report.html
@@ -47,8 +47,12 @@ c-test: system ## the C tests alone, under sanitizers
 	$(MAKE) -C testbeds/lab/analysis check
 	$(MAKE) -C asic_model/engine check
 
-mutants: $(VENV)/.stamp-extras build ## small mistakes that a named test must notice
+mutants: $(VENV)/.stamp-extras build ## small mistakes in C that a named test must notice
 	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+mutants-python: $(VENV)/.stamp-extras build ## samples of small mistakes in Python, by cosmic-ray
+	$(PIP) --no-build-isolation -e '.[mutants]'
+	$(BIN)/python tests/mutants/modules.py $(ARGS)
 
 site: $(VENV)/.stamp-base ## the documentation as a site, its links checked: build/site/index.html
 	$(PIP) --no-build-isolation -e '.[site]'
@@ -106,4 +110,4 @@ clean: ## remove builds and caches (not $(VENV))
 	$(MAKE) -C testbeds/lab/analysis clean
 	$(MAKE) -C asic_model/engine clean
 
-.PHONY: help demo test dev check format c-test mutants site bench build system clean
+.PHONY: help demo test dev check format c-test mutants mutants-python site bench build system clean

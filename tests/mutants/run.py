@@ -1,4 +1,4 @@
-"""`make mutants`: does a named test fail for each of the small mistakes in mutants.toml?
+"""`make mutants`: does a named test fail for each small mistake in C of mutants.toml?
 
 A mutant is one line of the code replaced by another. It is applied in a copy of the tree, never in
 the tree itself; what it touches is rebuilt, and the test that the table names must fail. Before
@@ -7,7 +7,6 @@ that, the same tests must pass without any mutant. A mutant that survives is a h
     run.py                      all of them
     run.py --seed 7 --count 6   six, drawn by a seed
     run.py --only core-lru      those whose name contains this
-    run.py --page               write docs/reference/mutants.md anew
 
 Exit code 0: all were killed; 1: one survived, or a test fails without a mutant; 2: the table does
 not fit the code, and it says which row and what to do.
@@ -29,11 +28,10 @@ from tree import Tree
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = HERE / "mutants.toml"
-PAGE = ROOT / "docs/reference/mutants.md"
 FIRST_SECONDS = 900  # for a test without a mutant, beside whatever else runs
 TEST_SECONDS = 120  # a mutant that never ends is noticed by this, or by what is longer:
 TIMES_SLOWER = 4  # than the test took without it
-AREAS = ("core", "store", "driver", "device", "daemon", "host", "lab", "chip", "figures")
+AREAS = ("core", "store", "driver", "device", "chip")
 
 
 class BadTable(Exception):
@@ -58,16 +56,12 @@ class Mutant:
         return self.id.partition("-")[0]
 
     @property
-    def in_c(self) -> bool:
-        return self.file.endswith((".c", ".h"))
-
-    @property
     def by_python(self) -> bool:
         return self.test.startswith("tests/")
 
 
 def load(path: Path = TABLE) -> list[Mutant]:
-    """The rows in order. BadTable: a name twice, a line that is no change, an unknown area."""
+    """The rows in order. BadTable: a name twice, no C, no change, an unknown area."""
     rows = [Mutant(**row) for row in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
     names = [row.id for row in rows]
     for row in rows:
@@ -75,6 +69,8 @@ def load(path: Path = TABLE) -> list[Mutant]:
             raise BadTable(f"{row.id}: is in the table twice; give it another id")
         if row.area not in AREAS:
             raise BadTable(f"{row.id}: begins with none of {', '.join(AREAS)}")
+        if not row.file.endswith((".c", ".h")):
+            raise BadTable(f"{row.id}: {row.file} is not C; `make mutants-python` does Python")
         if row.old == row.new or not row.why:
             raise BadTable(f"{row.id}: changes nothing, or does not say why it matters")
     return rows
@@ -119,29 +115,6 @@ def check_table(rows: Iterable[Mutant], root: Path = ROOT) -> None:
             raise BadTable(f"{row.id}: there is no test {row.test}; correct `test`")
 
 
-def page(rows: list[Mutant]) -> str:
-    """docs/reference/mutants.md."""
-    pieces = [
-        "# Mutants\n\n"
-        "Small mistakes that the tests must notice: `make mutants` makes each of these one-line "
-        "changes in a\ncopy of the tree and runs the test beside it, which must fail. CI runs six, "
-        "drawn by the commit.\nThe table is `tests/mutants/mutants.toml`; this page is written "
-        "from it by\n`python tests/mutants/run.py --page`.\n"
-    ]
-    for area in AREAS:
-        chosen = [row for row in rows if row.area == area]
-        pieces.append(
-            f"\n## {area.capitalize()}\n\n"
-            "| mutant | file | instead of | it says | test that fails | what it would do |\n"
-            "| --- | --- | --- | --- | --- | --- |\n"
-        )
-        for row in chosen:
-            cells = (row.id, row.file, row.old, row.new, row.test)
-            shown = [f"`{cell}`".replace("|", "\\|") if cell else "" for cell in cells]
-            pieces.append(f"| {' | '.join(shown)} | {row.why} |\n")
-    return "".join(pieces)
-
-
 def run(rows: list[Mutant], tree: Tree) -> list[str]:
     """The tests without a mutant, then each mutant with its own; what went wrong, in lines."""
     wrong = []
@@ -179,7 +152,7 @@ def _one(row: Mutant, tree: Tree, limit_s: float) -> str:
     text = path.read_text(encoding="utf-8")
     path.write_text(mutate(text, row), encoding="utf-8")
     try:
-        if row.in_c and not tree.rebuild(row.test, row.file):
+        if not tree.rebuild(row.test, row.file):
             return "no build"
         code, _ = tree.test(row.test, limit_s)
     finally:
@@ -193,7 +166,6 @@ def main() -> int:
     parser.add_argument("--seed", default="1", help="a text or number that draws --count of them")
     parser.add_argument("--count", type=int, default=0, help="so many; 0: all")
     parser.add_argument("--only", default="", help="those whose id contains this")
-    parser.add_argument("--page", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = parser.parse_args()
     try:
         rows = load()
@@ -201,9 +173,6 @@ def main() -> int:
     except BadTable as error:
         print(f"mutants.toml: {error}", file=sys.stderr)
         return 2
-    if options.page:
-        PAGE.write_text(page(rows), encoding="utf-8")
-        return 0
     rows = [row for row in rows if options.only in row.id]
     if options.count:
         rows = random.Random(options.seed).sample(rows, min(options.count, len(rows)))

@@ -60,10 +60,10 @@ class Tree:
             "import sys; sys.path.insert(0, 'bindings'); import build_extensions; "
             f"build_extensions.firmware.emit_c_code({str(source)!r})"
         )
-        self._run([sys.executable, "-c", emit], check=True)
+        self.run([sys.executable, "-c", emit], check=True)
         include = [f"-I{FIRMWARE}/include", f"-I{FIRMWARE}/src"]
         python = f"-I{sysconfig.get_path('include')}"
-        self._run(
+        self.run(
             [
                 "gcc",
                 "-fPIC",
@@ -111,7 +111,7 @@ class Tree:
                 return 2, f"{test} does not build"
             command = [str(self.root / FIRMWARE / "build/plain" / test)]
         try:
-            done = self._run(command, limit_s=limit_s)
+            done = self.run(command, limit_s=limit_s)
         except subprocess.TimeoutExpired:
             return 1, f"no end after {limit_s:.0f} s"
         said = (done.stdout + done.stderr)[-2000:]
@@ -127,25 +127,25 @@ class Tree:
             f"build_extensions.chip.emit_c_code({str(source)!r}); "
             "print(*build_extensions.chip_sources)"
         )
-        sources = self._run([sys.executable, "-c", emit], check=True).stdout.split("\n")[-2].split()
+        sources = self.run([sys.executable, "-c", emit], check=True).stdout.split("\n")[-2].split()
         include = [f"-I{sysconfig.get_path('include')}", f"-I{ENGINE}", f"-I{FIRMWARE}/include"]
         command = ["gcc", "-shared", *C_FLAGS.split(), "-D_GNU_SOURCE", *include, str(source)]
-        return self._run([*command, *sources, "-o", ENGINE_EXTENSION]).returncode
+        return self.run([*command, *sources, "-o", ENGINE_EXTENSION]).returncode
 
     def _make(self, target: str, check: bool = False) -> int:
         jobs = f"-j{os.cpu_count() or 1}"
-        return self._run(
+        return self.run(
             ["make", "-s", jobs, "-C", FIRMWARE, f"CFLAGS={C_FLAGS}", target],
             check=check,
             limit_s=600,
         ).returncode
 
     def _link(self, check: bool = False) -> int:
-        shown = self._run(["make", "-s", "-C", FIRMWARE, "show-libs"], check=True)
+        shown = self.run(["make", "-s", "-C", FIRMWARE, "show-libs"], check=True)
         command = ["gcc", "-shared", "-o", EXTENSION, str(self._python), f"{FIRMWARE}/{LIBRARY}"]
-        return self._run([*command, *shown.stdout.split()], check=check).returncode
+        return self.run([*command, *shown.stdout.split()], check=check).returncode
 
-    def _run(
+    def run(
         self, command: list[str], check: bool = False, limit_s: float = COMMAND_SECONDS
     ) -> "subprocess.CompletedProcess[str]":
         environment = os.environ | {

@@ -28,7 +28,6 @@ __all__ = [
     "CLUMP_TOKENS",
     "PROCESSES",
     "PROFILES",
-    "RENAMED",
     "STRUCTURES",
     "Process",
     "layer_processes",
@@ -92,11 +91,6 @@ PROFILES: Mapping[str, str] = MappingProxyType(
 )
 """What a user may ask for, and what it is."""
 
-RENAMED: Mapping[str, str] = MappingProxyType(
-    {"mixed": "published-mix", "retrieval": "hisparse", "drifting": "gvr", "stable": "flexicache"}
-)
-"""Names of before, which said more than was known: each is refused with the name of now."""
-
 _AS_CAPTURED = Structure(layers=0.75, neighbours=0.8)
 """No published figure says what layers or neighbours share. Chosen so that published-mix has about
 what the captures have of both; `--explain` shows how far each profile is from them."""
@@ -115,12 +109,6 @@ def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Proces
     """The process of each layer for units of that many tokens.
 
     Raises BadInput for a profile that does not exist."""
-    if profile in RENAMED:
-        raise BadInput(
-            f"profile {profile!r} has a name that says what it is now",
-            "workload",
-            f"give {RENAMED[profile]!r}; its layers and neighbours share more than before",
-        )
     if profile not in PROFILES:
         near = difflib.get_close_matches(profile, PROFILES, n=1)
         mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"

@@ -21,7 +21,7 @@ from offstage.testbeds.workloads.selections.generated import (
     GeneratedOptions,
     GeneratedWorkload,
 )
-from offstage.testbeds.workloads.selections.profiles import PROFILES, RENAMED, layer_processes
+from offstage.testbeds.workloads.selections.profiles import PROFILES, layer_processes
 from offstage.testbeds.workloads.selections.ranking import ranked, top_selection
 from offstage.testbeds.workloads.selections.slab import Slab, Workload
 from offstage.testbeds.workloads.selections.structure import CAPTURED, STRUCTURE, drawn
@@ -344,14 +344,6 @@ def test_it_says_what_it_is() -> None:
     assert fine["processes"]["hisparse"]["layers"] == coarse
     with pytest.raises(BadInput, match="did you mean 'hisparse'"):
         layer_processes("hispare", 4, 64)
-
-
-@pytest.mark.parametrize("old", sorted(RENAMED))
-def test_a_profile_of_before_is_refused_with_its_new_name(old: str) -> None:
-    """Is a spec of before told what to write, and does the new name exist?"""
-    assert RENAMED[old] in PROFILES and old not in PROFILES
-    with pytest.raises(BadInput, match=f"give '{RENAMED[old]}'"):
-        layer_processes(old, 4, 64)
 
 
 def test_layers_and_neighbours_share_and_keep_their_law() -> None:

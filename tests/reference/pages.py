@@ -244,6 +244,23 @@ def metrics() -> str:
     return "\n".join(pieces)
 
 
+def calls() -> str:
+    """Every control call with its fields, its reply, who may make it and what its class says."""
+    from offstage.dpu.protocol import CALLS
+
+    rows = (
+        [fields_of(one), fields_of(one.reply()), one.by, " ".join((one.__doc__ or "").split())]
+        for one in CALLS
+    )
+    return table(("call", "reply", "who", "what happens"), rows)
+
+
+def fields_of(message: Any) -> str:
+    """The name of a message and what it holds beside its number."""
+    names = ", ".join(name for name in message.__struct_fields__ if name != "id")
+    return f"`{message.__name__}({names})`" if names else f"`{message.__name__}`"
+
+
 def figures(definitions: Iterable[Any]) -> str:
     """What each key of a result is, as the page of a report says it too."""
     rows = []
@@ -281,6 +298,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("reference/config.md", "options"): options,
     ("reference/lab-results.md", "figures"): lab_figures,
     ("reference/metrics.md", "metrics"): metrics,
+    ("reference/protocol.md", "calls"): calls,
     ("reference/summary-json.md", "figures"): demo_figures,
 }
 

@@ -1,7 +1,6 @@
 """Do messages survive the wire, and does anything else come out as one typed error?"""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from offstage.dpu import zmq_messages
 from offstage.dpu.login import negotiate
 from offstage.dpu.pod.exceptions import News
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/reference/protocol.md"
-BEGIN, END = "<!-- calls: begin -->\n", "<!-- calls: end -->"
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
 SESSION = st.integers(0, 0xFFFFFFFE)
@@ -56,26 +53,6 @@ DECODERS = [
     zmq_messages.decode_fabric_request,
     zmq_messages.decode_fabric_reply,
 ]
-
-
-def signature(kind: type[msgspec.Struct]) -> str:
-    fields = [one.name for one in msgspec.structs.fields(kind) if one.name != "id"]
-    return f"`{kind.__name__}({', '.join(fields)})`" if fields else f"`{kind.__name__}`"
-
-
-def reference() -> str:
-    """The table of calls as docs/reference/protocol.md must show it."""
-    rows = ["| call | reply | who | what happens |", "| --- | --- | --- | --- |"]
-    for kind in p.CALLS:
-        text = " ".join((kind.__doc__ or "").split())
-        rows.append(f"| {signature(kind)} | {signature(kind.reply())} | {kind.by} | {text} |")
-    return "\n".join(rows) + "\n"
-
-
-def test_the_reference_page_shows_the_calls() -> None:
-    """After a change of a call, put the text that this prints between the two marks."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == reference(), f"\n{reference()}"
 
 
 @given(REQUESTS)

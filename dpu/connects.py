@@ -10,10 +10,10 @@ import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from offstage.bindings.errors import DeviceTimeout, OffstageError, RunFailed
 from offstage.dpu.device import Device
+from offstage.dpu.replies import Waiting
 
 __all__ = ["Connects", "Ended"]
 
@@ -23,9 +23,9 @@ CLOSE_S = 60.0
 
 @dataclass
 class Ended:
-    """How a connect ended: `error` None where the host is connected. `waiting` is the caller's."""
+    """How a connect ended: `error` None where the host is connected."""
 
-    waiting: Any
+    waiting: Waiting
     error: Exception | None = None
 
 
@@ -44,7 +44,7 @@ class Connects:
                 "this host is being connected", "Connect", "wait for the answer", errno=errno.EBUSY
             )
 
-    def begin(self, port: int, answer: bytes, waiting: Any) -> None:
+    def begin(self, port: int, answer: bytes, waiting: Waiting) -> None:
         """Connect the port's host; `ended` returns `waiting` with what came of it."""
         self.check(port)
         ended = Ended(waiting)

@@ -13,19 +13,28 @@ What can fail: `BadInput` for a network that contradicts itself or a trace whose
 
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings import firmware
-from offstage.bindings.chip_config import ITEMS, KINDS, QUEUES, ChipConfig, ffi, lib
-from offstage.bindings.errors import BadInput, RunFailed
-from offstage.bindings.layouts import layout
-from offstage.bindings.network import END, Limits, Load, Network, Stage, Unit
+from offstage.bindings.chip_stats import Deadlock, Histogram, RouteStats, UnitStats, counts_of
+from offstage.bindings.errors import BadInput, Incompatible
+from offstage.bindings.layouts import layout, names
+from offstage.bindings.network import END, Limits, Load, Network, Stage, Unit, index_of, whole
 from offstage.bindings.timing import KINDS as TIMING_KINDS
 from offstage.bindings.timing import Timing
+
+try:
+    from offstage.bindings._chip import ffi, lib
+except ImportError as error:
+    raise Incompatible(
+        f"the chip extension does not load ({error})",
+        "offstage.bindings",
+        "in a checkout run `make dev`, elsewhere reinstall offstage",
+    ) from None
 
 __all__ = [
     "DONE",
@@ -50,6 +59,21 @@ __all__ = [
     "make_requests",
 ]
 
+if lib.ofs_chip_version() != firmware.ABI_VERSION:
+    raise Incompatible(
+        f"the chip extension has ABI {lib.ofs_chip_version()}, "
+        f"this release needs {firmware.ABI_VERSION}",
+        "offstage.bindings",
+        "in a checkout run `make dev`, elsewhere reinstall offstage",
+    )
+
+KINDS = names("enum ofs_chip_kind", "OFS_CHIP_KIND_", ffi)
+"""The kinds of units: server, link, pipe, banks, tags, delay, drive."""
+QUEUES = names("enum ofs_chip_queue", "OFS_CHIP_QUEUE_", ffi)
+"""Who of those that wait is served next."""
+ITEMS = names("enum ofs_chip_items", "OFS_CHIP_ITEMS_", ffi)
+"""What a stage counts as items: `none`, `blocks` (the request's `count`), `scores`, or `missed`,
+the keys that its last visit to tags did not find."""
 PRIORITIES = int(lib.OFS_CHIP_PRIORITIES)
 """Priorities of a request are below this; 0 is the most urgent."""
 NOBODY = 0xFFFFFFFF
@@ -62,93 +86,9 @@ VISIT = layout("struct ofs_chip_visit", ffi)
 Array = npt.NDArray[np.void]
 
 _NEVER = int(lib.OFS_CHIP_NEVER)
+_END = int(lib.OFS_CHIP_END)
 _POLL = 1 << 16
-
-
-class Deadlock(RunFailed):
-    """Requests are inside and nothing is scheduled. `units`: each waits for the next and the last
-    for the first; or, where `cycle` is false, those in which requests wait for nothing."""
-
-    def __init__(self, units: tuple[str, ...], cycle: bool, now_ps: int) -> None:
-        self.units, self.cycle = units, cycle
-        what = (
-            f"deadlock: {' -> '.join((*units, units[0]))}"
-            if cycle
-            else f"nothing drains {', '.join(units)}"
-        )
-        super().__init__(what, f"at {now_ps} ps", "break the cycle, or give a queue more room")
-
-
-@dataclass(frozen=True, eq=False)
-class Histogram:
-    """Times in ps, log-linear: a quantile is at most an eighth too large."""
-
-    count: int
-    sum_ps: int
-    max_ps: int
-    overflow: int
-    counts: npt.NDArray[np.uint64]
-
-    @property
-    def mean_ps(self) -> float:
-        """Exact; 0 of nothing."""
-        return self.sum_ps / self.count if self.count else 0.0
-
-    def quantile_ps(self, permille: int) -> int:
-        """500 is the median."""
-        struct: Any = ffi.new("struct ofs_histogram *")
-        struct.count, struct.sum, struct.max = self.count, self.sum_ps, self.max_ps
-        struct.overflow = self.overflow
-        struct.buckets = self.counts.tolist()
-        return int(lib.ofs_histogram_quantile(struct, permille))
-
-    def buckets(self) -> list[tuple[int, int]]:
-        """Those that are not empty: largest value in ps, count."""
-        return [
-            (int(lib.ofs_histogram_bucket_max(index)), int(count))
-            for index, count in enumerate(self.counts)
-            if count
-        ]
-
-
-@dataclass(frozen=True, eq=False)
-class UnitStats:
-    """What one unit did so far. `busy_ps` is of all its servers together, of a delay or a drive
-    while anyone was inside; `area_ps` the integral of `present` over time. `wait` is from enter to
-    begin, `time` from enter to leave. `blocked` found the next unit full and held this one for
-    `blocked_ps`. `area_bins` and `busy_bins` are both integrals bin by bin of `Chip.bin_ps`."""
-
-    name: str
-    kind: str
-    servers: int
-    arrivals: int
-    departures: int
-    dropped: int
-    busy_ps: int
-    blocked: int
-    blocked_ps: int
-    bytes: int
-    items: int
-    hits: int
-    misses: int
-    evictions: int
-    present: int
-    waiting: int
-    waiting_max: int
-    area_ps: int
-    wait: Histogram
-    time: Histogram
-    area_bins: npt.NDArray[np.uint64]
-    busy_bins: npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True, eq=False)
-class RouteStats:
-    """Requests of one route that ended; `latency` is that of those that were not dropped."""
-
-    ended: int
-    dropped: int
-    latency: Histogram
+_NAME_BYTES = 24
 
 
 def make_requests(length: int, /, **columns: Any) -> Array:
@@ -168,7 +108,7 @@ class Chip:
 
     def __init__(self, network: Network, *, seed: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
         self.network, self.limits = network, limits
-        config = ChipConfig(network, seed, limits)
+        config = _Config(network, seed, limits)
         out: Any = ffi.new("struct ofs_chip **")
         why: Any = ffi.new("char[]", lib.OFS_CHIP_WHY)
         rc = int(lib.ofs_chip_open(out, config.struct, why))
@@ -279,7 +219,7 @@ class Chip:
         found = {}
         for number, name in enumerate(self.network.routes):
             lib.ofs_chip_route_stats(self._chip, number, struct)
-            latency = _histogram(struct.latency)
+            latency = Histogram.of(struct.latency)
             found[name] = RouteStats(int(struct.ended), int(struct.dropped), latency)
         return found
 
@@ -385,28 +325,124 @@ class Chip:
             unit.servers,
             **{name: int(getattr(struct, name)) for name in plain},
             area_ps=int(struct.area_hi) << 64 | int(struct.area_lo),
-            wait=_histogram(struct.wait),
-            time=_histogram(struct.time),
-            area_bins=_array(struct.area_bins),
-            busy_bins=_array(struct.busy_bins),
+            wait=Histogram.of(struct.wait),
+            time=Histogram.of(struct.time),
+            area_bins=counts_of(struct.area_bins),
+            busy_bins=counts_of(struct.busy_bins),
         )
+
+
+@dataclass(eq=False)
+class _Config:
+    """The C view of a network, with all that it points at."""
+
+    network: Network
+    seed: int
+    limits: Limits
+    struct: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        stages, routes = self._stages()
+        self._kept: list[Any] = []
+        units = [self._unit(unit) for unit in self.network.units]
+        self._kept += [
+            ffi.new("struct ofs_chip_unit[]", units),
+            ffi.new("struct ofs_chip_stage[]", stages),
+            ffi.new("uint32_t[]", routes),
+        ]
+        self.struct = ffi.new("struct ofs_chip_config *")
+        self.struct.units, self.struct.stages, self.struct.routes = self._kept[-3:]
+        self.struct.unit_count, self.struct.stage_count = len(self.network.units), len(stages)
+        self.struct.route_count, self.struct.seed = len(routes), self.seed
+        if rows := self.network.coded():
+            self._kept.append(ffi.new("uint16_t[]", [one for row in rows for one in row]))
+            self.struct.coded_permille = self._kept[-1]
+            self.struct.coded_rows, self.struct.coded_parts = len(rows), len(rows[0])
+        for name, value in vars(self.limits).items():
+            setattr(self.struct, name, whole(value, name, "chip"))
+
+    def _unit(self, unit: Unit) -> dict[str, Any]:
+        name = unit.name.encode()
+        if not 0 < len(name) < _NAME_BYTES:
+            raise BadInput("a name has 1 to 23 bytes", f"unit {unit.name!r}", "shorten it")
+        rows = [vars(row) for row in unit.load_rows]
+        if len(rows) > lib.OFS_CHIP_LOAD_ROWS:
+            raise BadInput(
+                f"{len(rows)} load rows", f"unit {unit.name}", f"at most {lib.OFS_CHIP_LOAD_ROWS}"
+            )
+        numbers = (
+            "servers",
+            "queue_max",
+            "in_flight_max",
+            "set_count",
+            "way_count",
+            "fixed_ps",
+            "item_ps",
+            "mib_ps",
+            "latency_ps",
+            "pause_every_ps",
+            "pause_ps",
+            "load_span_ps",
+            "draw_span_ps",
+        )
+        found: dict[str, Any] = {
+            "name": name,
+            "kind": index_of(KINDS, unit.kind, f"unit {unit.name}", "kind"),
+            "queue": index_of(QUEUES, unit.queue, f"unit {unit.name}", "queue"),
+            "drops": int(unit.drops),
+            "load_row_count": len(rows),
+            "load_rows": rows,
+            **{one: whole(getattr(unit, one), one, f"unit {unit.name}") for one in numbers},
+        }
+        if unit.drive is not None:
+            drive: Any = firmware.ffi.new("struct ofs_nvme_params *", dict(unit.drive))
+            self._kept.append(drive)
+            address = int(firmware.ffi.cast("uintptr_t", drive))
+            found["drive"] = ffi.cast("struct ofs_nvme_params *", address)
+        if unit.qos is not None:
+            shares = [vars(one) for one in unit.tenants]
+            try:
+                qos: Any = ffi.new("struct ofs_qos_config *", vars(unit.qos))
+                tenants: Any = ffi.new("struct ofs_qos_tenant[]", shares)
+            except OverflowError as error:
+                raise BadInput(str(error), f"unit {unit.name}", "numbers from 0") from None
+            qos.tenant_count = len(shares)
+            self._kept += [qos, tenants]
+            found["qos"], found["tenants"] = qos, tenants
+        return found
+
+    def _stages(self) -> tuple[list[dict[str, Any]], list[int]]:
+        """The stages of all routes, one route behind the other, and where each begins."""
+        units = {unit.name: number for number, unit in enumerate(self.network.units)}
+        found: list[dict[str, Any]] = []
+        starts = []
+        for steps in self.network.steps().values():
+            base = len(found)
+            starts.append(base)
+            for step in steps:
+                stage, where = step.stage, step.where
+                found.append(
+                    {
+                        "unit": units[stage.unit],
+                        "next": _END if step.next is None else base + step.next,
+                        "miss": _END if step.miss is None else base + step.miss,
+                        "bytes_permille": whole(stage.bytes_permille, "bytes_permille", where),
+                        "coded": int(stage.coded),
+                        "items": index_of(ITEMS, stage.items, where, "items"),
+                        "piece_bytes": whole(stage.piece_bytes, "piece_bytes", where),
+                        "join": int(stage.join),
+                        "write": int(stage.write),
+                        "keys": whole(stage.keys, "keys", where),
+                        **{
+                            one: whole(getattr(stage, one), one, where)
+                            for one in ("fixed_ps", "item_ps", "mib_ps")
+                        },
+                    }
+                )
+        return found, starts
 
 
 def _fields(struct: Any) -> dict[str, int]:
     """A struct of numbers as a dictionary."""
     kind: Any = ffi.typeof(struct[0])
     return {name: int(getattr(struct, name)) for name, _ in kind.fields}
-
-
-def _array(values: Any) -> npt.NDArray[np.uint64]:
-    return np.array(list(values), np.uint64)
-
-
-def _histogram(struct: Any) -> Histogram:
-    return Histogram(
-        int(struct.count),
-        int(struct.sum),
-        int(struct.max),
-        int(struct.overflow),
-        _array(struct.buckets),
-    )

@@ -17,9 +17,9 @@ What can fail: `BadInput` for a run without the stage times that a fit needs.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from offstage.asic_model.parameters import Preset, read_preset
 from offstage.asic_model.result import ChipRun, Logged
 from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
+from offstage.bindings.stages import Stages
 
 __all__ = [
     "FIGURES",
@@ -46,20 +47,19 @@ NEEDED = ("ring_wait", "decide", "read_queue", "read_service", "publish")
 NS = 1000  # ps
 Status = Literal["calibrated", "uncalibrated", "not measurable here"]
 QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
-Stages = Mapping[str, Mapping[str, Any]]
 
 
 def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
     """The preset with the stage times of one run. `stages`: of its record, and those of its host
     where they are known (answer, copy, check)."""
-    missing = [name for name in NEEDED if not stages.get(name, {}).get("count")]
+    missing = [name for name in NEEDED if name not in stages or not stages[name].count]
     if missing:
         raise BadInput(
             f"has no stage times of {', '.join(missing)}",
             where,
             "record a run that reads, with daemon.stage_timers on",
         )
-    ns = {name: float(stage["ns_mean"]) for name, stage in stages.items()}
+    ns = {name: stage.ns_mean for name, stage in stages.items()}
     known = dict(preset.numbers())
     stretch = ns["decide"] * NS / _command_ps(preset, trace)
     values_ps = {
@@ -210,7 +210,7 @@ class StageError(msgspec.Struct, frozen=True, kw_only=True):
 def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageError]:
     """Where the model's time differs from the timers': the drive alone, a read's way around it, and
     what is left of a fetch."""
-    ns = {stage: float(one["ns_mean"]) for stage, one in stages.items()}
+    ns = {stage: one.ns_mean for stage, one in stages.items()}
     units = {unit.name: unit for unit in predicted.units}
     drive = units["drive"].time_ns_mean
     around = ns["read_queue"] + ns["publish"]

@@ -13,8 +13,6 @@ part of what the model says, and of the dilated time it takes next to none.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,11 +20,9 @@ import numpy as np
 from offstage.asic_model.account import logged_of
 from offstage.asic_model.result import Logged, times_of
 from offstage.asic_model.trace import Fetch, Trace
+from offstage.bindings.stages import Stages
 
-__all__ = ["Stages", "as_hosts_saw", "deadlines_missed", "mean_ns"]
-
-Stages = Mapping[str, Mapping[str, Any]]
-"""By the names of `enum ofs_stage`: count, mean and quantiles, as `record.json` has them."""
+__all__ = ["as_hosts_saw", "deadlines_missed", "mean_ns"]
 
 MODEL = "model_command"
 """Timed only where a modelled device is in the loop."""
@@ -34,7 +30,7 @@ MODEL = "model_command"
 
 def mean_ns(stages: Stages, *names: str) -> float:
     """The means of some stages together; one that was not timed takes no time."""
-    return sum(float(stages[name]["ns_mean"]) for name in names if name in stages)
+    return sum(stages[name].ns_mean for name in names if name in stages)
 
 
 def as_hosts_saw(trace: Trace, stages: Stages) -> Logged:

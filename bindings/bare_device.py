@@ -16,7 +16,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.keys import block_keys
-from offstage.bindings.stages import device_stages, switch_device
+from offstage.bindings.stages import StageTimes, device_stages, switch_device
 
 __all__ = ["BareConfig", "BareDevice", "BareSession"]
 
@@ -141,7 +141,7 @@ class BareDevice:
         """Stage timers of the reactor on or off, from now on."""
         switch_device(self.handle, on)
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """How long the stages that the reactor sees took; see `bindings.stages`."""
         return device_stages(self.handle)
 

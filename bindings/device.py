@@ -17,7 +17,7 @@ from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant
-from offstage.bindings.stages import device_stages, step_times
+from offstage.bindings.stages import StageTimes, device_stages, step_times
 
 __all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
 
@@ -335,7 +335,7 @@ class FirmwareDevice:
         check_rc(lib.ofs_device_work(self._device, work), "reading the core's work")
         return {**_as_dict(status[0]), "work": work_by_event(work)}
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """How long each stage took since the last reset; see `bindings.stages`."""
         return device_stages(self._device)
 

@@ -21,7 +21,7 @@ from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.granules import Granules
 from offstage.bindings.layouts import bit_counts
 from offstage.bindings.lost import gone
-from offstage.bindings.stages import driver_stages
+from offstage.bindings.stages import StageTimes, driver_stages
 
 __all__ = ["READ_BATCH", "Driver"]
 
@@ -329,7 +329,7 @@ class Driver(Fabric):
         if rc < 0:
             gone(rc, "releasing a session")
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """How long the stages that the host sees took; see `bindings.stages`."""
         return driver_stages(self._driver)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.layouts import HIT_ENDS
+from offstage.bindings.stages import StageTimes
 
 __all__ = [
     "UNKNOWN_END",
@@ -266,7 +267,7 @@ class Fabric(ABC):
         """Counters since open, by the field names of `struct ofs_driver_stats`. Here: none."""
         return {}
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """How long the stages that this end sees took, as `bindings.stages` shows them. Here: none
         is timed."""
         return {}

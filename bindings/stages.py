@@ -1,13 +1,13 @@
 """Stage timers: where the time of a block goes, as the firmware's histograms count it.
 
-A stage is shown as a dictionary that JSON can hold: how many were timed (one in 31 was), their
-mean, quantiles that are at most an eighth too large, and the buckets that are not empty, each as
-`[largest value, count]`. Which stages there are, and what each begins and ends with: `enum
-ofs_stage` in ofs_base.h.
+One in 31 is timed; a quantile is at most an eighth too large. Which stages there are, and what each
+begins and ends with: `enum ofs_stage` in ofs_base.h.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +17,8 @@ from offstage.bindings.layouts import names
 __all__ = [
     "PARTS",
     "STAGES",
+    "StageTimes",
+    "Stages",
     "device_stages",
     "driver_stages",
     "show",
@@ -26,11 +28,29 @@ __all__ = [
 
 QUANTILES = {"ns_p50": 500, "ns_p90": 900, "ns_p99": 990}  # name -> permille
 
+
+class StageTimes(msgspec.Struct, kw_only=True):
+    """One stage: how many were timed, and how long they took. `buckets`: those that are not empty,
+    each as `[largest value in ns, count]`; unset where they are not told."""
+
+    count: int = 0
+    ns_mean: float = 0.0
+    ns_p50: int = 0
+    ns_p90: int = 0
+    ns_p99: int = 0
+    ns_max: int = 0
+    overflow: int = 0
+    buckets: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
+
+
+Stages = Mapping[str, StageTimes]
+"""By the names of `enum ofs_stage`; what was not timed is left out."""
+
 STAGES = names("enum ofs_stage", "OFS_STAGE_")
 PARTS = names("enum ofs_step_part", "OFS_STEP_PART_")
 
 
-def device_stages(device: Any) -> dict[str, dict[str, Any]]:
+def device_stages(device: Any) -> dict[str, StageTimes]:
     """The stages that the reactor of `device` (a `struct ofs_device *`) has timed."""
     stages: Any = ffi.new("struct ofs_histogram[]", lib.OFS_STAGE_COUNT)
     check_rc(lib.ofs_device_stages_get(device, stages), "reading the stage timers")
@@ -53,15 +73,11 @@ def step_times(device: Any, tenant: int) -> dict[str, Any]:
     total = int(times.steps.count)
     if not total:
         return {"count": 0}
-    address = ffi.addressof(times.steps)
     faster = np.maximum(counts.cumsum() - (total - max(total // 100, 1)), 0)
     slow = np.minimum(counts, faster) / np.maximum(counts, 1)  # part of a bucket that is among them
     return {
         "count": total,
-        **{
-            name: int(lib.ofs_histogram_quantile(address, permille))
-            for name, permille in QUANTILES.items()
-        },
+        **_quantiles(ffi.addressof(times.steps)),
         "mean": _by_part(sums.sum(axis=1) / total),
         "slowest_percent": _by_part((sums * slow).sum(axis=1) / (counts * slow).sum()),
     }
@@ -71,14 +87,14 @@ def _by_part(means_ns: NDArray[np.float64]) -> dict[str, float]:
     return {f"{name}_ns": float(mean) for name, mean in zip(PARTS, means_ns, strict=True)}
 
 
-def driver_stages(driver: Any) -> dict[str, dict[str, Any]]:
+def driver_stages(driver: Any) -> dict[str, StageTimes]:
     """The stages that the host's driver (a `struct ofs_driver *`) has timed."""
     stages: Any = ffi.new("struct ofs_histogram[]", lib.OFS_STAGE_COUNT)
     lib.ofs_driver_stages_get(driver, stages)
     return show(stages)
 
 
-def show(stages: Any) -> dict[str, dict[str, Any]]:
+def show(stages: Any) -> dict[str, StageTimes]:
     """`struct ofs_histogram[OFS_STAGE_COUNT]` by stage; what nobody timed is left out."""
     shown = {}
     for index, name in enumerate(STAGES):
@@ -87,20 +103,24 @@ def show(stages: Any) -> dict[str, dict[str, Any]]:
     return shown
 
 
-def _show(histogram: Any) -> dict[str, Any]:
+def _show(histogram: Any) -> StageTimes:
     address = ffi.addressof(histogram)
-    return {
-        "count": int(histogram.count),
-        "ns_mean": histogram.sum / histogram.count,
-        **{
-            name: int(lib.ofs_histogram_quantile(address, permille))
-            for name, permille in QUANTILES.items()
-        },
-        "ns_max": int(histogram.max),
-        "overflow": int(histogram.overflow),
-        "buckets": [
+    return StageTimes(
+        count=int(histogram.count),
+        ns_mean=histogram.sum / histogram.count,
+        **_quantiles(address),
+        ns_max=int(histogram.max),
+        overflow=int(histogram.overflow),
+        buckets=[
             [int(lib.ofs_histogram_bucket_max(index)), int(count)]
             for index, count in enumerate(histogram.buckets)
             if count
         ],
+    )
+
+
+def _quantiles(histogram: Any) -> dict[str, int]:
+    return {
+        name: int(lib.ofs_histogram_quantile(histogram, permille))
+        for name, permille in QUANTILES.items()
     }

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from offstage import __version__
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.stages import Stages
 from offstage.dpu.device import Device
 from offstage.dpu.log import Log
 
@@ -128,7 +129,7 @@ class Recorder:
                 self._refused(error)
         self._write_manifest(closed=True)
 
-    def _stages(self) -> dict[str, Any]:
+    def _stages(self) -> Stages:
         try:
             return self._device.stages()
         except OffstageError as error:  # what was recorded is worth having without them
@@ -162,7 +163,7 @@ class Recorder:
             "storage": self._device.storage_name(),
             **self._about,
             "memory": self._device.memory(),
-            "stages": self._stages(),
+            "stages": msgspec.to_builtins(self._stages()),
             "closed": closed,
         }
         path = self._directory / "record.json"

@@ -423,7 +423,7 @@ class Service:
             for name, share in self.quotas.look().items()
         ]
         stages = {
-            name: {figure: value for figure, value in stage.items() if figure != "buckets"}
+            name: msgspec.structs.replace(stage, buckets=msgspec.UNSET)
             for name, stage in self.device.stages().items()
         }
         return {

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from offstage.bindings.errors import printable
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.stages import Stages
 from offstage.dpu.archive.figures import archive_metrics
 from offstage.dpu.protocol import OPERATOR
 from offstage.dpu.quotas import used
@@ -367,18 +368,18 @@ def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:
     return buckets, sum_s
 
 
-def _stage_metrics(stages: Mapping[str, Any]) -> Metric:
+def _stage_metrics(stages: Stages) -> Metric:
     """The buckets of a power of two together: finer than a scrape has use for."""
     family = HistogramMetricFamily(
         "offstage_stage_seconds", "where the time of a block goes", labels=["stage"]
     )
     for name, stage in stages.items():
         buckets = [
-            (repr(2.0**power / 1e9), float(_count_below(stage["buckets"], 1 << power)))
+            (repr(2.0**power / 1e9), float(_count_below(stage.buckets or [], 1 << power)))
             for power in STAGE_POWERS
         ]
-        buckets.append(("+Inf", float(stage["count"])))
-        family.add_metric([name], buckets, stage["ns_mean"] * stage["count"] / 1e9)
+        buckets.append(("+Inf", float(stage.count)))
+        family.add_metric([name], buckets, stage.ns_mean * stage.count / 1e9)
     return family
 
 

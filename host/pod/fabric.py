@@ -28,6 +28,7 @@ from offstage.bindings.fabric import (
     Put,
     PutRequest,
 )
+from offstage.bindings.stages import StageTimes
 from offstage.host.pod.joined import Joined
 from offstage.host.pod.sessions import PodSessions, Segment
 
@@ -396,7 +397,7 @@ class PodFabric(Fabric):
             total = _added(total, one.fabric.stats())
         return total
 
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """By member, as `NAME.stage`."""
         return {
             f"{one.member.name}.{name}": stage

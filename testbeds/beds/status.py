@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.stages import StageTimes
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 
@@ -41,14 +44,14 @@ def device_counters(endpoint: Endpoint) -> dict[str, int] | None:
     return counters | {name: int(status["storage"][name]) for name in STORAGE_COUNTERS}
 
 
-def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, dict[str, Any]]:
+def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, StageTimes]:
     """How long the stages took: the reactor's since its last reset, where this user is the
     daemon's operator, and those that this host's own driver timed, which have their buckets too:
     nobody else keeps them."""
     own = fabric.stages()
     try:
         with endpoint.operator.control(heartbeat=False) as control:
-            return dict(control.status()["stages"]) | own
+            return msgspec.convert(control.status()["stages"], dict[str, StageTimes]) | own
     except OffstageError:
         return own
 

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.stages import StageTimes
 from offstage.bindings.units import format_size, format_time
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.endpoint import Endpoint
@@ -227,7 +228,7 @@ def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Ph
         victim.ask(np.arange(HOT, dtype=np.uint32))
         threads = {"reactor": reactor, "victim": Path("/proc/thread-self/schedstat")}
         begun = {name: _waited_ns(file) for name, file in threads.items()}
-        answered = victim.driver.stages().get("answer", {"count": 0, "ns_mean": 0.0})
+        answered = victim.driver.stages().get("answer", StageTimes())
         begun_ns = time.monotonic_ns()
         took, single, hits = _measure(victim, seconds)
         took_ns = time.monotonic_ns() - begun_ns
@@ -237,8 +238,8 @@ def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Ph
             if begun[name] >= 0
         }
         answers = victim.driver.stages()["answer"]
-        count = answers["count"] - answered["count"]
-        host_ns = answers["ns_mean"] * answers["count"] - answered["ns_mean"] * answered["count"]
+        count = answers.count - answered.count
+        host_ns = answers.ns_mean * answers.count - answered.ns_mean * answered.count
         steps = next(one["steps"] for one in control.status()["tenants"] if one["name"] == "victim")
     p50, p99 = np.percentile(took, [50, 99])
     return Phase(

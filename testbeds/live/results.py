@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from offstage.bindings.notes import Note, gathered
+from offstage.bindings.stages import StageTimes
 
 __all__ = ["CurvePoint", "RunResult", "Summary"]
 
@@ -122,7 +123,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     timeline: dict[str, Any] = {}
     """Of one tick: its number, whence its times are (`source`), and `spans`, each `[lane, layer,
     begin_us, end_us]` from the tick's begin on; empty where none was taken."""
-    stages: dict[str, dict[str, Any]] = {}
+    stages: dict[str, StageTimes] = {}
     """How long the stages of a block's way took, by their name; empty where they were not timed."""
     wear: dict[str, float | None] = {}
     """What was written to the drive (`live/wear.py`); empty where only its operator may know."""

@@ -11,13 +11,12 @@ What was measured on a real drive is `measured`; what an emulated drive or a mod
 comparison without that DPU.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.outside import read_json
+from offstage.bindings.stages import Stages
 from offstage.testbeds.plan.inputs import Inputs, Kind
 from offstage.testbeds.report.compare.columns import Comparison
 from offstage.testbeds.report.compare.recorded import Recorded, find_runs, read_run
@@ -63,14 +62,15 @@ def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
     return found
 
 
-def _counted(stages: Mapping[str, Mapping[str, Any]], name: str) -> bool:
-    return bool(stages.get(name, {}).get("count"))
+def _counted(stages: Stages, name: str) -> bool:
+    return name in stages and stages[name].count > 0
 
 
-def _times(stages: Mapping[str, Mapping[str, Any]], names: tuple[str, ...], source: str) -> Number:
+def _times(stages: Stages, names: tuple[str, ...], source: str) -> Number:
     """The sum of stages: their medians, and up to their p90."""
     mid, high = (
-        sum(float(stages[name][key]) for name in names) / 1e3 for key in ("ns_p50", "ns_p90")
+        sum(float(getattr(stages[name], key)) for name in names) / 1e3
+        for key in ("ns_p50", "ns_p90")
     )
     return Number(
         value=mid,

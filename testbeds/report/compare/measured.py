@@ -6,10 +6,8 @@ it held commands, reads and answers. A timer knows a stage's distribution and no
 it was part of: so each stage of a fetch has its mean, and the storage what these leave.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from offstage.asic_model.result import Logged
+from offstage.bindings.stages import Stages
 from offstage.testbeds.report.compare.columns import Column, UnitFigures
 from offstage.testbeds.report.compare.recorded import Recorded
 
@@ -54,7 +52,7 @@ def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
     )
 
 
-def _units(stages: Mapping[str, Mapping[str, Any]], logged: Logged) -> list[UnitFigures]:
+def _units(stages: Stages, logged: Logged) -> list[UnitFigures]:
     found = []
     for name in PATH:
         if name in stages:
@@ -65,9 +63,9 @@ def _units(stages: Mapping[str, Mapping[str, Any]], logged: Logged) -> list[Unit
     return found
 
 
-def _spent(stages: Mapping[str, Mapping[str, Any]], name: str, whole_ns: float) -> float:
+def _spent(stages: Stages, name: str, whole_ns: float) -> float:
     """What a fetch of that length spent in a stage: means, and the storage what they leave."""
-    means = {one: float(stages[one]["ns_mean"]) for one in PATH if one in stages}
+    means = {one: stages[one].ns_mean for one in PATH if one in stages}
     short = {one: ns for one, ns in means.items() if one not in STORAGE}
     waited = "read_service" in means and whole_ns > sum(short.values())
     if not waited:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offstage import __version__
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
+from offstage.bindings.stages import StageTimes
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 
@@ -38,7 +41,7 @@ class Recorded:
         return self.path / LOG_NAME
 
     @property
-    def stages(self) -> dict[str, dict[str, Any]]:
+    def stages(self) -> dict[str, StageTimes]:
         """Stages by name, those of the daemon with their buckets."""
         host = self.result.stages if self.result is not None else {}
         return {**host, **self.record["stages"]}
@@ -95,9 +98,11 @@ def record_name(provenance: str, name: str) -> str:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    record = read_json(path, MEND, what="not what a recorder wrote")
-    if not isinstance(record, dict) or not isinstance(record.get("stages"), dict):
-        raise BadInput("not what a recorder wrote", str(path), MEND)
+    record: dict[str, Any] = read_json(path, MEND, what="not what a recorder wrote")
+    try:
+        record["stages"] = msgspec.convert(record["stages"], dict[str, StageTimes])
+    except (KeyError, TypeError, msgspec.ValidationError):
+        raise BadInput("not what a recorder wrote", str(path), MEND) from None
     _check_version(record.get("version"), path)
     if not record.get("closed"):
         raise BadInput(

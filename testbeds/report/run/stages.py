@@ -1,8 +1,8 @@
 """Where the time of a block goes: the stage timers of the leading run, as a plot and a table."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from offstage.bindings.stages import Stages, StageTimes
 from offstage.testbeds.report.page.markup import folded
 from offstage.testbeds.report.page.numbers import clock_ns, count
 from offstage.testbeds.report.page.pictures import Picture, colour
@@ -49,11 +49,11 @@ def stages_figure(groups: Sequence[Group]) -> Figure | None:
     )
 
 
-def _rows(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+def _rows(stages: Stages) -> list[tuple[str, StageTimes]]:
     return [(STAGE_TEXTS[name], stages[name]) for name in STAGE_TEXTS if name in stages]
 
 
-def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
+def _plot(group: Group, stages: Stages) -> Plot:
     rows = _rows(stages)
 
     def draw(drawn: Picture) -> None:
@@ -61,11 +61,11 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
         axes.set_xscale("log")
         axes.set(xlim=(LOW_NS, HIGH_NS), ylim=(len(rows) - 0.5, -0.5), xlabel="time")
         for at, (name, stage) in enumerate(rows):
-            begin, end = max(stage["ns_p50"], LOW_NS), max(stage["ns_p99"], LOW_NS)
+            begin, end = max(stage.ns_p50, LOW_NS), max(stage.ns_p99, LOW_NS)
             (bar,) = axes.barh(
                 at, max(end - begin, 0.15 * begin), 0.36, begin, color=colour("muted")
             )
-            tip = ", ".join(f"{key[3:]} {clock_ns(stage[key])}" for key in FIGURES)
+            tip = ", ".join(f"{key[3:]} {clock_ns(getattr(stage, key))}" for key in FIGURES)
             drawn.tip(bar, f"{name}\n{tip}", spot="spot")
         ticks = [10.0**power for power in range(1, 10, 2)]
         axes.set_xticks(ticks, [clock_ns(tick) for tick in ticks])
@@ -73,7 +73,7 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.grid(visible=False, axis="y")
 
-    said = "; ".join(f"{name} {clock_ns(stage['ns_p50'])} median" for name, stage in rows)
+    said = "; ".join(f"{name} {clock_ns(stage.ns_p50)} median" for name, stage in rows)
     height = 0.7 + ROW_INCHES * len(rows)
     return Plot(
         f"stages {group.title}",
@@ -86,10 +86,11 @@ def _plot(group: Group, stages: Mapping[str, Mapping[str, Any]]) -> Plot:
     )
 
 
-def _table(stages: Mapping[str, Mapping[str, Any]]) -> str:
+def _table(stages: Stages) -> str:
     columns = [Column("stage", left=True), Column("timed", count)]
     columns += [Column(name, clock_ns) for name in ("median", "p90", "p99", "largest")]
     rows = [
-        [name, stage["count"], *(stage[key] for key in FIGURES)] for name, stage in _rows(stages)
+        [name, stage.count, *(getattr(stage, key) for key in FIGURES)]
+        for name, stage in _rows(stages)
     ]
     return folded("As a table", as_html(Table.of(columns, rows), "stages of a block's way"))

@@ -21,16 +21,17 @@ from offstage.asic_model.result import Logged, times_of
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.chip import Chip, Network, Stage, make_requests
 from offstage.bindings.errors import BadInput
+from offstage.bindings.stages import StageTimes
 
-STAGES: dict[str, dict[str, float]] = {
-    "ring_wait": {"count": 9, "ns_mean": 40_000},
-    "decide": {"count": 9, "ns_mean": 26_000},
-    "read_queue": {"count": 9, "ns_mean": 30_000},
-    "publish": {"count": 9, "ns_mean": 2_500},
-    "read_service": {"count": 9, "ns_mean": 900_000},
-    "answer": {"count": 9, "ns_mean": 50_000},
-    "copy": {"count": 9, "ns_mean": 7_192},
-    "check": {"count": 9, "ns_mean": 1_000},
+STAGES = {
+    "ring_wait": StageTimes(count=9, ns_mean=40_000),
+    "decide": StageTimes(count=9, ns_mean=26_000),
+    "read_queue": StageTimes(count=9, ns_mean=30_000),
+    "publish": StageTimes(count=9, ns_mean=2_500),
+    "read_service": StageTimes(count=9, ns_mean=900_000),
+    "answer": StageTimes(count=9, ns_mean=50_000),
+    "copy": StageTimes(count=9, ns_mean=7_192),
+    "check": StageTimes(count=9, ns_mean=1_000),
 }
 
 

@@ -12,6 +12,7 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
+from offstage.bindings.stages import StageTimes
 from offstage.dpu.config import Config
 from offstage.dpu.device import Device
 from offstage.dpu.options import PolicyOptions
@@ -243,18 +244,17 @@ class FakeDevice(Device):
             "store": {"bytes_live": 4096, "segments_total": 3},
         }
 
-    def stages(self) -> dict[str, Any]:
+    def stages(self) -> dict[str, StageTimes]:
         return {
-            "decide": {
-                "count": 3,
-                "ns_mean": 400.0,
-                "ns_p50": 127,
-                "ns_p90": 1000,
-                "ns_p99": 1000,
-                "ns_max": 1000,
-                "overflow": 0,
-                "buckets": [[127, 2], [1023, 1]],
-            }
+            "decide": StageTimes(
+                count=3,
+                ns_mean=400.0,
+                ns_p50=127,
+                ns_p90=1000,
+                ns_p99=1000,
+                ns_max=1000,
+                buckets=[[127, 2], [1023, 1]],
+            )
         }
 
     def step_times(self, tenant: int) -> dict[str, Any]:

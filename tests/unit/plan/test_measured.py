@@ -20,7 +20,7 @@ def run(folder: Path, storage: str = "io_uring", count: int = 10) -> Path:
     folder.mkdir()
     (folder / "decisions.log").write_bytes(b"")
     stages = {
-        name: {"count": count, "ns_p50": 1_000.0 * (at + 1), "ns_p90": 9_000.0 * (at + 1)}
+        name: {"count": count, "ns_p50": 1_000 * (at + 1), "ns_p90": 9_000 * (at + 1)}
         for at, name in enumerate(STAGES)
     }
     record = {"version": __version__, "storage": storage, "stages": stages, "closed": True}

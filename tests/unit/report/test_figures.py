@@ -12,6 +12,7 @@ import pytest
 from compare_synthetic import comparison
 
 from offstage.bindings.durable import write_text
+from offstage.bindings.stages import StageTimes
 from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.paper_figures import figures_of_file
 from offstage.testbeds.lab.results.paired import Difference
@@ -75,15 +76,9 @@ def test_the_command_writes_every_figure_of_a_demo(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those of the page by name, bars of markup too, each as SVG, PDF and PNG."""
-    stage = {
-        "count": 70,
-        "ns_mean": 5e4,
-        "ns_p50": 1023,
-        "ns_p90": 90_000,
-        "ns_p99": 120_000,
-        "ns_max": 130_000,
-        "overflow": 0,
-    }
+    stage = StageTimes(
+        count=70, ns_mean=5e4, ns_p50=1023, ns_p90=90_000, ns_p99=120_000, ns_max=130_000
+    )
     spans = [["fetch", 0, 0.0, 900.0], ["stall", 0, 50.0, 900.0], ["compute", 1, 900.0, 1_400.0]]
     full = {"stages": {"copy": stage}, "timeline": {"tick": 7, "source": "x", "spans": spans}}
     summary = made.summary(runs=[made.run((), hit=0.8), made.run(("window",), **full)])

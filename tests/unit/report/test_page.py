@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from offstage.bindings.notes import Note
+from offstage.bindings.stages import StageTimes
 from offstage.bindings.units import format_rate
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
@@ -182,15 +183,9 @@ def test_a_curve_named_after_a_set_has_its_colour(made: SimpleNamespace) -> None
 
 def test_where_time_goes_is_shown_of_the_leading_run(made: SimpleNamespace, shown: str) -> None:
     """Are the stages of the fullest set drawn and listed, and no section made where none is?"""
-    stage = {
-        "count": 70,
-        "ns_mean": 5e4,
-        "ns_p50": 1023,
-        "ns_p90": 90_000,
-        "ns_p99": 120_000,
-        "ns_max": 130_000,
-        "overflow": 0,
-    }
+    stage = StageTimes(
+        count=70, ns_mean=5e4, ns_p50=1023, ns_p90=90_000, ns_p99=120_000, ns_max=130_000
+    )
     summary = made.summary()
     assert "Where time goes" not in shown
     summary.runs[3].stages = {"read_service": stage, "copy": stage}

@@ -10,18 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 
 from offstage.bindings.errors import BadInput, Interrupted, OffstageError, printable
-from offstage.bindings.notes import note_lines
-
-if TYPE_CHECKING:
-    from offstage.testbeds.live.results import Summary
 
 __all__ = [
     "CurveOption",
@@ -38,7 +34,6 @@ __all__ = [
     "one_line_errors",
     "operator",
     "parse_settings",
-    "print_summary",
     "refuse_both_paces",
     "table",
 ]
@@ -272,84 +267,3 @@ def plain(value: object) -> object:
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     return value.item() if hasattr(value, "item") else str(value)
-
-
-# How a command that ran something shows what came out: files, a table, headlines as JSON.
-
-HEADLINES = (
-    "name",
-    "storage",
-    "provenance",
-    "prefetchers",
-    "demands",
-    "hit",
-    "nontrivial_hit",
-    "late",
-    "miss",
-    "coverage",
-    "accuracy",
-    "traffic_ratio",
-    "stall_ms_p50",
-    "stall_ms_p99",
-    "fetch_ms_p50",
-    "fetch_ms_p99",
-    "tokens_per_s",
-    "kernel_bytes_per_s",
-    "roof_bytes_per_s",
-    "staging_bytes",
-    "bytes_read",
-    "read_amplification",
-    "blocks_verified",
-    "blocks_corrupt",
-    "notes",
-)
-
-
-def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
-    """Write summary.json and report.html to `out`, if there is one, and print the figures.
-    RunFailed, after all of that, where a check says that they are not to be used."""
-    from rich.console import Group
-
-    from offstage.testbeds.live.checks import refuse
-    from offstage.testbeds.report import (
-        baselines_table,
-        console_table,
-        in_words,
-        write_report,
-        write_summary,
-    )
-
-    summary = in_words(summary)
-    paths: dict[str, Path] = {}
-    if out is not None:
-        paths = {"summary": out / "summary.json", "report": out / "report.html"}
-        write_summary(summary, paths["summary"])
-        write_report(summary, paths["report"])
-    lines = ["", *(str(path) for path in paths.values())] if paths else []
-    noted = note_lines(summary.noted())
-    beside = baselines_table(summary)
-    more: list[RenderableType] = [] if beside is None else [beside, ""]
-    text = Group(console_table(summary), "", *more, summary.sentence, *noted, *lines)
-    emit(_headlines(summary, paths), form, text)
-    refuse(_failed(summary), str(paths.get("summary", "run")))
-
-
-def _failed(summary: "Summary") -> list[str]:
-    from offstage.testbeds.live.checks import found
-
-    runs = [*summary.runs, *summary.ahead, *summary.baselines]
-    return [text for run in runs for text in found(run, f"{run.name} on {run.storage}")]
-
-
-def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, Any]:
-    """The headline figures and where the rest is."""
-    return {
-        "sentence": summary.sentence,
-        "notes": list(summary.noted()),
-        "failed": _failed(summary),
-        "runs": [{name: getattr(run, name) for name in HEADLINES} for run in summary.runs],
-        "baselines": [
-            {name: getattr(run, name) for name in HEADLINES} for run in summary.baselines
-        ],
-        **{name: str(path) for name, path in paths.items()},
-    }

@@ -117,8 +117,8 @@ def demo(
     summary.json and report.html to --out and prints the table of runs. A comparison of the fullest
     run with models of other devices follows, in compare.html; its record stays in records/.
     """
-    from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.demo import run
 
     sizes = {"steps": steps, "sessions": sessions, "context_tokens": context_tokens}

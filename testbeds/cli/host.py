@@ -247,8 +247,8 @@ def _run_drawn(
 ) -> None:
     """Sessions whose keys and queries are drawn."""
     from offstage.host.models import geometry as geometry_of
-    from offstage.testbeds.cli.common import print_summary
     from offstage.testbeds.cli.progress import shown
+    from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.host_run import run as drive
     from offstage.testbeds.live.options import SELECT_BLOCKS, DriveOptions, measured_pace
 

@@ -96,9 +96,8 @@ def plan(
         "dpu": dpu,
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }
-    given = {name: value for name, value in asked.items() if value is not None}
     request = _request(trace, trace_format, limit, whole, time_unit)
-    found = _plan(spec, given, prices or [], runs or [], request, seed)
+    found = _plan(spec, asked, prices or [], runs or [], request, seed)
     _show(found, out, inputs, form)
 
 
@@ -138,7 +137,7 @@ def _plan(
     from offstage.testbeds.plan.result import make_plan
     from offstage.testbeds.plan.table import sentence
 
-    asked = read_spec(spec, given)
+    asked = read_spec(spec, {name: one for name, one in given.items() if one is not None})
     known = catalog()
     for file in prices:
         known = known.with_file(file)

@@ -225,7 +225,7 @@ def _run_here(
 ) -> None:
     from offstage.testbeds.beds.here import down as end
     from offstage.testbeds.beds.here import find
-    from offstage.testbeds.cli.common import print_summary
+    from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.cli.testbed_here import drive, start
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

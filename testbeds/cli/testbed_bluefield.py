@@ -17,7 +17,8 @@ from offstage.testbeds.beds.bluefield import (
     wait,
 )
 from offstage.testbeds.beds.local import LocalBed
-from offstage.testbeds.cli.common import Format, emit, print_summary, table
+from offstage.testbeds.cli.common import Format, emit, table
+from offstage.testbeds.cli.summary import print_summary
 from offstage.testbeds.cli.testbed_here import drive, sizes_for
 
 __all__ = ["down", "run", "up"]

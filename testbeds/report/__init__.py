@@ -4,7 +4,7 @@ from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary, writ
 from offstage.testbeds.report.run.baselines import baselines_table
 from offstage.testbeds.report.run.definitions import DEFINITIONS, as_text
 from offstage.testbeds.report.run.page import console_table, write_report
-from offstage.testbeds.report.run.runs import in_words, sentence
+from offstage.testbeds.report.run.sentence import in_words, sentence
 
 __all__ = [
     "DEFINITIONS",

@@ -50,7 +50,8 @@ def test_a_note_keeps_what_stands_in_brackets(
     made: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A mend that names an extra is text, and no markup of the terminal."""
-    from offstage.testbeds.cli.common import Format, print_summary
+    from offstage.testbeds.cli.common import Format
+    from offstage.testbeds.cli.summary import print_summary
 
     run = made.run(notes=[Note("one", "pip install '.[gpu-cuda12]'")])
     print_summary(made.summary(runs=[run], curve=[]), None, Format.text)

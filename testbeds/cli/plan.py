@@ -97,8 +97,7 @@ def plan(
         "tiers": None if tiers is None else [one.strip() for one in tiers.split(",")],
     }
     request = _request(trace, trace_format, limit, whole, time_unit)
-    found = _plan(spec, asked, prices or [], runs or [], request, seed)
-    _show(found, out, inputs, form)
+    _show(_plan(spec, asked, prices or [], runs or [], request, seed), out, inputs, form)
 
 
 Request = tuple[Path, str | None, int | None, bool, str | None]

@@ -23,7 +23,6 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.errors import RunFailed
 from offstage.testbeds.bench.engines.arrivals import Arrivals
@@ -96,17 +95,17 @@ def bench_apart(
 
 
 def _pairs(
-    stack: contextlib.ExitStack, bed: Bed, ours: dict[str, Any], folder: Path
+    stack: contextlib.ExitStack, bed: Bed, ours: dict[str, object], folder: Path
 ) -> dict[str, _Pair]:
     where = {"shared_storage_path": str(folder / "files")}
-    files = {
+    files: dict[str, object] = {
         "kv_connector": "ExampleConnector",
         "kv_role": "kv_both",
         "kv_connector_extra_config": where,
     }
     halves = _halves()
 
-    def begin(name: str, config: dict[str, Any] | None, half: int) -> Engine:
+    def begin(name: str, config: dict[str, object] | None, half: int) -> Engine:
         arguments = bed.arguments | ({"max_num_seqs": 1} if "prefill" in name else {})
         made = stack.enter_context(
             engine(
@@ -168,12 +167,12 @@ def _play(pair: _Pair, traffic: Arrivals, salt: str | None) -> Ends:
         while len(sent) < count and traffic.requests[len(sent)].at_s <= now_s:
             _send(pair, len(sent), traffic, salt)
             sent[len(sent)] = time.monotonic()
-        for line in pair.prefill.ready() if pair.prefill is not None else []:
+        for end in pair.prefill.ready() if pair.prefill is not None else []:
             prefilled += 1
             if not pair.streamed:
-                _decode(pair, line["id"], traffic, salt)
-        for line in pair.decode.ready(TURN_S):
-            ends[line["id"]] = line | {"sent_s": sent[line["id"]]}
+                _decode(pair, end.id, traffic, salt)
+        for end in pair.decode.ready(TURN_S):
+            ends[end.id] = sent[end.id], end
     return ends
 
 

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.bench.engines.arrivals import Arrivals
@@ -28,12 +27,12 @@ from offstage.testbeds.bench.engines.bed import (
     told,
     warm,
 )
-from offstage.testbeds.bench.engines.link import Engine, engine
+from offstage.testbeds.bench.engines.link import End, Engine, engine
 from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
 __all__ = ["ARMS", "bench_engine"]
 
-ARMS: dict[str, dict[str, Any] | None] = {
+ARMS: dict[str, dict[str, object] | None] = {
     "recompute": None,
     "looked up when scheduled": {"prefetch": False, "choose": False},
     "looked up on arrival": {"prefetch": True, "choose": False},
@@ -90,16 +89,16 @@ def _turn(
 
 def _play(one: Engine, traffic: Arrivals, *, hurry: bool = False) -> Ends:
     """Send every request at its time; how each ended. `hurry`: at once."""
-    ends: Ends = {}
+    ends: dict[int, End] = {}
     sent: dict[int, float] = {}
     begin_s = time.monotonic()
     for number, request in enumerate(traffic.requests):
         due_s = begin_s + (0.0 if hurry else request.at_s)
         while (left_s := due_s - time.monotonic()) > 0:
-            ends |= {line["id"]: line for line in one.ready(left_s)}
+            ends |= {end.id: end for end in one.ready(left_s)}
         sent[number] = time.monotonic()
         one.send(id=number, prompt=request.prompt, outputs=request.outputs)
     while len(ends) < len(traffic.requests):
-        line = one.answer(WAIT_S)
-        ends[line["id"]] = line
-    return {number: line | {"sent_s": sent[number]} for number, line in ends.items()}
+        end = one.answer(End, WAIT_S)
+        ends[end.id] = end
+    return {number: (sent[number], end) for number, end in ends.items()}

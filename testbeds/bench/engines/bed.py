@@ -1,18 +1,15 @@
 """What all arms of `offstage bench engine` run on: a model, a daemon, engines that answer alike."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import read_json
 from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.bench.engines.arrivals import Arrivals
-from offstage.testbeds.bench.engines.link import Engine
+from offstage.testbeds.bench.engines.link import End, Engine
 from offstage.testbeds.bench.engines.result import Arm, EngineResult
 
 __all__ = [
@@ -34,8 +31,8 @@ __all__ = [
 BLOCK = 32  # tokens: vLLM's blocks on a CPU
 WAIT_S = 600.0
 
-Ends = dict[int, dict[str, Any]]
-"""What an engine answered, by request."""
+Ends = dict[int, tuple[float, End]]
+"""By request when it was sent, and how it ended."""
 Say = Callable[[str], None]
 
 
@@ -45,7 +42,7 @@ class Bed:
 
     python: Path
     model: Path
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     vocabulary: int
     arena_bytes: int
     payload_bytes: int
@@ -67,7 +64,7 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
     blocks = -(-context_tokens // BLOCK)
     payload = max(4096, min(1 << 18, 1 << (layer_bytes - 1).bit_length()))
     each = (payload + 4096) * -(-layer_bytes * layers // payload)
-    arguments = {
+    arguments: dict[str, object] = {
         "enforce_eager": True,
         "max_model_len": context_tokens,
         "max_num_seqs": 4,
@@ -100,15 +97,18 @@ def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
         yield tier
 
 
-def connector(tier: Daemon, switches: dict[str, Any]) -> dict[str, Any]:
+def connector(tier: Daemon, switches: Mapping[str, object]) -> dict[str, object]:
     """vLLM's KV transfer configuration for ours."""
-    where = {"endpoint": tier.endpoint, "runtime_dir": str(tier.runtime_dir)}
+    where: dict[str, object] = {
+        "endpoint": tier.endpoint,
+        "runtime_dir": str(tier.runtime_dir),
+    }
     return {
         "kv_connector": "OffstageConnector",
         "kv_role": "kv_both",
         "kv_connector_module_path": "offstage.host.connectors.vllm",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": where | switches,
+        "kv_connector_extra_config": where | dict(switches),
     }
 
 
@@ -133,8 +133,9 @@ def result_of(
 
 def add(into: Arm, ends: Ends, before: Arm, after: Arm) -> None:
     """A round of an arm: how its requests ended, and what its connector counted meanwhile."""
-    into.first_s += [ends[i]["first_s"] - ends[i]["sent_s"] for i in sorted(ends)]
-    into.reused += [ends[i]["reused"] for i in sorted(ends)]
+    for _, (sent_s, end) in sorted(ends.items()):
+        into.first_s.append(end.first_s - sent_s)
+        into.reused.append(end.reused)
     for key, value in after.counters.items():
         added = value - before.counters.get(key, 0)
         into.counters[key] = into.counters.get(key, 0) + added
@@ -145,26 +146,26 @@ def warm(one: Engine) -> None:
     """What an engine does slower the first times."""
     for number in range(3):
         one.send(id=number, prompt=[20 + number] * 600, outputs=4)
-        one.answer(WAIT_S)
+        one.answer(End, WAIT_S)
     forget(one)
 
 
 def forget(one: Engine) -> None:
     """Empty vLLM's own cache."""
     one.send(forget=1)
-    one.answer()
+    one.answer(dict)
 
 
 def told(one: Engine) -> Arm:
     """Counters and decisions of the connector, so far."""
     one.send(told=1)
-    return msgspec.convert(one.answer(), Arm)
+    return one.answer(Arm)
 
 
 def check(name: str, ends: Ends, expected: dict[int, list[int]]) -> None:
     """Every arm answers alike. RunFailed: this one does not."""
-    for number, line in ends.items():
-        if line["tokens"] != expected.setdefault(number, line["tokens"]):
+    for number, (_, end) in ends.items():
+        if end.tokens != expected.setdefault(number, end.tokens):
             raise RunFailed(
                 f"request {number} has other tokens", name, "this must not be: report it"
             )

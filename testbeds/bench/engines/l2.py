@@ -162,7 +162,7 @@ def _rates(found: Any, objects: int, size_kib: int, where: str) -> dict[str, flo
 
 
 @contextmanager
-def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict[str, Any]]:
+def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict[str, object]]:
     """What LMCache is told of it; a daemon ends with the block."""
     if name == "fs":
         yield {"type": name, "base_path": str(place / "files"), "use_odirect": direct}

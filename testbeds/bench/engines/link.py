@@ -6,15 +6,19 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 import offstage
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.outside import last_line, said_json
 
-__all__ = ["Engine", "engine"]
+__all__ = ["End", "Engine", "engine"]
+
+T = TypeVar("T")
 
 MARK = "ENGINE "
 START_S = 600.0
@@ -27,6 +31,15 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+
+
+class End(msgspec.Struct):
+    """How a request ended, as the engine says it; `reused` tokens of its prompt."""
+
+    id: int
+    tokens: list[int]
+    first_s: float
+    reused: int
 
 
 class Engine:
@@ -54,18 +67,19 @@ class Engine:
         except OSError:
             raise self._failed("it has ended") from None
 
-    def answer(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """The next line. RunFailed: none came in time, or it has ended."""
+    def answer(self, kind: type[T], timeout_s: float = ANSWER_S) -> T:
+        """The next line, of a kind. RunFailed: none came in time, it is of another kind, or the
+        engine has ended."""
         try:
             found = self._lines.get(timeout=timeout_s)
         except queue.Empty:
             raise self._failed(f"no answer in {timeout_s:.0f} s") from None
         if found is None:
             raise self._failed("it has ended")
-        return self._decoded(found)
+        return self._decoded(found, kind)
 
-    def ready(self, timeout_s: float = 0.0) -> list[dict[str, Any]]:
-        """Lines that are there, after a wait for the first."""
+    def ready(self, timeout_s: float = 0.0) -> list[End]:
+        """Requests that have ended, after a wait for the first."""
         found = []
         with contextlib.suppress(queue.Empty):
             found.append(
@@ -75,12 +89,11 @@ class Engine:
                 found.append(self._lines.get_nowait())
         if None in found:
             raise self._failed("it has ended")
-        return [self._decoded(one) for one in found]
+        return [self._decoded(one, End) for one in found]
 
-    def _decoded(self, line: str) -> dict[str, Any]:
-        return said_json(
-            line, self._log.read_text(errors="replace"), "the engine", f"read {self._log}"
-        )
+    def _decoded(self, line: str, kind: type[T]) -> T:
+        complaint = self._log.read_text(errors="replace")
+        return said_json(line, complaint, "the engine", f"read {self._log}", kind)
 
     def _failed(self, what: str) -> RunFailed:
         said = last_line(self._log.read_text(errors="replace"))
@@ -91,8 +104,8 @@ class Engine:
 def engine(
     python: Path,
     model: Path,
-    connector: dict[str, Any] | None,
-    arguments: dict[str, Any],
+    connector: Mapping[str, object] | None,
+    arguments: Mapping[str, object],
     log: Path,
     **environment: str,
 ) -> Iterator[Engine]:
@@ -112,7 +125,7 @@ def engine(
         )
     running = Engine(process, log)
     try:
-        running.answer(START_S)
+        running.answer(dict, START_S)
         yield running
     finally:
         assert process.stdin is not None

@@ -247,7 +247,7 @@ class PolicyOptions(Settings, frozen=True):
         within(
             0,
             255,
-            "a new chunk is written from the session after so many that put it; 255: none is",
+            "sessions that must put a new chunk before the one whose put is written; 255: never",
         ),
     ] = 0
     write_budget_bytes: Annotated[
@@ -303,10 +303,10 @@ class PolicyOptions(Settings, frozen=True):
         int, within(0, 1000, "a demand within 4 steps less likely than this is not prefetched")
     ] = 100
     hint_scores_max: Annotated[
-        int, within(0, 65535, "of a layer's scores the best so many are taken in; 0: all")
+        int, within(0, 65535, "only this many best scores of a layer are used; 0: all")
     ] = 0
     hint_every_steps: Annotated[
-        int, within(1, 255, "scores are taken in of one step in so many; 1: of each")
+        int, within(1, 255, "scores of one step in this many are used; 1: of each")
     ] = 1
     hint_score_bits: Annotated[int, within(8, 16, "of each score: 16, or 8 for its upper half")] = (
         16

@@ -176,7 +176,7 @@ DAEMON_COUNTERS = {
 }
 
 DAEMON_GAUGES = {
-    "pod_in_doubt": "1: the pod's map went back or is another one, and nobody is served",
+    "pod_in_doubt": "1: the pod's map was put back or is another one, and nothing is served",
 }
 
 

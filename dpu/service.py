@@ -9,9 +9,8 @@ Calls whose reply comes later begin in `daemon.py`: Connect, Drain and StorageMo
 import os
 import platform
 import time
-from collections.abc import Mapping
-from functools import singledispatchmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,6 +39,17 @@ class Answered(NamedTuple):
 
     reply: p.Reply
     deleted: int | None = None
+
+
+Method = TypeVar("Method", bound=Callable[..., p.Reply])
+METHODS: dict[type[p.Request], Callable[..., p.Reply]] = {}
+"""Of `Service`, by the call that each answers."""
+
+
+def _answers(method: Method) -> Method:
+    """It answers the call that its parameter `request` is."""
+    METHODS[method.__annotations__["request"]] = method
+    return method
 
 
 class Service:
@@ -80,7 +90,7 @@ class Service:
                 reply = self._member(request.name).hold(request)
             else:
                 host = self.admit(ticket, request)
-                reply = self._reply(request, host)
+                reply = METHODS[type(request)](self, request, host)
                 if request.deletes and host.tenant is not None:
                     deleted = host.tenant.index
         except Exception as error:
@@ -177,15 +187,11 @@ class Service:
             self.leave(host, "left")
             raise
 
-    @singledispatchmethod
-    def _reply(self, request: p.Request, host: Host) -> p.Reply:
-        raise AssertionError(f"{type(request).__name__} has no method here")
-
-    @_reply.register
+    @_answers
     def _heartbeat(self, request: p.Heartbeat, host: Host) -> p.Ok:
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _attach(self, request: p.Attach, host: Host) -> p.Attached:
         if request.again:
             return self._ports.attach_again(host, request.fabric)
@@ -193,7 +199,7 @@ class Service:
             raise draining()
         return self._ports.attach(host, request.fabric)
 
-    @_reply.register
+    @_answers
     def _session_open(self, request: p.SessionOpen, host: Host) -> p.Opened:
         port, tenant = host.opens()
         if self.drain.refuses:
@@ -215,7 +221,7 @@ class Service:
         found = policy.hint_scores_max, policy.hint_every_steps, policy.hint_score_bits
         return None if found == (0, 1, 16) else found
 
-    @_reply.register
+    @_answers
     def _append(self, request: p.Append, host: Host) -> p.Appended:
         chunks = self.device.session_append(request.session, host.names(request.contents))
         return p.Appended(
@@ -224,17 +230,17 @@ class Service:
             stored_layers=[chunk.stored_layers for chunk in chunks],
         )
 
-    @_reply.register
+    @_answers
     def _set_generating(self, request: p.SetGenerating, host: Host) -> p.Ok:
         self.device.session_set_generating(request.session, request.generating)
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _session_close(self, request: p.SessionClose, host: Host) -> p.Ok:
         self._sessions_end(host, [request.session], archive=request.archive)
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _sessions_open(self, request: p.SessionsOpen, host: Host) -> p.SessionsOpened:
         port, tenant = host.opens()
         if self.drain.refuses and request.contents:
@@ -277,7 +283,7 @@ class Service:
             host.sessions.difference_update(sessions)
             self.device.sessions_close(sessions, archive)
 
-    @_reply.register
+    @_answers
     def _policy_set(self, request: p.PolicySet, host: Host) -> p.PolicyReply:
         shares, changes = self._shares_of(request.changes)
         policy = change_policy(self.policy, changes)
@@ -304,21 +310,21 @@ class Service:
             for name, each in chosen.items()
         ], others
 
-    @_reply.register
+    @_answers
     def _policy_get(self, request: p.PolicyGet, host: Host) -> p.PolicyReply:
         return p.PolicyReply(policy=self.policy_now())
 
-    @_reply.register
+    @_answers
     def _status(self, request: p.Status, host: Host) -> p.StatusReply:
         return p.StatusReply(status=self.status_for(host))
 
-    @_reply.register
+    @_answers
     def _ledger(self, request: p.Ledger, host: Host) -> p.LedgerReply:
         name = request.tenant or (host.tenant.name if host.tenant else "")
         index = self.hosts.tenant(name, host).index if name else None
         return p.LedgerReply(tenant=name, ledger=self.device.ledger(index))
 
-    @_reply.register
+    @_answers
     def _purge(self, request: p.Purge, host: Host) -> p.Purged:
         tenant = self.hosts.tenant(request.tenant, host)
         purged = self.device.tenant_purge(tenant.index, request.keep_blocks, request.again)
@@ -332,14 +338,14 @@ class Service:
             marking=purged["marking"] + purged["writing"],
         )
 
-    @_reply.register
+    @_answers
     def _reset(self, request: p.Reset, host: Host) -> p.Ok:
         self.worn(self.device.status())  # before the hits are zero
         self.device.reset()
         self._log.info("reset")
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _dismiss(self, request: p.Dismiss, host: Host) -> p.Dismissed:
         of_name = [
             one
@@ -350,26 +356,26 @@ class Service:
             self.leave(one, "dismissed")
         return p.Dismissed(hosts=len(of_name))
 
-    @_reply.register
+    @_answers
     def _fabric_open(self, request: p.FabricOpen, host: Host) -> p.Ok:
         self._ports.open_fabric(request.fabric, request.endpoint)
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _fabric_shut(self, request: p.FabricShut, host: Host) -> p.Ok:
         self._ports.shut_fabric(request.fabric)
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _undrain(self, request: p.Undrain, host: Host) -> p.Ok:
         self.drain.undrain()
         return p.Ok()
 
-    @_reply.register
+    @_answers
     def _segments(self, request: p.Segments, host: Host) -> p.SegmentsReply:
         return self.quotas.segments.answer(host, request)
 
-    @_reply.register
+    @_answers
     def _detach(self, request: p.Detach, host: Host) -> p.Ok:
         self.leave(host, "left")
         return p.Ok()

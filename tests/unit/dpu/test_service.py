@@ -3,7 +3,7 @@
 import dataclasses
 import io
 import json
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,14 +14,12 @@ from offstage.dpu.fd_passing import Handed
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.pod.exceptions import News
 from offstage.dpu.replies import Waiting
-from offstage.dpu.service import Service
+from offstage.dpu.service import METHODS
 
 
 def test_every_call_has_a_method_that_returns_its_reply() -> None:
     """Is each call answered here, but those of a login and those that the loop answers later?"""
-    methods = Service.__dict__["_reply"].dispatcher.registry
-    returns = {kind: get_type_hints(method)["return"] for kind, method in methods.items()}
-    assert returns.pop(object) is p.Reply
+    returns = {kind: method.__annotations__["return"] for kind, method in METHODS.items()}
     assert returns == {kind: kind.reply() for kind in returns}
     elsewhere = {p.Hello, p.Prove, p.Hold, p.Connect, p.Drain, p.StorageMove}
     assert {*returns} | elsewhere == {*p.CALLS} and not {*returns} & elsewhere

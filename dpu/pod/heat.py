@@ -110,10 +110,10 @@ def next_place(ranking: Sequence[str], taken: Sequence[str]) -> str:
 def less_loaded(places: Sequence[int], loads: Sequence[float], draw: int) -> int:
     """Which place to read: the less loaded of two drawn by the number `draw`, which is enough to
     balance (Mitzenmacher 2001). `places` are indices into `loads`."""
-    first, second = draw % len(places), draw // len(places) % max(1, len(places) - 1)
-    second += second >= first
     if len(places) == 1:
         return places[0]
+    first, second = draw % len(places), draw // len(places) % (len(places) - 1)
+    second += second >= first
     one, other = places[first], places[second]
     return one if loads[one] <= loads[other] else other
 

@@ -94,13 +94,13 @@ class LocalTier(Fabric):
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:
-        """As `Control.session_open`."""
+        """Open a session; its numbers begin at 1."""
         handle = 1 + max(self._sessions, default=0)
         self._sessions[handle] = _Session(sink_blocks, window_blocks)
         return handle
 
     def append(self, session: int, contents: list[bytes]) -> Appended:
-        """As `Control.append`."""
+        """Append chunks: what the local store has of them."""
         one, before = self._sessions[session], self.store.shared_chunks
         keys, rows = self.store.append(one.parent, contents)
         self.counts.shared_chunks += self.store.shared_chunks - before
@@ -110,10 +110,10 @@ class LocalTier(Fabric):
         return Appended(keys=keys, store_keys=keys, stored_layers=stored)
 
     def set_generating(self, session: int, generating: bool) -> None:
-        """As `Control.set_generating`; nothing here depends on it."""
+        """No effect: nothing here depends on it."""
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """As `Control.session_close`; the blocks stay, and those in memory leave as others come."""
+        """Close a session; the blocks stay, and those in memory leave as others come."""
         del self._sessions[session]
 
     def ledger(self) -> Ledger:

@@ -125,13 +125,13 @@ class PodSessions:
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:
-        """See `Sessions`; no member hears of it before its first segment."""
+        """Open a session; no member hears of it before its first segment."""
         self._number += 1
         self._sessions[self._number] = _Session(select_blocks, sink_blocks, window_blocks, step_ns)
         return self._number
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
-        """See `Sessions`. RunFailed where no member answers."""
+        """Append chunks, segment by segment. RunFailed where no member answers."""
         one = self._sessions[session]
         keys: list[bytes] = []
         stored: list[int] = []
@@ -147,7 +147,7 @@ class PodSessions:
         return p.Appended(keys=keys, store_keys=keys, stored_layers=stored)
 
     def set_generating(self, session: int, generating: bool) -> None:
-        """See `Sessions`."""
+        """A generating session is the last to lose its blocks, at every member."""
         one = self._sessions[session]
         one.generating = generating
         for segment in one.segments:

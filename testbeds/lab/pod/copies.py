@@ -23,8 +23,6 @@ from offstage.dpu.pod.heat import (
 
 __all__ = ["Copies"]
 
-PLACES = 3
-"""A copy, the home, the home before."""
 LOOK_NS = 1_000_000_000
 """Between two looks at what the mean load of a daemon is."""
 DRAWS = 0x9E3779B97F4A7C15
@@ -66,10 +64,8 @@ class Copies:
             self._draw = (self._draw + DRAWS) & MASK
             at = [one for one in kept.at if usable[one]]
         loads = [busy_ns[one] for one in (home, *at)]
-        found = list(
-            read_places(home, at, [before] if before != home else [], loads, self._draw >> 20)
-        )
-        return found + [found[0]] * (PLACES - len(found))
+        former = [before] if before != home else []
+        return list(read_places(home, at, former, loads, self._draw >> 20))
 
     def demanded(self, member: int, demands: int, now_ns: int) -> None:
         """A daemon served so many."""

@@ -19,7 +19,7 @@ from offstage.bindings.caches import NO_CACHE, Caches
 from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.placement import ranked, segment_key
 from offstage.host.pod.suspicion import SUSPECT_NS
-from offstage.testbeds.lab.pod.copies import PLACES, Copies
+from offstage.testbeds.lab.pod.copies import Copies
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.lab.pod.spec import PodSpec, Point
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
@@ -201,7 +201,9 @@ class Tier:
             self.copies.places(*each, usable, busy_ns)
             for each in zip(segments, home.tolist(), former.tolist(), strict=True)
         ]
-        return np.ascontiguousarray(np.array(found, np.uint32).reshape(-1, PLACES).T)
+        turns = max(map(len, found), default=0)
+        padded = [row + row[:1] * (turns - len(row)) for row in found]
+        return np.array(padded, np.uint32).reshape(-1, turns).T
 
     def _warm(self, host: int, looked: Looked, blocks: U32, first: int) -> None:
         """Count the demands of what was read, and make the copies that they call for."""

@@ -1,5 +1,8 @@
 """Are blocks brought where they are to be and nowhere else, whoever fails meanwhile?"""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +14,8 @@ from offstage.bindings.fabric import FetchRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import News, Tally
 from offstage.dpu.pod.placement import homes
+from offstage.host.pod import moves, upkeep
+from offstage.host.pod.moves import Move
 from offstage.host.pod.upkeep import in_messages
 
 
@@ -87,6 +92,37 @@ def test_a_move_that_fails_costs_no_block(fault: str) -> None:
     world.sessions.session_close(session)
     if fault != "broken":
         assert not any(one.sessions for one in world.daemons.values())
+
+
+TABLE = set(re.findall(r"    (\w+) +-> (\w+)  ", moves.__doc__ or ""))
+
+
+@pytest.mark.parametrize("fault", ["", "full", "broken", "loses"])
+def test_a_move_changes_its_state_as_the_table_says(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in no other way, whatever fails; without a fault every step of the table is taken but
+    that of a batch of which nothing came."""
+    seen = set()
+
+    class Watched(Move):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "state" and hasattr(self, "batches"):  # made, and not being made
+                seen.add((self.state.name, value.name))
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(upkeep, "Move", Watched)
+    world = World(3)
+    world.write(*NUMBERS)
+    world.join(3)
+    world.opened(*NUMBERS)
+    if fault:
+        setattr(world.daemons["dpu3" if fault == "full" else "dpu0"], fault, True)
+    world.pass_time(100)
+    named = {(before, after) for before, after in TABLE if before != "any"}
+    assert len(named) == 6 and seen <= named | {(one.name, "ENDED") for one in moves.State}
+    if not fault:
+        assert seen == named - {("READING", "BETWEEN")}
 
 
 def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:

@@ -25,9 +25,10 @@ import msgspec
 import numpy as np
 
 from offstage.asic_model.parameters import Preset, read_preset
-from offstage.asic_model.result import ChipRun, Logged
+from offstage.asic_model.result import ChipRun, Logged, demands_of
 from offstage.asic_model.trace import Trace
 from offstage.bindings.errors import BadInput
+from offstage.bindings.ledger import share
 from offstage.bindings.stages import Stages
 
 __all__ = [
@@ -106,7 +107,7 @@ def _place_in_batch(trace: Trace) -> float:
     """The mean place of a read among those that were decided at the same moment, from 1."""
     batches = Counter(read.at_ns for read in trace.reads)
     places = sum(count * (count + 1) / 2 for count in batches.values())
-    return places / max(len(trace.reads), 1)
+    return share(places, len(trace.reads))
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -119,11 +120,10 @@ class Figure(msgspec.Struct, frozen=True):
 
     def of(self, run: "ChipRun | Logged") -> float:
         """Its value in a run."""
-        demands = max(run.hits + run.late + run.misses, 1)
         if self.points:
-            return float(getattr(run, self.key)) / demands
+            return share(getattr(run, self.key), demands_of(run))
         if self.key == "bandwidth":
-            return run.bytes_read / run.seconds if run.seconds else 0.0
+            return share(run.bytes_read, run.seconds)
         return float(getattr(run.fetch_ns, self.key))
 
     def error(self, predicted: float, measured: float) -> float:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from offstage.bindings.notes import Note
 
-__all__ = ["ChipRun", "Logged", "Range", "SessionRun", "Times", "UnitRun", "times_of"]
+__all__ = ["ChipRun", "Logged", "Range", "SessionRun", "Times", "UnitRun", "demands_of", "times_of"]
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 CURVE_POINTS = 1000
@@ -182,6 +182,11 @@ class ChipRun(msgspec.Struct, kw_only=True):
     def label(self) -> str:
         """The preset as a column's title says it."""
         return self.preset if self.calibrated else f"{self.preset} (uncalibrated)"
+
+
+def demands_of(run: ChipRun | Logged) -> int:
+    """All demands, however they ended."""
+    return run.hits + run.late + run.misses
 
 
 def times_of(values_ns: "Sequence[float] | npt.NDArray[Any]") -> Times:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, replay
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import EVICTIONS
+from offstage.bindings.ledger import Demands
 from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.bindings.units import format_size
 from offstage.testbeds.bench.flat import (
@@ -233,7 +234,7 @@ def _decode_rows(seed: int, rounds: int) -> tuple[Decode, Replay]:
         took = time.thread_time() - began
         ledger = core.ledger()
         accesses = ledger["demands"]
-        hit_rate = sum(ledger["ends"][:5]) / accesses
+        hit_rate = Demands.of(ledger["ends"]).hit_rate
         if not logged:
             spent.append(took)
             continue

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from offstage.asic_model.result import ChipRun, Times
+from offstage.bindings.ledger import share
 from offstage.bindings.notes import note_lines
 from offstage.bindings.units import format_rate, format_size, format_time
 from offstage.testbeds.table import Column, Table
@@ -24,7 +25,7 @@ def run_table(run: ChipRun) -> RenderableType:
 
 
 def _sentence(run: ChipRun) -> str:
-    shares = [count / max(run.demands, 1) for count in (run.hits, run.late, run.misses)]
+    shares = [share(count, run.demands) for count in (run.hits, run.late, run.misses)]
     said = (
         f"{run.label}, {run.mode}: {run.demands:,} demands, {shares[0]:.1%} hits, {shares[1]:.1%} "
         f"late, {shares[2]:.1%} misses; {run.tokens_per_s:,.1f} tokens/s, "

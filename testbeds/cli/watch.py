@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.bindings.ledger import Demands, share
 from offstage.bindings.units import format_rate
 from offstage.host.control import Control
 
@@ -60,14 +60,8 @@ def _look(control: Control) -> dict[str, Any]:
 def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """Rates of an interval; after a reset of the ledger they are of what came since."""
     device, device_then = after["status"]["device"], before["status"]["device"]
-    ends = {
-        name: max(0, now - then)
-        for name, now, then in zip(
-            ENDS, after["ledger"]["ends"], before["ledger"]["ends"], strict=True
-        )
-    }
-    demands = sum(ends.values())
-    hits = sum(ends[name] for name in ENDS[:HIT_ENDS])
+    counts = zip(after["ledger"]["ends"], before["ledger"]["ends"], strict=True)
+    ended = Demands.of(max(0, now - then) for now, then in counts)
     storage, storage_then = device["storage"], device_then["storage"]
     worked = {
         name: max(0, device[name] - device_then[name])
@@ -78,14 +72,14 @@ def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
         "seconds": round(seconds, 3),
         "hosts": device["ports"],
         "sessions": device["sessions"],
-        "demands_per_s": demands / seconds,
-        "hit": hits / demands if demands else None,
-        "late": ends["late"] / demands if demands else None,
+        "demands_per_s": ended.total / seconds,
+        "hit": ended.hit_rate if ended.total else None,
+        "late": ended.late_rate if ended.total else None,
         "read_bytes_per_s": max(0, storage["bytes_read"] - storage_then["bytes_read"]) / seconds,
         "read_amplification": _amplification(before["ledger"], after["ledger"]),
         "written_bytes_per_s": max(0, storage["bytes_written"] - storage_then["bytes_written"])
         / seconds,
-        "reactor_busy_share": worked["busy_ns"] / max(1, sum(worked.values())),
+        "reactor_busy_share": share(worked["busy_ns"], sum(worked.values())),
         "dirty_blocks": device["dirty_blocks"],
         "errors": errors,
         "draining": after["status"]["draining"],

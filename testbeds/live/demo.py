@@ -27,7 +27,7 @@ from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.run_figures import RunLabel, against_baseline, on_time, run_result
+from offstage.testbeds.live.run_figures import RunLabel, against_baseline, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.wear import Wear, run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
@@ -205,7 +205,7 @@ def _measure(
     if replayed is not None and replayed.diverged_at is not None:
         result.log_diverged_at = replayed.diverged_at
     result.stages = timed
-    result.wear = run_wear(on_time(result), shared.prefilled, written(begun_wear, ended), ended)
+    result.wear = run_wear(result.ended.hits, shared.prefilled, written(begun_wear, ended), ended)
     result.staging_bytes = options.slot_count * options.geometry.block_bytes(0)
     return result
 

@@ -27,7 +27,7 @@ from offstage.testbeds.beds.status import counters_since, device_counters, stage
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.run_figures import RunLabel, against_lru, on_time, run_result
+from offstage.testbeds.live.run_figures import RunLabel, against_lru, run_result
 from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
@@ -90,7 +90,7 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         result.stages = stages(link, fabric)
         ended = wear(link)
         result.wear = run_wear(
-            on_time(result), written(empty, begun_wear), written(begun_wear, ended), ended
+            result.ended.hits, written(empty, begun_wear), written(begun_wear, ended), ended
         )
         sizes = control.geometry
         result = against_lru(result, ledger, sizes.payload_size_bytes + sizes.lba_size_bytes)

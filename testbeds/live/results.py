@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note, gathered
 from offstage.bindings.stages import StageTimes
 
-__all__ = ["CurvePoint", "RunResult", "Summary"]
+__all__ = ["CurvePoint", "RunResult", "ShownTick", "Summary"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
 
@@ -26,6 +28,15 @@ class CurvePoint(msgspec.Struct, kw_only=True):
     provenance: Provenance
     run: str = ""
     """The run that has this very setting, by its name."""
+
+
+class ShownTick(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the time of one tick went: its number, what measured its times, and `spans`, each
+    `[lane, layer, begin_us, end_us]` from the tick's begin on."""
+
+    tick: int = -1
+    source: str = ""
+    spans: tuple[tuple[str, int, float, float], ...] = ()
 
 
 class RunResult(msgspec.Struct, kw_only=True):
@@ -120,13 +131,17 @@ class RunResult(msgspec.Struct, kw_only=True):
     """K and V that attention read, over the time that it ran; 0 where that was not taken."""
     roof_bytes_per_s: float = 0.0
     """Read and written by a copy inside the memory of the HBM pool, measured in the same run."""
-    timeline: dict[str, Any] = {}
-    """Of one tick: its number, whence its times are (`source`), and `spans`, each `[lane, layer,
-    begin_us, end_us]` from the tick's begin on; empty where none was taken."""
+    timeline: ShownTick = ShownTick()
+    """Of one tick; empty where none was taken."""
     stages: dict[str, StageTimes] = {}
     """How long the stages of a block's way took, by their name; empty where they were not timed."""
     wear: dict[str, float | None] = {}
     """What was written to the drive (`live/wear.py`); empty where only its operator may know."""
+
+    @property
+    def ended(self) -> Demands:
+        """How the demands ended."""
+        return Demands.of(self.ends.get(end, 0) for end in ENDS)
 
 
 class Summary(msgspec.Struct, kw_only=True):

@@ -6,18 +6,16 @@ Every rate is computed here from counts, once; the report only shows it. Definit
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Demands, Ledger, quantile, share
 from offstage.bindings.notes import Note
 from offstage.host.record import AgentRecord
 from offstage.host.timeline import Timeline
-from offstage.testbeds.live.results import Provenance, RunResult
+from offstage.testbeds.live.results import Provenance, RunResult, ShownTick
 
 __all__ = [
     "RunLabel",
@@ -25,7 +23,6 @@ __all__ = [
     "against_lru",
     "emulation_notes",
     "ends_differ",
-    "on_time",
     "run_result",
     "timeline_of",
 ]
@@ -114,31 +111,26 @@ def run_result(
     )
 
 
-def timeline_of(timeline: Timeline) -> dict[str, Any]:
-    """The tick that is shown, in microseconds from its begin on; {} where there is none."""
+def timeline_of(timeline: Timeline) -> ShownTick:
+    """The tick that is shown; empty where there is none."""
     number, spans = timeline.shown()
     if not spans:
-        return {}
+        return ShownTick()
     begun_ns = min(span.begin_ns for span in spans)
     shown = sorted((span.begin_ns, span.end_ns, span.lane, span.layer) for span in spans)
-    return {
-        "tick": number,
-        "source": timeline.source,
-        "spans": [
-            [lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3]
+    return ShownTick(
+        number,
+        timeline.source,
+        tuple(
+            (lane, layer, (begin - begun_ns) / 1e3, (end - begun_ns) / 1e3)
             for begin, end, lane, layer in shown
-        ],
-    }
-
-
-def on_time(run: RunResult) -> int:
-    """Demands that ended on time."""
-    return Demands.of(run.ends[end] for end in ENDS).hits
+        ),
+    )
 
 
 def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
     """`run` with coverage and traffic against `baseline`: no prefetch, LRU, the same buffer."""
-    return _against(run, baseline.demands - on_time(baseline), baseline.bytes_read)
+    return _against(run, baseline.demands - baseline.ended.hits, baseline.bytes_read)
 
 
 def against_lru(run: RunResult, ledger: Ledger, block_read_bytes: int) -> RunResult:
@@ -151,7 +143,7 @@ def against_lru(run: RunResult, ledger: Ledger, block_read_bytes: int) -> RunRes
 def _against(run: RunResult, missed: int, bytes_read: int) -> RunResult:
     return msgspec.structs.replace(
         run,
-        coverage=1.0 - (run.demands - on_time(run)) / missed if missed else 0.0,
+        coverage=1.0 - (run.demands - run.ended.hits) / missed if missed else 0.0,
         traffic_ratio=share(run.bytes_read, bytes_read),
     )
 

@@ -6,7 +6,8 @@ it held commands, reads and answers. A timer knows a stage's distribution and no
 it was part of: so each stage of a fetch has its mean, and the storage what these leave.
 """
 
-from offstage.asic_model.result import Logged
+from offstage.asic_model.result import Logged, demands_of
+from offstage.bindings.ledger import share
 from offstage.bindings.stages import Stages
 from offstage.testbeds.report.compare.columns import Column, UnitFigures
 from offstage.testbeds.report.compare.recorded import Recorded
@@ -31,12 +32,12 @@ STORAGE = ("read_queue", "read_service", "publish")
 
 def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
     """The column of the run itself."""
-    shares = logged.hits / max(logged.hits + logged.late + logged.misses, 1)
+    demands = demands_of(logged)
     return Column(
         device=f"{run.device} in the loop" if run.device else f"{run.provenance} DPU",
         provenance=run.provenance,
         storage=logged.storage,
-        demands=logged.hits + logged.late + logged.misses,
+        demands=demands,
         hits=logged.hits,
         late=logged.late,
         misses=logged.misses,
@@ -44,10 +45,10 @@ def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
         stall_ns=logged.stall_ns,
         seconds=logged.seconds,
         bytes_read=logged.bytes_read,
-        bytes_per_s=logged.bytes_read / logged.seconds if logged.seconds else 0.0,
+        bytes_per_s=share(logged.bytes_read, logged.seconds),
         tokens=tokens,
         tokens_per_s=tokens / logged.seconds if logged.seconds else None,
-        units=_units(run.stages, logged) if shares < 1.0 else [],
+        units=_units(run.stages, logged) if not demands or logged.hits < demands else [],
         notes=run.notes,
     )
 

@@ -7,6 +7,7 @@ card. For paper the same segments are drawn.
 from collections.abc import Sequence
 
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import share
 from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report.page.bars import Key, Row, bars_height, draw_bars
 from offstage.testbeds.report.page.markup import Segment, bar, figure, folded, key, legend, swatch
@@ -16,7 +17,7 @@ from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
 from offstage.testbeds.report.run.definitions import END_TEXTS, FATE_TEXTS
 from offstage.testbeds.report.run.plots import Colours, heading
-from offstage.testbeds.report.run.runs import MISS_ENDS, Group, hits, labels
+from offstage.testbeds.report.run.runs import MISS_ENDS, Group, labels
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["fates_figure", "served_figure"]
@@ -128,8 +129,8 @@ def _served_bars(run: RunResult, group: Group) -> str:
 
 
 def _served_note(run: RunResult) -> str:
-    lost = run.demands - hits(run)
-    return f"{percent(lost / max(1, run.demands))} late or missed"
+    lost = run.demands - run.ended.hits
+    return f"{percent(share(lost, run.demands))} late or missed"
 
 
 def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -> str:

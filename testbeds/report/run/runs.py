@@ -16,7 +16,6 @@ __all__ = [
     "Group",
     "baseline",
     "groups",
-    "hits",
     "in_order",
     "label",
     "labels",
@@ -73,11 +72,6 @@ def groups(runs: Sequence[RunResult]) -> list[Group]:
 def baseline(group: Group) -> RunResult | None:
     """The group's run without prefetch, if it has one."""
     return next((run for run in group.runs if not run.prefetchers), None)
-
-
-def hits(run: RunResult) -> int:
-    """Demands that were on time."""
-    return sum(run.ends.get(end, 0) for end in ENDS[:5])
 
 
 def set_label(prefetchers: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ on one scale, so that what overlaps can be seen and what was waited for can be c
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from offstage.bindings.units import format_rate
 from offstage.testbeds.live.results import RunResult, Summary
@@ -18,6 +17,8 @@ from offstage.testbeds.report.run.plots import heading
 from offstage.testbeds.report.run.runs import Group, groups, label, subject
 
 __all__ = ["timeline_figure"]
+
+Span = tuple[str, int, float, float]
 
 BAR = 0.6
 """Of the height of a row."""
@@ -59,7 +60,7 @@ def _shown(group: Group, ahead: Sequence[RunResult]) -> list[tuple[str, RunResul
     ]
     named = [(f"{group.title}, {label(fullest)}", fullest)]
     named += [(f"{group.title}, {label(one)}, a layer ahead", one) for one in beside]
-    return [(title, run) for title, run in named if run.timeline]
+    return [(title, run) for title, run in named if run.timeline.spans]
 
 
 def _caption(summary: Summary) -> str:
@@ -79,7 +80,7 @@ def _caption(summary: Summary) -> str:
 
 
 def _end(run: RunResult) -> float:
-    return max((float(span[3]) for span in run.timeline["spans"]), default=0.0)
+    return max((span[3] for span in run.timeline.spans), default=0.0)
 
 
 def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plot:
@@ -91,7 +92,7 @@ def _plot(title: str, provenance: str, run: RunResult, longest_us: float) -> Plo
         axes.set_yticks(range(len(ROWS)), [name for name, _ in ROWS])
         axes.grid(visible=False)
         for row, (name, lanes) in enumerate(ROWS):
-            spans = [one for one in run.timeline["spans"] if one[0] in lanes]
+            spans = [one for one in run.timeline.spans if one[0] in lanes]
             depths = _depths(spans) if name == "fetches" else [0] * len(spans)
             high = BAR / (1 + max(depths, default=0))
             for (lane, layer, begin, end), depth in zip(spans, depths, strict=True):
@@ -129,7 +130,7 @@ def _legend(drawn: Picture) -> None:
     drawn.keys(keys, [TEXTS[lane] for lane in COLOURS], loc="outside lower center", ncols=3)
 
 
-def _depths(spans: Sequence[Sequence[Any]]) -> list[int]:
+def _depths(spans: Sequence[Span]) -> list[int]:
     """The first level at which nothing else stands, for each span in order of its begin."""
     ends: list[float] = []
     found = []
@@ -143,12 +144,12 @@ def _depths(spans: Sequence[Sequence[Any]]) -> list[int]:
 def _said(run: RunResult) -> str:
     """Times of this token by lane, and the run's own figures."""
     sums: Mapping[str, float] = {
-        lane: _covered(run.timeline["spans"], lane) for lane in ("compute", "fetch", "stall")
+        lane: _covered(run.timeline.spans, lane) for lane in ("compute", "fetch", "stall")
     }
     words = ", ".join(f"{lane} {milliseconds(value / 1e3)}" for lane, value in sums.items())
     rate = show("tokens_per_s", run.tokens_per_s)
     stall = milliseconds(run.stall_ms_p50)
-    token = f"Token {run.timeline['tick']}, by {run.timeline['source']}: {words}."
+    token = f"Token {run.timeline.tick}, by {run.timeline.source}: {words}."
     return f"{token} The run: stall {stall} p50, {rate} tokens/s{_kernel(run)}."
 
 
@@ -161,7 +162,7 @@ def _kernel(run: RunResult) -> str:
     return f"; attention read {read}, {share:.0%} of the {roof} that a copy in that memory moves"
 
 
-def _covered(spans: Sequence[Sequence[Any]], lane: str) -> float:
+def _covered(spans: Sequence[Span], lane: str) -> float:
     """Time in which the lane did anything."""
     total, until = 0.0, 0.0
     for name, _, begin, end in spans:

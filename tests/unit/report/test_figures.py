@@ -17,6 +17,7 @@ from offstage.testbeds.cli import run as offstage
 from offstage.testbeds.cli.paper_figures import figures_of_file
 from offstage.testbeds.lab.results.paired import Difference
 from offstage.testbeds.lab.results.summary import Interval
+from offstage.testbeds.live.results import ShownTick
 from offstage.testbeds.report import write_summary
 from offstage.testbeds.report.compare.page import figures_of as figures_of_comparison
 from offstage.testbeds.report.lab.differences_page import write_differences
@@ -79,8 +80,8 @@ def test_the_command_writes_every_figure_of_a_demo(
     stage = StageTimes(
         count=70, ns_mean=5e4, ns_p50=1023, ns_p90=90_000, ns_p99=120_000, ns_max=130_000
     )
-    spans = [["fetch", 0, 0.0, 900.0], ["stall", 0, 50.0, 900.0], ["compute", 1, 900.0, 1_400.0]]
-    full = {"stages": {"copy": stage}, "timeline": {"tick": 7, "source": "x", "spans": spans}}
+    spans = (("fetch", 0, 0.0, 900.0), ("stall", 0, 50.0, 900.0), ("compute", 1, 900.0, 1_400.0))
+    full = {"stages": {"copy": stage}, "timeline": ShownTick(7, "x", spans)}
     summary = made.summary(runs=[made.run((), hit=0.8), made.run(("window",), **full)])
     write_summary(summary, tmp_path / "summary.json")
     out = tmp_path / "figures"

@@ -11,6 +11,7 @@ import pytest
 from offstage.bindings.notes import Note
 from offstage.bindings.stages import StageTimes
 from offstage.bindings.units import format_rate
+from offstage.testbeds.live.results import ShownTick
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.run.page import render
 
@@ -212,17 +213,17 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
 ) -> None:
     """Each span is one bar with its tip, of the fullest run and the one that it is beside."""
     spans = [
-        ["fetch", 0, 0.0, 900.0],
-        ["fetch", 0, 100.0, 400.0],
-        ["stall", 0, 50.0, 900.0],
-        ["compute", 0, 900.0, 1_400.0],
-        ["pace", 0, 1_400.0, 2_000.0],
-        ["copy", 1, 900.0, 950.0],
+        ("fetch", 0, 0.0, 900.0),
+        ("fetch", 0, 100.0, 400.0),
+        ("stall", 0, 50.0, 900.0),
+        ("compute", 0, 900.0, 1_400.0),
+        ("pace", 0, 1_400.0, 2_000.0),
+        ("copy", 1, 900.0, 950.0),
     ]
-    line = {"tick": 7, "source": "the host's clock", "spans": spans}
+    line = ShownTick(7, "the host's clock", tuple(spans))
     runs = [made.run((), hit=0.8), made.run(("window",), timeline=line)]
     rates = {"kernel_bytes_per_s": 1e12, "roof_bytes_per_s": 4e12}
-    ahead = [made.run(("window",), timeline={**line, "tick": 9}, **rates)]
+    ahead = [made.run(("window",), timeline=msgspec.structs.replace(line, tick=9), **rates)]
     text = render(made.summary(runs=runs, ahead=ahead, curve=[]))
     section = text[text.index('id="timeline"') :].partition("</section>")[0]
     assert section.count('data-tip="layer ') == 2 * len(spans)

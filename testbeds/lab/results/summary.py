@@ -215,7 +215,9 @@ class PointSummary(msgspec.Struct, kw_only=True):
 
 
 class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):
-    """Prefix caching of one request trace at one setting; `ideal` has no limit, `opt` no better."""
+    """One cache on one request trace; hit rates as `lab.bounds.prefix` defines them. ideal: block
+    hit rate of an endless cache. opt: that of OPT at this capacity, which no eviction, admission or
+    TTL exceeds."""
 
     trace: str
     eviction: str

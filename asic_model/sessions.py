@@ -5,14 +5,16 @@ counters of the arbiter, one entry for each session of its table, as software wo
 the chip. Nothing here can fail.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from offstage.asic_model.account import PS, Account
 from offstage.asic_model.result import SessionRun
 from offstage.bindings.chip import NOBODY, Chip
+from offstage.bindings.ledger import share
 
 __all__ = ["by_session"]
 
@@ -22,22 +24,37 @@ ARBITER = "qos"
 def by_session(account: Account, chip: Chip, block_bytes: int) -> list[SessionRun]:
     """A row for each session that fetched or had anything read, by number; None, the last, for
     what was done for none of them, if anything was."""
-    found: dict[int | None, dict[str, Any]] = {}
-    for session, row in _fetched(account):
-        found[session] = row
+    found: dict[int | None, SessionRun] = {one.session: one for one in _fetched(account)}
+    waited_ps: Counter[int | None] = Counter()
+
+    def add(session: int | None, **more: int | float) -> None:
+        own = found.get(session, SessionRun(session=session, tenant=0))
+        found[session] = msgspec.structs.replace(own, **more)
+
     for number, count in account.readers.items():
-        row = found.setdefault(None if number == NOBODY else number, {"tenant": 0})
-        row["reads"], row["bytes_read"] = count, count * block_bytes
-    for entry, counted in _granted(chip):
-        into = found.setdefault(entry, {"tenant": 0})
-        if entry is not None:
-            into["tenant"] = counted["tenant"]
-        _add(into, counted)
-    order = sorted(found, key=lambda one: NOBODY if one is None else one)
-    return [_closed(session, found[session]) for session in order]
+        add(None if number == NOBODY else number, reads=count, bytes_read=count * block_bytes)
+    # By entry of the arbiter's table; the last, for a tenant each, are those of sessions without
+    # one. A DPU has no arbiter.
+    arbited = ARBITER in [unit.name for unit in chip.network.units]
+    for row in chip.session_stats(ARBITER) if arbited else ():
+        session, counts = row["session"], {name: value or 0 for name, value in row.items()}
+        own = found.get(session, SessionRun(session=session, tenant=0))
+        waited_ps[session] += counts["wait_ps_sum"]
+        add(
+            session,
+            tenant=own.tenant if session is None else counts["tenant"],
+            granted=own.granted + counts["taken"],
+            granted_bytes=own.granted_bytes + counts["taken_bytes"],
+            refused=own.refused + counts["refused"],
+            waiting_max=max(own.waiting_max, counts["waiting_max"]),
+            wait_ns_max=max(own.wait_ns_max, counts["wait_ps_max"] / PS),
+        )
+    for session, wait_ps in waited_ps.items():
+        add(session, wait_ns_mean=share(wait_ps / PS, found[session].granted))
+    return [found[one] for one in sorted(found, key=lambda one: NOBODY if one is None else one)]
 
 
-def _fetched(account: Account) -> Iterator[tuple[int, dict[str, Any]]]:
+def _fetched(account: Account) -> Iterator[SessionRun]:
     token = np.array([one.token for one in account.fetches], np.int64)
     spans = np.array([one.end_ps - one.begin_ps for one in account.fetches], np.int64)
     waited = np.array([one.waited for one in account.fetches], bool)
@@ -46,48 +63,12 @@ def _fetched(account: Account) -> Iterator[tuple[int, dict[str, Any]]]:
     of_fetch = of_token[token]
     for session, tenant in account.tenants.items():
         own, mine = of_fetch == session, of_token == session
-        yield (
-            session,
-            {
-                "tenant": tenant,
-                "tokens": int(mine.sum()),
-                "deadlines_missed": int(missed[mine].sum()),
-                "fetches": int(own.sum()),
-                "fetch_ns_mean": float(spans[own].mean()) / PS if own.any() else 0.0,
-                "stall_ns": int(spans[own & waited].sum()) / PS,
-            },
+        yield SessionRun(
+            session=session,
+            tenant=tenant,
+            tokens=int(mine.sum()),
+            deadlines_missed=int(missed[mine].sum()),
+            fetches=int(own.sum()),
+            fetch_ns_mean=float(spans[own].mean()) / PS if own.any() else 0.0,
+            stall_ns=int(spans[own & waited].sum()) / PS,
         )
-
-
-def _granted(chip: Chip) -> Iterator[tuple[int | None, dict[str, Any]]]:
-    """By entry of the arbiter's table; the last, for a tenant each, are those of sessions without
-    one. A DPU has no arbiter."""
-    if ARBITER not in [unit.name for unit in chip.network.units]:
-        return
-    for row in chip.session_stats(ARBITER):
-        assert row["tenant"] is not None
-        yield (
-            row["session"],
-            {
-                "tenant": row["tenant"],
-                "granted": row["taken"],
-                "granted_bytes": row["taken_bytes"],
-                "refused": row["refused"],
-                "waiting_max": row["waiting_max"],
-                "wait_ns_max": (row["wait_ps_max"] or 0) / PS,
-                "_wait_ps": row["wait_ps_sum"],
-            },
-        )
-
-
-def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
-    for name in ("granted", "granted_bytes", "refused", "_wait_ps"):
-        into[name] = into.get(name, 0) + row[name]
-    for name in ("waiting_max", "wait_ns_max"):
-        into[name] = max(into.get(name, 0), row[name])
-
-
-def _closed(session: int | None, row: dict[str, Any]) -> SessionRun:
-    wait_ps = row.pop("_wait_ps", 0)
-    mean_ns = wait_ps / PS / row["granted"] if row.get("granted") else 0.0
-    return SessionRun(session=session, wait_ns_mean=mean_ns, **row)

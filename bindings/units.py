@@ -12,8 +12,10 @@ from fractions import Fraction
 from offstage.bindings.errors import BadInput
 
 __all__ = [
+    "format_count",
     "format_price",
     "format_rate",
+    "format_seconds",
     "format_size",
     "format_time",
     "parse_price",
@@ -93,6 +95,16 @@ def format_size(size_bytes: int) -> str:
 def format_time(time_ns: float) -> str:
     """The time with the largest of ns, us, ms, s that keeps it at or above 1: `20 ms`."""
     return _format(time_ns, [("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1)])
+
+
+def format_count(count: float) -> str:
+    """A whole number, thousands apart: `12,854`."""
+    return f"{count:,.0f}"
+
+
+def format_seconds(time_s: float) -> str:
+    """A time in seconds as `format_time` writes it: `20 ms`."""
+    return format_time(1e9 * time_s)
 
 
 def format_price(price_microusd: int) -> str:

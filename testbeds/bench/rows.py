@@ -11,7 +11,13 @@ from typing import Literal
 import msgspec
 
 from offstage.bindings.notes import Note
-from offstage.bindings.units import format_rate, format_size, format_time
+from offstage.bindings.units import (
+    format_count,
+    format_rate,
+    format_seconds,
+    format_size,
+    format_time,
+)
 from offstage.testbeds.table import Cell, Column, Table, answers
 
 __all__ = ["UNITS", "Aim", "BenchResult", "Comparison", "Row", "aimed"]
@@ -24,9 +30,9 @@ UNITS: dict[str, Callable[[float], str]] = {
     "MB/s": lambda value: f"{value:,.0f} MB/s",
     "M/s": lambda value: f"{value / 1e6:.3g} M/s",
     "/s": lambda value: f"{value:,.0f}/s",
-    "seconds": lambda value: format_time(1e9 * value),
+    "seconds": format_seconds,
     "s": lambda value: f"{value:.1f} s",
-    "count": lambda value: f"{value:,.0f}",
+    "count": format_count,
     "%": lambda value: f"{100 * value:.1f} %",
     "points": lambda value: f"{value:g} points",
     "part": lambda value: f"{value:.3f}",

@@ -23,7 +23,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS
-from offstage.bindings.units import format_size, format_time
+from offstage.bindings.units import format_count, format_seconds, format_size
 from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
@@ -95,7 +95,7 @@ class SoakResult(BenchResult, kw_only=True):
     rss_late_bytes: int = 0
 
     def about(self) -> list[str]:
-        slowest = format_time(1e9 * max(one.operator_s for one in self.samples))
+        slowest = format_seconds(max(one.operator_s for one in self.samples))
         early, late = map(format_size, (self.rss_early_bytes, self.rss_late_bytes))
         return [
             f"measured on {self.storage}, {self.seconds:g} s, seed {self.seed}; the "
@@ -125,7 +125,7 @@ class SoakResult(BenchResult, kw_only=True):
                     Column("daemon", left=True),
                     Column("memory", format_size),
                     *map(Column, ("files", "threads", "hosts")),
-                    Column("checked", _count),
+                    Column("checked", format_count),
                 ],
                 looks,
             ),
@@ -133,18 +133,14 @@ class SoakResult(BenchResult, kw_only=True):
                 [
                     Column("host", left=True),
                     *(
-                        Column(name, _count)
+                        Column(name, format_count)
                         for name in ("texts", "checked", "wrong", "lost", "refused")
                     ),
                 ],
                 hosts,
             ),
-            Table.of([Column("attack", left=True), Column("times", _count)], attacks),
+            Table.of([Column("attack", left=True), Column("times", format_count)], attacks),
         ]
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def bench_soak(

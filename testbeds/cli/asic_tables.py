@@ -10,7 +10,7 @@ from rich.text import Text
 from offstage.asic_model.result import ChipRun, Times
 from offstage.bindings.ledger import share
 from offstage.bindings.notes import note_lines
-from offstage.bindings.units import format_rate, format_size, format_time
+from offstage.bindings.units import format_count, format_rate, format_size, format_time
 from offstage.testbeds.table import Column, Table
 
 __all__ = ["run_table", "sweep_table"]
@@ -48,7 +48,7 @@ def _times(run: ChipRun) -> Table:
     if run.logged is not None:
         shown = f"on the device, {run.logged.provenance} in the log"
         found.insert(2, (shown, run.logged.fetch_ns))
-    columns = [Column("", left=True), Column("count", _count)]
+    columns = [Column("", left=True), Column("count", format_count)]
     columns += [Column(name, format_time) for name in ("mean", "p50", "p90", "p99", "p99.9")]
     rows = [[name, one.count, one.mean, one.p50, one.p90, one.p99, one.p999] for name, one in found]
     return Table.of(columns, rows)
@@ -57,7 +57,7 @@ def _times(run: ChipRun) -> Table:
 def _units(run: ChipRun) -> Table:
     columns = [
         Column("unit", left=True),
-        Column("visits", _count),
+        Column("visits", format_count),
         Column("used", "{:.2%}".format),
         Column("wait", format_time),
         Column("wait p99", format_time),
@@ -86,11 +86,11 @@ def _sessions(run: ChipRun) -> Table:
     columns = [
         Column("session", left=True),
         Column("tenant"),
-        Column("tokens", _count),
-        Column("too late", _count),
+        Column("tokens", format_count),
+        Column("too late", format_count),
         Column("fetch", format_time),
         Column("stall", format_time),
-        Column("reads", _count),
+        Column("reads", format_count),
         Column("wait", format_time),
         Column("wait max", format_time),
     ]
@@ -112,10 +112,6 @@ def _sessions(run: ChipRun) -> Table:
     if len(found) > SESSIONS_SHOWN:
         rows.append([f"and {len(found) - SESSIONS_SHOWN:,} more"])
     return Table.of(columns, rows)
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 SHOWN = {"fetch_ns_mean": format_time, "fetch_ns_p99": format_time, "stall_ns_mean": format_time}

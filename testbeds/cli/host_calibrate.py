@@ -10,6 +10,7 @@ import typer
 
 from offstage.bindings.durable import writable, write_bytes
 from offstage.bindings.errors import BadInput
+from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import DeviceOption, Format, FormatOption, Kernel, emit
 from offstage.testbeds.table import Column, Table
 
@@ -117,7 +118,7 @@ def _shown(cost: Any, out: Path) -> Any:
 
     columns = [
         Column("sessions"),
-        Column("tokens each", "{:,}".format),
+        Column("tokens each", format_count),
         *(Column(f"{name} us", _us) for name in ("projections", "MLP", "attention")),
         Column("token ms, all layers", "{:,.2f}".format),
     ]
@@ -140,7 +141,7 @@ def _shown(cost: Any, out: Path) -> Any:
     if cost.selection:
         chosen = [
             Column("sessions"),
-            Column("context tokens", "{:,}".format),
+            Column("context tokens", format_count),
             Column("selector"),
             Column("selection us", _us),
         ]

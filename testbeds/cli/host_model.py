@@ -12,6 +12,7 @@ from rich.text import Text
 from offstage.bindings.durable import write_bytes
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import note_lines
+from offstage.bindings.units import format_count
 from offstage.testbeds.cli.common import Format, emit
 from offstage.testbeds.table import Column, Table
 
@@ -161,7 +162,7 @@ def _outputs(passes: Sequence["ModelPass"]) -> Table:
 def _fetches(passes: Sequence["ModelPass"]) -> Table:
     columns = [
         Column("blocks"),
-        Column("demands", "{:,}".format),
+        Column("demands", format_count),
         Column("hits", "{:.1%}".format),
         Column("late", "{:.1%}".format),
         Column("corrupt"),

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from offstage.bindings.units import format_size, format_time
+from offstage.bindings.units import format_count, format_seconds, format_size
 from offstage.testbeds.bench.pod.faults import Done
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Seen
 from offstage.testbeds.bench.rows import UNITS, BenchResult
@@ -83,25 +83,25 @@ class PodResult(PodBenchResult, kw_only=True):
         return [
             f"measured on loopback: 4 daemons, {'3 of etcd' if self.with_etcd else 'no etcd'}, "
             f"{self.hosts} hosts, {self.rate_hz:g} requests/s, {self.seconds:g} s a "
-            f"phase, a fetch deadline of {seconds(self.deadline_s)}, blocks of "
+            f"phase, a fetch deadline of {format_seconds(self.deadline_s)}, blocks of "
             f"{format_size(self.block_bytes)}, seed {self.seed}",
-            f"without a fault a request took {seconds(alone.request_s_p50)} (p50), "
-            f"{seconds(alone.request_s_p99)} (p99), and began at most "
-            f"{seconds(alone.late_s_max)} late",
+            f"without a fault a request took {format_seconds(alone.request_s_p50)} (p50), "
+            f"{format_seconds(alone.request_s_p99)} (p99), and began at most "
+            f"{format_seconds(alone.late_s_max)} late",
         ]
 
     def own_tables(self) -> list[Table]:
         """A row for each phase."""
         columns = [
             Column("phase", left=True),
-            Column("requests", _count),
+            Column("requests", format_count),
             Column("hits", UNITS["%"]),
-            Column("lost", _count),
+            Column("lost", format_count),
             *(
-                Column(name, seconds)
+                Column(name, format_seconds)
                 for name in ("detected", "in the map", "good answer", "hit again", "back", "waited")
             ),
-            *(Column(name, _count) for name in ("again", "filled", "copied")),
+            *(Column(name, format_count) for name in ("again", "filled", "copied")),
         ]
         return [Table.of(columns, [_cells(name, one) for name, one in self.phases.items()])]
 
@@ -130,9 +130,9 @@ class TraceResult(PodBenchResult, kw_only=True):
 
     def about(self) -> list[str]:
         return [
-            f"{seconds(self.span_s)} of {self.trace} from {seconds(self.begin_s)} on, in "
-            f"{seconds(self.seconds)}: {self.compression:.2f} s of the trace in one second; "
-            f"{self.hosts} hosts, seed {self.seed}",
+            f"{format_seconds(self.span_s)} of {self.trace} from {format_seconds(self.begin_s)} "
+            f"on, in {format_seconds(self.seconds)}: {self.compression:.2f} s of the trace in one "
+            f"second; {self.hosts} hosts, seed {self.seed}",
         ]
 
     def document(self) -> dict[str, object]:
@@ -148,26 +148,26 @@ class TraceResult(PodBenchResult, kw_only=True):
         late = (self.late_s_p50, self.late_s_p99, one.late_s_max)
         rate = "–" if one.hit_rate is None else f"{one.hit_rate:.2%}"
         rows = {
-            "requests": _count(one.requests),
+            "requests": format_count(one.requests),
             "blocks asked": f"{one.asked:,} ({self.blocks_distinct:,} distinct)",
-            "of these known": _count(one.known),
-            "hits": _count(one.hits),
+            "of these known": format_count(one.known),
+            "hits": format_count(one.hits),
             "hit rate of what was known": rate,
-            "wrong": _count(self.wrong),
-            "computed again": _count(self.put_again),
+            "wrong": format_count(self.wrong),
+            "computed again": format_count(self.put_again),
             "brought home, copied": f"{self.blocks_filled:,}, {one.blocks_copied:,}",
-            "requests without the tier": _count(one.without_tier),
-            "puts refused": _count(self.refused),
+            "requests without the tier": format_count(one.without_tier),
+            "puts refused": format_count(self.refused),
             "faults": ", ".join(f"{count} {name}" for name, count in self.faults.items()),
-            "a request took (p50, p99, max)": ", ".join(map(seconds, took)),
-            "began late (p50, p99, max)": ", ".join(map(seconds, late)),
-            "most that a connection waited": seconds(self.waited_s_max),
+            "a request took (p50, p99, max)": ", ".join(map(format_seconds, took)),
+            "began late (p50, p99, max)": ", ".join(map(format_seconds, late)),
+            "most that a connection waited": format_seconds(self.waited_s_max),
         }
         misses = sorted(one.misses.items(), key=lambda miss: -miss[1])
         reason = Column("misses of what was known", left=True)
         return [
             Table.of([Column("", left=True), Column("")], rows.items(), heads=False),
-            Table.of([reason, Column("", _count)], misses),
+            Table.of([reason, Column("", format_count)], misses),
         ]
 
 
@@ -188,12 +188,3 @@ def _cells(name: str, one: Figures) -> list[object]:
         one.blocks_filled,
         one.blocks_copied,
     ]
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
-
-
-def seconds(value: float) -> str:
-    """In the unit that fits."""
-    return format_time(1e9 * value)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.bindings.units import format_size, format_time
+from offstage.bindings.units import format_count, format_size, format_time
 from offstage.host.endpoint import Endpoint
 from offstage.host.schedule import KINDS, Rule, Schedule
 from offstage.host.sessions import append_chunks
@@ -106,7 +106,7 @@ class ScheduleResult(BenchResult, kw_only=True):
             Column("kept", _share),
             Column("first token p50", _ms),
             Column("p99", _ms),
-            Column("refused", lambda value: f"{value:,}"),
+            Column("refused", format_count),
         ]
         rows = [
             [name, side, one.hit, one.pool_hit, one.first_ms_p50, one.first_ms_p99, one.refused]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from offstage.bindings.units import format_count
 from offstage.testbeds.lab.bounds.predictors import PREDICTORS
 from offstage.testbeds.lab.results.ledger import (
     BoundTotals,
@@ -86,7 +87,7 @@ def bounds_table(rows: list[BoundRow]) -> Table:
         Column("bound", left=True),
         Column("non-trivial hit", "{:.1%}".format),
         Column("hit", "{:.1%}".format),
-        Column("reads", "{:,}".format),
+        Column("reads", format_count),
     ]
     return Table.of(columns, map(_cells, rows))
 

@@ -148,7 +148,7 @@ def rows_of(flat: list[Flat], decoded: Decode, replayed: Replay, lab: LabFigures
         Row(f"decode, {decoded.prefetchers}, {what}", "M/s", per_s, None, None, goal),
         Row("replay of a log", "M/s", replayed.decisions_per_s),
         Row(size, "s", lab.seconds, None, None, aimed(lab.seconds, "<", SECONDS_AIM, "s")),
-        Row("its memory", "bytes", peak, None, None, aimed(peak, "<", MEMORY_AIM_BYTES, "bytes")),
+        Row("lab, memory", "bytes", peak, None, None, aimed(peak, "<", MEMORY_AIM_BYTES, "bytes")),
     ]
 
 

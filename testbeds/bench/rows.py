@@ -132,7 +132,8 @@ class BenchResult(msgspec.Struct, kw_only=True):
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """A line for each row; the last column says whether the aim was reached, where there is one."""
+    """A line for each row; the last column says whether the aim was reached, where there is one.
+    What no row has is left out."""
     columns = [
         Column("", left=True),
         Column("ours"),
@@ -141,7 +142,9 @@ def rows_table(rows: Sequence[Row]) -> Table:
         Column("aim", left=True),
         Column("", left=True),
     ]
-    return Table.of(columns, [_line(one) for one in rows])
+    lines = [_line(one) for one in rows]
+    kept = [at for at in range(len(columns)) if any(line[at] != "" for line in lines)]
+    return Table.of([columns[at] for at in kept], [[line[at] for at in kept] for line in lines])
 
 
 def _line(row: Row) -> list[object]:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.config import load
 from offstage.dpu.derive import derive
-from offstage.host.control import Control
+from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli import run
 
 SECRET = "5a" * 32
@@ -44,15 +43,14 @@ def tier(base: Path) -> Iterator[Daemon]:
         yield tier
 
 
-def reach(tier: Daemon, base: Path, keys: str) -> None:
-    Control(
-        tier.endpoint,
-        tenant=p.OPERATOR,
+def reach(address: str, base: Path, keys: str) -> None:
+    Endpoint(
+        address,
+        p.OPERATOR,
         secret=base / "operator.secret",
         timeout_s=3.0,
         curve_dir=base / keys if keys else None,
-        heartbeat=False,
-    ).close()
+    ).control(heartbeat=False).close()
 
 
 def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
@@ -81,17 +79,16 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
 def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
     """No key, another daemon's key, a client that is not known, and nobody there at all."""
     with pytest.raises(BadInput, match="does not know this client's key"):
-        reach(tier, base, "stranger")
+        reach(tier.endpoint, base, "stranger")
     with pytest.raises(BadInput, match="may want CURVE"):
-        reach(tier, base, "")
+        reach(tier.endpoint, base, "")
     assert run(["keys", "make", "server", str(base / "other")]) == 0
     shutil.copytree(base / "known", base / "mistaken")
     shutil.copy(base / "other/server.key", base / "mistaken")
     with pytest.raises(BadInput, match="key is another one"):
-        reach(tier, base, "mistaken")
-    stopped = replace(tier, endpoint="tcp://127.0.0.1:1")
+        reach(tier.endpoint, base, "mistaken")
     with pytest.raises(BadInput, match="nothing listens there"):
-        reach(stopped, base, "known")
+        reach("tcp://127.0.0.1:1", base, "known")
 
 
 def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
@@ -102,7 +99,7 @@ def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
     assert run(["keys", "add", folder, str(key), "--name", "stranger"]) == 0
     for _ in range(40):
         try:
-            return reach(tier, base, "stranger")
+            return reach(tier.endpoint, base, "stranger")
         except BadInput as error:
             last = error
     raise last

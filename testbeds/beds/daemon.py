@@ -7,6 +7,7 @@ whose other end the kernel closes however that process dies. Started again in th
 serves what its store holds.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import tomli_w
 from offstage.bindings.durable import write_text
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.outside import last_line, said_json
+from offstage.dpu.config import SECTIONS
 from offstage.dpu.recorder import read_lost
 from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
@@ -154,6 +156,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
+            env=_environment(),
         )
     try:
         ready = _ready(process, log)
@@ -165,6 +168,12 @@ def start(
     if stays:
         _close_pipes(process)
     return Daemon(process, ready, log, _first_tenant(sections), record)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without the settings of a daemon: these would win over the file."""
+    names = tuple(f"OFFSTAGE_{section.upper()}_" for section in SECTIONS)
+    return {name: value for name, value in os.environ.items() if not name.startswith(names)}
 
 
 @contextmanager
@@ -195,7 +204,7 @@ def fork(uid: int, sections: Sections, folder: Path, groups: tuple[int, ...] = (
 
     def served() -> None:
         try:
-            loaded = load(config)
+            loaded = load(config, environ={})
             derived = derive(loaded)
             keep_private()
             make_room(loaded)

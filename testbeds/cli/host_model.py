@@ -105,14 +105,14 @@ def run_model(
 
 
 def _tables(summary: "ModelSummary") -> Group:
-    work = summary.workload
+    model, work = summary.model, summary.workload
     head = (
-        f"{summary.model['name']} ({summary.model['architecture']}, {summary.model['dtype']}) on "
-        f"{work['text']}: {work['context_tokens']:,} tokens of context, {work['steps']:,} decoded, "
-        f"blocks of {work['block_tokens']} tokens, {work['kernel']} on {work['device']}; "
+        f"{model.name} ({model.architecture}, {model.dtype}) on "
+        f"{work.text}: {work.context_tokens:,} tokens of context, {work.steps:,} decoded, "
+        f"blocks of {work.block_tokens} tokens, {work.kernel} on {work.device}; "
         f"dense perplexity {summary.dense_perplexity:.3f}"
     )
-    weights = f"weights {summary.model['weights'][:16]}: {summary.model['weights_read']}"
+    weights = f"weights {model.weights[:16]}: {model.weights_read}"
     told = map(Text, note_lines(summary.noted()))
     parts: list[Any] = [
         head,

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 from offstage.bindings.notes import Note, gathered
 from offstage.host.foretold import LayerAgreement
 
-__all__ = ["ModelPass", "ModelSummary", "Position", "compared"]
+__all__ = [
+    "ModelIdentity",
+    "ModelPass",
+    "ModelSummary",
+    "Position",
+    "TextWorkload",
+    "TierUsed",
+    "compared",
+]
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -74,12 +82,53 @@ class ModelPass(msgspec.Struct, kw_only=True):
     """Of this selection; what is true of all is the summary's."""
 
 
+class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
+    """Which model it was, and in which numbers it computed."""
+
+    name: str
+    architecture: str
+    dtype: str
+    value_type: str
+    layers: int
+    config_sha256: str
+    weights: str
+    """Their digest."""
+    weights_read: str
+    """How long reading them for it took, in words."""
+
+
+class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
+    """What was decoded, and how blocks were selected and attended to."""
+
+    text: str
+    context_tokens: int
+    steps: int
+    block_tokens: int
+    block_bytes: int
+    selector: str
+    kernel: str
+    device: str
+    sink_blocks: int
+    window_blocks: int
+    generated: bool
+    ahead: str
+    prefill_blocks_written: int
+
+
+class TierUsed(msgspec.Struct, kw_only=True, frozen=True):
+    """The daemon that it was decoded through; `policy`: as that told it."""
+
+    fabric: str
+    storage: str
+    policy: dict[str, Any]
+
+
 class ModelSummary(msgspec.Struct, kw_only=True):
     """What `--format json` prints."""
 
-    model: dict[str, Any]
-    workload: dict[str, Any]
-    tier: dict[str, Any]
+    model: ModelIdentity
+    workload: TextWorkload
+    tier: TierUsed
     dense_perplexity: float
     passes: list[ModelPass]
     notes: list[Note]

@@ -40,7 +40,14 @@ from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with
 from offstage.testbeds.live.model.options import ModelOptions
-from offstage.testbeds.live.model.results import ModelPass, ModelSummary, compared
+from offstage.testbeds.live.model.results import (
+    ModelIdentity,
+    ModelPass,
+    ModelSummary,
+    TextWorkload,
+    TierUsed,
+    compared,
+)
 from offstage.testbeds.live.run_figures import ends_differ
 from offstage.testbeds.live.vacuous import (
     all_staged,
@@ -110,32 +117,32 @@ def decode_text(
         *all_staged(one.room * geometry.layer_count, control.geometry.slot_count),
     ]
     return ModelSummary(
-        model={
-            "name": shape.name,
-            "architecture": shape.model_type,
-            "dtype": loaded.dtype,
-            "value_type": geometry.value_type,
-            "layers": shape.layer_count,
-            "config_sha256": shape.config_sha256,
-            "weights": weights.digest,
-            "weights_read": weights.cost(),
-        },
-        workload={
-            "text": options.text.name,
-            "context_tokens": context_tokens,
-            "steps": options.steps,
-            "block_tokens": geometry.block_tokens,
-            "block_bytes": geometry.block_bytes(0),
-            "selector": options.selector,
-            "kernel": options.kernel,
-            "device": options.device,
-            "sink_blocks": options.sink_blocks,
-            "window_blocks": options.window_blocks,
-            "generated": options.generate,
-            "ahead": options.ahead,
-            "prefill_blocks_written": one.blocks_written,
-        },
-        tier={"fabric": link.fabric, "storage": control.storage, "policy": control.policy()},
+        model=ModelIdentity(
+            name=shape.name,
+            architecture=shape.model_type,
+            dtype=loaded.dtype,
+            value_type=geometry.value_type,
+            layers=shape.layer_count,
+            config_sha256=shape.config_sha256,
+            weights=weights.digest,
+            weights_read=weights.cost(),
+        ),
+        workload=TextWorkload(
+            text=options.text.name,
+            context_tokens=context_tokens,
+            steps=options.steps,
+            block_tokens=geometry.block_tokens,
+            block_bytes=geometry.block_bytes(0),
+            selector=options.selector,
+            kernel=options.kernel,
+            device=options.device,
+            sink_blocks=options.sink_blocks,
+            window_blocks=options.window_blocks,
+            generated=options.generate,
+            ahead=options.ahead,
+            prefill_blocks_written=one.blocks_written,
+        ),
+        tier=TierUsed(fabric=link.fabric, storage=control.storage, policy=control.policy()),
         dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
         passes=passes,
         notes=list(dict.fromkeys(notes)),

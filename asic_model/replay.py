@@ -23,11 +23,11 @@ from offstage.asic_model.account import (
     digest,
     logged_of,
 )
+from offstage.asic_model.by_session import by_session
 from offstage.asic_model.closed import ClosedLoop
 from offstage.asic_model.energy import area, energy, power
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun
-from offstage.asic_model.sessions import by_session
 from offstage.asic_model.trace import START, Fetch, Trace
 from offstage.asic_model.units.nvme import medium
 from offstage.bindings.layouts import CAUSES

@@ -16,6 +16,7 @@ import numpy as np
 from offstage.asic_model.chip import network
 from offstage.asic_model.parameters import Preset
 from offstage.bindings.chip import REQUEST, Array, Chip, Limits, Network
+from offstage.bindings.ledger import quantile
 from offstage.bindings.qos import QosConfig, TenantShare
 
 __all__ = ["Neighbours", "neighbours"]
@@ -114,7 +115,7 @@ def _victim_p99(
     ends = _open(net).run(requests)
     victim = ends[requests["session"][ends["tag"]] == 0]
     waits = (victim["end_ps"] - victim["at_ps"]).astype(np.float64)
-    return float(np.quantile(waits, 0.99)) / 1000
+    return quantile(waits, 0.99) / 1000
 
 
 def _spread_over_medium(requests: Array, block_bytes: int) -> None:

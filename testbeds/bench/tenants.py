@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.ledger import share
 from offstage.bindings.stages import StageTimes
 from offstage.bindings.units import format_size, format_time
 from offstage.dpu.protocol import OPERATOR
@@ -249,7 +250,7 @@ def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Ph
         single_ns_p50=float(np.median(single)),
         hit_percent=100 * hits,
         steps=msgspec.convert(steps, Steps),
-        taken_in_ns_mean=host_ns / max(count, 1),
+        taken_in_ns_mean=share(host_ns, count),
         no_core=waited,
     )
 

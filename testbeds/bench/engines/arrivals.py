@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.ledger import share
 from offstage.bindings.notes import Note
 from offstage.testbeds.workloads.requests.importer import open_trace
 
@@ -54,7 +55,7 @@ class Arrivals:
                 shared += 1
             found, total = found + shared * PIECE, total + len(one.prompt)
             seen.update(names)
-        return found / max(1, total)
+        return share(found, total)
 
 
 PIECE = 32  # tokens: of vLLM's blocks on a CPU

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from offstage.bindings.ledger import share
 from offstage.testbeds.bench.pod.faults import Done, Look
 from offstage.testbeds.bench.pod.host import Board, Miss, Sample, Seen
 from offstage.testbeds.bench.pod.reasons import Reasons
@@ -195,7 +196,7 @@ def _phase(
     lost = sum(
         max(0, reference[one.number].hits - one.hits) for one in samples if one.number in reference
     )
-    marked = sum(one.marked for one in after) / max(1, sum(one.known for one in after))
+    marked = share(sum(one.marked for one in after), sum(one.known for one in after))
     answer = min(
         (one.end_s for one in after if one.marked and not one.error and not one.refused),
         default=None,

@@ -1,5 +1,6 @@
 """The rest of a lab report's figures: why demands missed, the worst subsets, timeliness, fates."""
 
+from offstage.bindings.ledger import share
 from offstage.testbeds.lab.results.summary import PointSummary, Subset
 from offstage.testbeds.report.lab.facets import FACETS_MAX, left_out, looks_legend
 from offstage.testbeds.report.lab.marks import interval_text
@@ -73,7 +74,7 @@ def _misses(point: PointSummary, metric: Metric) -> list[float]:
         if metric.hit == "nontrivial_hit"
         else (point.ends, point.demands)
     )
-    return [ends.get(end, 0) / max(1, of) for end in MISSES]
+    return [share(ends.get(end, 0), of) for end in MISSES]
 
 
 def _miss_segments(point: PointSummary, metric: Metric, most: float) -> list[Segment]:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.ledger import share
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.coarse import Alike
@@ -203,7 +204,7 @@ def agreement(
     """Of the best `select` of each row of `scores`, the share that is among the best `told`;
     counted are those that are marked in `of`."""
     best = _best(scores, select) & of
-    return float((best & _best(told, select)).sum() / max(1, best.sum()))
+    return share(int((best & _best(told, select)).sum()), int(best.sum()))
 
 
 def _best(scores: npt.NDArray[Any], select: int) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.engine import ABSENT
+from offstage.bindings.ledger import share
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.ranking import top_selection
 
@@ -171,5 +172,5 @@ def _shares(selected: npt.NDArray[np.uint32], others: npt.NDArray[np.uint32]) ->
     shares = []
     for now, then in zip(selected, others, strict=True):
         chosen = now[now != ABSENT]
-        shares.append(np.isin(chosen, then).sum() / max(1, chosen.size))
+        shares.append(share(int(np.isin(chosen, then).sum()), chosen.size))
     return np.array(shares)

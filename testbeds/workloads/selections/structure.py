@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from offstage.bindings.ledger import share
 from offstage.host.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
@@ -81,7 +82,7 @@ def structure(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]
     found = {f"lag-{lag}": _kept(marks, lag) for lag in LAGS}
     for apart in (1, 2):
         both = (marks[:, apart:] & marks[:, :-apart]).sum()
-        found[f"layers-{apart}"] = float(both / max(1, marks[:, apart:].sum()))
+        found[f"layers-{apart}"] = share(float(both), int(marks[:, apart:].sum()))
     found["neighbours"] = _beside(marks)
     kept = (marks[1:] & marks[:-1]).sum(axis=(1, 2)) / (layers * k)
     found["turns"] = float(np.mean(kept < TURNED * np.median(kept)))

@@ -88,7 +88,12 @@ def cost_of_a_decode_step(run: Run) -> dict[str, object]:
     }
 
 
-@check(point=5, needs=("torch", "transformers", "model", "firmware"), device="cuda", limit_s=150)
+@check(
+    point=5,
+    needs=("torch", "transformers", "model", "firmware", "tomli_w"),
+    device="cuda",
+    limit_s=150,
+)
 def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     """Does the given model, in float32, decode from the tier what its dense attention gives?"""
     from offstage.testbeds.capture.model import load, look
@@ -173,7 +178,9 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
     }
 
 
-@check(point=5, needs=("torch", "transformers", "firmware"), device="either", limit_s=300)
+@check(
+    point=5, needs=("torch", "transformers", "firmware", "tomli_w"), device="either", limit_s=300
+)
 def the_largest_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
     """Is a model of Llama 3's shape at 128K the same from the tier as from memory, to the bit?"""
     import torch

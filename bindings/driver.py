@@ -149,8 +149,10 @@ class Driver(Fabric):
         ordinals, keys, target = request.ordinals, request.keys, request.target
         scores, granules = request.scores, request.granules
         count = len(ordinals)
-        each = np.ones(count, np.uint32) if granules is None else bit_counts(granules)
-        parts = int(each.sum())
+        parts, first = count, np.arange(count, dtype=np.uint32)
+        if granules is not None:
+            each = bit_counts(granules)
+            parts, first = int(each.sum()), (np.cumsum(each) - each).astype(np.uint32)
         index = request.target_index
         if index is None:
             index = np.arange(parts, dtype=np.uint32)
@@ -159,7 +161,6 @@ class Driver(Fabric):
         assert granules is not None or target.shape[1] >= self.payload_size_bytes
         assert count == 0 or _largest(index) < target.shape[0]
         call: Any = ffi.new("struct ofs_fetch *")
-        first = (np.cumsum(each) - each).astype(np.uint32)
         call.granules = ffi.NULL if granules is None else _at("uint32_t *", granules)
         call.granule_first = _at("uint32_t *", first)
         fetch = Fetch(request, call)

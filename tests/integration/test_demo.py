@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from damaged import damage_fetches
 
-from offstage.testbeds.beds import local
+from offstage.testbeds.beds import daemon
 from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
 
@@ -301,13 +301,13 @@ def test_a_demo_whose_recording_lacks_something_fails(
 ) -> None:
     """Rings too small for what comes between two looks: are summary and page there, with how much
     was lost, and the exit code 1?"""
-    write = local.write_config
+    write = daemon.write_config
 
-    def small(path: Path, sections: dict[str, dict[str, Any]], tenant: str) -> None:
-        sections["limits"] |= {"records": 16}
-        write(path, sections, tenant)
+    def small(path: Path, sections: daemon.Sections) -> None:
+        limits = {**sections["limits"], "records": 16}
+        write(path, {**sections, "limits": limits})
 
-    monkeypatch.setattr(local, "write_config", small)
+    monkeypatch.setattr(daemon, "write_config", small)
     out = tmp_path / "out"
     assert (
         run(

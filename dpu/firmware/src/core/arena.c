@@ -48,7 +48,6 @@ ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 
 		if (slot == OFS_NONE)
 			return OFS_NONE;
-		assert(core->slots[slot].set >> 1 == tenant); /* nobody takes another's */
 		ofs_slot_evict(core, slot, candidate != NULL);
 	}
 	return t->slot_base + core->free_slots[t->slot_base + --t->free_count];
@@ -117,7 +116,6 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 	s->arrived_ns = core->now_ns;
 	s->set = chunk->tenant * 2 + (chunk->generating != 0);
 	core->tenants[chunk->tenant].resident++;
-	assert(core->tenants[chunk->tenant].resident <= core->tenants[chunk->tenant].slot_count);
 	if (core->policy.eviction == OFS_EVICT_SCORE)
 		ofs_score_arrive(core, slot);
 	core->evict->add(core, slot);
@@ -134,7 +132,6 @@ ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 	struct ofs_tenant *t = &core->tenants[core->chunks[chunk].tenant];
 
 	assert(s->waiters == OFS_NONE && core->block_slot[block] == slot);
-	assert(core->chunks[chunk].slots > 0);
 	core->block_slot[block] = OFS_NONE;
 	core->chunks[chunk].slots--;
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));

@@ -232,7 +232,6 @@ ofs_core_actions(struct ofs_core *core, struct ofs_action *actions, int max)
 {
 	uint32_t count = core->action_tail - core->action_head;
 
-	assert(core->action_head <= core->action_tail);
 	if (max < 0)
 		return -EINVAL;
 	if (count > (uint32_t)max)

@@ -23,7 +23,6 @@ ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t 
 	core->ios[number] =
 		(struct ofs_read_handle){.slot = slot, .generation = s->generation, .used = 1};
 	core->io_in_flight++;
-	assert(core->io_in_flight + core->free_io_count == core->config.io_max);
 	ofs_work_touch(core, OFS_TABLE_READ, sizeof(*core->ios));
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
 	ofs_action_slot(core, OFS_ACTION_READ, slot);

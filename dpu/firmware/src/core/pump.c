@@ -187,6 +187,7 @@ ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns)
 
 	if (rc)
 		return rc;
+	assert(core->io_in_flight + core->free_io_count == core->config.io_max);
 	while (lease_ns && core->lease_head != OFS_LEASE_END) {
 		uint32_t session = core->lease_head;
 		struct ofs_session *s = &core->sessions[session];

@@ -210,7 +210,7 @@ class HbmPool:
 
     `pool_blocks` of the `blocks` of each of `layers` layers; what was selected longest ago leaves
     first, never what is selected. 0: nothing is ever served. It holds names, not bytes; for one
-    layer it decides as `offstage.host.pool.HbmPool`.
+    layer it decides as `offstage.host.decode.pool.HbmPool`.
     """
 
     def __init__(self, layers: int, blocks: int, pool_blocks: int) -> None:

@@ -6,7 +6,7 @@ granules one behind the other, so that each is contiguous there. A block is writ
 granule is there; until that write has ended its granules are kept here and served from here. A
 write that fails is told to who completed the block, and its granules are kept no more.
 
-One thread owns it, that of its driver. `host.granular` names the sessions' chunks.
+One thread owns it, that of its driver. `host.link.granular` names the sessions' chunks.
 """
 
 import errno

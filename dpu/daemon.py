@@ -22,26 +22,24 @@ from offstage.bindings import nixl, verbs
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.archive.returns import held_answers, with_archive
-from offstage.dpu.attachments import Attachments
-from offstage.dpu.config import Config
-from offstage.dpu.connects import Connects
-from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.derive import Derived, parse_host_port
-from offstage.dpu.device import Device
-from offstage.dpu.door import shared
-from offstage.dpu.drain import Drain, State
-from offstage.dpu.idle import unused
+from offstage.dpu.config.derive import Derived, parse_host_port
+from offstage.dpu.config.idle import unused
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.attachments import Attachments
+from offstage.dpu.control.connects import Connects
+from offstage.dpu.control.drain import Drain, State
+from offstage.dpu.control.pod_member import PodMember
+from offstage.dpu.control.replies import Waiting
+from offstage.dpu.control.service import Service
+from offstage.dpu.control.store_moves import Moves
 from offstage.dpu.log import Log
-from offstage.dpu.moves import Moves
-from offstage.dpu.pod.member import PodMember
 from offstage.dpu.process import say_ready
-from offstage.dpu.quotas import give
-from offstage.dpu.recorder import Recorder
-from offstage.dpu.replies import Waiting
-from offstage.dpu.service import Service
-from offstage.dpu.sessions import Hosts, TenantState
-from offstage.dpu.telemetry import Snapshot, Telemetry
-from offstage.dpu.tenancy import (
+from offstage.dpu.sockets.control_socket import ControlSocket
+from offstage.dpu.sockets.door import shared
+from offstage.dpu.storage.device import Device
+from offstage.dpu.tenants.hosts import Hosts, TenantState
+from offstage.dpu.tenants.quotas import give
+from offstage.dpu.tenants.tenancy import (
     check_secrets,
     hold_runtime_dir,
     index_key,
@@ -51,6 +49,8 @@ from offstage.dpu.tenancy import (
     secrets_beside,
     tenant_secret,
 )
+from offstage.dpu.watch.recorder import Recorder
+from offstage.dpu.watch.telemetry import Snapshot, Telemetry
 
 __all__ = ["Daemon"]
 

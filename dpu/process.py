@@ -11,7 +11,7 @@ import resource
 import sys
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.config import Config
+from offstage.dpu.config.values import Config
 
 __all__ = ["keep_private", "make_room", "say_ready"]
 

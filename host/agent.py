@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import GUESS
-from offstage.host.admission import WAITING_MAX, Admission
-from offstage.host.clock import Clock
-from offstage.host.decode import Coming, Decoder
-from offstage.host.record import AgentRecord, Token
-from offstage.host.schedule import Rule
+from offstage.host.decode.layer import Coming, Decoder
+from offstage.host.decode.queue import WAITING_MAX, Admission
+from offstage.host.decode.record import AgentRecord, Token
+from offstage.host.decode.schedule import Rule
+from offstage.host.decode.session import Context, HostSession, Queries
+from offstage.host.decode.tail_block import TailBlock, write_tokens
+from offstage.host.decode.timeline import Clock
+from offstage.host.link.tier_sessions import Sessions, append_chunks
 from offstage.host.selection import ScoreQuantizer
-from offstage.host.session import Context, HostSession, Queries
-from offstage.host.sessions import Sessions, append_chunks
-from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["Agent", "DecodeJob"]
 

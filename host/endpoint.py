@@ -25,8 +25,8 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.verbs import Rdma, parse_rdma
 from offstage.dpu.pod.map import Member
 from offstage.dpu.protocol import OPERATOR
-from offstage.host.control import DEFAULT_ENDPOINT, Control
 from offstage.host.fabrics import Fabric, open_fabric
+from offstage.host.link.control import DEFAULT_ENDPOINT, Control
 
 __all__ = ["DEFAULT_ENDPOINT", "Endpoint"]
 

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import KvGeometry
-from offstage.host.outward import rounded_outwards
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.outward import rounded_outwards
 
 __all__ = [
     "SELECTORS",
@@ -135,9 +135,9 @@ class Quest:
 
 
 class Quest8(Quest):
-    """`Quest` over bounds that are rounded outwards to 8 bits (`offstage.host.outward`): never a
-    lower score, from half the bytes of bfloat16. Here the rounded numbers lie in float32; on a
-    device they lie in their 8 bits."""
+    """`Quest` over bounds that are rounded outwards to 8 bits (`offstage.host.model.outward`):
+    never a lower score, from half the bytes of bfloat16. Here the rounded numbers lie in float32;
+    on a device they lie in their 8 bits."""
 
     def write(self, first_ordinal: int, keys: npt.NDArray[Any]) -> None:
         super().write(first_ordinal, keys)

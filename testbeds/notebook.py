@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-    from offstage.host.control import Control
+    from offstage.host.link.control import Control
     from offstage.testbeds.progress import Progress
 
 __all__ = ["Comparison", "Results", "connect", "load", "run"]

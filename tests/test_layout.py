@@ -31,7 +31,7 @@ IMPORT_NAMES = {"prometheus-client": {"prometheus_client"}, "pyzmq": {"zmq"}, "c
 
 
 def module_name(path: Path) -> str:
-    """`offstage.host.pool` for `host/pool.py`."""
+    """`offstage.host.decode.pool` for `host/decode/pool.py`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("offstage", *(part for part in parts if part != "__init__")))
 

@@ -3,7 +3,7 @@
 A host that appends chunks is told what the tier has of each, and computes the rest. Where the
 bucket has what the store lacks, the answer waits until it is there, at most `archive.wait`, and
 then says what the store has; what comes later is there for the next session. Everything else is as
-deletes.py has it. Belongs to the daemon's loop.
+`control/deletes.py` has it. Belongs to the daemon's loop.
 """
 
 import time
@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
-from offstage.dpu.archive.device import ArchivedDevice, Wanted, check_archive
-from offstage.dpu.config import Config
-from offstage.dpu.deletes import LOOK_S, Deletes
-from offstage.dpu.derive import Derived
-from offstage.dpu.device import Device
+from offstage.dpu.archive.archived_device import ArchivedDevice, Wanted, check_archive
+from offstage.dpu.config.derive import Derived
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.deletes import LOOK_S, Deletes
 from offstage.dpu.log import Log
+from offstage.dpu.storage.device import Device
 
 __all__ = ["Returns", "held_answers", "with_archive"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from offstage.bindings.errors import BadInput, Missing
 from offstage.bindings.private import check_private
-from offstage.dpu.options import Archive
+from offstage.dpu.config.options import Archive
 
 __all__ = ["NAMES_MAX", "Bucket", "Failed"]
 

@@ -18,7 +18,7 @@ from offstage.bindings.archive import Places
 from offstage.bindings.errors import OffstageError
 from offstage.dpu.archive.format import Shape, keys_of
 from offstage.dpu.archive.journal import Journal
-from offstage.dpu.archive.moves import bring_back, look, send_up
+from offstage.dpu.archive.object_moves import bring_back, look, send_up
 from offstage.dpu.archive.s3 import NAMES_MAX, Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant, Upload
 from offstage.dpu.log import Log

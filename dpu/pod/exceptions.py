@@ -10,15 +10,13 @@ they are made again.
 
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from offstage.dpu.message import Count, Key, Time
 from offstage.dpu.pod.heat import COLD, Heat, copies_wanted, is_quiet, is_spent, rate, warmed
+from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, Hot, News, Tally
 
-__all__ = ["TURN_NS", "Answer", "Exceptions", "Hot", "News", "PerSecond", "Tally"]
+__all__ = ["TURN_NS", "Exceptions"]
 
 TURN_NS = 10_000_000_000
 """A host that was to make a copy has so long; then another may."""
@@ -26,7 +24,6 @@ PIN_NS = 10_000_000_000
 """A pin holds so long after a host said it last."""
 SEGMENTS_MAX = 16_384
 LOOKED_AT = 64
-CONTENTS_MAX = 1 << 16
 CONTENTS_SUM_MAX = 16 << 20
 """Bytes of the contents of all segments of a tenant; of the others none are asked for."""
 HOT_BYTES_MAX = 4 << 20
@@ -34,57 +31,6 @@ HOT_BYTES_MAX = 4 << 20
 HOT_OVERHEAD_BYTES = 256
 SUM_MAX = 1 << 62
 COPIES_MAX = 64
-PerSecond = Annotated[float, Meta(ge=0, le=2**53)]
-MemberName = Annotated[str, Meta(max_length=64)]
-
-
-class News(msgspec.Struct, frozen=True, array_like=True):
-    """What a host says of one segment. `hot_per_s` and the next: the pod's rule as it has it;
-    `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
-    16 bytes each, where the home said that it does not know them."""
-
-    name: Key
-    demands: Count = 0
-    pinned: bool = False
-    hot_per_s: PerSecond = 0.0
-    copies_max: Annotated[int, Meta(ge=0, le=16)] = 0
-    cool_ns: Time = 0
-    made: MemberName = ""
-    gone: MemberName = ""
-    contents: Annotated[bytes, Meta(max_length=CONTENTS_MAX)] = b""
-
-
-class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """What hosts did at a member since they told last. The daemon adds it up for its metrics."""
-
-    stale: Time = 0
-    """Segments that the member, their home, did not have, and who was home before did."""
-    rehomed: Time = 0
-    """Segments that the member got because their home did not answer."""
-    filled_bytes: Time = 0
-    """Put there because it is the home now, out of who was before."""
-    copied_bytes: Time = 0
-    """Put there as copies of hot segments."""
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What the home says of it: `copies`, members that have one. `make`: that host is to make one;
-    `drop`: to delete that one, of which nobody is told any more; `unknown`: say its contents."""
-
-    copies: tuple[str, ...] = ()
-    make: bool = False
-    drop: str = ""
-    unknown: bool = False
-
-
-class Hot(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that goes along where its home is drained; `contents` may be empty: unknown."""
-
-    name: bytes
-    contents: bytes
-    demands_per_s: float
-    pinned: bool
-    copies: tuple[str, ...]
 
 
 @dataclass

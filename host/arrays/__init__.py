@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Missing
-from offstage.host.values import ValueType
+from offstage.host.model.values import ValueType
 
 __all__ = ["Arrays", "BlockMemory", "Stamps", "open_arrays"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.host.values import WIDTHS, ValueType, stored
+from offstage.host.model.values import WIDTHS, ValueType, stored
 
 __all__ = ["HostMemory", "NumpyArrays", "open_device"]
 

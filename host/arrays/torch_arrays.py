@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.host.arrays.fastest_transfer import chosen
 from offstage.host.arrays.numpy_arrays import HostMemory
 from offstage.host.arrays.staging import StagingRing
+from offstage.host.model.values import WIDTHS, ValueType
 from offstage.host.transfers import Transfer
 from offstage.host.transfers.available import kinds
-from offstage.host.transfers.measure import chosen
-from offstage.host.values import WIDTHS, ValueType
 
 __all__ = ["StagedMemory", "TorchArrays", "open_device", "to_device"]
 

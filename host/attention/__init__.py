@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput, Missing
-from offstage.host.geometry import KvGeometry
+from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["Decode", "KernelInfo", "arrays_of", "block_tables", "kernel", "kernels"]
 

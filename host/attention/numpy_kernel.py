@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.geometry import KvGeometry
-from offstage.host.values import ValueType, stored, widen
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.values import ValueType, stored, widen
 
 __all__ = ["decode"]
 

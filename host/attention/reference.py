@@ -6,8 +6,8 @@ Nothing here is fast. Every other kernel is held to this one.
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.geometry import KvGeometry
-from offstage.host.values import stored, widen
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.values import stored, widen
 
 __all__ = ["decode"]
 

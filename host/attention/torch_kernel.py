@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.arrays.torch_arrays import to_device
-from offstage.host.geometry import KvGeometry
+from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["decode"]
 

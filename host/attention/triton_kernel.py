@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.host.arrays.torch_arrays import to_device
-from offstage.host.geometry import KvGeometry
 from offstage.host.gpu import check_device
 from offstage.host.gpu.attention import attend
+from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["decode"]
 

@@ -26,7 +26,7 @@ from offstage.bindings.ledger import Ledger
 from offstage.dpu.protocol import Appended
 from offstage.host.baselines.drives import Drive
 from offstage.host.baselines.store import LocalStore
-from offstage.host.sessions import ALL_SCORES
+from offstage.host.link.tier_sessions import ALL_SCORES
 
 __all__ = ["READ_ROWS", "WRITE_ROWS", "LocalTier"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from offstage.bindings.errors import OffstageError
 from offstage.host.connectors.memory import READS_MAX
 from offstage.host.connectors.moves import Move, Shape, shape_of
-from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 
 __all__ = ["Link"]
 

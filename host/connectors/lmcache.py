@@ -28,7 +28,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.tried import say_untried
 from offstage.host.endpoint import Endpoint
-from offstage.host.identity import Weights, digest_of, files_of, identity_of
+from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 

@@ -24,7 +24,6 @@ from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
 from offstage.host.connectors.ahead import copy_ahead, drop_held, send_held
 from offstage.host.connectors.calls import Calls
-from offstage.host.connectors.identity import head_of
 from offstage.host.connectors.inbox import Inbox
 from offstage.host.connectors.leases import Leases
 from offstage.host.connectors.link import Link
@@ -49,8 +48,9 @@ from offstage.host.connectors.moves import (
     tell_landed,
     tier_of,
 )
-from offstage.host.control import Control
+from offstage.host.connectors.object_head import head_of
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 
 __all__ = ["Mover"]
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from offstage.bindings.core import GUESS
 from offstage.bindings.fabric import FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.layouts import CAUSES, HIT_ENDS
-from offstage.host.connectors.identity import HEAD_BYTES, head_of, sums_of
+from offstage.host.connectors.object_head import HEAD_BYTES, head_of, sums_of
 
 __all__ = [
     "HELD",

@@ -25,7 +25,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.objects import ObjectClient, State
 from offstage.host.connectors.tried import say_untried
 from offstage.host.endpoint import Endpoint
-from offstage.host.identity import digest_of, files_of, identity_of, process_began_ns
+from offstage.host.model.identity import digest_of, files_of, identity_of, process_began_ns
 
 __all__ = ["Storage"]
 

@@ -12,8 +12,8 @@ from typing import Any
 from offstage.bindings.errors import BadInput
 from offstage.bindings.fabric import Fabric
 from offstage.bindings.verbs import Rdma
-from offstage.host.control import Control
 from offstage.host.fabrics import nixl, shm, sim, verbs, zmq
+from offstage.host.link.control import Control
 
 __all__ = ["FABRICS", "Fabric", "open_fabric"]
 

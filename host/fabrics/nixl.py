@@ -7,7 +7,7 @@ memory.
 from offstage.bindings import nixl
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 __all__ = ["connect"]
 

@@ -15,7 +15,7 @@ from offstage.bindings.attachment import FDS_MAX, Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.dpu.protocol import Attached
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 __all__ = ["connect", "fetch_descriptors", "open_driver"]
 

@@ -23,7 +23,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, RunFailed
 from offstage.bindings.fabric import Fetch, Put
 from offstage.bindings.verbs import Rdma, by_route, check_memlock, prepare
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 __all__ = ["VerbsDriver", "connect"]
 

@@ -34,9 +34,9 @@ from offstage.bindings.fabric import (
 from offstage.bindings.keys import checksum
 from offstage.bindings.scores import pack
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
-from offstage.host.control import Control
-from offstage.host.sessions import ALL_SCORES
+from offstage.dpu.protocol import zmq_messages
+from offstage.host.link.control import Control
+from offstage.host.link.tier_sessions import ALL_SCORES
 
 __all__ = ["ZmqDriver", "connect"]
 

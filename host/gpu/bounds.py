@@ -1,15 +1,16 @@
 """Summaries of blocks: the least and the greatest of each channel of their keys, or the mean key.
 
 A row summarises one block, and lies in a table of the device (`Table`): bounds in the type of the
-keys, which holds them exactly, or in 8 bits, rounded outwards as `offstage.host.outward` says; or
-means, float32. Tokens appended to a block are the only ones read: the row says what was before.
+keys, which holds them exactly, or in 8 bits, rounded outwards as `offstage.host.model.outward`
+says; or means, float32. Tokens appended to a block are the only ones read: the row says what was
+before.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from offstage.host.gpu import compiled, constexpr
-from offstage.host.outward import EXPONENTS, GROUP, MOST
+from offstage.host.model.outward import EXPONENTS, GROUP, MOST
 
 __all__ = ["Table", "summarise"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from offstage.bindings.errors import BadInput
 from offstage.host.gpu import compiled, constexpr
 from offstage.host.gpu.bounds import Table
-from offstage.host.outward import GROUP
+from offstage.host.model.outward import GROUP
 
 __all__ = ["BLOCKS_MAX", "Best", "best", "score"]
 

@@ -15,10 +15,10 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.geometry import KvGeometry
 from offstage.host.gpu.bounds import Table, summarise
 from offstage.host.gpu.scores import best, score
 from offstage.host.gpu.step import captured
+from offstage.host.model.geometry import KvGeometry
 from offstage.host.selection import MakeSelector, ScoreScale, Selector, selector
 
 __all__ = ["BatchBest", "DeviceSelector", "Found", "on_device", "selectors_of"]

@@ -30,7 +30,7 @@ from offstage.bindings.fabric import (
 )
 from offstage.bindings.stages import StageTimes
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions, Segment
+from offstage.host.pod.pod_sessions import PodSessions, Segment
 
 __all__ = ["FETCH_DEADLINE_NS", "PodFabric"]
 

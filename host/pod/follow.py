@@ -19,7 +19,7 @@ from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 
 __all__ = ["LOOK_S", "Follower"]
 

@@ -29,9 +29,9 @@ from offstage.bindings.errors import (
 from offstage.bindings.layouts import ENDS
 from offstage.dpu.pod.fence import reads_memory
 from offstage.dpu.pod.map import Member
-from offstage.host.clock import Clock
-from offstage.host.control import Control
+from offstage.host.decode.timeline import Clock
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 from offstage.host.pod.suspicion import Event, State, Suspicion
 
 __all__ = ["LEFT_AT_ONCE", "LEFT_MAX", "Joined", "Silent"]

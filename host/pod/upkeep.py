@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.exceptions import CONTENTS_MAX, Answer, News, Tally
 from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, next_place, read_places
 from offstage.dpu.pod.map import Former
 from offstage.dpu.pod.placement import moved_share, ranked
+from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, News, Tally
+from offstage.host.pod.between_members import Move, Moves
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import LEFT_AT_ONCE, LEFT_MAX, Joined, Silent
-from offstage.host.pod.moves import Move, Moves
-from offstage.host.pod.sessions import RECENT_MAX, PodSessions, Segment
+from offstage.host.pod.pod_sessions import RECENT_MAX, PodSessions, Segment
 
 __all__ = ["TELL_NS", "Counts", "Upkeep", "in_messages"]
 

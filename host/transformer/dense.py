@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.values import ValueType
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.values import ValueType
 
 __all__ = ["DenseKv", "kv_geometry"]
 

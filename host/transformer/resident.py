@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from offstage.host.arrays import Arrays
 from offstage.host.attention import kernel
-from offstage.host.geometry import KvGeometry
+from offstage.host.model.geometry import KvGeometry
 
 __all__ = ["ResidentAttention"]
 

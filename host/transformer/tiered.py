@@ -2,7 +2,7 @@
 
 In each layer the token's K and V go into the block being filled, in the HBM pool; the query scores
 all blocks, what is selected and not in the pool is fetched, and the kernel reads it: the decode
-path of every other session (`host.decode`), with a batch of one. Between layers nothing stays
+path of every other session (`host.decode.layer`), with a batch of one. Between layers nothing stays
 pinned, so the pool may be smaller than what all layers select. One thread.
 
 What is foretold of the next layer is acted on when this one's demands are on their way, because
@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.decode import Coming, Decoder
-from offstage.host.foretold import Foretold
-from offstage.host.record import AgentRecord, Token
+from offstage.host.decode.foretold import Foretold
+from offstage.host.decode.layer import Coming, Decoder
+from offstage.host.decode.record import AgentRecord, Token
+from offstage.host.decode.session import Context, HostSession
+from offstage.host.decode.tail_block import TailBlock, write_tokens
+from offstage.host.link.tier_sessions import Sessions, append_chunks
 from offstage.host.selection import ScoreQuantizer
-from offstage.host.session import Context, HostSession
-from offstage.host.sessions import Sessions, append_chunks
-from offstage.host.tail_block import TailBlock, write_tokens
 
 __all__ = ["Ahead", "TieredAttention"]
 

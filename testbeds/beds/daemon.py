@@ -22,10 +22,10 @@ import tomli_w
 from offstage.bindings.durable import write_text
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.outside import last_line, said_json
-from offstage.dpu.config import SECTIONS
-from offstage.dpu.recorder import read_lost
-from offstage.host.control import Control
+from offstage.dpu.config.values import SECTIONS
+from offstage.dpu.watch.recorder import read_lost
 from offstage.host.endpoint import Endpoint
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.said import Lines
 
@@ -193,11 +193,11 @@ def fork(uid: int, sections: Sections, folder: Path, groups: tuple[int, ...] = (
     process (root), which should have no threads yet. It ends with this process. RunFailed as
     `start`."""
     # Imported before the fork: the other user may not be able to.
-    from offstage.dpu.config import load
+    from offstage.dpu.config.derive import derive
+    from offstage.dpu.config.values import load
     from offstage.dpu.daemon import Daemon as Served
-    from offstage.dpu.derive import derive
-    from offstage.dpu.device import Device
     from offstage.dpu.process import keep_private, make_room
+    from offstage.dpu.storage.device import Device
 
     config, log = folder / "daemon.toml", folder / "daemon.log"
     write_config(config, sections)

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from offstage.bindings.timing import IN_FLIGHT_MAX, Costs, Timing
-from offstage.dpu.config import Config
+from offstage.dpu.config.values import Config
 
 __all__ = ["as_device"]
 

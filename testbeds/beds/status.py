@@ -21,8 +21,8 @@ def device_status(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def wear(endpoint: Endpoint) -> dict[str, Any] | None:
-    """What the daemon's drive was written since its start (dpu/wear.py); None where this user is
-    not its operator."""
+    """What the daemon's drive was written since its start (dpu/economics/wear.py); None where this
+    user is not its operator."""
     try:
         return dict(device_status(endpoint)["wear"])
     except OffstageError:

@@ -24,8 +24,8 @@ from offstage.asic_model.codec import lossy, reference
 from offstage.bindings import codec
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.units import format_rate
-from offstage.host.keys import KvPools
-from offstage.host.models import geometry
+from offstage.host.model.drawn_kv import KvPools
+from offstage.host.model.models import geometry
 from offstage.testbeds.bench.codec_store import StoreFigures, store_row
 from offstage.testbeds.bench.rows import BenchResult, Row
 from offstage.testbeds.capture.kv import model_kv

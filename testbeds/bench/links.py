@@ -37,8 +37,8 @@ from offstage.bindings.floors import memcpy_times
 from offstage.bindings.keys import block_keys
 from offstage.bindings.outside import said_json
 from offstage.bindings.units import format_size
-from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.said import Lines, ask
 from offstage.testbeds.bench.perftest import Perftest

@@ -25,8 +25,8 @@ from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.units import format_count, format_seconds, format_size
 from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.daemon import Daemon, Sections, fork
 from offstage.testbeds.bench.rows import BenchResult

@@ -22,9 +22,9 @@ import zmq
 
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import fetch_descriptors, open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import ends_with_its_parent
 from offstage.testbeds.bench.soak_board import Board, Turns
 from offstage.testbeds.bench.tenants_hosts import FLOODS, Host

@@ -20,9 +20,9 @@ from offstage.bindings.errors import OffstageError
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.layouts import ENDS
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.bench.soak_board import Board
 from offstage.testbeds.bench.tenants_hosts import PAYLOAD_BYTES
 

@@ -22,7 +22,7 @@ from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.units import format_size
-from offstage.dpu.spdk_target import Target
+from offstage.dpu.storage.spdk_target import Target
 from offstage.testbeds.bench.rows import BenchResult, Row, aimed
 
 __all__ = ["CaseFigures", "SpdkResult", "bench_spdk", "rows_of"]

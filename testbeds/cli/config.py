@@ -41,9 +41,9 @@ def show(
     Checks all relations: what `dpu serve` would refuse is refused here. Says which settings have no
     effect.
     """
-    from offstage.dpu.config import load, rows
-    from offstage.dpu.derive import derive
-    from offstage.dpu.idle import unused
+    from offstage.dpu.config.derive import derive
+    from offstage.dpu.config.idle import unused
+    from offstage.dpu.config.values import load, rows
 
     loaded = load(file, parse_settings(settings or []))
     shown, notes = list(rows(loaded)), unused(loaded)

@@ -105,12 +105,12 @@ def serve(
     When ready it prints one line of JSON: endpoint, metrics_port, runtime_dir, storage, pid. A
     second signal, 2 s after the first or later, stops it at once.
     """
-    from offstage.dpu.config import load
+    from offstage.dpu.config.derive import derive
+    from offstage.dpu.config.values import load
+    from offstage.dpu.control.store_moves import follow
     from offstage.dpu.daemon import Daemon
-    from offstage.dpu.derive import derive
-    from offstage.dpu.device import Device
-    from offstage.dpu.moves import follow
     from offstage.dpu.process import keep_private, make_room
+    from offstage.dpu.storage.device import Device
     from offstage.testbeds.live.checks import found, refuse
 
     chosen = parse_settings(settings or [])
@@ -438,7 +438,7 @@ def replay(
 
     Exit code 1 at the first that differs, named by its event and time.
     """
-    from offstage.dpu.replay import first_difference, replay_log
+    from offstage.dpu.watch.recorder import first_difference, replay_log
 
     try:
         done = replay_log(log)
@@ -465,7 +465,7 @@ def erase(
 
     Without --yes it says what would be lost and changes nothing.
     """
-    from offstage.dpu.erase import erase as erase_drive
+    from offstage.dpu.storage.erase import erase as erase_drive
 
     result = erase_drive(path, yes)
     emit(result, form, table(result))
@@ -477,7 +477,7 @@ def store(
     form: FormatOption = Format.text,
 ) -> None:
     """Read a store without the daemon, changing nothing; exit code 1 where it is not whole."""
-    from offstage.dpu.storefile import check, inspect
+    from offstage.dpu.storage.storefile import check, inspect
 
     result = inspect(file)
     wrong = check(file)

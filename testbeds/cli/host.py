@@ -246,7 +246,7 @@ def _run_drawn(
     given: dict[str, Any],
 ) -> None:
     """Sessions whose keys and queries are drawn."""
-    from offstage.host.models import geometry as geometry_of
+    from offstage.host.model.models import geometry as geometry_of
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.host_run import run as drive

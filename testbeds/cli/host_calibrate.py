@@ -53,8 +53,8 @@ def calibrate(
     """
     import msgspec
 
-    from offstage.host.calibrate import Plan
-    from offstage.host.calibrate import calibrate as measure
+    from offstage.host.decode.calibrate import Plan
+    from offstage.host.decode.calibrate import calibrate as measure
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.machine import machine
 
@@ -87,8 +87,8 @@ def calibrate(
 def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
     """The layer's KV and its widths. Where nobody published widths, those of Llama 3's form: as
     wide as its query heads, and an MLP 3.5 times that."""
-    from offstage.host.calibrate import WIDTHS
-    from offstage.host.models import geometry
+    from offstage.host.decode.calibrate import WIDTHS
+    from offstage.host.model.models import geometry
 
     if folder is None:
         shape = geometry(name)

@@ -113,7 +113,7 @@ def token(
 ) -> None:
     """The bearer token with which the metrics show what is the secret's owner's."""
     from offstage.bindings.private import read_secret
-    from offstage.dpu.tenancy import metrics_token
+    from offstage.dpu.tenants.tenancy import metrics_token
 
     found = metrics_token(read_secret(secret))
     emit({"token": found}, form, found)

@@ -131,10 +131,10 @@ def _plan(
     from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather
     from offstage.testbeds.plan.measured import with_runs
-    from offstage.testbeds.plan.prices import catalog
     from offstage.testbeds.plan.question import read_spec
     from offstage.testbeds.plan.result import make_plan
     from offstage.testbeds.plan.table import sentence
+    from offstage.testbeds.prices import catalog
 
     asked = read_spec(spec, {name: one for name, one in given.items() if one is not None})
     known = catalog()

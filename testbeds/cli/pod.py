@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from offstage.dpu.pod.map import Member, PodMap
     from offstage.dpu.pod.membership import Membership
-    from offstage.host.control import Control
+    from offstage.host.link.control import Control
     from offstage.testbeds.live.pod_figures import PodResult
     from offstage.testbeds.live.pod_status import MemberReport
 
@@ -314,7 +314,7 @@ def run(
     from offstage.bindings.units import parse_time
     from offstage.dpu.pod.membership import open_membership
     from offstage.host.endpoint import Endpoint
-    from offstage.host.models import geometry as geometry_of
+    from offstage.host.model.models import geometry as geometry_of
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.options import DriveOptions
     from offstage.testbeds.live.pod_run import run as drive

@@ -31,7 +31,7 @@ def start(
 
 def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
     """A daemon with room for so much of the demo's model."""
-    from offstage.host.models import geometry
+    from offstage.host.model.models import geometry
     from offstage.testbeds.beds.local import DaemonSizes
     from offstage.testbeds.live.options import SELECT_BLOCKS
 

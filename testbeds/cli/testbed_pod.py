@@ -26,7 +26,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
 
     from offstage.dpu.pod.membership import open_membership
     from offstage.host.endpoint import Endpoint
-    from offstage.host.models import geometry
+    from offstage.host.model.models import geometry
     from offstage.testbeds.beds import pod
     from offstage.testbeds.beds.local import TENANT
     from offstage.testbeds.cli.pod import tell

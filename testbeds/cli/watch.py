@@ -9,7 +9,7 @@ import typer
 
 from offstage.bindings.ledger import Demands, share
 from offstage.bindings.units import format_rate
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 __all__ = ["watch"]
 

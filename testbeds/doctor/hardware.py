@@ -12,8 +12,8 @@ from typing import Any
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.outside import last_line, said_json
 from offstage.bindings.units import format_rate, format_size
-from offstage.dpu.drives import Drive, drives
-from offstage.host.transfers.measure import Measured
+from offstage.dpu.storage.drives import Drive, drives
+from offstage.host.arrays.fastest_transfer import Measured
 from offstage.testbeds.doctor.check import Check, Machine, Repair, run_quietly
 
 __all__ = ["GPU_CHECKS", "HARDWARE"]
@@ -246,7 +246,7 @@ def _transfers(machine: Machine) -> Check:
     """Measured here and now, in a process that may end as it likes."""
     purpose = "how fetched blocks reach the HBM pool; the fastest is taken"
     device = "cuda" if machine.exists("proc/driver/nvidia/version") else "cpu"
-    done = run_quietly([sys.executable, "-m", "offstage.host.transfers.measure", device])
+    done = run_quietly([sys.executable, "-m", "offstage.host.arrays.fastest_transfer", device])
     mend = "pip install a torch that is built for this driver's CUDA"
     try:
         if done is None or done.returncode:

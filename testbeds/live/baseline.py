@@ -23,7 +23,7 @@ from offstage.host.baselines import (
     LocalTier,
     why_no_kvikio,
 )
-from offstage.host.session import Context
+from offstage.host.decode.session import Context
 from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.results import Provenance, RunResult

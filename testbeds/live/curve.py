@@ -16,9 +16,9 @@ from offstage.bindings.core import KEY, Core, CoreConfig, SessionConfig
 from offstage.bindings.ledger import Ledger, share
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
-from offstage.dpu.derive import core_policy
-from offstage.dpu.options import Limits, PolicyOptions
-from offstage.host.session import Context, HostSession
+from offstage.dpu.config.derive import core_policy
+from offstage.dpu.config.options import Limits, PolicyOptions
+from offstage.host.decode.session import Context, HostSession
 from offstage.testbeds.live.demo_options import Arm, DemoOptions
 from offstage.testbeds.live.results import CurvePoint
 from offstage.testbeds.live.warm_up import LEAD_S

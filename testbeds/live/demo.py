@@ -14,10 +14,9 @@ from typing import Any
 
 import offstage
 from offstage.bindings.ledger import Ledger
-from offstage.dpu.recorder import forget, read_lost
-from offstage.dpu.replay import replay_log
-from offstage.host.decode import DemandObserver
-from offstage.host.session import Context
+from offstage.dpu.watch.recorder import forget, read_lost, replay_log
+from offstage.host.decode.layer import DemandObserver
+from offstage.host.decode.session import Context
 from offstage.testbeds.beds.daemon import serve
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.host.agent import Agent
-from offstage.host.decode import Decoder, DemandObserver, SelectionRule
+from offstage.host.arrays.fastest_transfer import copy_rate
+from offstage.host.decode.layer import Decoder, DemandObserver, SelectionRule
+from offstage.host.decode.pool import HbmPool
+from offstage.host.decode.prefill import MissingWriter, compute_context
+from offstage.host.decode.record import AgentRecord
+from offstage.host.decode.schedule import Rule
+from offstage.host.decode.session import Context
 from offstage.host.fabrics import Fabric
 from offstage.host.gpu.selector import selectors_of
-from offstage.host.pool import HbmPool
-from offstage.host.prefill import MissingWriter, compute_context
-from offstage.host.record import AgentRecord
-from offstage.host.schedule import Rule
-from offstage.host.session import Context
-from offstage.host.sessions import Sessions, append_chunks
-from offstage.host.transfers.measure import copy_rate
+from offstage.host.link.tier_sessions import Sessions, append_chunks
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.workload import Workload, full_chunks
 from offstage.testbeds.progress import Progress

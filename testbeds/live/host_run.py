@@ -16,13 +16,13 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
 from offstage.bindings.ledger import Ledger, share
 from offstage.bindings.notes import Note
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
-from offstage.host.geometry import KvGeometry
-from offstage.host.granular import GranularSessions
-from offstage.host.models import GEOMETRIES
-from offstage.host.sessions import Sessions
+from offstage.host.link.control import Control
+from offstage.host.link.granular import GranularSessions
+from offstage.host.link.tier_sessions import Sessions
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.models import GEOMETRIES
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions

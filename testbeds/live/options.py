@@ -10,11 +10,11 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
-from offstage.host.decode_cost import read
-from offstage.host.geometry import KvGeometry
+from offstage.host.decode.schedule import Schedule
+from offstage.host.decode.step_cost import read
 from offstage.host.gpu import check_device
-from offstage.host.models import geometry
-from offstage.host.schedule import Schedule
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.models import geometry
 from offstage.host.selection import selector
 
 __all__ = [

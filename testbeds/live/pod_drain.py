@@ -13,9 +13,9 @@ from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import PodMap
 from offstage.dpu.pod.placement import homes
 from offstage.host.endpoint import Endpoint
+from offstage.host.pod.between_members import Move, Moves
 from offstage.host.pod.fabric import PodFabric
-from offstage.host.pod.moves import Move, Moves
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 from offstage.testbeds.live.pod_run import join, joined
 from offstage.testbeds.progress import Progress
 

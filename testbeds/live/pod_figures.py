@@ -10,10 +10,10 @@ import msgspec
 
 from offstage.bindings.ledger import Demands, Ledger, quantile, share
 from offstage.bindings.notes import Note
+from offstage.host.decode.record import AgentRecord
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 from offstage.host.pod.upkeep import Counts
-from offstage.host.record import AgentRecord
 from offstage.testbeds.live.pod_status import load_cv
 from offstage.testbeds.live.run_figures import ends_differ
 

@@ -19,17 +19,11 @@ from offstage.host.endpoint import Endpoint
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 from offstage.host.pod.upkeep import Upkeep
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.live.drive import decode, prefill
-from offstage.testbeds.live.host_run import (
-    RUN_NAME,
-    check_alone,
-    check_fit,
-    overruns,
-    store_bytes,
-)
+from offstage.testbeds.live.host_run import RUN_NAME, check_alone, check_fit, overruns, store_bytes
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_figures import PodResult, member_result, pod_result
 from offstage.testbeds.live.workload import Workload, prepare

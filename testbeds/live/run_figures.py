@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.ledger import Demands, Ledger, quantile, share
 from offstage.bindings.notes import Note
-from offstage.host.record import AgentRecord
-from offstage.host.timeline import Timeline
+from offstage.host.decode.record import AgentRecord
+from offstage.host.decode.timeline import Timeline
 from offstage.testbeds.live.results import Provenance, RunResult, ShownTick
 
 __all__ = [

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.host.decode.session import Context
 from offstage.host.selection import ScoreScale, quantize
-from offstage.host.session import Context
 from offstage.testbeds.lab.policies.policy import Setting
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.live.demo_options import DemoOptions

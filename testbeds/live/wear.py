@@ -1,8 +1,9 @@
 """What a run wrote to its drive, for each demand that was served on time, and what that wears.
 
-From two looks at a daemon's `wear` (dpu/wear.py), whose sums go on over resets. What prefill wrote
-belongs to the run: without it there would be nothing to hit. Rates and years are the daemon's own,
-since its start. Nothing is known to who is not the daemon's operator, and of a baseline.
+From two looks at a daemon's `wear` (dpu/economics/wear.py), whose sums go on over resets. What
+prefill wrote belongs to the run: without it there would be nothing to hit. Rates and years are the
+daemon's own, since its start. Nothing is known to who is not the daemon's operator, and of a
+baseline.
 """
 
 from collections.abc import Mapping

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note
 from offstage.host.agent import DecodeJob
-from offstage.host.session import Context
-from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.decode.session import Context
+from offstage.host.model.drawn_kv import SyntheticKv
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
 from offstage.testbeds.live.vacuous import all_staged, pool_holds_all
 from offstage.testbeds.workloads.requests.importer import open_trace

@@ -17,8 +17,8 @@ from typing import Literal
 from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import Dated
 from offstage.testbeds.plan.kv import session_bytes
-from offstage.testbeds.plan.prices import KEYS, Catalog
 from offstage.testbeds.plan.question import Spec
+from offstage.testbeds.prices import KEYS, Catalog
 
 __all__ = ["Input", "Inputs", "Kind", "gather"]
 

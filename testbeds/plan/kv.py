@@ -1,7 +1,7 @@
 """Bytes of KV by model and format: what one token, and a whole session, keeps.
 
-Model: how many values a token has is the geometry's (`host/models.py`); a format says in how many
-bytes they are stored. In 16 bits that is exact. In 8 and 4 bits it depends on what the kernels
+Model: how many values a token has is the geometry's (`host/model/models.py`); a format says in how
+many bytes they are stored. In 16 bits that is exact. In 8 and 4 bits it depends on what the kernels
 store beside the values: scales, and rotary parts that stay in 16 bits. So a format gives a range:
 `low` has the bare values, `high` all that published row layouts add, `value` what is common.
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from offstage.asic_model.blocks import Number
 from offstage.asic_model.tables.numbers import read_numbers
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.models import geometry
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.models import geometry
 
 __all__ = ["DTYPES", "parameters", "session_bytes", "token_bytes"]
 

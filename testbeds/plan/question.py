@@ -24,9 +24,9 @@ from msgspec import Meta
 from offstage.asic_model.blocks import Number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, convert, read_toml
-from offstage.host.geometry import KvGeometry, LayerKv
+from offstage.host.model.geometry import KvGeometry, LayerKv
 from offstage.testbeds.plan.kv import DTYPES, parameters
-from offstage.testbeds.plan.prices import Catalog
+from offstage.testbeds.prices import Catalog
 
 __all__ = ["PLACES", "Model", "Question", "Spec", "parse_tokens", "read_spec"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from offstage.bindings import tradeoffs as at
-from offstage.host.geometry import KvGeometry
+from offstage.host.model.geometry import KvGeometry
 from offstage.testbeds.plan.kv import DTYPES
 from offstage.testbeds.plan.question import Question
 from offstage.testbeds.plan.sizing import Place, fetch_rate

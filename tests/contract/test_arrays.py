@@ -17,8 +17,8 @@ from offstage.bindings.errors import BadInput, Missing
 from offstage.host import arrays as registry
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.arrays.staging import StagingRing
-from offstage.host.models import geometry
-from offstage.host.pool import HbmPool
+from offstage.host.decode.pool import HbmPool
+from offstage.host.model.models import geometry
 
 BLOCKS, BLOCK_BYTES, ROWS = 12, 64, 5
 

@@ -15,7 +15,7 @@ from offstage.bindings.core import GUESS
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.bindings.keys import checksum
-from offstage.host.prefill import put_blocks
+from offstage.host.decode.prefill import put_blocks
 
 BLOCKS = 6
 SOURCE = np.random.default_rng(3).integers(0, 256, (BLOCKS, 4096), np.uint8)

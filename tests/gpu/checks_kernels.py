@@ -58,7 +58,7 @@ def selection_is_right(run: Run) -> dict[str, object]:
 
     from offstage.host.gpu.bounds import Table, summarise
     from offstage.host.gpu.scores import best, score
-    from offstage.host.outward import rounded_outwards
+    from offstage.host.model.outward import rounded_outwards
     from offstage.host.selection import ScoreScale, quantize, select
 
     seed = int(np.random.default_rng().integers(1 << 30))
@@ -121,7 +121,7 @@ def the_kernel_of_the_seam_is_right(run: Run) -> dict[str, object]:
     import torch
 
     from offstage.host.attention import kernel
-    from offstage.host.models import geometry
+    from offstage.host.model.models import geometry
 
     kind = geometry("demo")
     random = np.random.default_rng()

@@ -31,7 +31,7 @@ def share_of_bounds_computed(run: Run) -> dict[str, object]:
 def _computed(sessions: int, context: int, bits: int) -> float:
     from step_bytes import layer_bytes
 
-    from offstage.host.models import geometry
+    from offstage.host.model.models import geometry
 
     widths = 4096, 14336
     given = geometry("llama-3-8b"), widths, sessions, context, SELECTED

@@ -53,7 +53,7 @@ def transfer_bandwidth(run: Run) -> dict[str, object]:
     """Which share of one large pinned copy does each transfer reach, NIXL and GPUDirect too?"""
     import torch
 
-    from offstage.host.transfers.measure import chosen, measure
+    from offstage.host.arrays.fastest_transfer import chosen, measure
 
     device, figures = torch.device("cuda"), dict[str, object]()
     for size in (16 << 10, BLOCK_BYTES, 256 << 10):
@@ -77,7 +77,7 @@ def transfers_beside_compute(run: Run) -> dict[str, object]:
     import torch
     from gpu_timing import seconds_of
 
-    from offstage.host.transfers.measure import chosen
+    from offstage.host.arrays.fastest_transfer import chosen
 
     storage, staging = _rows(torch)
     kind = chosen(torch.device("cuda"), BLOCK_BYTES)

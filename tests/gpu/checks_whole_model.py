@@ -55,8 +55,8 @@ WEIGHT_SHARE = 0.9
 @check(point=6, kind="bench", needs=("torch", "msgspec"), device="either", limit_s=60)
 def cost_of_a_decode_step(run: Run) -> dict[str, object]:
     """What does a layer of Llama-3-8B take here: projections, MLP, attention?"""
-    from offstage.host.calibrate import Plan, calibrate
-    from offstage.host.models import geometry
+    from offstage.host.decode.calibrate import Plan, calibrate
+    from offstage.host.model.models import geometry
 
     triton = not run.interpret and importlib.util.find_spec("triton") is not None
     large = geometry("llama-3-8b"), (4096, 14336), "bfloat16", (1, 16, 64), (2048, 8192)
@@ -100,7 +100,7 @@ def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
 
     assert run.model is not None
     loaded = load(look(run.model), run.device, "float32")
-    text = "".join(path.read_text() for path in sorted((ROOT / "host").glob("*.py")))
+    text = "".join(path.read_text() for path in sorted((ROOT / "host").rglob("*.py")))
     tokens = list(loaded.tokenizer(text)["input_ids"])
     context = min(8_192, len(tokens) - 65) // BLOCK_TOKENS * BLOCK_TOKENS
     few, every = decode(run, loaded, tokens, context, 64).passes
@@ -136,7 +136,7 @@ def bounds_in_8_bits_select_the_same(run: Run) -> dict[str, object]:
     if run.device == "cpu":
         torch.set_num_threads(1)  # several wait for each other where others use the CPU too
     loaded = load(look(run.model), run.device, "float32")
-    text = "".join(path.read_text() for path in sorted((ROOT / "host").glob("*.py")))
+    text = "".join(path.read_text() for path in sorted((ROOT / "host").rglob("*.py")))
     tokens = list(loaded.tokenizer(text[:40_000])["input_ids"])
     context, steps = min(4_096 if run.interpret else 8_192, len(tokens) - 33) // 16 * 16, 32
     shape = kv_geometry("model", loaded.model.config, 16, "float32")
@@ -256,7 +256,7 @@ def block_bytes(loaded: Any) -> int:
 
 def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -> Any:
     """A sixteenth of the blocks, and all, through a daemon whose store is in the check's folder."""
-    from offstage.host.identity import Weights
+    from offstage.host.model.identity import Weights
     from offstage.testbeds.beds.daemon import serve
     from offstage.testbeds.live.model.options import ALL_BLOCKS, ModelOptions
     from offstage.testbeds.live.model.run import decode_text

@@ -12,7 +12,7 @@ from tiny_s3 import TinyS3
 from vllm_bed import MEND
 
 from offstage.dpu.archive.s3 import Bucket
-from offstage.dpu.options import Archive
+from offstage.dpu.config.options import Archive
 
 REFERENCE = str(Path(__file__).resolve().parents[1] / "reference")
 

@@ -15,12 +15,12 @@ from on_disk import snapshot
 
 from offstage.bindings import settings
 from offstage.bindings.errors import printable
-from offstage.dpu import options
 from offstage.dpu import protocol as p
+from offstage.dpu.config import options
 from offstage.dpu.pod.map import Member, added
 from offstage.dpu.pod.membership.static import StaticMembership
-from offstage.host.control import Control
 from offstage.host.fabrics import shm
+from offstage.host.link.control import Control
 
 
 @pytest.fixture(scope="module", params=["alone", "member"])

@@ -14,7 +14,7 @@ from live_daemon import WAIT_S, Daemon, daemon, scrape
 from offstage.bindings.errors import StoreFull
 from offstage.bindings.private import read_secret
 from offstage.dpu import protocol as p
-from offstage.dpu.tenancy import metrics_token
+from offstage.dpu.tenants.tenancy import metrics_token
 from offstage.host.fabrics import shm
 
 

@@ -10,8 +10,8 @@ from live_daemon import Daemon, daemon
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.dpu.config import load
-from offstage.dpu.derive import derive
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.values import load
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli import run
 

@@ -27,9 +27,8 @@ from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.private import read_secret
 from offstage.dpu import protocol as p
-from offstage.dpu.recorder import read_records
-from offstage.dpu.replay import replay_log
-from offstage.host.control import Control
+from offstage.dpu.watch.recorder import read_records, replay_log
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon, offstage_words, write_config
 
 PAYLOAD = 4096

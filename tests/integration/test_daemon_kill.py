@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from offstage.dpu.storefile import inspect
-from offstage.host.control import Control
+from offstage.dpu.storage.storefile import inspect
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reference"))  # as a script, too
 

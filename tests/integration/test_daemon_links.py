@@ -17,7 +17,7 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import ffi, lib
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
+from offstage.dpu.protocol import zmq_messages
 from offstage.testbeds.beds.daemon import Daemon, offstage_words
 
 WAIT_S = 120.0

@@ -21,7 +21,7 @@ from live_daemon import CHUNKS, LAYERS, Daemon, Text, daemon, fetch, open_text, 
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
-from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile
+from offstage.dpu.storage.storefile import SEGMENTS_OFFSET, StoreFile
 from offstage.host.fabrics.shm import open_driver
 
 SEGMENT = 256 << 10

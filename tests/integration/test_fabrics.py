@@ -11,9 +11,9 @@ from live_daemon import started
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
 from offstage.host.fabrics import Fabric, open_fabric
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon
 
 PAYLOAD, COUNT, LAYERS = 4096, 40, 2

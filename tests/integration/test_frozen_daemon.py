@@ -13,7 +13,7 @@ from offstage.dpu.protocol import OPERATOR
 from offstage.host.connectors.late import counters
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.copies import Copies
-from offstage.host.connectors.vllm.figures import COUNTERS
+from offstage.host.connectors.vllm.stats import COUNTERS
 from offstage.host.connectors.vllm.steps import Step
 from offstage.host.endpoint import Endpoint
 

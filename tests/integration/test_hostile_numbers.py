@@ -16,8 +16,8 @@ from live_daemon import LAYERS, PAYLOAD, Daemon, daemon
 from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
-from offstage.dpu.pod.exceptions import News
+from offstage.dpu.protocol import zmq_messages
+from offstage.dpu.protocol.pod_calls import News
 
 KEY = bytes(range(16))
 OF_HOSTS: list[Callable[[int], p.Request]] = [

@@ -40,11 +40,11 @@ from live_daemon import (
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import PutRequest
 from offstage.bindings.keys import checksum
-from offstage.dpu.spdk_target import Target
-from offstage.dpu.storefile import StoreFile, check, inspect
-from offstage.host.control import Control
+from offstage.dpu.storage.spdk_target import Target
+from offstage.dpu.storage.storefile import StoreFile, check, inspect
 from offstage.host.fabrics import open_fabric
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import offstage_words
 
 Names = set[tuple[int, int, int]]

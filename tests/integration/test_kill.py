@@ -21,7 +21,7 @@ import pytest
 from offstage.bindings.codec import DTYPES
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
-from offstage.dpu.storefile import inspect
+from offstage.dpu.storage.storefile import inspect
 
 LBA = 4096
 LAYERS = 4

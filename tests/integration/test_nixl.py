@@ -25,8 +25,8 @@ from offstage.bindings import nixl
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 
 pytestmark = [pytest.mark.nixl, pytest.mark.usefixtures("nixl_library")]

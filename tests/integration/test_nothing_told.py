@@ -16,7 +16,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.archive.format import object_key
 from offstage.dpu.pod.map import Member, added
 from offstage.dpu.pod.membership.static import StaticMembership
-from offstage.dpu.tenancy import index_key, metrics_token
+from offstage.dpu.tenants.tenancy import index_key, metrics_token
 from offstage.host.fabrics import shm
 from offstage.testbeds.cli import run
 

@@ -15,9 +15,9 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.fabric import Fetch, FetchRequest
 from offstage.bindings.verbs import Adapter
 from offstage.host.connectors.objects import ObjectClient, State
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
+from offstage.host.link.control import Control
 
 DONE = State.DONE
 SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole

@@ -11,9 +11,9 @@ from damaged import damage_fetches
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
 from offstage.dpu.pod.membership import open_membership
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
-from offstage.host.models import geometry
+from offstage.host.link.control import Control
+from offstage.host.model.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.live import pod_run
 from offstage.testbeds.live.options import DriveOptions

@@ -15,7 +15,7 @@ from pod_net import Cables, cables
 
 from offstage.bindings.errors import OffstageError
 from offstage.host.endpoint import Endpoint
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_figures import PodResult
 from offstage.testbeds.live.pod_run import run as drive

@@ -15,7 +15,7 @@ from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import PodMap, added, moved
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.endpoint import Endpoint
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_figures import PodResult

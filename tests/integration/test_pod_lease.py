@@ -18,10 +18,10 @@ from pod_leases import LEASE_S, PATIENCE_S, Leased, leased
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric, open_fabric
-from offstage.host.models import geometry
+from offstage.host.link.control import Control
+from offstage.host.model.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.pod_figures import PodResult

@@ -29,9 +29,9 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import StoreFull
 from offstage.bindings.fabric import PutRequest
 from offstage.bindings.private import read_secret
-from offstage.dpu.tenancy import metrics_token
-from offstage.host.control import Control
+from offstage.dpu.tenants.tenancy import metrics_token
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 
 TENANTS = ("red", "blue")
 TABLE = 8 * CHUNKS

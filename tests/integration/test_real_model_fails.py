@@ -7,18 +7,10 @@ from typing import Any
 
 import pytest
 from damaged import damage_fetches, damage_store
-from model_bed import (
-    CONTEXT,
-    SMALL_POOL,
-    STEPS,
-    drive,
-    model_of,
-    start,
-    words_of,
-)
+from model_bed import CONTEXT, SMALL_POOL, STEPS, drive, model_of, start, words_of
 from tiny_models import save_text
 
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.cli import run
 from offstage.testbeds.live.model import run as model_run

@@ -19,22 +19,13 @@ import pytest
 import spdk_drives
 
 from offstage.bindings.errors import BadInput, OffstageError
-from offstage.bindings.storage import (
-    READ,
-    SYNC,
-    WRITE,
-    Buffer,
-    Done,
-    Io,
-    Storage,
-    StorageConfig,
-)
+from offstage.bindings.storage import READ, SYNC, WRITE, Buffer, Done, Io, Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
-from offstage.dpu import config
-from offstage.dpu.erase import erase
-from offstage.dpu.preflight import check_store_file
-from offstage.dpu.spdk_own import RESTARTS_MAX, OwnTarget
-from offstage.dpu.spdk_target import Target
+from offstage.dpu.config import values as config
+from offstage.dpu.storage.erase import erase
+from offstage.dpu.storage.preflight import check_store_file
+from offstage.dpu.storage.spdk_own import RESTARTS_MAX, OwnTarget
+from offstage.dpu.storage.spdk_target import Target
 
 pytestmark = pytest.mark.spdk
 

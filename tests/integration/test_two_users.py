@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from intruder import attack, host, listen, take
 
-import offstage.dpu.daemon
-import offstage.dpu.device
-import offstage.dpu.moves  # noqa: F401  (a fork under another user may not be able to import)
+import offstage.dpu.control.store_moves  # noqa: F401  (a fork under another user may not be able to import)
 from offstage.bindings.errors import RunFailed
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.daemon import fork

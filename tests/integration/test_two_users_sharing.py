@@ -24,11 +24,11 @@ from tiny_s3 import TinyS3
 from offstage.bindings.errors import OffstageError
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
-from offstage.dpu.replay import replay_log
+from offstage.dpu.watch.recorder import replay_log
 from offstage.host.connectors.objects import ObjectClient, State
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import Child
 
 USERS = MALLORY, VICTIM = 30_002, 30_003  # numbers that no user need have

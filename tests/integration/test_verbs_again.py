@@ -16,9 +16,9 @@ from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.bindings.verbs import Adapter
 from offstage.dpu import protocol as p
-from offstage.host.control import Control
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics.verbs import VerbsDriver, connect
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import serve
 
 pytestmark = pytest.mark.verbs

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from offstage.dpu.storefile import StoreFile
-from offstage.host.decode import Decoder
+from offstage.dpu.storage.storefile import StoreFile
+from offstage.host.decode.layer import Decoder
 
 __all__ = ["damage_fetches", "damage_store"]
 

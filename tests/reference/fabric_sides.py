@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from offstage.bindings.bare_device import BareConfig, BareDevice, BareSession
 from offstage.bindings.fabric import Fetch, FetchRequest, PutRequest
 from offstage.dpu import protocol as p
+from offstage.dpu.control.zmq_fabric import ZmqFabric
 from offstage.dpu.log import Log
-from offstage.dpu.zmq_fabric import ZmqFabric
 from offstage.host.fabrics import FABRICS, Fabric
 from offstage.host.fabrics.zmq import ZmqDriver
 

@@ -19,9 +19,9 @@ from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Daemon, block, open_tex
 from offstage.bindings.fabric import FetchRequest
 from offstage.bindings.layouts import layout
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
-from offstage.host.control import Control
+from offstage.dpu.protocol import zmq_messages
 from offstage.host.fabrics.shm import fetch_descriptors, open_driver
+from offstage.host.link.control import Control
 
 LONG = 100_000  # bytes: within what a socket takes as one message
 INTEGERS = (0, -1, -(2**63), 2**31, 2**32 - 1, 2**32, 2**50, 2**63 - 1, 2**63, 2**64 - 1)

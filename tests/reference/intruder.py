@@ -23,7 +23,7 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
 from offstage.dpu import protocol as p
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
 PIDFD_GETFD = 438

@@ -22,8 +22,8 @@ from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import block_keys
-from offstage.host.control import Control
 from offstage.host.fabrics.shm import open_driver
+from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon, start
 
 TENANT = "red"

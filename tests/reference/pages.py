@@ -178,8 +178,8 @@ def kind_of(annotation: Any) -> tuple[str, str]:
 def options() -> str:
     """Every key of the daemon's configuration, from its declarations."""
     from offstage.bindings.settings import declared
-    from offstage.dpu.config import SECTIONS
-    from offstage.dpu.options import Tenant
+    from offstage.dpu.config.options import Tenant
+    from offstage.dpu.config.values import SECTIONS
 
     pieces = []
     for section, kind in [*SECTIONS.items(), ("[tenant]", Tenant)]:
@@ -231,7 +231,7 @@ class Everything(dict[str, Any]):
 def metrics() -> str:
     """Every metric by the token that shows it, from the exporter's own tables."""
     from offstage.dpu.protocol import OPERATOR
-    from offstage.dpu.telemetry import Snapshot, View
+    from offstage.dpu.watch.telemetry import Snapshot, View
 
     one = {"a": Everything()}
     parts = ("status", "stages", "daemon")

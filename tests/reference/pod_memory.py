@@ -16,12 +16,12 @@ from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import Member, PodMap, added, noted
 from offstage.dpu.pod.segments import SegmentGrid
-from offstage.host.clock import Clock
+from offstage.host.decode.timeline import Clock
+from offstage.host.link.tier_sessions import ALL_SCORES
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 from offstage.host.pod.upkeep import TELL_NS, Upkeep
-from offstage.host.sessions import ALL_SCORES
 
 CHUNKS, LAYERS, PAYLOAD = 4, 2, 64
 S = 1_000_000_000

@@ -21,12 +21,12 @@ from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.dpu.pod.map import Member, PodMap, moved
 from offstage.dpu.pod.segments import SegmentGrid
+from offstage.host.link.tier_sessions import append_chunks
 from offstage.host.pod import fabric as pod_fabric
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
-from offstage.host.sessions import append_chunks
+from offstage.host.pod.pod_sessions import PodSessions
 
 __all__ = ["FAULTS", "Broken", "Pod", "run_seed"]
 

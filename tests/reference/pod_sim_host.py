@@ -18,8 +18,8 @@ from pod_world import Machine, S, World
 from offstage.bindings.errors import DeviceTimeout, RunFailed
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.dpu import protocol as p
-from offstage.host.clock import Clock
-from offstage.host.sessions import ALL_SCORES
+from offstage.host.decode.timeline import Clock
+from offstage.host.link.tier_sessions import ALL_SCORES
 
 __all__ = ["BLOCK", "Broken", "HostClock", "Wire", "content"]
 

@@ -1,10 +1,10 @@
 """Leases, epochs and deletions of a whole pod in virtual time from one seed: what a fence promises.
 
-The product's keeper of a lease and what a daemon does as a member (`dpu.pod.keeper`, `.member`) run
-on each daemon, by a clock that drifts, over an etcd with leases; hosts log in, put, read, carry
-blocks from one daemon to another, and read memory without asking any process. Machines crash and
-are stopped in the middle of anything; daemons are cut from etcd and from each other; etcd loses its
-quorum.
+The product's keeper of a lease and what a daemon does as a member (`dpu.pod.keeper`,
+`dpu.control.pod_member`) run on each daemon, by a clock that drifts, over an etcd with leases;
+hosts log in, put, read, carry blocks from one daemon to another, and read memory without asking any
+process. Machines crash and are stopped in the middle of anything; daemons are cut from etcd and
+from each other; etcd loses its quorum.
 
 Held: nobody is served by a life that the map has no more; after a deletion was acknowledged nothing
 comes that was made before it; and when nothing fails any more, everybody serves.
@@ -23,14 +23,14 @@ from pod_world import MS, Machine, Process, S, World
 
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.dpu import protocol as p
+from offstage.dpu.control.pod_member import PodMember
 from offstage.dpu.log import Log
-from offstage.dpu.login import prove_member
 from offstage.dpu.pod.fence import deletion_holds, reads_memory
 from offstage.dpu.pod.history import keeps
 from offstage.dpu.pod.keeper import BEATS_PER_LEASE
 from offstage.dpu.pod.map import Member, PodMap, deleted
-from offstage.dpu.pod.member import PodMember
-from offstage.dpu.sessions import Refused
+from offstage.dpu.protocol.login import prove_member
+from offstage.dpu.tenants.hosts import Refused
 
 __all__ = ["TENANTS", "Pod", "SimDaemon"]
 

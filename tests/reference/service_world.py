@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from offstage.bindings.attachment import Attachment
 from offstage.dpu import protocol as p
-from offstage.dpu.config import load
-from offstage.dpu.connects import Connects
-from offstage.dpu.derive import derive
-from offstage.dpu.drain import Drain
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.options import Tenant
+from offstage.dpu.config.values import load
+from offstage.dpu.control.connects import Connects
+from offstage.dpu.control.drain import Drain
+from offstage.dpu.control.service import Service
 from offstage.dpu.log import Log
-from offstage.dpu.options import Tenant
-from offstage.dpu.service import Service
-from offstage.dpu.sessions import Hosts, TenantState
+from offstage.dpu.tenants.hosts import Hosts, TenantState
 
 SPOKEN = list(p.VERSIONS)
 ASKED = b"a" * 16

@@ -19,7 +19,7 @@ import pytest
 
 from offstage.bindings import spdk
 from offstage.bindings.errors import BadInput, Missing
-from offstage.dpu.spdk_target import MEMORY_MIB, Target
+from offstage.dpu.storage.spdk_target import MEMORY_MIB, Target
 
 __all__ = ["drive", "ends_by", "program", "start"]
 

@@ -16,8 +16,8 @@ of the host add is not in it. Of layers that store K and V. Pure.
 
 from dataclasses import dataclass
 
-from offstage.host.geometry import KvGeometry
-from offstage.host.outward import GROUP
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.outward import GROUP
 
 __all__ = ["LayerBytes", "layer_bytes"]
 

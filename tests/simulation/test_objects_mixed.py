@@ -14,8 +14,8 @@ import pytest
 from objects_sim import FROZEN_S, LAYERS, LEASED_S, PAYLOAD, U8, World, stepped
 
 from offstage.host.connectors import moves
-from offstage.host.connectors.identity import head_of, sums_of
 from offstage.host.connectors.moves import Kind, Move, State, shape_of
+from offstage.host.connectors.object_head import head_of, sums_of
 
 NAME = b"an object's name"
 SEEDS = int(os.environ.get("OFFSTAGE_OBJECT_SEEDS", "400"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pod_sim import FAULTS, Broken, run_seed
 
-from offstage.host.pod import sessions as pod_sessions
+from offstage.host.pod import pod_sessions
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import Joined
 

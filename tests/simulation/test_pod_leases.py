@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pod_sim_chaos import DRIFT, FAULTS, Broken, run_seed
 
+from offstage.dpu.control import pod_member
 from offstage.dpu.pod import keeper as pod_keeper
-from offstage.dpu.pod import member as pod_member
 from offstage.dpu.pod.keeper import Keeper
 
 SEEDS = 16

@@ -17,8 +17,8 @@ from offstage.bindings.codec import DTYPES
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
-from offstage.dpu.drives import HEAD_BYTES, STORE, holds
-from offstage.dpu.storefile import SEGMENTS_OFFSET, StoreFile, check, inspect, recover
+from offstage.dpu.storage.drives import HEAD_BYTES, STORE, holds
+from offstage.dpu.storage.storefile import SEGMENTS_OFFSET, StoreFile, check, inspect, recover
 
 CONFIG = StoreConfig(
     payload_size_bytes=1024, layer_count=2, io_max=8, segment_size_bytes=512 + 4 * 1536

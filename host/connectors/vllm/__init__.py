@@ -26,11 +26,11 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.host.connectors.objects import ObjectClient
 from offstage.host.connectors.tried import say_untried
 from offstage.host.connectors.vllm.copies import Copies
-from offstage.host.connectors.vllm.figures import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.plans import PATIENCE_MIN_S, Plans, Saved
+from offstage.host.connectors.vllm.stats import new_since, prom_class, stats_class
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
 from offstage.host.endpoint import Endpoint
-from offstage.host.identity import Adapters, identity_of, process_began_ns
+from offstage.host.model.identity import Adapters, identity_of, process_began_ns
 
 __all__ = ["Connector"]
 

@@ -20,7 +20,7 @@ from offstage.host.connectors.choice import Choice, Decision
 from offstage.host.connectors.objects import Completion, ObjectClient, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
 from offstage.host.connectors.vllm.steps import PATIENCE_S, Report, Step
-from offstage.host.identity import Adapters, Weights
+from offstage.host.model.identity import Adapters, Weights
 
 __all__ = ["Gone", "Plans", "Saved", "chain", "salt_of", "shards"]
 

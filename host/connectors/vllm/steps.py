@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from offstage.host.identity import Weights
+from offstage.host.model.identity import Weights
 
 __all__ = ["PATIENCE_S", "Report", "Step"]
 

@@ -26,7 +26,7 @@ import zmq.auth
 
 from offstage.bindings.errors import DeviceTimeout, RunFailed
 from offstage.bindings.outside import BYTES_MAX, last_line, said_json
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.beds.daemon import write_config
 from offstage.testbeds.beds.qemu.guest import Guest
 from offstage.testbeds.beds.qemu.images import AARCH64

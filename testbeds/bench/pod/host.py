@@ -26,12 +26,12 @@ from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.dpu.pod.map import Member
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.endpoint import Endpoint
+from offstage.host.link.tier_sessions import append_chunks
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
+from offstage.host.pod.pod_sessions import PodSessions
 from offstage.host.pod.upkeep import Upkeep
-from offstage.host.sessions import append_chunks
 from offstage.testbeds.bench.pod.asks import Ask
 
 __all__ = ["PAYLOAD_BYTES", "Board", "Host", "Sample", "Seen", "content"]

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.units import format_count, format_size, format_time
+from offstage.host.decode.schedule import KINDS, Rule, Schedule
 from offstage.host.endpoint import Endpoint
-from offstage.host.schedule import KINDS, Rule, Schedule
-from offstage.host.sessions import append_chunks
+from offstage.host.link.tier_sessions import append_chunks
 from offstage.testbeds.beds.local import TENANT, LocalBed
 from offstage.testbeds.bench.pod.faults import LivePod
 from offstage.testbeds.bench.pod.host import PAYLOAD_BYTES, Acked, Board, Host, Sample, content

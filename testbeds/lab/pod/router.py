@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.caches import Caches
-from offstage.host.schedule import Rule, begin_next
+from offstage.host.decode.schedule import Rule, begin_next
 from offstage.testbeds.lab.pod.requests import Requests
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 

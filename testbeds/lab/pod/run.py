@@ -1,9 +1,9 @@
 """One point: all requests of a trace over hosts and a pod, in virtual time, from a seed.
 
-A host takes a request (`host.schedule`), reads what the pod has of its prefix beyond what stands in
-its own HBM pool, computes the rest one request after another, and decodes at a fixed pace beside
-others. What a request finds in HBM counts from when the one before it was taken (`router`); what it
-finds in the pod, from when that was put. Answers are put as part of the next turn's prompt.
+A host takes a request (`host.decode.schedule`), reads what the pod has of its prefix beyond what
+stands in its own HBM pool, computes the rest one request after another, and decodes at a fixed pace
+beside others. What a request finds in HBM counts from when the one before it was taken (`router`);
+what it finds in the pod, from when that was put. Answers are put as part of the next turn's prompt.
 
 Events at one time: faults, ends, arrivals. Integers throughout, so that a point gives the same on
 every machine.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.schedule import Rule
+from offstage.host.decode.schedule import Rule
 from offstage.testbeds.lab.pod.requests import Requests, requests_of
 from offstage.testbeds.lab.pod.router import Router, Taken
 from offstage.testbeds.lab.pod.spec import PodSpec, Point

@@ -25,8 +25,8 @@ from offstage.bindings.settings import (
 from offstage.bindings.storage import preset
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import MEMBERS_MAX
-from offstage.host.models import geometry
-from offstage.host.schedule import Schedule
+from offstage.host.decode.schedule import Schedule
+from offstage.host.model.models import geometry
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 
 __all__ = ["FAULTS", "Fault", "PodSpec", "Point", "load_spec", "points"]

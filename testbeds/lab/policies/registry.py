@@ -20,8 +20,8 @@ from typing import Any
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
-from offstage.dpu.derive import core_policy
-from offstage.dpu.options import PolicyOptions
+from offstage.dpu.config.derive import core_policy
+from offstage.dpu.config.options import PolicyOptions
 from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.checked import Opened, raised
 from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting

@@ -53,12 +53,12 @@ def _sources() -> Iterator[Path]:
     for folder in folders:
         yield from sorted((ROOT / folder).rglob("*.py"))
     yield from sorted((ROOT / "asic_model/presets").glob("*.toml"))
-    yield from sorted((ROOT / "testbeds/plan/prices").glob("*.toml"))
-    yield ROOT / "testbeds/plan/prices.py"
+    yield from sorted((ROOT / "testbeds/prices").glob("*.toml"))
+    yield ROOT / "testbeds/prices.py"
     yield ROOT / "testbeds/lab/spec/tiers.toml"
     yield ROOT / "testbeds/workloads/selections/processes.toml"
-    yield ROOT / "dpu/options.py"  # the policy's defaults
-    yield ROOT / "dpu/derive.py"  # and what the core is given of them
+    yield ROOT / "dpu/config/options.py"  # the policy's defaults
+    yield ROOT / "dpu/config/derive.py"  # and what the core is given of them
     yield from sorted((ROOT / "bindings").glob("_*.so"))
 
 

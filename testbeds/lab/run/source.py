@@ -10,7 +10,7 @@ import numpy as np
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.lab.spec.load import check
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.workloads.selections.slab import Workload

@@ -18,13 +18,8 @@ import msgspec
 from offstage.bindings.notes import Note
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_rate
-from offstage.host.decode_cost import read
-from offstage.testbeds.lab.results.ledger import (
-    BoundTotals,
-    RunTotals,
-    bound_totals,
-    totals,
-)
+from offstage.host.decode.step_cost import read
+from offstage.testbeds.lab.results.ledger import BoundTotals, RunTotals, bound_totals, totals
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary

@@ -22,8 +22,8 @@ from offstage.bindings.settings import check_known, convert, declared, read_toml
 from offstage.bindings.storage import presets
 from offstage.bindings.tiers import DRIVES_MAX, TIERS_MAX
 from offstage.bindings.units import format_size, parse_size, parse_time
-from offstage.host.decode_cost import read
-from offstage.host.models import geometry
+from offstage.host.decode.step_cost import read
+from offstage.host.model.models import geometry
 from offstage.testbeds.lab.policies.registry import parse
 from offstage.testbeds.lab.spec.idle import refuse_idle
 from offstage.testbeds.lab.spec.schema import UNLIMITED, Spec

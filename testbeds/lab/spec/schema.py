@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from offstage.bindings.units import parse_rate, parse_time
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 
 __all__ = [
     "UNLIMITED",

@@ -23,7 +23,7 @@ from offstage.bindings.settings import read_toml
 from offstage.bindings.storage import preset
 from offstage.bindings.units import format_size, parse_size, parse_time
 from offstage.testbeds.lab.spec.schema import BelowSpec, Spec
-from offstage.testbeds.plan.prices import Catalog, catalog
+from offstage.testbeds.prices import Catalog, catalog
 
 __all__ = ["ALWAYS", "NEVER", "Tier", "numbers_of", "presets_of_tiers", "said", "tiers_of"]
 

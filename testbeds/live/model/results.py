@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
-from offstage.host.foretold import LayerAgreement
+from offstage.host.decode.foretold import LayerAgreement
 
 __all__ = [
     "ModelIdentity",

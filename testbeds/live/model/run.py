@@ -19,23 +19,23 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import CAUSES, FATES
 from offstage.bindings.ledger import Ledger, quantile
 from offstage.host.arrays import Arrays
-from offstage.host.control import Control
-from offstage.host.decode import Decoder, SelectionRule
+from offstage.host.decode.layer import Decoder, SelectionRule
+from offstage.host.decode.pool import HbmPool
+from offstage.host.decode.prefill import MissingWriter, compute_context
+from offstage.host.decode.record import AgentRecord
+from offstage.host.decode.session import Context
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
-from offstage.host.geometry import KvGeometry
 from offstage.host.gpu.selector import selectors_of
-from offstage.host.identity import Weights, digest_of, files_of, identity_of
-from offstage.host.pool import HbmPool
-from offstage.host.prefill import MissingWriter, compute_context
-from offstage.host.record import AgentRecord
-from offstage.host.session import Context
-from offstage.host.sessions import append_chunks
+from offstage.host.link.control import Control
+from offstage.host.link.tier_sessions import append_chunks
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.identity import Weights, digest_of, files_of, identity_of
+from offstage.host.model.values import WIDTHS, ValueType
 from offstage.host.transformer.attention import Foresight, installed, step_logits
 from offstage.host.transformer.dense import DenseKv, check_scale, kv_geometry
 from offstage.host.transformer.resident import ResidentAttention
 from offstage.host.transformer.tiered import TieredAttention
-from offstage.host.values import WIDTHS, ValueType
 from offstage.testbeds.beds.status import counters_since, device_counters
 from offstage.testbeds.capture.model import Loaded, load, look, text_tokens
 from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns, serve_with

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
 from offstage.testbeds.workloads.selections.locality import (
     BUFFERS,

@@ -1,4 +1,4 @@
-"""The score process (`host/score_process.py`) for all layers of one session at once.
+"""The score process (`host/model/score_process.py`) for all layers of one session at once.
 
 Drawn with the parameters of each layer's own process. What is its own:
 
@@ -26,7 +26,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from offstage.host.score_process import (
+from offstage.host.model.score_process import (
     BURST_SHARE,
     STATIC_SCALE,
     ProcessParams,

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.anchors import Anchor, measure
 from offstage.testbeds.workloads.selections.block_anchors import aims
 from offstage.testbeds.workloads.selections.profiles import PROCESSES, Process

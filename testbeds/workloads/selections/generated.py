@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
-from offstage.host.score_process import BURST_SHARE, STATIC_SCALE
+from offstage.host.model.score_process import BURST_SHARE, STATIC_SCALE
 from offstage.testbeds.workloads.requests.trace_sessions import TraceSession
 from offstage.testbeds.workloads.selections.coarse import Alike
 from offstage.testbeds.workloads.selections.field import HEAVY_MAX, Field, FieldShape, words

@@ -1,7 +1,7 @@
 """Score processes: how strongly a decode step wants each block, one per head class and layer band.
 
 No public trace of per-step block selections is large enough to run on, so sessions are driven by a
-process (`host/score_process.py`) fitted to published locality figures.
+process (`host/model/score_process.py`) fitted to published locality figures.
 
 What is fitted and what is chosen: (w_static, tau_slow, w_fast, tau_fast, burst) of the retrieval
 class in the middle band were fitted to HiSparse's miss rates. The share a burst replaces, the shape
@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from offstage.bindings.errors import BadInput
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 
 __all__ = [
     "BANDS",

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from offstage.bindings.errors import BadInput
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.field import Structure
 from offstage.testbeds.workloads.selections.process import TABLE, layer_entries
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.ledger import share
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
 from offstage.testbeds.workloads.selections.foretold import CAPTURED_BLOCK_TOKENS, of_capture

@@ -21,8 +21,8 @@ from offstage.bindings.core import CoreConfig
 from offstage.bindings.errors import BadInput
 from offstage.bindings.storage import NvmeModel, preset
 from offstage.bindings.timing import KINDS, Costs, Timing
-from offstage.dpu.config import Config
-from offstage.dpu.options import Model
+from offstage.dpu.config.options import Model
+from offstage.dpu.config.values import Config
 from offstage.testbeds.beds.device import as_device
 from offstage.testbeds.cli import run
 from offstage.testbeds.lab.run.experiment import plan

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from offstage.bindings.engine import ABSENT, HbmPool
 from offstage.bindings.errors import BadInput
-from offstage.host.models import geometry
-from offstage.host.pool import HbmPool as HostPool
+from offstage.host.decode.pool import HbmPool as HostPool
+from offstage.host.model.models import geometry
 
 BLOCKS, WIDTH = 12, 4
 

@@ -16,7 +16,7 @@ from offstage.bindings.core import CHUNK_KEYS, KEY, Core, Policy, SessionConfig,
 from offstage.bindings.errors import Corrupt, OffstageError
 from offstage.bindings.replay import Walk, events
 from offstage.bindings.sim import populate
-from offstage.dpu.replay import first_difference
+from offstage.dpu.watch.recorder import first_difference
 
 
 def test_every_event_comes_with_what_the_core_decided() -> None:

@@ -13,9 +13,9 @@ from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
 from offstage.bindings.stages import StageTimes
-from offstage.dpu.config import Config
-from offstage.dpu.device import Device
-from offstage.dpu.options import PolicyOptions
+from offstage.dpu.config.options import PolicyOptions
+from offstage.dpu.config.values import Config
+from offstage.dpu.storage.device import Device
 
 # Of `struct ofs_tenant_status`.
 TENANT_FIGURES = (

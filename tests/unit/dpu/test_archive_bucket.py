@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from offstage.dpu.archive.s3 import Bucket, Failed
-from offstage.dpu.options import Archive
+from offstage.dpu.config.options import Archive
 
 
 def test_an_answer_that_is_no_xml_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

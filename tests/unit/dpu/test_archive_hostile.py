@@ -13,10 +13,10 @@ from tiny_s3 import BUCKET, TinyS3
 from offstage.bindings.errors import Corrupt
 from offstage.dpu.archive import s3, state, workers
 from offstage.dpu.archive.format import Shape, name_of
-from offstage.dpu.archive.moves import bring_back
+from offstage.dpu.archive.object_moves import bring_back
 from offstage.dpu.archive.s3 import Bucket, Failed
 from offstage.dpu.archive.state import Return, State, Tenant
-from offstage.dpu.options import Archive
+from offstage.dpu.config.options import Archive
 
 pytest.importorskip("botocore", reason="needs the extra s3")
 

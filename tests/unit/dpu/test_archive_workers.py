@@ -15,7 +15,7 @@ import pytest
 from offstage.bindings.errors import OffstageError
 from offstage.dpu import protocol as p
 from offstage.dpu.archive import workers as workers_module
-from offstage.dpu.archive.device import ArchivedDevice, Wanted
+from offstage.dpu.archive.archived_device import ArchivedDevice, Wanted
 from offstage.dpu.archive.format import Shape, name_of, object_key, unpack
 from offstage.dpu.archive.journal import SIZE_BYTES_MAX, Journal
 from offstage.dpu.archive.returns import Returns

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import declared
-from offstage.dpu.config import SECTIONS, change_policy, change_tenant, load, rows
-from offstage.dpu.derive import derive
-from offstage.dpu.options import PolicyOptions, Tenant
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.options import PolicyOptions, Tenant
+from offstage.dpu.config.values import SECTIONS, change_policy, change_tenant, load, rows
 from offstage.testbeds.cli import run
 
 PATH = {"storage.path": "store.ofs"}

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import OffstageError, RunFailed
-from offstage.dpu.config import load
-from offstage.dpu.connects import Connects
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.values import load
+from offstage.dpu.control.connects import Connects
 from offstage.dpu.daemon import Daemon
-from offstage.dpu.derive import derive
-from offstage.host.control import Control
+from offstage.host.link.control import Control
 
 DEADLINE_S = 100.0
 

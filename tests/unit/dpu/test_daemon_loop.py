@@ -15,12 +15,12 @@ from control_messages import fields_of
 
 from offstage.bindings.errors import DeviceTimeout
 from offstage.dpu import protocol as p
-from offstage.dpu.config import load
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.values import load
+from offstage.dpu.control.drain import AGAIN_S
 from offstage.dpu.daemon import Daemon
-from offstage.dpu.derive import derive
-from offstage.dpu.drain import AGAIN_S
-from offstage.dpu.fd_passing import Handed
-from offstage.dpu.sessions import Host
+from offstage.dpu.sockets.fd_passing import Handed
+from offstage.dpu.tenants.hosts import Host
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from offstage.dpu import protocol as p
-from offstage.dpu.config import Config
-from offstage.dpu.deletes import LOOK_S, Deletes
+from offstage.dpu.config.options import Storage
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.deletes import LOOK_S, Deletes
 from offstage.dpu.log import Log
-from offstage.dpu.options import Storage
 
 
 @pytest.mark.parametrize("patience_ns", [10**12, 1_000_000])

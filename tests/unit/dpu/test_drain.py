@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import DeviceTimeout
-from offstage.dpu import drain, protocol
-from offstage.dpu.drain import NEXT, Drain, Event, State
+from offstage.dpu import protocol
+from offstage.dpu.control import drain
+from offstage.dpu.control.drain import NEXT, Drain, Event, State
+from offstage.dpu.control.replies import Waiting
 from offstage.dpu.log import Log
-from offstage.dpu.replies import Waiting
-from offstage.dpu.sessions import Refused
+from offstage.dpu.tenants.hosts import Refused
 
 HOUR_NS = 3_600 * 10**9
 ASKED, OTHER = Waiting(b"route", 7), Waiting(b"other", 8)

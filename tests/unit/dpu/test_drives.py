@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.config import load
-from offstage.dpu.drives import HEAD_BYTES, SIGNATURES, STORE, drives, holds, occupied
-from offstage.dpu.preflight import check_store_file
-from offstage.dpu.storefile import COPY_OFFSET, STORE_MAGIC
+from offstage.dpu.config.values import load
+from offstage.dpu.storage.drives import HEAD_BYTES, SIGNATURES, STORE, drives, holds, occupied
+from offstage.dpu.storage.preflight import check_store_file
+from offstage.dpu.storage.storefile import COPY_OFFSET, STORE_MAGIC
 
 ADDRESS = "0000:01:00.0"
 

@@ -7,10 +7,10 @@ from power_cut import Medium
 
 from offstage.bindings.durable import write_whole
 from offstage.dpu.archive.journal import Journal
-from offstage.dpu.options import Tenant
+from offstage.dpu.config.options import Tenant
 from offstage.dpu.pod.map import PodMap, deleted
 from offstage.dpu.pod.membership.static import StaticMembership
-from offstage.dpu.tenancy import carry_secret, tenant_secret
+from offstage.dpu.tenants.tenancy import carry_secret, tenant_secret
 
 
 @pytest.fixture

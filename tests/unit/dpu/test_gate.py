@@ -15,12 +15,12 @@ import zmq.auth
 from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu import gate
-from offstage.dpu.config import load
-from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.gate import Gate, _Pair
+from offstage.dpu.config.values import load
 from offstage.dpu.log import Log
-from offstage.dpu.sessions import Hosts
+from offstage.dpu.sockets import gate
+from offstage.dpu.sockets.control_socket import ControlSocket
+from offstage.dpu.sockets.gate import Gate, _Pair
+from offstage.dpu.tenants.hosts import Hosts
 
 WAIT_S = 120.0
 MORE, LARGE = 1, 2

@@ -7,9 +7,9 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.verbs import Rdma
-from offstage.dpu.config import Config, load
-from offstage.dpu.idle import IDLE, unused
-from offstage.dpu.moves import target
+from offstage.dpu.config.idle import IDLE, unused
+from offstage.dpu.config.values import Config, load
+from offstage.dpu.control.store_moves import target
 from offstage.host.endpoint import Endpoint
 from offstage.testbeds.cli import run
 

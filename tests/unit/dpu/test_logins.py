@@ -10,8 +10,8 @@ from service_world import ASKED, SECRETS, World, hello
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
 from offstage.dpu.log import Log
-from offstage.dpu.login import prove_daemon
-from offstage.dpu.sessions import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
+from offstage.dpu.protocol.login import prove_daemon
+from offstage.dpu.tenants.hosts import CHALLENGES_MAX, Host, Hosts, Refused, TenantState
 
 
 def test_the_daemon_proves_itself_before_the_host_does(world: World) -> None:

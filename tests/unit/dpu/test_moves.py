@@ -13,11 +13,11 @@ from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, Sto
 from offstage.bindings.keys import checksum
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
-from offstage.dpu.config import Config, load
+from offstage.dpu.config.values import Config, load
+from offstage.dpu.control.store_moves import HOPS_MAX, Moves, follow
 from offstage.dpu.log import Log
-from offstage.dpu.moves import HOPS_MAX, Moves, follow
-from offstage.dpu.sessions import TenantState
-from offstage.dpu.storefile import FORWARD, FORWARD_MAGIC, FORWARD_OFFSET, StoreFile
+from offstage.dpu.storage.storefile import FORWARD, FORWARD_MAGIC, FORWARD_OFFSET, StoreFile
+from offstage.dpu.tenants.hosts import TenantState
 
 SIZE_BYTES = 16 << 20
 LBA = 4096

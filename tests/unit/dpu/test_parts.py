@@ -18,18 +18,15 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, printable
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
-from offstage.dpu.config import Config
-from offstage.dpu.derive import derive
-from offstage.dpu.fd_passing import FdPassing
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.options import Tenant
+from offstage.dpu.config.values import Config
 from offstage.dpu.log import Log
-from offstage.dpu.options import Tenant
-from offstage.dpu.recorder import Lost, Recorder, read_lost, read_records
-from offstage.dpu.telemetry import (
-    Snapshot,
-    Telemetry,
-)
-from offstage.dpu.tenancy import hold_runtime_dir, index_key, tenant_secret
+from offstage.dpu.protocol import zmq_messages
+from offstage.dpu.sockets.fd_passing import FdPassing
+from offstage.dpu.tenants.tenancy import hold_runtime_dir, index_key, tenant_secret
+from offstage.dpu.watch.recorder import Lost, Recorder, read_lost, read_records
+from offstage.dpu.watch.telemetry import Snapshot, Telemetry
 
 
 def quiet() -> Log:

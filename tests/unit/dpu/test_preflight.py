@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.config import Config, load
-from offstage.dpu.preflight import check_machine, check_store_file
-from offstage.dpu.storefile import STORE_MAGIC
+from offstage.dpu.config.values import Config, load
+from offstage.dpu.storage.preflight import check_machine, check_store_file
+from offstage.dpu.storage.storefile import STORE_MAGIC
 
 SIZE_BYTES = 32 << 20
 

@@ -14,15 +14,15 @@ from on_disk import snapshot
 from offstage.bindings.errors import BadInput, Unreachable
 from offstage.bindings.private import check_private, read_secret
 from offstage.dpu.archive import s3
-from offstage.dpu.config import Config, load
-from offstage.dpu.control_socket import ControlSocket
-from offstage.dpu.door import Door, Peer
+from offstage.dpu.config.options import Daemon, Tenant
+from offstage.dpu.config.values import Config, load
 from offstage.dpu.log import Log
-from offstage.dpu.options import Daemon, Tenant
-from offstage.dpu.preflight import check_store_file
-from offstage.dpu.sessions import Hosts
-from offstage.dpu.tenancy import check_secrets, metrics_tokens, tenant_secret
-from offstage.host.control import Control
+from offstage.dpu.sockets.control_socket import ControlSocket
+from offstage.dpu.sockets.door import Door, Peer
+from offstage.dpu.storage.preflight import check_store_file
+from offstage.dpu.tenants.hosts import Hosts
+from offstage.dpu.tenants.tenancy import check_secrets, metrics_tokens, tenant_secret
+from offstage.host.link.control import Control
 from offstage.testbeds.cli import run
 
 US = os.getuid()

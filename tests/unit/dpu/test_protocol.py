@@ -12,9 +12,9 @@ from msgspec import inspect as info
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
-from offstage.dpu.login import negotiate
-from offstage.dpu.pod.exceptions import News
+from offstage.dpu.protocol import zmq_messages
+from offstage.dpu.protocol.login import negotiate
+from offstage.dpu.protocol.pod_calls import News
 
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from service_world import ASKED, NoAttachments, World
 
 from offstage.dpu import protocol as p
-from offstage.dpu.fd_passing import Handed
+from offstage.dpu.control.replies import Waiting
+from offstage.dpu.control.service import METHODS
 from offstage.dpu.log import RATE_MAX, Log
-from offstage.dpu.pod.exceptions import News
-from offstage.dpu.replies import Waiting
-from offstage.dpu.service import METHODS
+from offstage.dpu.protocol.pod_calls import News
+from offstage.dpu.sockets.fd_passing import Handed
 
 
 def test_every_call_has_a_method_that_returns_its_reply() -> None:

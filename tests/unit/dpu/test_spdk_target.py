@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput, Missing, OffstageError, RunFailed
-from offstage.dpu import spdk_target
-from offstage.dpu.spdk_target import Target
+from offstage.dpu.storage import spdk_target
+from offstage.dpu.storage.spdk_target import Target
 
 REFUSAL = """request:
 { "filename": "blocks", "method": "bdev_aio_create" }

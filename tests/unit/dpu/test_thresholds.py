@@ -8,13 +8,13 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.units import format_price, parse_price
-from offstage.dpu.admission import HOUR_S, LEVEL_MAX, RECORDS_MIN, ByWear
-from offstage.dpu.config import load
-from offstage.dpu.derive import core_policy
+from offstage.dpu.config.derive import core_policy
+from offstage.dpu.config.options import MINUTE_NS, PolicyOptions
+from offstage.dpu.config.values import load
+from offstage.dpu.economics.spending import Spending
+from offstage.dpu.economics.thresholds import NONE_RETURN, Pace, Thresholds
+from offstage.dpu.economics.wear import HOUR_S, LEVEL_MAX, RECORDS_MIN, ByWear
 from offstage.dpu.log import Log
-from offstage.dpu.options import MINUTE_NS, PolicyOptions
-from offstage.dpu.spending import Spending
-from offstage.dpu.thresholds import NONE_RETURN, Pace, Thresholds
 
 TB = 10**12
 PRICES = {"policy.prefill_price": "0.222USD", "policy.drive_price": "10950USD"}

@@ -6,11 +6,11 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.layouts import ENDS, HIT_ENDS
-from offstage.dpu.budget import NOTHING, Budget
-from offstage.dpu.config import load
-from offstage.dpu.derive import derive
-from offstage.dpu.options import PolicyOptions
-from offstage.dpu.wear import Wear
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.options import PolicyOptions
+from offstage.dpu.config.values import load
+from offstage.dpu.economics.budget import NOTHING, Budget
+from offstage.dpu.economics.wear import Wear
 
 DAY_NS = 86_400 * 10**9
 RECORD = (4 << 10) + (4 << 10)  # payload and trailer

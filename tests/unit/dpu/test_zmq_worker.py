@@ -13,9 +13,10 @@ import zmq
 from offstage.bindings.driver import Driver
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_fabric, zmq_messages
+from offstage.dpu.control import zmq_fabric
+from offstage.dpu.control.zmq_fabric import _Worker
 from offstage.dpu.log import Log
-from offstage.dpu.zmq_fabric import _Worker
+from offstage.dpu.protocol import zmq_messages
 
 BLOCK_BYTES = 64
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from offstage.host.admission import Admission
-from offstage.host.schedule import Rule
-from offstage.host.session import Context
+from offstage.host.decode.queue import Admission
+from offstage.host.decode.schedule import Rule
+from offstage.host.decode.session import Context
 
 
 @dataclass

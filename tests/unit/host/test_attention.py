@@ -21,9 +21,9 @@ from offstage.host.attention import (
     numpy_kernel,
     reference,
 )
-from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.models import geometry
-from offstage.host.values import ValueType
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.models import geometry
+from offstage.host.model.values import ValueType
 
 PADDING = 1 << 30
 """A pool index that nothing may follow."""

@@ -14,9 +14,9 @@ import zmq
 
 from offstage.bindings.errors import BadInput, OffstageError, Unreachable
 from offstage.dpu import protocol as p
-from offstage.host.control import Control
 from offstage.host.fabrics import shm
 from offstage.host.fabrics.zmq import connect
+from offstage.host.link.control import Control
 
 SECRET = b"s" * 32
 USER = os.getuid()

@@ -16,20 +16,19 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fabric, Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.host.arrays import Arrays, open_arrays
-from offstage.host.decode import Decoder, SelectionRule, merged
-from offstage.host.geometry import KvGeometry
+from offstage.host.decode.layer import Decoder, SelectionRule, merged
+from offstage.host.decode.pool import HbmPool
+from offstage.host.decode.prefill import compute_context
+from offstage.host.decode.record import AgentRecord, Token
+from offstage.host.decode.session import HostSession
+from offstage.host.decode.tail_block import TailBlock, write_tokens
+from offstage.host.decode.timeline import Span, Timeline
 from offstage.host.gpu import interpreted
 from offstage.host.gpu.selector import selectors_of
-from offstage.host.keys import ProcessParams
-from offstage.host.models import geometry
-from offstage.host.pool import HbmPool
-from offstage.host.prefill import compute_context
-from offstage.host.record import AgentRecord, Token
+from offstage.host.model.drawn_kv import ProcessParams, SyntheticKv
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.models import geometry
 from offstage.host.selection import ScoreQuantizer
-from offstage.host.session import HostSession
-from offstage.host.synthetic_kv import SyntheticKv
-from offstage.host.tail_block import TailBlock, write_tokens
-from offstage.host.timeline import Span, Timeline
 
 SHAPE = geometry("tiny")
 LAYERS, CHUNKS, SELECT = SHAPE.layer_count, 24, 8

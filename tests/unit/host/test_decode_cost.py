@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.host.decode_cost import FORMAT, CostRow, DecodeCost, read
-from offstage.host.models import geometry
+from offstage.host.decode.step_cost import FORMAT, CostRow, DecodeCost, read
+from offstage.host.model.models import geometry
 from offstage.testbeds.cli import run
 from offstage.testbeds.cli.demo import options_of
 from offstage.testbeds.lab.run.experiment import plan

@@ -17,7 +17,7 @@ from offstage.bindings.errors import BadInput, Incompatible, OffstageError, RunF
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.bindings.keys import checksum
 from offstage.dpu import protocol as p
-from offstage.dpu import zmq_messages
+from offstage.dpu.protocol import zmq_messages
 from offstage.host.fabrics.shm import open_driver
 from offstage.host.fabrics.zmq import ZmqDriver
 

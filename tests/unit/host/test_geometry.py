@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.models import GEOMETRIES, geometry
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.models import GEOMETRIES, geometry
 
 # Published bytes of KV per token at two bytes a value. Llama-3: 2 * layers * kv_heads * head_dim
 # * 2; Mooncake (arXiv:2407.00079) rounds the 70B figure to 320 KB. DeepSeek-V3: 61 * 576 * 2.

@@ -23,10 +23,10 @@ from gpu_cases import ERROR_MAX, Shape, attention_case, poisoned, relative_error
 
 from offstage.bindings.errors import BadInput
 from offstage.host.attention import block_tables, kernel
-from offstage.host.geometry import LayerKv
 from offstage.host.gpu import check_device, interpreted
 from offstage.host.gpu.attention import Tiling
-from offstage.host.models import geometry
+from offstage.host.model.geometry import LayerKv
+from offstage.host.model.models import geometry
 from offstage.testbeds.beds.daemon import offstage_words
 
 pytestmark = pytest.mark.skipif(

@@ -19,12 +19,12 @@ import torch
 from gpu_cases import numbers_of, poisoned
 
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import KvGeometry, LayerKv
 from offstage.host.gpu import interpreted, scores
 from offstage.host.gpu.bounds import Table, summarise
 from offstage.host.gpu.selector import BatchBest, DeviceSelector, on_device, selectors_of
-from offstage.host.models import geometry
-from offstage.host.outward import rounded_outwards
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.models import geometry
+from offstage.host.model.outward import rounded_outwards
 from offstage.host.selection import ScoreScale, quantize, select, selector
 
 pytestmark = pytest.mark.skipif(

@@ -18,7 +18,7 @@ from step_bytes import layer_bytes
 
 from offstage.host.gpu import interpreted
 from offstage.host.gpu.step import Layer, Step
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 
 pytestmark = pytest.mark.skipif(
     not interpreted(), reason="a GPU is there: python tests/gpu/run_all.py checks it"

@@ -20,7 +20,7 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult, Put, PutRequest
 from offstage.bindings.keys import block_keys, checksum
 from offstage.dpu import protocol
-from offstage.host.granular import GranularSessions
+from offstage.host.link.granular import GranularSessions
 
 GRANULES, BYTES, LAYERS = 4, 16, 2
 TEXTS = 3

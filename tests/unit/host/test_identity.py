@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.host import identity
-from offstage.host.identity import (
+from offstage.host.model import identity
+from offstage.host.model.identity import (
     Adapters,
     digest_of,
     files_of,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import LayerKv
-from offstage.host.keys import CONTEXT_TOKENS_MAX, KvPools, QueryStream
-from offstage.host.models import geometry
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.drawn_kv import CONTEXT_TOKENS_MAX, KvPools, QueryStream
+from offstage.host.model.geometry import LayerKv
+from offstage.host.model.models import geometry
+from offstage.host.model.score_process import ProcessParams
 from offstage.host.selection import SELECTORS, selector
 from offstage.testbeds.workloads.selections.process import TABLE
 

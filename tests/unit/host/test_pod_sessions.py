@@ -16,11 +16,11 @@ from offstage.bindings.fabric import Put, PutRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.segments import SegmentGrid
+from offstage.host.link.tier_sessions import ALL_SCORES
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.sessions import PodSessions
-from offstage.host.sessions import ALL_SCORES
+from offstage.host.pod.pod_sessions import PodSessions
 
 CHUNKS = 4
 LAYERS = 2

@@ -12,10 +12,11 @@ from pod_memory import CHUNKS, LAYERS, NUMBERS, PAYLOAD, S, World
 
 from offstage.bindings.fabric import FetchRequest
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.exceptions import News, Tally
 from offstage.dpu.pod.placement import homes
-from offstage.host.pod import moves, upkeep
-from offstage.host.pod.moves import Move
+from offstage.dpu.protocol.pod_calls import News, Tally
+from offstage.host.pod import between_members as moves
+from offstage.host.pod import upkeep
+from offstage.host.pod.between_members import Move
 from offstage.host.pod.upkeep import in_messages
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.host.models import geometry
-from offstage.host.pool import HbmPool, PoolFull
+from offstage.host.decode.pool import HbmPool, PoolFull
+from offstage.host.model.models import geometry
 
 Key = tuple[int, int]
 SHAPE = geometry("tiny")

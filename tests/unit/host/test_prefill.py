@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from offstage.host.models import geometry
-from offstage.host.prefill import BATCH_BLOCKS, compute_context
-from offstage.host.synthetic_kv import SyntheticKv
+from offstage.host.decode.prefill import BATCH_BLOCKS, compute_context
+from offstage.host.model.drawn_kv import SyntheticKv
+from offstage.host.model.models import geometry
 from offstage.testbeds.workloads.selections.process import layer_entries
 
 

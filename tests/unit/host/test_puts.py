@@ -9,11 +9,11 @@ import pytest
 
 from offstage.bindings.errors import RunFailed, StoreFull
 from offstage.bindings.fabric import Put, PutRequest
-from offstage.host import tail_block
-from offstage.host.clock import Clock
-from offstage.host.models import geometry
-from offstage.host.prefill import LayerBlocks, put_blocks
-from offstage.host.record import AgentRecord
+from offstage.host.decode import tail_block
+from offstage.host.decode.prefill import LayerBlocks, put_blocks
+from offstage.host.decode.record import AgentRecord
+from offstage.host.decode.timeline import Clock
+from offstage.host.model.models import geometry
 
 
 class Puts:

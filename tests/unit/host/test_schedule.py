@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.host.schedule import KINDS, Begin, Rule, begin_next, scores
+from offstage.host.decode.schedule import KINDS, Begin, Rule, begin_next, scores
 
 
 def begin(kind: Any, matched: list[list[int]], total: list[int], **given: Any) -> Begin | None:

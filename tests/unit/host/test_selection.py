@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.host.geometry import KvGeometry, LayerKv
-from offstage.host.models import geometry
+from offstage.host.model.geometry import KvGeometry, LayerKv
+from offstage.host.model.models import geometry
 from offstage.host.selection import SELECTORS, ScoreQuantizer, ScoreScale, quantize, select
 from offstage.host.selection import selector as make_selector
 

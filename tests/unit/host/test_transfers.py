@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from offstage.bindings.errors import BadInput, RunFailed
-from offstage.host.transfers import HostCopies, Kind, measure, nixl, runtime
+from offstage.host.arrays import fastest_transfer as measure
+from offstage.host.transfers import HostCopies, Kind, nixl, runtime
 from offstage.host.transfers.batch import BatchCopies
 from offstage.host.transfers.runtime import Cudart
 
@@ -129,7 +130,7 @@ def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_command_prints_what_doctor_reads() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "offstage.host.transfers.measure", "cpu"],
+        [sys.executable, "-m", "offstage.host.arrays.fastest_transfer", "cpu"],
         capture_output=True,
         text=True,
         timeout=200,

@@ -10,16 +10,9 @@ import pytest
 from offstage.host.connectors.choice import Choice
 from offstage.host.connectors.objects import Completion, State
 from offstage.host.connectors.vllm.hints import Hints, hints_of
-from offstage.host.connectors.vllm.plans import (
-    Gone,
-    Plans,
-    Saved,
-    chain,
-    salt_of,
-    shards,
-)
+from offstage.host.connectors.vllm.plans import Gone, Plans, Saved, chain, salt_of, shards
 from offstage.host.connectors.vllm.steps import Report, Step
-from offstage.host.identity import Adapters, Weights
+from offstage.host.model.identity import Adapters, Weights
 
 BLOCK = 4
 SIZE = 100

@@ -9,7 +9,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.vllm import BOUNDS, Connector, _bounds_of
-from offstage.host.connectors.vllm.figures import stats_class
+from offstage.host.connectors.vllm.stats import stats_class
 from offstage.host.connectors.vllm.steps import Report, Step
 
 

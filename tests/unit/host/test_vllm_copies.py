@@ -15,7 +15,7 @@ from offstage.host.connectors.vllm import loads
 from offstage.host.connectors.vllm.copies import Copies
 from offstage.host.connectors.vllm.plans import shards
 from offstage.host.connectors.vllm.steps import Step
-from offstage.host.identity import digest_of, files_of
+from offstage.host.model.identity import digest_of, files_of
 
 
 class Memory:

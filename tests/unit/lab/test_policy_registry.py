@@ -38,7 +38,7 @@ def test_components_are_joined() -> None:
 
 
 def test_parameters_are_the_daemons_then_the_components_then_the_runs() -> None:
-    from offstage.dpu.options import PolicyOptions as DaemonPolicy
+    from offstage.dpu.config.options import PolicyOptions as DaemonPolicy
 
     policy = parse("window+next_n").core_policy(64, degree_max=9)
     assert (policy.prefetchers, policy.window_blocks) == ("window+next_n", 4096 // 64)

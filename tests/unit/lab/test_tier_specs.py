@@ -13,7 +13,7 @@ from offstage.testbeds.lab.run.plan import Task, points_of
 from offstage.testbeds.lab.spec.load import load
 from offstage.testbeds.lab.spec.schema import Spec
 from offstage.testbeds.lab.spec.tiers import presets_of_tiers, said, tiers_of
-from offstage.testbeds.plan.prices import catalog
+from offstage.testbeds.prices import catalog
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/lab-spec.md"
 GOOD = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import RunFailed
-from offstage.dpu.recorder import Lost
+from offstage.dpu.watch.recorder import Lost
 from offstage.testbeds.live.checks import CHECKS, Check, found, refuse
 from offstage.testbeds.live.model.results import ModelPass
 from offstage.testbeds.live.pod_figures import PodResult

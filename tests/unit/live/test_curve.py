@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.bindings.sim import DecodePlan, decode
-from offstage.host.models import geometry
-from offstage.host.session import Context, HostSession
+from offstage.host.decode.session import Context, HostSession
+from offstage.host.model.models import geometry
 from offstage.testbeds.lab.policies.base import PATTERN
 from offstage.testbeds.lab.policies.policy import guesses
 from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic

@@ -13,15 +13,10 @@ from offstage.bindings.firmware import ffi
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
 from offstage.bindings.ledger import Demands, Ledger
 from offstage.bindings.notes import Note, note_lines
-from offstage.host.record import AgentRecord, Token
+from offstage.host.decode.record import AgentRecord, Token
 from offstage.testbeds.live.checks import found, refuse
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.live.run_figures import (
-    RunLabel,
-    against_baseline,
-    against_lru,
-    run_result,
-)
+from offstage.testbeds.live.run_figures import RunLabel, against_baseline, against_lru, run_result
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {

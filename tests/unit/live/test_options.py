@@ -7,7 +7,7 @@ import pytest
 
 from offstage.bindings.errors import BadInput, Missing
 from offstage.host import attention
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions

@@ -223,7 +223,7 @@ def test_another_users_daemon_is_told_by_name(
     tmp_path: Path, folder_mode: int, socket_mode: int, what: str
 ) -> None:
     """And is bad input: a second try does not help."""
-    from offstage.host.reached import why_silent
+    from offstage.host.link.reached import why_silent
     from offstage.testbeds.beds.child import Child
 
     at = tmp_path

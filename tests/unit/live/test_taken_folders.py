@@ -7,7 +7,7 @@ import pytest
 from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.recorder import FILES, forget
+from offstage.dpu.watch.recorder import FILES, forget
 from offstage.testbeds.beds import here, pod
 from offstage.testbeds.beds.local import DaemonSizes, LocalBed
 from offstage.testbeds.beds.qemu.pair import _share

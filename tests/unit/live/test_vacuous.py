@@ -4,7 +4,7 @@ import pytest
 
 from offstage.bindings.ledger import Ledger
 from offstage.bindings.notes import Note
-from offstage.host.models import geometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.vacuous import (
     all_staged,

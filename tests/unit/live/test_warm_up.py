@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from offstage.bindings.layouts import CAUSES
-from offstage.host.models import geometry
-from offstage.host.prefill import compute_context
+from offstage.host.decode.prefill import compute_context
+from offstage.host.model.models import geometry
 from offstage.host.selection import Quest
 from offstage.testbeds.live.demo_options import DemoOptions
 from offstage.testbeds.live.warm_up import first_guesses

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from offstage.bindings import tradeoffs as at
-from offstage.host.geometry import KvGeometry
-from offstage.host.models import geometry
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.model.models import geometry
 from offstage.testbeds.plan.kv import session_bytes, token_bytes
 
 K, M = 1 << 10, 1 << 20

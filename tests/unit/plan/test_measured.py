@@ -9,8 +9,8 @@ from offstage import __version__
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.plan.inputs import Inputs, gather
 from offstage.testbeds.plan.measured import with_runs
-from offstage.testbeds.plan.prices import catalog
 from offstage.testbeds.plan.question import read_spec
+from offstage.testbeds.prices import catalog
 
 STAGES = ("ring_wait", "decide", "read_queue", "publish", "read_service")
 

@@ -9,10 +9,10 @@ from offstage.bindings.notes import Note
 from offstage.testbeds.plan.curves import CurvePoint, Curves
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.page import write_plan
-from offstage.testbeds.plan.prices import catalog
 from offstage.testbeds.plan.question import read_spec
 from offstage.testbeds.plan.result import Plan, make_plan
 from offstage.testbeds.plan.table import sentence, trace_sentence
+from offstage.testbeds.prices import catalog
 
 
 def small_plan() -> Plan:

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.dpu.config import load
-from offstage.dpu.thresholds import NONE_RETURN, Pace, Thresholds
+from offstage.dpu.config.values import load
+from offstage.dpu.economics.thresholds import NONE_RETURN, Pace, Thresholds
 from offstage.testbeds.cli.plan import plan
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import token_bytes
-from offstage.testbeds.plan.prices import catalog
 from offstage.testbeds.plan.question import Question, parse_tokens, read_spec
 from offstage.testbeds.plan.result import Plan, make_plan
 from offstage.testbeds.plan.sizing import Place, places
 from offstage.testbeds.plan.table import console, inputs_table, sentence
+from offstage.testbeds.prices import catalog
 
 DRAWS = 24
 

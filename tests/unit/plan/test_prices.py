@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput
-from offstage.testbeds.plan.prices import CLASSES, KEYS, catalog
+from offstage.testbeds.prices import CLASSES, KEYS, catalog
 
 GOOD = (
     'value = 0.2, unit = "$/GB", low = 0.1, high = 1, date = 2026-01-01, tag = "guess", '

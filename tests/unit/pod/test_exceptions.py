@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.dpu.pod.exceptions import (
-    CONTENTS_MAX,
-    CONTENTS_SUM_MAX,
-    HOT_BYTES_MAX,
-    TURN_NS,
-    Answer,
-    Exceptions,
-    News,
-    Tally,
-)
+from offstage.dpu.pod.exceptions import CONTENTS_SUM_MAX, HOT_BYTES_MAX, TURN_NS, Exceptions
+from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, News, Tally
 
 S = 1_000_000_000
 NAME, OTHER = b"n" * 16, b"o" * 16

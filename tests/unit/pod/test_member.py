@@ -7,14 +7,14 @@ import pytest
 from power_cut import Medium
 
 from offstage.dpu import protocol as p
-from offstage.dpu.config import Config
+from offstage.dpu.config.options import Pod
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.pod_member import PodMember
 from offstage.dpu.log import Log
-from offstage.dpu.options import Pod
 from offstage.dpu.pod.history import accepted
 from offstage.dpu.pod.map import HISTORY_MAX, deleted
-from offstage.dpu.pod.member import PodMember
 from offstage.dpu.pod.membership.static import StaticMembership
-from offstage.dpu.sessions import Host, Hosts, Refused, TenantState
+from offstage.dpu.tenants.hosts import Host, Hosts, Refused, TenantState
 
 TENANT = TenantState("lab", 0, b"secret", 8)
 TURNS = 50

@@ -18,8 +18,8 @@ from pod_memory import CHUNKS, LAYERS, PAYLOAD, Daemon, World
 from offstage.dpu.pod.heat import read_places
 from offstage.dpu.pod.map import moved, noted
 from offstage.dpu.pod.placement import ranked
-from offstage.host.pod import sessions as live
-from offstage.host.pod.sessions import Segment
+from offstage.host.pod import pod_sessions as live
+from offstage.host.pod.pod_sessions import Segment
 from offstage.testbeds.lab.pod import copies as lab
 from offstage.testbeds.lab.pod.copies import DRAWS, MASK
 from offstage.testbeds.lab.pod.requests import Requests

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.settings import declared
-from offstage.dpu.config import SECTIONS
-from offstage.dpu.options import Tenant
+from offstage.dpu.config.options import Tenant
+from offstage.dpu.config.values import SECTIONS
 from offstage.testbeds.report.page import numbers
 
 

@@ -14,8 +14,8 @@ import pytest
 from offstage.bindings import sides
 from offstage.bindings.errors import BadInput, Incompatible
 from offstage.bindings.storage import Storage, StorageConfig
-from offstage.dpu.config import load
-from offstage.dpu.derive import derive
+from offstage.dpu.config.derive import derive
+from offstage.dpu.config.values import load
 
 Install = Callable[[str, str], None]
 

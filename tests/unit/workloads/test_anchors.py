@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.cli import run
 from offstage.testbeds.progress import Silent
 from offstage.testbeds.workloads.selections.anchors import (

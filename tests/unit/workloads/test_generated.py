@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
-from offstage.host.models import geometry
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.models import geometry
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.coarse import Coarsened, coarsen
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
 from offstage.testbeds.workloads.selections.generated import (

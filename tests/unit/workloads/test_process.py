@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.bindings.errors import BadInput
-from offstage.host.score_process import ProcessParams
+from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
 from offstage.testbeds.workloads.selections.process import (
     BANDS,

@@ -21,7 +21,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define OFS_HEAD_SIZE_BYTES (256u << 10) /* where store and dpu/drives.py look, too */
+#define OFS_HEAD_SIZE_BYTES (256u << 10) /* where store and dpu/storage/drives.py look, too */
 
 /* Nothing is made where a name is, be it a link to nowhere. -EPERM from a back end's open means
  * that the kernel forbids the back end, so the file's is -EACCES. */

@@ -1,0 +1,1 @@
+"""How a daemon is set: its options, who gave them, and what follows from them."""

@@ -1,0 +1,148 @@
+"""Settings that do nothing beside others, as notes: of a daemon that starts, of `config show`, and
+a refusal where a move is asked for. Only what somebody gave counts; a default is nobody's wish.
+
+What can change while a daemon runs, such as its fabrics, is no reason to call a setting idle. Pure;
+nothing can fail.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from offstage.bindings.notes import Note
+from offstage.bindings.settings import declared
+from offstage.dpu.config import options
+from offstage.dpu.config.values import SECTIONS, Config
+
+__all__ = ["IDLE", "Idle", "unused"]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """`keys`, as `section.key`, do nothing where `when` is true of all settings; `why` goes on a
+    sentence that begins with them."""
+
+    keys: tuple[str, ...]
+    when: Callable[[Config], bool]
+    why: str
+
+
+def _backend(*names: str) -> Callable[[Config], bool]:
+    """One of ours that is none of these; what an installed package offers may take anything."""
+    others = {"auto", "io_uring", "posix", "emulated", "spdk"} - set(names)
+    return lambda config: config.storage.backend in others
+
+
+def _no_posix(config: Config) -> bool:
+    one = config.storage
+    backend = one.inner if one.backend == "emulated" else one.backend
+    return backend in ("io_uring", "spdk", "")
+
+
+def _no_file(config: Config) -> bool:
+    one = config.storage
+    return one.backend == "spdk" or (one.backend == "emulated" and not one.inner)
+
+
+def _of(section: str, *without: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{key}" for key in declared(SECTIONS[section]) if key not in without)
+
+
+IDLE = (
+    Idle(
+        ("storage.target", "storage.target_file", "storage.discard"),
+        _backend("spdk"),
+        "without storage.backend spdk",
+    ),
+    Idle(
+        ("storage.target_file",),
+        lambda one: one.storage.backend == "spdk" and not one.storage.target,
+        "without storage.target",
+    ),
+    Idle(
+        ("storage.discard",),
+        lambda one: one.storage.backend == "spdk" and bool(one.storage.target),
+        "beside storage.target, whose file takes no discards",
+    ),
+    Idle(
+        ("storage.discard",),
+        lambda one: one.storage.backend == "spdk" and not one.store.durable,
+        "without store.durable: no order is kept to discard by",
+    ),
+    Idle(
+        ("storage.nvme", "storage.inner", "storage.busy_spin"),
+        _backend("emulated"),
+        "without storage.backend emulated",
+    ),
+    Idle(
+        ("storage.nvme",),
+        lambda one: bool(one.model.device),
+        "beside model.device, which says how long everything takes",
+    ),
+    Idle(("storage.threads",), _no_posix, "on a storage other than posix"),
+    Idle(("storage.direct",), _no_file, "on a storage that opens no file"),
+    Idle(
+        ("storage.path",),
+        lambda one: one.storage.backend == "emulated" and not one.storage.inner,
+        "without storage.inner: the drive is memory",
+    ),
+    Idle(_of("archive", "bucket"), lambda one: not one.archive.bucket, "without archive.bucket"),
+    Idle(_of("pod", "map"), lambda one: not one.pod.map, "without pod.map"),
+    Idle(
+        ("pod.endpoint", "pod.weight", "pod.zone", "pod.lease"),
+        lambda one: bool(one.pod.map) and not one.pod.map.startswith("etcd:"),
+        "with a map in a file: `offstage pod add` says them there, and there is no lease",
+    ),
+    Idle(_of("rdma", "enabled"), lambda one: not one.rdma.enabled, "without rdma.enabled"),
+    Idle(
+        ("store.dirty_max",),
+        lambda one: one.store.write == "through",
+        'without store.write = "back": nothing is dirty',
+    ),
+    Idle(
+        ("limits.records", "limits.log"),
+        lambda one: not one.daemon.record_dir,
+        "without daemon.record_dir: nothing is recorded",
+    ),
+    Idle(
+        ("limits.tenant_in_flight",),
+        lambda one: len(one.tenants) == 1,
+        "with one tenant, who shares the drive with nobody",
+    ),
+    Idle(
+        ("daemon.metrics_token_file",),
+        lambda one: not one.daemon.metrics_endpoint,
+        "without daemon.metrics_endpoint",
+    ),
+    Idle(
+        ("arena.granule_tokens",),
+        lambda one: one.arena.granule_tokens == one.arena.block_tokens,
+        "where it is arena.block_tokens: hosts read whole blocks",
+    ),
+    Idle(
+        ("policy.drive_years",),
+        lambda one: one.policy.write_budget_bytes > 0,
+        "beside policy.write_budget",
+    ),
+)
+
+
+def unused(config: Config) -> list[Note]:
+    """A note for each row of which somebody gave a setting that does nothing, and for what is said
+    of a tenant."""
+    found = [
+        (", ".join(given), row.why)
+        for row in IDLE
+        if (given := [key for key in row.keys if key in config.sources]) and row.when(config)
+    ]
+    bare = options.Tenant()
+    for number, one in enumerate(config.tenants):
+        if one.dirty_max != bare.dirty_max and config.store.write == "through":
+            found.append(
+                (f"tenant.{number}.dirty_max", 'without store.write = "back": nothing is dirty')
+            )
+        if one.weight != bare.weight and len(config.tenants) == 1:
+            found.append((f"tenant.{number}.weight", "with one tenant"))
+    return [
+        Note("setting-unused", f"{names} {'have' if ', ' in names else 'has'} no effect {why}")
+        for names, why in found
+    ]

@@ -1,0 +1,1 @@
+"""What the daemon answers: one method for each control call, and how a host is attached."""

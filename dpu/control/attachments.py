@@ -1,0 +1,152 @@
+"""What an attached host gets: descriptors through its tenant's hand-out socket, a blob that is all,
+or the ZMQ fabric."""
+
+from pathlib import Path
+from typing import Any
+
+from offstage.bindings.attachment import Attachment
+from offstage.bindings.errors import BadInput
+from offstage.dpu.config.values import Config
+from offstage.dpu.control.zmq_fabric import ZmqFabric
+from offstage.dpu.log import Log
+from offstage.dpu.sockets.control_socket import ControlSocket
+from offstage.dpu.sockets.door import door_of, shared
+from offstage.dpu.sockets.fd_passing import FdPassing, Handed
+from offstage.dpu.sockets.gate import Gate
+
+__all__ = ["Attachments"]
+
+FRAME_EXTRA_BYTES = 65_536  # what a message may have besides its blocks
+
+
+class Attachments:
+    """Both ways; the ZMQ fabric begins to listen when the first host asks for it."""
+
+    def __init__(self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log) -> None:
+        self._control, self._config, self._log = control, config, log
+        self._runtime_dir = runtime_dir
+        self._fabric: ZmqFabric | None = None
+        self._gate: Gate | None = None  # of that fabric
+        self._hand_outs: dict[str, FdPassing] = {}
+        try:
+            for number, tenant in enumerate(config.tenants):
+                path = runtime_dir / f"host-{number}.sock"  # short: of 107 bytes with its folder
+                self._hand_outs[tenant.name] = FdPassing(path, log, door_of(tenant))
+        except BadInput:
+            self.close()
+            raise
+
+    def filenos(self) -> list[int]:
+        """What to poll for readability, for `serve`."""
+        return [fd for one in self._hand_outs.values() for fd in one.filenos()]
+
+    def serve(self, ready: set[int]) -> list[Handed]:
+        """Hand out to those who show their token; returns the hosts that took theirs."""
+        return [handed for one in self._hand_outs.values() for handed in one.serve(ready)]
+
+    def expire(self) -> None:
+        """Drop what nobody came for."""
+        for one in self._hand_outs.values():
+            one.expire()
+
+    def offer(
+        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
+    ) -> dict[str, Any]:
+        """Take the attachment over; returns what `Attached` says of it."""
+        if fabric == "shm":
+            hand_out = self._hand_outs[tenant]
+            token = hand_out.promise(ticket, attachment)
+            return {"token": token, "socket_path": str(hand_out.path), "blob": attachment.blob}
+        if fabric in ("nixl", "verbs"):
+            return {"token": "", "blob": attachment.blob}
+        try:
+            if self._fabric is None:
+                self._fabric = self._open_fabric()
+        except BadInput:
+            attachment.close()
+            raise
+        self._fabric.admit(ticket, attachment)
+        return {"token": ticket.hex(), "endpoint": self.endpoint(fabric)}
+
+    def open(self, fabric: str, endpoint: str) -> None:
+        """Serve a fabric from now on; zmq listens at once. BadInput where it cannot."""
+        if fabric == "zmq" and self._fabric is None:
+            self._fabric = self._open_fabric(endpoint)
+        elif endpoint and endpoint != self.endpoint(fabric):
+            raise BadInput(
+                f"{fabric} takes no endpoint now",
+                endpoint,
+                f"leave it out, or remove {fabric} first and let its hosts leave",
+            )
+
+    def shut(self, fabric: str) -> None:
+        """Nobody is left on it: zmq ends to listen."""
+        if fabric == "zmq":
+            self._close_fabric()
+
+    def endpoint(self, fabric: str) -> str:
+        """Where a fabric listens now; "" where it does not."""
+        if fabric == "shm":
+            return " ".join(str(one.path) for one in self._hand_outs.values())
+        return self._gate.endpoint if fabric == "zmq" and self._gate is not None else ""
+
+    def forget(self, ticket: bytes) -> None:
+        """The host is gone, wherever it was."""
+        for one in self._hand_outs.values():
+            one.forget(ticket)
+        if self._fabric is not None:
+            self._fabric.remove(ticket)
+
+    def counts(self) -> dict[str, int]:
+        """Of the connections of control and fabric together."""
+        gates = [one for one in (self._control.gate, self._gate) if one is not None]
+        total = {name: sum(one.counts[name] for one in gates) for name in self._control.gate.counts}
+        return {
+            "connections": total.pop("connections"),
+            **{f"connections_{name}": count for name, count in total.items()},
+        }
+
+    def close(self) -> None:
+        """Close both."""
+        for one in self._hand_outs.values():
+            one.close()
+        self._close_fabric()
+
+    def _close_fabric(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
+        if self._fabric is not None:
+            self._fabric.close()
+            self._fabric = None
+
+    def _open_fabric(self, endpoint: str = "") -> ZmqFabric:
+        daemon = self._config.daemon
+        endpoint = endpoint or daemon.fabric_endpoint
+        if not endpoint:
+            base = daemon.endpoint
+            tcp = base.startswith("tcp://")
+            endpoint = base.rpartition(":")[0] + ":*" if tcp else base + ".fabric"
+        blocks_bytes = self._config.limits.put_slots * self._config.arena.payload_bytes
+        frame_max = blocks_bytes + FRAME_EXTRA_BYTES
+        gate = self._gate = Gate(
+            endpoint,
+            connections_max=self._config.limits.connections,
+            message_bytes_max=2 * frame_max,
+            shared=shared(self._config),
+            log=self._log,
+        )
+        gate.whose = self._control.gate.whose
+        inner = self._runtime_dir / "fabric.sock"
+        fabric = ZmqFabric(self._control.context, f"ipc://{inner}", frame_max, self._log, gate.took)
+        try:
+            gate.listen()
+            self._control.secure_fabric(fabric.socket)
+            fabric.start()
+        except BadInput:
+            fabric.close()
+            self._close_fabric()
+            raise
+        gate.start(inner)
+        self._log.info("zmq_fabric", endpoint=gate.endpoint)
+        return fabric

@@ -1,0 +1,1 @@
+"""What writing costs the drive, and what the daemon decides by that."""

@@ -1,0 +1,61 @@
+"""The write budget: as a day's bytes to the drive are used up, fewer new chunks are admitted.
+
+Model: what the drive was written in the last 24 hours, an hour at a time, against a bound: given
+(`policy.write_budget`), or what `storage.endurance` allows if the drive is to last
+`policy.drive_years`. One integer follows: how many sessions must have come to put a new chunk
+before the one whose put is written. The window begins empty at a start. One thread owns this, the
+daemon's loop.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from offstage.dpu.config.derive import daily_bytes
+from offstage.dpu.config.options import PolicyOptions
+from offstage.dpu.config.values import Config
+
+__all__ = ["LEVELS", "NOTHING", "Budget"]
+
+NOTHING = 255
+LEVELS = ((50, 0), (80, 1), (100, 2))
+"""Below so many percent of the budget: how many sessions must have come before."""
+HOUR_S, HOURS = 3600.0, 24
+
+
+class Budget:
+    """Of one daemon."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: in seconds."""
+        self._endurance_bytes, self._clock = config.storage.endurance_bytes, clock
+        self._hours: deque[tuple[int, int]] = deque()  # hour, bytes by its beginning
+        self._used = 0
+
+    def bytes_of(self, policy: PolicyOptions) -> int:
+        """The bound of a day; 0: none. BadInput: a life of a drive whose endurance is unknown."""
+        return daily_bytes(self._endurance_bytes, policy)
+
+    def level(self, policy: PolicyOptions) -> int:
+        """What the budget asks of admission now."""
+        bound = self.bytes_of(policy)
+        return (
+            0
+            if not bound
+            else next(
+                (level for percent, level in LEVELS if 100 * self._used < percent * bound), NOTHING
+            )
+        )
+
+    def spend(self, drive_bytes: int) -> None:
+        """The drive has been written so many bytes by now."""
+        hour = int(self._clock() / HOUR_S)
+        if not self._hours or self._hours[-1][0] != hour:
+            self._hours.append((hour, drive_bytes))
+        while self._hours[0][0] <= hour - HOURS:
+            self._hours.popleft()
+        self._used = drive_bytes - self._hours[0][1]
+
+    def figures(self, policy: PolicyOptions) -> dict[str, int]:
+        """Bytes of the budget, and those of them that are used."""
+        return {"budget_bytes": self.bytes_of(policy), "budget_used_bytes": self._used}

@@ -1,0 +1,80 @@
+"""What a daemon has written to its drive, and what its costs make it decide: wear, thresholds.
+
+Model: integers follow from prices and measurements: how long an archived chunk is kept, which new
+ones are written, which come back from the archive (thresholds.py, wear.py, budget.py). They
+go to the device as any change of policy does: they are in the decision log, and a replay takes them
+from there. One thread owns this, the daemon's loop, which looks twice a second.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from offstage.dpu.config.options import PolicyOptions
+from offstage.dpu.config.values import Config
+from offstage.dpu.economics.budget import Budget
+from offstage.dpu.economics.thresholds import Pace, Thresholds
+from offstage.dpu.economics.wear import ByWear, Wear
+from offstage.dpu.log import Log
+from offstage.dpu.storage.device import Device
+
+__all__ = ["Spending"]
+
+
+class Spending:
+    """Of one daemon, whose device was opened with the policy of `config`."""
+
+    def __init__(self, config: Config, device: Device, log: Log) -> None:
+        """From here on the device has the thresholds too."""
+        self._wear, self._device, self._log = Wear(config), device, log
+        self._budget = Budget(config)
+        self._by_wear = ByWear(config.arena.payload_bytes + config.storage.lba_bytes)
+        segments = device.status().get("store", {}).get("segments_total", 0)
+        capacity_bytes = segments * config.store.segment_bytes or config.storage.size_bytes
+        self._thresholds = Thresholds(config, capacity_bytes)
+        self._pace = Pace()
+        self._tenants = range(len(config.tenants))
+        self._given, self._level = config.policy, 0
+        self.set_policy(config.policy)
+
+    def set_policy(self, policy: PolicyOptions) -> None:
+        """The device has this policy from now on, with the integers that follow from it. BadInput,
+        and nothing has changed, for a life of a drive whose endurance is unknown."""
+        level = self._budget.level(policy)
+        wanted = msgspec.structs.replace(
+            self._thresholds.applied(policy, self._pace),
+            admit_named_min=max(policy.admit_named_min, level, self._by_wear.level),
+        )
+        if wanted != self._given:
+            self._device.set_policy(wanted)
+            self._log.info("thresholds", **self._figures(policy, wanted))
+        if level != self._level:
+            self._log.warning(
+                "write_budget",
+                admit_named_min=wanted.admit_named_min,
+                **self._budget.figures(policy),
+            )
+        self._given, self._level = wanted, level
+
+    def look(self, status: Mapping[str, Any], policy: PolicyOptions) -> dict[str, Any]:
+        """`wear` and `thresholds` now; where these have changed, the device has them."""
+        ledgers = [self._device.ledger(tenant) for tenant in self._tenants]
+        wear = self._wear.look(status, ledgers)
+        self._budget.spend(wear["drive_bytes"])
+        self._by_wear.look(wear, self._thresholds.written_per_hit_max(policy))
+        self._pace = Pace(**status.get("archive", {}).get("pace", {}))
+        self.set_policy(policy)
+        self._device.drop_idle()
+        return {
+            "wear": wear | self._budget.figures(policy),
+            "thresholds": self._figures(policy, self._given),
+        }
+
+    def _figures(self, policy: PolicyOptions, given: PolicyOptions) -> dict[str, int]:
+        return {
+            "admit_named_min": given.admit_named_min,
+            "keep_ns": given.keep_ns,
+            "return_tokens_min": given.return_tokens_min,
+            "written_per_hit_max": self._thresholds.written_per_hit_max(policy),
+        }

@@ -1,0 +1,105 @@
+"""What the tier costs its drive: bytes written per useful hit, amplification, DWPD, years of life.
+
+Counters of device and ledger begin anew, with a reset, or with another storage after a move; here
+they go on. A *useful hit* is a demand that ended on time (glossary: hit), so a block that is
+written and never read makes every hit dearer. *Amplification* is what went to the drive over the
+records that hosts wrote: the cleaner's copies, headers, wipes, what the archive brought back. What
+the drive itself writes more than it is told is not seen here. One thread owns this, the daemon's
+loop; the formulas are `bindings.tradeoffs`.
+
+Admission by wear: what is written must be read again often enough to be worth it.
+
+Model: once an hour, what went to the drive for each useful hit of the hour is held against the
+most that a hit is worth (`Thresholds.written_per_hit_max`). Above it one session more must have
+come before a chunk is written, below a quarter of it one fewer: that a chunk comes again saves
+more than half of the writes and about half of the hits, so the two do not alternate. An hour in
+which nearly nothing was written says nothing, and one fewer must have come too. One thread owns
+this, the daemon's loop; it begins anew at each start.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from offstage.bindings.ledger import Demands
+from offstage.bindings.tradeoffs import drive_writes_per_day, life_years
+from offstage.dpu.config.values import Config
+
+__all__ = ["ByWear", "Wear"]
+
+
+class Wear:
+    """Of one daemon since its start."""
+
+    def __init__(self, config: Config) -> None:
+        """`storage.endurance` says what the drive may be written."""
+        self._record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
+        self._segment_bytes = config.store.segment_bytes
+        self._endurance_bytes = config.storage.endurance_bytes
+        self._sums: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+
+    def look(
+        self, status: Mapping[str, Any], ledgers: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The figures now, from the device's status and the ledgers of all tenants. None where
+        there is nothing to divide by: no put, no hit, no endurance that is known."""
+        store, storage = status.get("store", {}), status.get("storage", {})
+        puts = store.get("puts", 0) * self._record_bytes - store.get("put_bytes_spared", 0)
+        hits = sum(Demands.of(one["ends"]).hits for one in ledgers)
+        written = self._sum("drive_bytes", storage.get("bytes_written", 0))
+        host = self._sum("host_bytes", puts)
+        useful = self._sum("hits", hits)
+        nanoseconds = sum(status.get(one, 0) for one in ("busy_ns", "idle_ns", "sleep_ns"))
+        rate = written / (nanoseconds / 1e9) if nanoseconds else 0.0
+        capacity = store.get("segments_total", 0) * self._segment_bytes
+        endurance = self._endurance_bytes
+        return {
+            "host_bytes": host,
+            "drive_bytes": written,
+            "hits": useful,
+            "bytes_per_hit": written / useful if useful else None,
+            "amplification": written / host if host else None,
+            "drive_writes_per_day": drive_writes_per_day(rate, capacity) if capacity else None,
+            "endurance_bytes": endurance,
+            "life_years": life_years(endurance, rate) if endurance and rate else None,
+        }
+
+    def _sum(self, name: str, now: int) -> int:
+        """All that was counted since the first look, over every begin from 0."""
+        last = self._last.get(name)
+        self._last[name] = now
+        more = 0 if last is None else now - last if now >= last else now
+        self._sums[name] = self._sums.get(name, 0) + more
+        return self._sums[name]
+
+
+HOUR_S = 3600.0
+LEVEL_MAX = 2
+RECORDS_MIN = 1024
+
+
+class ByWear:
+    """Of one daemon. `level`: how many sessions must have come before."""
+
+    def __init__(self, record_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: in seconds."""
+        self.level = 0
+        self._least_bytes, self._clock = RECORDS_MIN * record_bytes, clock
+        self._begun: tuple[float, int, int] | None = None
+
+    def look(self, wear: Mapping[str, Any], written_per_hit_max: int) -> None:
+        """`wear`: the sums of `dpu/economics/wear.py`; 0 bytes a hit: nobody knows what it is
+        worth."""
+        now = self._clock(), int(wear["drive_bytes"]), int(wear["hits"])
+        if not written_per_hit_max:
+            self.level, self._begun = 0, now
+        elif self._begun is None:
+            self._begun = now
+        elif now[0] - self._begun[0] >= HOUR_S:
+            written, hits = now[1] - self._begun[1], now[2] - self._begun[2]
+            self._begun = now
+            if written > max(written_per_hit_max * hits, self._least_bytes):
+                self.level = min(self.level + 1, LEVEL_MAX)
+            elif written <= max(written_per_hit_max * hits // 4, self._least_bytes):
+                self.level = max(self.level - 1, 0)

@@ -1,0 +1,63 @@
+"""What hosts and the home of segments say to each other: messages of the calls `heat` and `hot`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from offstage.dpu.protocol.message import Count, Key, Time
+
+__all__ = ["CONTENTS_MAX", "Answer", "Hot", "News", "PerSecond", "Tally"]
+
+CONTENTS_MAX = 1 << 16
+PerSecond = Annotated[float, Meta(ge=0, le=2**53)]
+MemberName = Annotated[str, Meta(max_length=64)]
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What a host says of one segment. `hot_per_s` and the next: the pod's rule as it has it;
+    `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
+    16 bytes each, where the home said that it does not know them."""
+
+    name: Key
+    demands: Count = 0
+    pinned: bool = False
+    hot_per_s: PerSecond = 0.0
+    copies_max: Annotated[int, Meta(ge=0, le=16)] = 0
+    cool_ns: Time = 0
+    made: MemberName = ""
+    gone: MemberName = ""
+    contents: Annotated[bytes, Meta(max_length=CONTENTS_MAX)] = b""
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True):
+    """What hosts did at a member since they told last. The daemon adds it up for its metrics."""
+
+    stale: Time = 0
+    """Segments that the member, their home, did not have, and who was home before did."""
+    rehomed: Time = 0
+    """Segments that the member got because their home did not answer."""
+    filled_bytes: Time = 0
+    """Put there because it is the home now, out of who was before."""
+    copied_bytes: Time = 0
+    """Put there as copies of hot segments."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What the home says of it: `copies`, members that have one. `make`: that host is to make one;
+    `drop`: to delete that one, of which nobody is told any more; `unknown`: say its contents."""
+
+    copies: tuple[str, ...] = ()
+    make: bool = False
+    drop: str = ""
+    unknown: bool = False
+
+
+class Hot(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that goes along where its home is drained; `contents` may be empty: unknown."""
+
+    name: bytes
+    contents: bytes
+    demands_per_s: float
+    pinned: bool
+    copies: tuple[str, ...]

@@ -1,0 +1,1 @@
+"""The daemon's sockets, and who may come in by them."""

@@ -1,0 +1,198 @@
+"""The control socket: a ROUTER behind a gate, and CURVE where keys are configured.
+
+Hosts come through the gate. The operator of this machine has a socket of its own in the runtime
+directory, private to the daemon's user: no host can take its place, and it needs no CURVE key.
+
+What is larger than `FRAME_FACTOR` times the message limit is refused by ZMQ itself, which
+drops that peer's connection before a byte is buffered for it; between the two, the daemon answers
+with an error that says so.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from offstage.bindings.errors import BadInput
+from offstage.bindings.private import check_private
+from offstage.dpu import protocol as p
+from offstage.dpu.config.values import Config
+from offstage.dpu.log import Log
+from offstage.dpu.sockets.door import shared
+from offstage.dpu.sockets.gate import Gate
+
+__all__ = ["ControlSocket"]
+
+FRAME_FACTOR = 2
+HANDSHAKE_MS = 15_000  # a machine may be busy
+
+
+class ControlSocket:
+    """Owns the context and the control socket; one thread owns it."""
+
+    def __init__(self, config: Config, log: Log) -> None:
+        self._config, self._log = config, log
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator: ThreadAuthenticator | None = None
+        self._clients_seen_ns = 0
+        self._polled: list[int] | None = None
+        self._poller = zmq.Poller()
+        self.fabric_key, self._fabric_secret = b"", b""
+        if zmq.has("curve"):
+            self.fabric_key, self._fabric_secret = zmq.curve_keypair()
+        self._socket = self.context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 200)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_FACTOR * config.limits.message_bytes)
+        self._socket.setsockopt(zmq.RCVHWM, 16)  # of one peer: 16 messages at the limit
+        self._socket.setsockopt(zmq.SNDHWM, 32)  # of one peer, which does not read its replies
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.gate = Gate(
+            config.daemon.endpoint,
+            connections_max=config.limits.connections,
+            message_bytes_max=FRAME_FACTOR * config.limits.message_bytes,
+            shared=shared(config),
+            log=log,
+        )
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+    def secure(self, socket: "zmq.Socket[bytes]") -> None:
+        """Make a server socket of ours speak CURVE, where keys are configured."""
+        if not self._config.daemon.curve_dir:
+            return
+        directory = Path(self._config.daemon.curve_dir)
+        if self._authenticator is None:
+            self._authenticator = ThreadAuthenticator(self.context)
+            self._authenticator.start()
+            self._read_clients()
+        try:
+            check_private(directory / "server.key_secret", ours=False)
+            public, secret = zmq.auth.load_certificate(directory / "server.key_secret")
+        except (OSError, ValueError) as error:
+            raise BadInput(
+                f"no CURVE keys ({error})",
+                str(directory),
+                "make them with `offstage keys make server`",
+            ) from None
+        if secret is None:
+            raise BadInput(
+                "has no secret key",
+                str(directory / "server.key_secret"),
+                "make it with `offstage keys make server`",
+            )
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.curve_server = True
+
+    def secure_fabric(self, socket: "zmq.Socket[bytes]") -> None:
+        """As `secure`, by the key of this process alone, which the daemon proves to be its own at
+        each login. BadInput where libzmq has no CURVE."""
+        if not self.fabric_key:
+            raise BadInput(
+                "the ZMQ fabric cannot show whose it is: libzmq has no CURVE",
+                "zmq",
+                "install a libzmq with CURVE, or leave zmq out of daemon.fabrics",
+            )
+        self.secure(socket)
+        socket.curve_publickey, socket.curve_secretkey = self.fabric_key, self._fabric_secret
+        socket.curve_server = True
+
+    def listen(self) -> str:
+        """Take the port; returns the endpoint with the one in use. BadInput where it is taken."""
+        return self.gate.listen()
+
+    def open(self, runtime_dir: Path) -> None:
+        """Let operator and hosts in."""
+        inner = runtime_dir / "control.sock"
+        old_mask = os.umask(0o177)
+        try:
+            # What is bound before `secure` speaks no CURVE.
+            self._socket.bind(f"ipc://{runtime_dir / p.OPERATOR_SOCKET}")
+            self.secure(self._socket)
+            self._socket.bind(f"ipc://{inner}")
+        except zmq.ZMQError as error:
+            raise BadInput(
+                f"no socket can be made ({error.strerror})",
+                str(inner),
+                "set daemon.runtime_dir to a shorter path",
+            ) from None
+        finally:
+            os.umask(old_mask)
+        self.gate.start(inner)
+
+    def note_keys(self) -> None:
+        """Take clients' keys that were added or removed since."""
+        if self._authenticator is not None and self._clients_at_ns() != self._clients_seen_ns:
+            try:
+                self._log.info("client_keys", count=len(self._read_clients()))
+            except (OSError, ValueError) as error:  # those that were taken stay
+                self._log.error("client_keys_failed", error=str(error))
+
+    def _clients_at_ns(self) -> int:
+        try:
+            return (Path(self._config.daemon.curve_dir) / "clients").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _read_clients(self) -> list[Path]:
+        assert self._authenticator is not None
+        folder = Path(self._config.daemon.curve_dir) / "clients"
+        self._clients_seen_ns = self._clients_at_ns()
+        if folder.is_dir():
+            self._authenticator.configure_curve(domain="*", location=str(folder))
+        return sorted(folder.glob("*.key"))
+
+    def poll(self, pause_s: float, filenos: list[int]) -> set[int]:
+        """Wait for a message or a descriptor; returns the descriptors that are readable."""
+        if filenos != self._polled:
+            self._polled, self._poller = filenos, zmq.Poller()
+            for one in (self._socket, *filenos):
+                self._poller.register(one, zmq.POLLIN)
+        return {one for one, _ in self._poller.poll(int(pause_s * 1000)) if isinstance(one, int)}
+
+    def receive(self) -> list[bytes] | None:
+        """The frames of the next message, or None."""
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return None
+        self.gate.took(frames)
+        return [frame.bytes for frame in frames]
+
+    def send(self, routing: bytes, reply: p.Reply) -> None:
+        """Send without waiting: who does not read its replies loses them."""
+        try:
+            data = p.encode(reply)
+        except (OverflowError, TypeError, ValueError) as error:  # a mistake of ours, and no end
+            self._log.error("reply_unsendable", error=repr(error))
+            data = p.encode(
+                p.Error(
+                    id=reply.id,
+                    code="internal",
+                    mend="see the daemon's log",
+                    what="the daemon's answer cannot be sent",
+                )
+            )
+        try:
+            self._socket.send_multipart([routing, data], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            self._log.warning("reply_dropped", error=str(error))
+
+    def note_disconnects(self) -> None:
+        """Log connections that ended: by the peer, or by us for a frame past the limit."""
+        limit: Any = FRAME_FACTOR * self._config.limits.message_bytes
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                self._log.debug("disconnected", note=f"peer left, or sent a frame above {limit} B")
+
+    def close(self) -> None:
+        """Give the last replies a moment, then close."""
+        self.gate.close()
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._socket.disable_monitor()
+        self._socket.close()
+        self.context.destroy(linger=200)

@@ -1,0 +1,187 @@
+"""The hand-out of descriptors: how a host gets its region and port, and nobody else's.
+
+A Unix socket for each tenant, with a door: who is not let in gets nothing, whatever token it shows.
+A host connects, sends the one-time token of its attach and a newline, and receives `ok` with the
+descriptors of its attachment by SCM_RIGHTS. The kernel says who asked (SO_PEERCRED), and a pidfd
+when that process is gone. One thread owns it, the daemon's loop; nothing here blocks.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offstage.bindings.attachment import Attachment
+from offstage.bindings.errors import BadInput
+from offstage.dpu.log import Log
+from offstage.dpu.sockets.door import Door, Peer, peer_of
+
+__all__ = ["FdPassing", "Handed"]
+
+TOKEN_LIFE_S = 10.0
+GREETING_MAX = 128  # bytes of a token with its newline
+BACKLOG = 256
+ACCEPTS_MAX = 16  # of one turn
+WAITING_MAX = 64  # connections that have not yet sent their token
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A host took its descriptors: `ticket` is whose, `pid` the process, `pidfd` -1 if unknown,
+    `user` as the kernel names it."""
+
+    ticket: bytes
+    pid: int
+    pidfd: int
+    user: int
+
+
+@dataclass
+class _Waiting:
+    connection: socket.socket
+    peer: Peer
+    since_s: float
+    greeting: bytes = field(default=b"")
+
+
+class FdPassing:
+    """One tenant's listening socket, the tokens still good, and those who have yet to speak."""
+
+    def __init__(self, path: Path, log: Log, door: Door = Door()) -> None:  # noqa: B008
+        """Listen at `path`; BadInput where a socket there cannot be made."""
+        self.path, self._door = path, door
+        self._log = log
+        self._promised: dict[str, tuple[bytes, Attachment, float]] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._listener.setblocking(False)
+        path.unlink(missing_ok=True)  # the lock of the directory says that no daemon owns it
+        old_mask = os.umask(0o177)
+        try:
+            self._listener.bind(str(path))
+            door.hang(path)
+            self._listener.listen(BACKLOG)
+        except BadInput:
+            self._listener.close()
+            raise
+        except OSError as error:
+            self._listener.close()
+            raise BadInput(
+                f"no socket can be made ({error})",
+                str(path),
+                "set daemon.runtime_dir to a shorter path",
+            ) from None
+        finally:
+            os.umask(old_mask)
+
+    def promise(self, ticket: bytes, attachment: Attachment) -> str:
+        """Take the attachment over; returns the token that fetches its descriptors, once."""
+        token = secrets.token_hex(16)
+        self._promised[token] = (ticket, attachment, time.monotonic())
+        return token
+
+    def forget(self, ticket: bytes) -> None:
+        """The host is gone before it came: close what was kept for it."""
+        for token in [token for token, kept in self._promised.items() if kept[0] == ticket]:
+            self._promised.pop(token)[1].close()
+
+    def filenos(self) -> list[int]:
+        """What to poll for readability."""
+        return [self._listener.fileno(), *self._waiting]
+
+    def serve(self, ready: set[int]) -> list[Handed]:
+        """Serve the readable descriptors; returns the hosts that took theirs."""
+        if self._listener.fileno() in ready:
+            with contextlib.suppress(OSError):  # none is left
+                for _ in range(ACCEPTS_MAX):
+                    self._let_in(self._listener.accept()[0])
+        handed = []
+        for fd in ready & set(self._waiting):
+            one = self._serve_one(self._waiting[fd])
+            if one is not None:
+                handed.append(one)
+        return handed
+
+    def expire(self) -> None:
+        """Drop tokens nobody used and connections that never spoke."""
+        before_s = time.monotonic() - TOKEN_LIFE_S
+        for token in [token for token, kept in self._promised.items() if kept[2] < before_s]:
+            self._promised.pop(token)[1].close()
+            self._log.warning("token_expired")
+        for waiting in [one for one in self._waiting.values() if one.since_s < before_s]:
+            self._drop(waiting)
+
+    def close(self) -> None:
+        """Close everything that was not taken."""
+        for _, attachment, _ in self._promised.values():
+            attachment.close()
+        self._promised.clear()
+        for waiting in list(self._waiting.values()):
+            self._drop(waiting)
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+
+    def _let_in(self, connection: socket.socket) -> None:
+        try:
+            peer = peer_of(connection)
+        except OSError:  # gone again
+            connection.close()
+            return
+        connection.setblocking(False)
+        if not self._door.admits(peer):
+            self._log.warning("hand_out_refused", pid=peer.pid, uid=peer.uid)
+            _say(connection, f"refused: user {peer.uid} is not among this tenant's users\n")
+            connection.close()
+            return
+        if len(self._waiting) >= WAITING_MAX:  # whoever has been mute for longest
+            self._drop(next(iter(self._waiting.values())))
+        self._waiting[connection.fileno()] = _Waiting(connection, peer, time.monotonic())
+
+    def _serve_one(self, waiting: _Waiting) -> Handed | None:
+        """Read the token; hand out when it is whole and good, drop on anything else."""
+        try:
+            data = waiting.connection.recv(GREETING_MAX)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        waiting.greeting += data
+        if data and b"\n" not in waiting.greeting and len(waiting.greeting) < GREETING_MAX:
+            return None
+        token = waiting.greeting.partition(b"\n")[0].decode("ascii", errors="replace")
+        kept = self._promised.pop(token, None)
+        try:
+            if kept is None:
+                self._log.warning("token_refused", pid=waiting.peer.pid, uid=waiting.peer.uid)
+                _say(waiting.connection, "refused: no such token\n")
+                return None
+            return self._hand_out(waiting, *kept[:2])
+        except OSError as error:
+            self._log.warning("hand_out_failed", error=str(error))
+            return None
+        finally:
+            self._drop(waiting)
+
+    def _hand_out(self, waiting: _Waiting, ticket: bytes, attachment: Attachment) -> Handed:
+        try:
+            socket.send_fds(waiting.connection, [b"ok\n"], attachment.fds)
+        finally:
+            attachment.close()
+        pid = waiting.peer.pid
+        try:
+            pidfd = os.pidfd_open(pid) if pid > 0 else -1
+        except OSError:
+            pidfd = -1  # gone already, or in another pid namespace: the heartbeat decides
+        return Handed(ticket, pid, pidfd, waiting.peer.uid)
+
+    def _drop(self, waiting: _Waiting) -> None:
+        self._waiting.pop(waiting.connection.fileno(), None)
+        waiting.connection.close()
+
+
+def _say(connection: socket.socket, words: str) -> None:
+    with contextlib.suppress(OSError):  # it did not wait for the answer
+        connection.send(words.encode())

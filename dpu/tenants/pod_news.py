@@ -1,0 +1,33 @@
+"""What hosts of a pod say of segments to a member, for each tenant apart: `dpu.pod.exceptions` with
+the daemon's clock."""
+
+import time
+
+from offstage.dpu import protocol as p
+from offstage.dpu.pod.exceptions import Exceptions
+from offstage.dpu.tenants.hosts import Host, TenantState
+
+__all__ = ["Segments"]
+
+
+class Segments:
+    """One table for each tenant that has told of any. The daemon's loop owns it."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Exceptions] = {}
+
+    def answer(self, host: Host, request: p.Segments) -> p.SegmentsReply:
+        """Take in what a tenant's host says."""
+        assert host.tenant is not None
+        kept = self._of.setdefault(host.tenant.index, Exceptions())
+        now_ns = time.monotonic_ns()
+        load = kept.served(request.served, request.tally, now_ns)
+        return p.SegmentsReply(
+            load=load,
+            answers=[kept.told(one, now_ns) for one in request.news],
+            hot=kept.hot(now_ns, request.hot_per_s) if request.hot_per_s else [],
+        )
+
+    def counts(self, tenant: TenantState) -> dict[str, float]:
+        """For status and metrics, see `Exceptions.counts`; zeros where nothing was told."""
+        return self._of.get(tenant.index, Exceptions()).counts(time.monotonic_ns())

@@ -1,0 +1,116 @@
+"""What a tenant has of what all share, its bounds, and the one warning where it is near one.
+
+Sessions, ports and logins are counted here, the rest by the firmware. Each quota is a pair of
+figures, what the tenant has and its bound, whatever they count; a bound of 0 is none. The arena is
+no such pair: what is staged fills it, and is evicted. One thread owns this, the daemon's loop.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from offstage.dpu.config.options import Tenant
+from offstage.dpu.log import Log
+from offstage.dpu.storage.device import Device
+from offstage.dpu.tenants.hosts import Hosts, Refused, TenantState
+from offstage.dpu.tenants.pod_news import Segments
+
+__all__ = ["Quotas", "give", "used"]
+
+NEAR_PERCENT = 80
+QUOTAS = {
+    "sessions": ("sessions", "sessions_max"),
+    "ports": ("ports", "ports_max"),
+    "logins": ("logins", "logins_max"),
+    "chunks": ("chunks", "chunks_max"),
+    "store": ("stored_bytes", "stored_bytes_max"),
+    "dirty": ("dirty_blocks", "dirty_blocks_max"),
+}
+"""Name of a quota -> what the tenant has of it, and its bound, among its figures."""
+
+
+def give(device: Device, state: TenantState, tenant: Tenant) -> None:
+    """The tenant has the share of the drive and the bounds that its options say, from now on."""
+    device.tenant_share(
+        state.index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
+    )
+    device.tenant_quota(
+        state.index, tenant.chunks_max, tenant.store_max_bytes, tenant.dirty_max or state.dirty_max
+    )
+
+
+def used(figures: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Of one tenant: each quota that has a bound, what there is of it, and the bound."""
+    for quota, (has, most) in QUOTAS.items():
+        if figures[most]:
+            yield quota, figures[has], figures[most]
+
+
+class Quotas:
+    """`tenants`: the options of each as they are now."""
+
+    def __init__(
+        self,
+        device: Device,
+        hosts: Hosts,
+        tenants: Mapping[str, Tenant],
+        record_bytes: int,
+        log: Log,
+    ) -> None:
+        """`record_bytes`: of a slot."""
+        self._device, self._hosts, self._log = device, hosts, log
+        self._record_bytes = record_bytes
+        self.tenants = dict(tenants)
+        self.segments = Segments()
+        self._near: set[tuple[str, str]] = set()
+
+    def change(self, tenant: Tenant) -> None:
+        """Other options of a tenant, from now on."""
+        give(self._device, self._hosts.tenants[tenant.name], tenant)
+        self.tenants[tenant.name] = tenant
+
+    def figures(self, tenant: TenantState) -> dict[str, Any]:
+        """What the tenant has now, and its bounds."""
+        hosts = self._hosts.of(tenant)
+        return {
+            **self._device.tenant_status(tenant.index),
+            "arena_bytes": tenant.slot_count * self._record_bytes,
+            "arena_bytes_max": self.tenants[tenant.name].arena_max_bytes,
+            "sessions": sum(len(host.sessions) for host in hosts),
+            "sessions_max": tenant.session_max,
+            "ports": sum(host.port is not None for host in hosts),
+            "ports_max": tenant.port_max,
+            "logins": len(hosts),
+            "logins_max": tenant.login_max,
+            "pod": self.segments.counts(tenant),
+        }
+
+    def look(self) -> dict[str, dict[str, Any]]:
+        """The figures of all tenants. Who is near a bound is logged, once."""
+        found = {one.name: self.figures(one) for one in self._hosts.tenants.values()}
+        for name, figures in found.items():
+            for quota, has, most in used(figures):
+                self._note(name, quota, has, most)
+        return found
+
+    def check(self, tenant: TenantState, quota: str, more: int = 1) -> None:
+        """Refused where a tenant has no room for so many more `sessions` or `ports`."""
+        hosts = self._hosts.of(tenant)
+        has = sum(
+            len(host.sessions) if quota == "sessions" else host.port is not None for host in hosts
+        )
+        most = tenant.session_max if quota == "sessions" else tenant.port_max
+        if has + more > most:
+            raise Refused(
+                "limit",
+                f"the tenant has its {most} {quota}",
+                tenant.name,
+                f"end one, or raise {quota} of its [[tenant]]",
+            )
+        self._note(tenant.name, quota, has + more, most)
+
+    def _note(self, tenant: str, quota: str, has: int, most: int) -> None:
+        """At 80 % it is logged once, and again after it was below."""
+        near = has * 100 >= NEAR_PERCENT * most
+        if near and (tenant, quota) not in self._near:
+            self._log.warning("quota_near", tenant=tenant, what=quota, has=has, most=most)
+        (self._near.add if near else self._near.discard)((tenant, quota))

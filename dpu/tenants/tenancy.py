@@ -1,0 +1,305 @@
+"""Secrets and the runtime directory: what the daemon keeps private on this machine.
+
+A tenant's secret does two things: a host proves it at login, and the decision core keys the
+prefix hashes with it, so that no tenant can name another's blocks. Each use takes an HMAC-SHA256
+with a label of its own: neither gives the other away. Where the configuration names none,
+one is generated once and kept beside the store, because the keys on the store depend on it.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+from offstage.bindings.durable import write_whole
+from offstage.bindings.errors import BadInput
+from offstage.bindings.private import parse_secret, read_secret
+from offstage.dpu.config.options import Storage, Tenant
+from offstage.dpu.config.values import Config
+from offstage.dpu.protocol import OPERATOR
+from offstage.dpu.storage.storefile import tenants_stored
+from offstage.dpu.tenants.hosts import Hosts
+
+__all__ = [
+    "carry_secret",
+    "check_carried",
+    "check_secrets",
+    "hold_runtime_dir",
+    "index_key",
+    "metrics_token",
+    "metrics_tokens",
+    "operator_secret",
+    "publish_secret",
+    "secrets_beside",
+    "tenant_secret",
+]
+
+
+def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
+    """Make the directory, private to its user, and lock it. Returns the lock's descriptor.
+
+    `shared`: other users reach the sockets in it by name; they can neither list nor change it."""
+    try:
+        _check_owners(directory)
+        _make_folder(directory, shared)
+        _check_owners(directory)
+        lock = _open_lock(directory / "lock")
+        try:
+            _take_lock(lock, directory)
+            directory.chmod(0o711 if shared else 0o700)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except BaseException:
+            os.close(lock)
+            raise
+    except OSError as error:
+        raise BadInput(
+            f"cannot be used ({error.strerror})",
+            str(directory),
+            "set daemon.runtime_dir to a directory of your own",
+        ) from None
+    return lock
+
+
+def _take_lock(lock: int, directory: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise BadInput(
+            f"another daemon (pid {holder}) uses it",
+            str(directory),
+            "stop that daemon, or choose another daemon.endpoint",
+        ) from None
+
+
+def _open_lock(path: Path) -> int:
+    """Its descriptor; it is made where there is none. BadInput where it is no daemon's."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(path, flags, 0o600)
+    found = os.fstat(lock)
+    if stat.S_ISREG(found.st_mode) and found.st_uid in (os.getuid(), 0):
+        said = os.pread(lock, 21, 0).strip()
+        if not said or (said.isdigit() and found.st_size <= 20):
+            return lock
+    os.close(lock)
+    raise BadInput(
+        "is no lock of a daemon", str(path), "set daemon.runtime_dir to a directory of its own"
+    )
+
+
+def _check_owners(directory: Path) -> None:
+    """BadInput where somebody else had the folder, the one it is in, or a link there, before us."""
+    for one in (directory.parent, directory):
+        if not os.path.lexists(one):
+            continue
+        for found in (one.lstat(), one.stat()):
+            others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+            if found.st_uid not in (os.getuid(), 0):
+                raise BadInput(
+                    "belongs to another user",
+                    str(one),
+                    "set XDG_RUNTIME_DIR, or daemon.runtime_dir",
+                )
+            if one != directory and others and not stat.S_ISLNK(found.st_mode):
+                raise BadInput("others can change it", str(one), f"chmod go-w {one}")
+            if one == directory and found.st_mode & stat.S_ISVTX:
+                raise BadInput(
+                    "is a folder of everybody",
+                    str(one),
+                    "set daemon.runtime_dir to a directory in it",
+                )
+
+
+def _make_folder(directory: Path, shared: bool) -> None:
+    """With its parents, which others have to pass where it is shared. BadInput where they cannot,
+    of which the daemon's files would give no hint."""
+    missing = [one for one in directory.parents if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not shared:
+        return
+    for made in missing:
+        made.chmod(0o711)
+    shut = [one for one in directory.resolve().parents if not one.stat().st_mode & 0o001]
+    if shut:
+        raise BadInput(
+            "other users cannot pass it to the hand-out sockets",
+            str(shut[0]),
+            "set daemon.runtime_dir, such as to /run/offstage",
+        )
+
+
+def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[bytes, bool]:
+    """The tenant's secret, and whether it was generated (and so has to be published)."""
+    where = f"[[tenant]] {tenant.name!r}"
+    if tenant.secret:
+        return parse_secret(tenant.secret, f"{where} secret"), False
+    if tenant.secret_file:
+        return read_secret(Path(tenant.secret_file)), False
+    kept = _kept_at(tenant, store_path, runtime_dir)
+    if kept.exists():
+        return read_secret(kept), True
+    secret = secrets.token_bytes(32)
+    _write_private(kept, secret.hex())
+    _write_private(kept.with_suffix(".mark"), _mark(secret))
+    return secret, True
+
+
+def check_secrets(config: Config, runtime_dir: Path) -> None:
+    """BadInput where a tenant's secret is gone or another, and the store holds blocks of it: it
+    would serve none of them. Before the store is opened."""
+    beside = secrets_beside(config.storage)
+    stored = tenants_stored(beside)
+    for index, tenant in enumerate(config.tenants):
+        kept = _kept_at(tenant, beside, runtime_dir)
+        given = bool(tenant.secret or tenant.secret_file)
+        if given or kept.exists():
+            _check_mark(tenant, beside, runtime_dir, index in stored)
+        if index not in stored or given or kept.exists():
+            continue
+        copy = runtime_dir / f"{tenant.name}.secret"
+        there = f"cp {copy} {kept}" if copy.exists() else "put it back from a copy"
+        raise BadInput(
+            f"the secret of the tenant {tenant.name!r} is gone, and the store holds blocks that "
+            "only it finds",
+            str(kept),
+            f"{there}, or remove {beside} to begin with an empty store",
+        )
+
+
+def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) -> None:
+    """The mark beside the store says which secret named its blocks; where others own the folder, as
+    that of a drive, there is none."""
+    secret, _ = tenant_secret(tenant, beside, runtime_dir)
+    path = _kept_at(tenant, beside, runtime_dir).with_suffix(".mark")
+    said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
+    if said and not re.fullmatch("[0-9a-f]{64}", said):
+        raise BadInput(
+            "is no mark of a tenant's secret, and it would be overwritten",
+            str(path),
+            "move it away",
+        )
+    if stored and path.exists() and said != _mark(secret):
+        raise BadInput(
+            f"the secret of the tenant {tenant.name!r} is not the one that named its blocks in the "
+            "store, and finds none of them",
+            tenant.secret_file or f"[[tenant]] {tenant.name!r}",
+            f"give the old one, or remove {path} to begin anew beside what can no longer be read",
+        )
+    with contextlib.suppress(BadInput):
+        _write_private(path, _mark(secret))
+
+
+def _mark(secret: bytes) -> str:
+    return hmac.new(secret, b"offstage store", hashlib.sha256).hexdigest()
+
+
+def secrets_beside(storage: Storage) -> str:
+    """The file beside which generated secrets outlive the daemon; empty where there is none."""
+    return storage.target_file if storage.backend == "spdk" else storage.path
+
+
+def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> list[Path]:
+    """Keep a generated secret beside another store too: its blocks are found by no other; and what
+    says which it was. Returns those that were not there."""
+    kept = _kept_at(tenant, store_path, runtime_dir)
+    made = [path for path in (kept, kept.with_suffix(".mark")) if not path.exists()]
+    if not tenant.secret and not tenant.secret_file:
+        _write_private(kept, secret.hex())
+    with contextlib.suppress(BadInput):
+        _write_private(kept.with_suffix(".mark"), _mark(secret))
+    return made
+
+
+def check_carried(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
+    """BadInput where another secret lies where `carry_secret` would write: that of another store,
+    whose blocks nothing else finds."""
+    kept = _kept_at(tenant, store_path, runtime_dir)
+    for path, text in ((kept, secret.hex()), (kept.with_suffix(".mark"), _mark(secret))):
+        generated = not tenant.secret and not tenant.secret_file
+        if (path == kept and not generated) or not path.exists():
+            continue
+        try:
+            said = path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError as error:
+            raise BadInput(
+                f"cannot be read ({error.strerror})", str(path), "give another path"
+            ) from None
+        if said != text:
+            raise BadInput(
+                "belongs to another store",
+                str(path),
+                "give another path, or remove it with its store",
+            )
+
+
+def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
+    base = Path(store_path) if store_path else runtime_dir / "memory"
+    return base.with_name(f"{base.name}.{tenant.name}.secret")
+
+
+def operator_secret(runtime_dir: Path, file: str = "") -> bytes:
+    """That of the file, or a new one at every start; published for this user alone."""
+    secret = read_secret(Path(file)) if file else secrets.token_bytes(32)
+    publish_secret(runtime_dir, OPERATOR, secret)
+    return secret
+
+
+def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
+    """Put a generated secret where clients of the same user find it."""
+    _write_private(runtime_dir / f"{name}.secret", secret.hex())
+
+
+def index_key(secret: bytes, sharing: str = "tenant") -> bytes:
+    """16 bytes that key the tenant's prefix hashes in the decision core. Where its users do not
+    share, what was put while they did is found by none."""
+    label = b"offstage index" if sharing == "tenant" else b"offstage index of users"
+    return hmac.new(secret, label, hashlib.sha256).digest()[:16]
+
+
+def metrics_token(secret: bytes) -> str:
+    """What shows the metrics of the secret's owner; it proves no login."""
+    return hmac.new(secret, b"offstage metrics", hashlib.sha256).hexdigest()
+
+
+def metrics_tokens(config: Config, runtime_dir: Path, hosts: Hosts) -> dict[str, str]:
+    """Whose each token is. The operator's is written where it was made and not given."""
+    given = config.daemon.metrics_token_file
+    operators = _read_token(Path(given)) if given else metrics_token(hosts.operator_secret)
+    if not given:
+        _write_private(runtime_dir / "metrics.token", operators)
+    tokens = {metrics_token(one.secret): one.name for one in hosts.tenants.values()}
+    return {**tokens, operators: OPERATOR}
+
+
+def _read_token(path: Path) -> str:
+    """Prometheus reads it too, by its group."""
+    try:
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+        if path.stat().st_mode & 0o007:
+            raise BadInput("everybody can read it", str(path), f"chmod o= {path}")
+    except OSError as error:
+        raise BadInput(
+            f"the token cannot be read ({error.strerror})",
+            str(path),
+            "correct daemon.metrics_token_file",
+        ) from None
+    if len(text) < 32 or not text.isalnum():
+        raise BadInput("is no token", str(path), "write one with `openssl rand -hex 32`")
+    return text
+
+
+def _write_private(path: Path, text: str) -> None:
+    """On the drive when this returns: blocks that outlive a cut of the power are found by their
+    secret alone."""
+    try:
+        write_whole(path, f"{text}\n".encode("ascii"))
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written ({error.strerror})", str(path), "name a secret_file for the tenant"
+        ) from None

@@ -1,0 +1,447 @@
+"""Prometheus: the ledger and the status as `offstage_<noun>_<unit>_total` with labels.
+
+The daemon's loop leaves a snapshot twice a second; a scrape reads that, on the exporter's own
+thread, and never asks the reactor. What it gets to see follows from its token: the operator's shows
+all, a tenant's that tenant's ledger, and none the daemon's own health, which is of no tenant.
+"""
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from offstage.bindings.errors import printable
+from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.stages import Stages
+from offstage.dpu.archive.metrics import archive_metrics
+from offstage.dpu.protocol import OPERATOR
+from offstage.dpu.tenants.quotas import used
+from offstage.dpu.watch.scrapes import Scrapes
+
+__all__ = ["Snapshot", "Telemetry", "View"]
+
+STAGE_POWERS = range(7, 34)  # buckets of /metrics: 128 ns to 8.6 s
+
+# Ledger field -> metric (without `offstage_` and `_total`) and help.
+LEDGER = {
+    "selected": ("selected_blocks", "blocks that layers selected, the HBM pool's included"),
+    "steps": ("layer_steps", "layers of steps served"),
+    "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
+    "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
+    "demand_bytes_wanted": (
+        "demand_wanted_bytes",
+        "of those, what demands named: read / wanted is the read amplification",
+    ),
+    "demand_bytes_spared": ("demand_spared_bytes", "of blocks read in part: what was not read"),
+    "hint_bytes": ("hint_bytes", "of scores and guesses that hosts sent"),
+    "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
+    "evictions": ("evicted_blocks", "blocks evicted from the arena"),
+    "evictions_generating": ("evicted_generating_blocks", "of them, of a generating session"),
+    "appended_chunks": ("appended_chunks", "chunks appended to sessions"),
+    "shared_chunks": ("shared_chunks", "appended chunks that were already there"),
+    "leases_expired": ("expired_leases", "pins that ended by their time"),
+    "busy": ("busy_demands", "demands answered ask again"),
+    "records_lost": ("lost_records", "ledger records the ring had no room for"),
+    "log_bytes_lost": ("lost_log_bytes", "decision log the ring had no room for"),
+}
+STATUS_COUNTERS = {
+    "commands": ("commands", "commands of hosts"),
+    "commands_bad": ("bad_commands", "commands of hosts that were refused"),
+    "puts": ("put_blocks", "blocks written by hosts"),
+    "puts_failed": ("failed_put_blocks", "blocks whose write failed"),
+    "puts_conflicting": (
+        "conflicting_put_blocks",
+        "blocks refused: other bytes are known by their key",
+    ),
+    "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
+    "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
+    "store_full": ("store_full_puts", "puts refused because the store was full"),
+    "target_restarts": ("storage_target_restarts", "starts of the own target after its death"),
+    "puts_unadmitted": (
+        "unadmitted_put_blocks",
+        "blocks refused: the policy finds them not worth a write",
+    ),
+    "chunks_idle": (
+        "idle_dropped_chunks",
+        "archived chunks dropped: unnamed for longer than they are kept",
+    ),
+    "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
+}
+STATUS_GAUGES = {
+    "ports": ("ports", "hosts attached"),
+    "sessions": ("sessions", "sessions open"),
+    "dirty_blocks": ("dirty_blocks", "blocks staged and not yet on the store"),
+    "reads_in_flight": ("reads_in_flight", "block reads in flight"),
+    "slots_quarantined": ("quarantined_slots", "slots a hung read may still write to"),
+    "draining": ("draining", "1 while the daemon drains"),
+}
+# Of each tenant: field of `struct ofs_tenant_status` -> metric and help.
+SHARE_COUNTERS = {
+    "issued": ("tenant_ios", "reads and writes that had their turn at the drive"),
+    "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes that had their turn"),
+    "purged": ("tenant_purged_chunks", "archived chunks lost for want of room"),
+    "held_back": ("tenant_held_back_turns", "reactor turns in which its commands had to wait"),
+    "quota_refused": ("tenant_quota_refused", "appends and blocks refused: at its quota"),
+}
+SHARE_SECONDS = {
+    "wait_ns_sum": ("tenant_io_wait_seconds", "reads and writes waited for their turn"),
+    "throttled_ns": ("tenant_throttled_seconds", "something waited for the bandwidth cap"),
+}
+SHARE_GAUGES = {
+    "waiting": ("tenant_ios_waiting", "reads and writes that wait for their turn"),
+    "in_flight": ("tenant_ios_in_flight", "reads and writes at the drive"),
+    "in_flight_max": ("tenant_ios_in_flight_max", "their bound"),
+    "weight": ("tenant_weight", "share of the drive"),
+    "sessions": ("tenant_sessions", "sessions open"),
+    "sessions_max": ("tenant_sessions_max", "their bound"),
+    "ports": ("tenant_ports", "hosts attached"),
+    "ports_max": ("tenant_ports_max", "their bound"),
+    "logins": ("tenant_logins", "hosts logged in"),
+    "logins_max": ("tenant_logins_max", "their bound"),
+    "chunks": ("tenant_chunks", "chunks known"),
+    "chunks_max": ("tenant_chunks_max", "their bound; 0: none of its own"),
+    "archived_chunks": ("tenant_archived_chunks", "of them, those that no session names"),
+    "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
+    "stored_bytes": ("tenant_stored_bytes", "that they take of it, trailers included"),
+    "stored_bytes_max": ("tenant_stored_bytes_max", "their bound; 0: none of its own"),
+    "dirty_blocks": ("tenant_dirty_blocks", "blocks staged and not yet on the store"),
+    "dirty_blocks_max": ("tenant_dirty_blocks_max", "their bound; 0: puts go through"),
+    "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
+    "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
+}
+# Of each tenant that hosts told of as one of a pod: `Exceptions.counts` -> metric and help.
+POD_COUNTERS = {
+    "stale": (
+        "pod_stale_lookups",
+        "segments found neither here, their home, nor at their home before",
+    ),
+    "rehomed": ("pod_rehomed_segments", "segments that came here: their home did not answer"),
+    "filled_bytes": ("pod_filled_bytes", "copied here from the home before a change"),
+    "copied_bytes": ("pod_copied_bytes", "copied here for load, of hot segments"),
+}
+POD_GAUGES = {
+    "segments": ("pod_segments", "segments known whose home this is"),
+    "copies": ("pod_copies", "copies of them at other members"),
+    "pinned": ("pod_pinned_segments", "of them, those that a generating session reads"),
+    "demands_per_s": (
+        "pod_demands_per_second",
+        "blocks that hosts demand here, decayed with a half-life of 5 s",
+    ),
+}
+WEAR_GAUGES = {
+    "bytes_per_hit": (
+        "written_bytes_per_hit",
+        "bytes written to the drive for each demand that ended on time",
+    ),
+    "amplification": (
+        "store_write_amplification",
+        "bytes written to the drive over the records that hosts wrote",
+    ),
+    "drive_writes_per_day": (
+        "drive_writes_per_day",
+        "how often a day the whole store is written (DWPD)",
+    ),
+    "budget_bytes": ("write_budget_bytes", "that the drive may be written in a day; 0: no bound"),
+    "budget_used_bytes": ("write_budget_used_bytes", "that it was in the last 24 hours"),
+    "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
+}
+THRESHOLD_GAUGES = {
+    "admit_named_min": (
+        "admit_sessions_min",
+        "sessions before the one whose new chunk is written; 255: none is",
+    ),
+    "written_per_hit_max": ("written_bytes_per_hit_max", "above it admission is stricter; 0: none"),
+    "return_tokens_min": (
+        "archive_return_tokens_min",
+        "for fewer missing tokens nothing comes back from the archive",
+    ),
+}
+DAEMON_COUNTERS = {
+    "messages": "control messages taken",
+    "messages_bad": "control messages that were refused",
+    "requests_failed": "requests that failed by a mistake of the daemon's, see its log",
+    "logins_refused": "logins with a wrong proof",
+    "hosts_dead": "hosts that fell silent or vanished; sessions and leases reclaimed",
+    "connections": "connections that were let in",
+    "connections_displaced": "of them, closed for another where there were too many",
+    "connections_stalled": "of them, closed in the middle of a message that did not end",
+}
+
+DAEMON_GAUGES = {
+    "pod_in_doubt": "1: the pod's map was put back or is another one, and nothing is served",
+}
+
+
+class Snapshot(dict[str, Any]):
+    """`tenants`: name -> ledger; `shares`: name -> its figures at the drive; `status` and
+    `stages`: the device's; `daemon`: its counters."""
+
+
+class View(Collector):
+    """One snapshot as the owner of a token may see it: "" is nobody."""
+
+    def __init__(self, snapshot: Snapshot, who: str) -> None:
+        self._snapshot, self._who = snapshot, who
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by a scrape, on the exporter's thread."""
+        snapshot, who = self._snapshot, self._who
+        daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
+        yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
+        state = {name: (name, text) for name, text in DAEMON_GAUGES.items()}
+        yield from _plain(snapshot["daemon"], state, GaugeMetricFamily)
+        yield from _reactor_metrics(snapshot["status"])
+        # The exposition escapes what ends a label, and nothing that acts on a reader's terminal.
+        tenants = {printable(name): one for name, one in snapshot["tenants"].items()}
+        shares = {printable(name): one for name, one in snapshot["shares"].items()}
+        if who != OPERATOR:
+            who = printable(who)
+            yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
+            mine = {name: shares[name] for name in [who] if name in shares}
+            yield from _share_metrics(mine)
+            yield from archive_metrics(mine, {})
+            return
+        yield from _ledger_metrics(tenants)
+        yield from _share_metrics(shares)
+        yield from archive_metrics(shares, snapshot["status"])
+        yield from _known_gauges(snapshot["status"].get("wear", {}), WEAR_GAUGES)
+        yield from _threshold_metrics(snapshot["status"].get("thresholds", {}))
+        yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
+        yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
+        yield from _storage_metrics(snapshot["status"])
+        yield _stage_metrics(snapshot["stages"])
+        yield from _work_metrics(snapshot["status"].get("work", {}))
+
+
+class Telemetry:
+    """The exporter. `set` leaves a snapshot, `show` says whose tokens there are, `start` opens
+    the endpoint."""
+
+    def __init__(self) -> None:
+        self._snapshot = Snapshot(tenants={}, shares={}, status={}, stages={}, daemon={})
+        self._tokens: Mapping[str, str] = {}
+        self._scrapes: Scrapes | None = None
+        self.port = 0
+
+    def set(self, snapshot: Snapshot) -> None:
+        """Replace what the next scrape reads."""
+        self._snapshot = snapshot
+
+    def show(self, tokens: Mapping[str, str]) -> None:
+        """Who is named by which token."""
+        self._tokens = tokens
+
+    def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one. BadInput where the port is taken."""
+        self._scrapes = Scrapes(host, port, self._render)
+        self.port = self._scrapes.port
+
+    def stop(self) -> None:
+        """Close the endpoint and wait for its thread."""
+        if self._scrapes is not None:
+            self._scrapes.close()
+            self._scrapes = None
+
+    def _render(self, token: str) -> tuple[str, bytes]:
+        who = ""
+        for known, name in self._tokens.items():  # all of them, however soon one fits
+            who = name if hmac.compare_digest(known.encode(), token.encode()) else who
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(View(self._snapshot, who))
+        return CONTENT_TYPE_LATEST, generate_latest(registry)
+
+
+def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
+    ends = CounterMetricFamily(
+        "offstage_demands",
+        "demands by their end; late, cold, capacity and policy are no hits",
+        labels=["tenant", "end", "trivial"],
+    )
+    fates = CounterMetricFamily(
+        "offstage_prefetched_blocks",
+        "prefetched blocks by cause and end",
+        labels=["tenant", "cause", "fate"],
+    )
+    reads = CounterMetricFamily(
+        "offstage_issued_reads", "block reads from the store by cause", labels=["tenant", "cause"]
+    )
+    resident = GaugeMetricFamily("offstage_resident_blocks", "staged now", labels=["tenant"])
+    lead = HistogramMetricFamily(
+        "offstage_prefetch_lead_seconds",
+        "arrival to need, of prefetched and used blocks; the sum takes mid-buckets",
+        labels=["tenant"],
+    )
+    plain = {
+        name: CounterMetricFamily(f"offstage_{metric}", text, labels=["tenant"])
+        for name, (metric, text) in LEDGER.items()
+    }
+    for tenant, ledger in tenants.items():
+        for index, end in enumerate(ENDS):
+            nontrivial = ledger["nontrivial_ends"][index]
+            ends.add_metric([tenant, end, "no"], nontrivial)
+            ends.add_metric([tenant, end, "yes"], ledger["ends"][index] - nontrivial)
+        for index, cause in enumerate(CAUSES):
+            reads.add_metric([tenant, cause], ledger["issued"][index])
+            for number, fate in enumerate(FATES):
+                fates.add_metric([tenant, cause, fate], ledger["fates"][index][number])
+        for name, family in plain.items():
+            family.add_metric([tenant], ledger[name])
+        resident.add_metric([tenant], ledger["resident_slots"])
+        buckets, total_s = _log2_buckets(ledger["lead_ns_log2"])
+        lead.add_metric([tenant], buckets, total_s)
+    yield from (ends, fates, reads, *plain.values(), resident, lead)
+
+
+def _known_gauges(
+    figures: Mapping[str, Any], table: Mapping[str, tuple[str, str]]
+) -> Iterable[Metric]:
+    """A ratio that has nothing to divide by is left out."""
+    for name, (metric, text) in table.items():
+        if figures.get(name) is not None:
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=figures[name])
+
+
+def _threshold_metrics(thresholds: Mapping[str, Any]) -> Iterable[Metric]:
+    yield from _known_gauges(thresholds, THRESHOLD_GAUGES)
+    if thresholds:
+        yield GaugeMetricFamily(
+            "offstage_keep_seconds",
+            "an archived chunk stays unnamed; 0: for ever",
+            value=thresholds["keep_ns"] / 1e9,
+        )
+
+
+def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
+    kinds: list[tuple[dict[str, tuple[str, str]], Callable[..., Metric], float]] = [
+        (SHARE_COUNTERS, CounterMetricFamily, 1),
+        (SHARE_SECONDS, CounterMetricFamily, 1e9),
+        (SHARE_GAUGES, GaugeMetricFamily, 1),
+    ]
+    for table, family, unit in kinds:
+        yield from _of_tenants(shares, table, family, unit)
+    pods = {tenant: one["pod"] for tenant, one in shares.items() if one.get("pod")}
+    yield from _of_tenants(pods, POD_COUNTERS, CounterMetricFamily, 1)
+    yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
+    near: Any = GaugeMetricFamily(
+        "offstage_tenant_quota_used_ratio",
+        "what a tenant has over its bound, for each quota with a bound",
+        labels=["tenant", "quota"],
+    )
+    for tenant, figures in shares.items():
+        for quota, has, most in used(figures):
+            near.add_metric([tenant, quota], has / most)
+    yield near
+
+
+def _of_tenants(
+    shares: Mapping[str, Any],
+    table: Mapping[str, tuple[str, str]],
+    family: Callable[..., Metric],
+    unit: float,
+) -> Iterable[Metric]:
+    for name, (metric, text) in table.items():
+        one: Any = family(f"offstage_{metric}", text, labels=["tenant"])
+        for tenant, figures in shares.items():
+            one.add_metric([tenant], figures[name] / unit)
+        yield one
+
+
+def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:
+    """Cumulative buckets of a log2 histogram of ns, from 1 us up; the sum takes mid-buckets."""
+    buckets: list[tuple[str, float]] = []
+    total = 0
+    sum_s = 0.0
+    for power, count in enumerate(counts):
+        total += count
+        sum_s += count * 1.5 * 2.0**power / 1e9
+        if 10 <= power <= 33:
+            buckets.append((repr(2.0 ** (power + 1) / 1e9), float(total)))
+    buckets.append(("+Inf", float(total)))
+    return buckets, sum_s
+
+
+def _stage_metrics(stages: Stages) -> Metric:
+    """The buckets of a power of two together: finer than a scrape has use for."""
+    family = HistogramMetricFamily(
+        "offstage_stage_seconds", "where the time of a block goes", labels=["stage"]
+    )
+    for name, stage in stages.items():
+        buckets = [
+            (repr(2.0**power / 1e9), float(_count_below(stage.buckets or [], 1 << power)))
+            for power in STAGE_POWERS
+        ]
+        buckets.append(("+Inf", float(stage.count)))
+        family.add_metric([name], buckets, stage.ns_mean * stage.count / 1e9)
+    return family
+
+
+def _count_below(buckets: list[list[int]], limit_ns: int) -> int:
+    """Values less than a power of two; no bucket straddles one."""
+    return sum(count for largest_ns, count in buckets if largest_ns < limit_ns)
+
+
+def _plain(
+    values: Mapping[str, Any],
+    table: Mapping[str, tuple[str, str]],
+    family: Callable[..., Metric],
+) -> Iterable[Metric]:
+    for name, (metric, text) in table.items():
+        if name in values:
+            yield family(f"offstage_{metric}", text, value=values[name])
+
+
+def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
+    """What the events cost the decision core, by kind of event: docs/reference/work.md."""
+    counts = CounterMetricFamily(
+        "offstage_core_work", "work of the decision core by kind of event", labels=["event", "what"]
+    )
+    moved = CounterMetricFamily(
+        "offstage_core_table_bytes",
+        "bytes of its tables read or written",
+        labels=["event", "table"],
+    )
+    for event, counters in work.items():
+        for what, count in counters.items():
+            if what != "table_bytes":
+                counts.add_metric([event, what], count)
+        for table, size_bytes in counters["table_bytes"].items():
+            moved.add_metric([event, table], size_bytes)
+    if work:
+        yield counts
+        yield moved
+
+
+def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    if not status:
+        return
+    for name in ("busy", "idle"):
+        seconds = status[f"{name}_ns"] / 1e9
+        yield CounterMetricFamily(
+            f"offstage_reactor_{name}_seconds", "time of the reactor's thread", value=seconds
+        )
+
+
+def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
+    if not status:
+        return
+    storage = status["storage"]
+    moved = CounterMetricFamily(
+        "offstage_storage_bytes", "read and written by the storage", labels=["direction"]
+    )
+    moved.add_metric(["read"], storage["bytes_read"])
+    moved.add_metric(["write"], storage["bytes_written"])
+    yield moved
+    yield CounterMetricFamily(
+        "offstage_storage_errors", "I/Os that failed", value=storage["errors"]
+    )
+    yield GaugeMetricFamily(
+        "offstage_store_live_bytes", "bytes of live records", value=status["store"]["bytes_live"]
+    )

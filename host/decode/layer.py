@@ -1,0 +1,452 @@
+"""One layer of a decode step of a batch of sessions: query, selection, fetch, check, attention.
+
+This is the path that the whole project is about. A query scores every block through the summaries;
+sinks, window and the best of the rest are read; what the HBM pool lacks is demanded of the DPU,
+together with the scores of all blocks, selected or not: the hint for the next step. Every block
+that arrives is compared with the checksum of what was written, and sampled outputs against dense
+attention over the same selection. The fetches of all sessions are in flight together, so that one
+is copied and checked while the others wait; the attention of the layer is one call for all of them.
+
+A layer is begun and later attended to. Whoever knows early what the next layer selects begins it
+before this one is attended to: its blocks then come in while this one is computed. Whoever only
+foretells it (`begin_foretold`) fetches that ahead, and the layer's own begin fetches the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import BadInput, RunFailed
+from offstage.bindings.fabric import Fetch, FetchRequest, FetchResult
+from offstage.host.attention import Decode, arrays_of, block_tables, kernel
+from offstage.host.attention.reference import decode as dense_decode
+from offstage.host.decode.pool import HbmPool
+from offstage.host.decode.prefill import put_blocks
+from offstage.host.decode.record import AgentRecord, Token
+from offstage.host.decode.session import HostSession, KvSource
+from offstage.host.decode.timeline import Clock
+from offstage.host.fabrics import Fabric
+from offstage.host.gpu.selector import BatchBest, DeviceSelector, Found, on_device
+from offstage.host.selection import SelectionRule, select
+
+__all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
+
+UNKNOWN_END = 255
+ROOM_BLOCKS = 64
+"""By which sessions may grow before a selection on a device is laid out anew."""
+
+DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
+"""Sees (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
+
+
+def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches inside at least one of the spans (begin, end), in order: what overlaps counts
+    once."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _stored_scores(
+    session: HostSession, blocks: DeviceSelector, query: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    return blocks.scores(query)[: session.keys.shape[1]]
+
+
+@dataclass(slots=True)
+class _Member:
+    """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
+    `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
+    where the missing ones land; `failed`: ordinals that were demanded and did not come; `hint`:
+    scores of all stored blocks, None where it is foretold: read ahead and not attended to."""
+
+    session: HostSession
+    token: Token
+    query: NDArray[np.float32]
+    hint: NDArray[np.uint16] | None
+    ordinals: NDArray[np.int32]
+    indices: NDArray[np.int32]
+    missing: NDArray[np.intp]
+    rows: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    failed: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    begun_ns: int = 0
+
+
+@dataclass
+class Coming:
+    """A layer of a batch whose blocks are coming in. `early`: it was begun while another layer was
+    computed, so that only what is waited for at its own turn delays anybody."""
+
+    layer: int
+    members: list[_Member]
+    early: bool
+    flying: dict[Fetch, _Member] = field(default_factory=dict)
+    waits: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class Decoder:
+    """The decode path over one fabric and one HBM pool; one thread owns it."""
+
+    driver: Fabric
+    pool: HbmPool
+    kv: KvSource
+    rule: SelectionRule
+    kernel_name: str = "numpy"
+    check_every: int = 50
+    """One layer output in so many is compared with dense attention."""
+    timeout_ns: int = 10_000_000_000
+    observe: DemandObserver | None = None
+
+    def __post_init__(self) -> None:
+        if arrays_of(self.kernel_name) != self.pool.arrays.name:
+            raise BadInput(
+                f"the {self.kernel_name} kernel does not read blocks in {self.pool.arrays.name}",
+                "kernel",
+                f"open the HBM pool on {arrays_of(self.kernel_name)}",
+            )
+        self._decode: Decode = kernel(self.kernel_name)
+        self._outputs = 0
+        self.clock = Clock(self.driver.dilation)
+        """Time as the tier has it: what is waited and how long a token takes."""
+        self._stamps = self.pool.arrays.stamps()
+        self._kernel_bytes = 0
+        self._finders: dict[int, BatchBest] = {}
+        self._marked: list[tuple[str, Coming, Any, Any]] = []
+
+    def layer(
+        self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
+    ) -> Any:
+        """Decode one layer of every session's current step; the KV of their tokens is in.
+
+        What the layer's attention gives, float32 `[batch, q_heads, value_dim]`, where the pool is.
+        """
+        output = self.attend(self.begin(batch, layer, record), record)
+        self.end_tick(record)
+        return output
+
+    def begin(
+        self,
+        batch: Sequence[tuple[HostSession, Token]],
+        layer: int,
+        record: AgentRecord,
+        *,
+        early: bool = False,
+    ) -> Coming:
+        """Select what a layer reads and begin to fetch what is lacking: in the order of the
+        sessions, as many at once as there is room for. `early`: see `Coming`."""
+        members = self._select(batch, layer)
+        coming = Coming(layer, members, early)
+        for member in members:
+            self._send(coming, member, record)
+        return coming
+
+    def begin_foretold(
+        self,
+        session: HostSession,
+        token: Token,
+        layer: int,
+        scores: NDArray[np.float32],
+        record: AgentRecord,
+    ) -> Coming:
+        """Begin to fetch what foretold scores of the stored blocks select of a layer that is not
+        due. It is for `end_foretold`, before the layer's own begin; no scores go to the tier."""
+        ordinals = self._chosen(scores, scores.size)
+        member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
+        coming = Coming(layer, [member], early=True)
+        if member.missing.size:
+            self._send(coming, member, record)
+        return coming
+
+    def end_foretold(self, coming: Coming, record: AgentRecord) -> None:
+        """Its layer is due: wait for what is still on its way. A block that did not come leaves the
+        pool, so that the layer's own begin asks for it if it wants it."""
+        self._wait(coming, record)
+        for member in coming.members:
+            if member.failed.size:
+                self.pool.drop(member.session.number, coming.layer, member.failed)
+
+    def _send(self, coming: Coming, member: _Member, record: AgentRecord) -> None:
+        while not self._has_room(member, len(coming.flying)):
+            self._end_some(coming, record)
+        begun_ns = self.clock.now_ns()
+        coming.flying[self._begin(member, coming.layer)] = member
+        record.timeline.add("copy", coming.layer, begun_ns, self.clock.now_ns())
+
+    def tend(self, coming: Coming, until_ns: int, record: AgentRecord) -> None:
+        """Take in what arrives until then, while something else is computed: nobody waits."""
+        assert coming.early, "its layer is due"
+        while coming.flying and (left_ns := until_ns - self.clock.now_ns()) > 0:
+            self._end_some(coming, record, timeout_ns=left_ns)
+
+    def settle(self, coming: Coming, record: AgentRecord) -> None:
+        """Wait for the rest of the blocks of a layer that is due."""
+        if not coming.flying:
+            return
+        due_ns, begun = self.clock.now_ns() if coming.early else 0, self._mark()
+        while coming.flying:
+            self._end_some(coming, record, due_ns=due_ns)
+        self._marked.append(("stall", coming, begun, self._mark()))
+
+    def attend(self, coming: Coming, record: AgentRecord) -> Any:
+        """Decode a layer once its blocks are there; the result is `layer`'s."""
+        self._wait(coming, record)
+        for member in coming.members:
+            if member.failed.size:
+                self._recompute(member.session, coming.layer, member.failed, record)
+        begun = self._mark()
+        output = self._attend(coming.members, coming.layer, record)
+        self._marked.append(("compute", coming, begun, self._mark()))
+        return output
+
+    def _wait(self, coming: Coming, record: AgentRecord) -> None:
+        self.settle(coming, record)
+        if self._stamps is None:
+            for begin_ns, end_ns in merged(coming.waits):
+                self._stalled(coming, begin_ns, end_ns, record)
+
+    def end_tick(self, record: AgentRecord) -> None:
+        """Everything of a token is asked for: take what computing waited and worked, from the
+        device's own marks where it has them."""
+        if self._stamps is not None:
+            record.timeline.source = f"{self._stamps.source}; copies and fetches: the host's clock"
+        for lane, coming, begun, ended in self._marked:
+            begin_ns, end_ns = (
+                (begun, ended)
+                if self._stamps is None
+                else (self._stamps.ns(begun), self._stamps.ns(ended))
+            )
+            if lane == "compute":
+                record.kernel_ns += end_ns - begin_ns
+                record.timeline.add(lane, coming.layer, begin_ns, end_ns)
+            elif self._stamps is not None:
+                self._stalled(coming, begin_ns, end_ns, record)
+        self._marked.clear()
+        record.kernel_bytes, self._kernel_bytes = record.kernel_bytes + self._kernel_bytes, 0
+
+    def _mark(self) -> Any:
+        return self.clock.now_ns() if self._stamps is None else self._stamps.mark()
+
+    @staticmethod
+    def _stalled(coming: Coming, begin_ns: int, end_ns: int, record: AgentRecord) -> None:
+        record.timeline.add("stall", coming.layer, begin_ns, end_ns)
+        for member in coming.members:
+            member.token.stall_ns += end_ns - begin_ns
+
+    def _select(self, batch: Sequence[tuple[HostSession, Token]], layer: int) -> list[_Member]:
+        """What each session's layer reads, each block with its index in the pool."""
+        queries = [
+            session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
+            for session, _ in batch
+        ]
+        selectors = [session.context.selectors[layer] for session, _ in batch]
+        if on_device(selectors):
+            return [
+                self._member(*one, layer, query, found.hint, found.ordinals)
+                for one, query, found in zip(
+                    batch, queries, self._best(batch, layer, selectors, queries), strict=True
+                )
+            ]
+        members = []
+        for (session, token), query in zip(batch, queries, strict=True):
+            scores = session.context.selectors[layer].scores(query)
+            hint = session.quantizers[layer](scores[: session.keys.shape[1]])
+            ordinals = self._chosen(scores, session.block_count(self.pool.geometry))
+            members.append(self._member(session, token, layer, query, hint, ordinals))
+        return members
+
+    def _best(
+        self,
+        batch: Sequence[tuple[HostSession, Token]],
+        layer: int,
+        selectors: Sequence[DeviceSelector],
+        queries: Sequence[NDArray[np.float32]],
+    ) -> list[Found]:
+        """The same, scored and chosen on the device for all sessions together."""
+        blocks = max(len(one.rows) for one in selectors)
+        finder = self._finders.get(layer)
+        if finder is None or not finder.fits(selectors[0].summaries, len(batch), blocks):
+            rule = self.rule
+            finder = self._finders[layer] = BatchBest(
+                selectors[0].summaries,
+                len(batch),
+                blocks + ROOM_BLOCKS,
+                rule.select_blocks,
+                rule.sink_blocks,
+                rule.window_blocks,
+            )
+        scales = [
+            session.quantizers[layer].scale(partial(_stored_scores, session, one, query))
+            for (session, _), one, query in zip(batch, selectors, queries, strict=True)
+        ]
+        found = finder.find(selectors, queries, scales)
+        return [
+            Found(one.ordinals, one.hint[: session.keys.shape[1]])
+            for one, (session, _) in zip(found, batch, strict=True)
+        ]
+
+    def _chosen(self, scores: NDArray[np.float32], length: int) -> NDArray[np.int32]:
+        rule = self.rule
+        return select(scores, rule.top_blocks, rule.sink_blocks, rule.window_blocks, length)
+
+    def _member(
+        self,
+        session: HostSession,
+        token: Token,
+        layer: int,
+        query: NDArray[np.float32],
+        hint: NDArray[np.uint16] | None,
+        ordinals: NDArray[np.int32],
+    ) -> _Member:
+        indices = self.pool.hold(session.number, layer, ordinals)
+        missing = np.flatnonzero(indices < 0)
+        if missing.size:
+            indices[missing] = self.pool.allocate(session.number, layer, ordinals[missing])
+        return _Member(session, token, query, hint, ordinals, indices, missing)
+
+    def _has_room(self, member: _Member, flying: int) -> bool:
+        """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
+        if flying == self.driver.calls_max:
+            return False
+        rows = self.pool.memory.land(member.indices[member.missing])
+        if rows is not None:
+            member.rows = rows
+        elif flying == 0:
+            raise RunFailed(
+                f"{member.missing.size} blocks do not fit into {len(self.pool.memory.landing)} "
+                "landing rows",
+                "hbm pool",
+                "give the pool a landing row for each block selected",
+            )
+        return rows is not None
+
+    def _begin(self, member: _Member, layer: int) -> Fetch:
+        """Demand the missing blocks, with the hint. The block being filled is never missing."""
+        session = member.session
+        member.begun_ns = self.clock.now_ns()
+        demanded = member.ordinals[member.missing].astype(np.uint32)
+        if self.observe is not None and member.hint is not None:
+            self.observe(session, layer, demanded, member.hint)
+        return self.driver.fetch_begin(
+            FetchRequest(
+                session.handle,
+                session.step,
+                layer,
+                demanded,
+                np.ascontiguousarray(session.keys[layer, demanded]),
+                self.pool.memory.landing,
+                target_index=member.rows,
+                selected_count=demanded.size if member.hint is None else member.ordinals.size,
+                scores=member.hint,
+                timeout_ns=self.timeout_ns,
+            )
+        )
+
+    def _end_some(
+        self,
+        coming: Coming,
+        record: AgentRecord,
+        *,
+        due_ns: int = 0,
+        timeout_ns: int | None = None,
+    ) -> None:
+        """Wait until a fetch has ended, then take in all that have. Their waits are added, from
+        `due_ns` on; with a timeout nobody waits, and it may be that none has ended."""
+        polled = self.driver.poll(self.timeout_ns if timeout_ns is None else timeout_ns)
+        ended = [one for one in polled if isinstance(one, Fetch)]
+        seen_ns = self.clock.now_ns()
+        for fetch in ended or list(coming.flying)[: int(timeout_ns is None)]:
+            member = coming.flying.pop(fetch)
+            result = self.driver.fetch_end(fetch)
+            self.pool.memory.commit(member.indices[member.missing], member.rows)
+            if member.missing.size:
+                record.fetch_ns.append(seen_ns - member.begun_ns)
+                record.timeline.add("fetch", coming.layer, member.begun_ns, seen_ns)
+            if timeout_ns is None:
+                coming.waits.append((max(seen_ns - result.stall_ns, due_ns), seen_ns))
+            self._account(result, member, record)
+            self._check(member, coming.layer, result, record)
+        if ended:
+            record.timeline.add("copy", coming.layer, seen_ns, self.clock.now_ns())
+
+    @staticmethod
+    def _account(result: FetchResult, member: _Member, record: AgentRecord) -> None:
+        token = member.token
+        token.selected += 0 if member.hint is None else member.ordinals.size
+        token.demands += result.ends.size
+        token.copy_ns += result.copy_ns
+        known = result.ends[result.ends != UNKNOWN_END]
+        token.ends += np.bincount(known, minlength=token.ends.size)
+        record.untold += result.ends.size - known.size
+        record.torn_reads += result.torn_count
+        record.retries += result.retry_count
+
+    @staticmethod
+    def _check(member: _Member, layer: int, result: FetchResult, record: AgentRecord) -> None:
+        """Hold every fetched block against what prefill wrote, and note what did not come."""
+        demanded = member.ordinals[member.missing]
+        good = result.rcs == 0
+        expected = member.session.context.checksums[layer, demanded]
+        corrupt = int(np.count_nonzero(good & (result.checksums != expected)))
+        record.blocks_verified += int(np.count_nonzero(good)) - corrupt
+        record.blocks_corrupt += corrupt
+        member.failed = demanded[~good]
+
+    def _recompute(
+        self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
+    ) -> None:
+        """The tier has lost blocks: compute them again, use them, and write them again."""
+        identities = [session.context.identities[ordinal] for ordinal in ordinals]
+        blocks = self.kv.blocks_at(layer, ordinals, identities)
+        self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
+        put_blocks(self.driver, session.handle, [(layer, ordinals.astype(np.uint32), blocks)])
+        record.blocks_recomputed += ordinals.size
+
+    def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> Any:
+        """One call for the batch, with its output left where the pool is."""
+        geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
+        counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
+        self._kernel_bytes += sum(int(one.sum()) for one in counts) * geometry.entry_bytes(layer)
+        tables = block_tables([member.indices for member in members]), block_tables(counts)
+        queries = arrays.from_host(np.stack([member.query for member in members]))
+        output = self._decode(queries, storage, *tables, geometry, layer)
+        if not arrays.all_finite(output):
+            at = (f"{one.session.name} at step {one.session.step}" for one in members)
+            names = ", ".join(at)
+            raise RunFailed(
+                "attention gave a number that is not finite",
+                f"layer {layer} of sessions {names}",
+                "report this with the seed: blocks were checked before they were read",
+            )
+        for index, member in enumerate(members):
+            self._outputs += 1
+            if self._outputs % self.check_every == 0:
+                self._compare(member, counts[index], layer, arrays.to_host(output[index]), record)
+        return output
+
+    def _compare(
+        self,
+        member: _Member,
+        counts: NDArray[np.int32],
+        layer: int,
+        output: NDArray[np.float32],
+        record: AgentRecord,
+    ) -> None:
+        """Hold one session's output against dense attention over the same blocks, in float64."""
+        blocks = self.pool.memory.read(member.indices)
+        table = np.arange(len(blocks), dtype=np.int32)[None]
+        dense = dense_decode(
+            member.query[None], blocks, table, counts[None], self.pool.geometry, layer
+        )[0]
+        scale = float(np.abs(dense).max()) or 1.0
+        error = float(np.abs(output - dense).max()) / scale
+        record.attention_checked += 1
+        record.attention_error_max = max(record.attention_error_max, error)

@@ -1,0 +1,160 @@
+"""Prefill: compute the KV of a context and write what the tier does not have yet.
+
+A real prefill computes a layer for all tokens, then the next; so does this one, and the blocks
+reach the store layer by layer, each layer one sequential range. The host keeps the summaries and
+the checksums; nothing else of the bytes stays. A block whose write is refused is a failed run,
+never a silent hole: the error names the cause and the mend.
+"""
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.errors import RunFailed, StoreFull
+from offstage.bindings.fabric import Put, PutRequest
+from offstage.bindings.keys import checksums
+from offstage.host.decode.session import Context, KvSource
+from offstage.host.fabrics import Fabric
+from offstage.host.selection import MakeSelector, selector
+
+__all__ = [
+    "BlockWriter",
+    "ContextSource",
+    "LayerBlocks",
+    "MissingWriter",
+    "compute_context",
+    "put_blocks",
+]
+
+BlockWriter = Callable[[int, int, NDArray[np.uint8]], None]
+"""Gets layer, first ordinal, and consecutive blocks uint8 `[blocks, block_bytes]`."""
+
+LayerBlocks = tuple[int, NDArray[np.uint32], NDArray[np.uint8]]
+"""A layer, ordinals `[blocks]` and the blocks uint8 `[blocks, block_bytes]`."""
+
+BATCH_BLOCKS = 64
+"""Blocks computed and written at once: 2 MiB of 32 KiB blocks, well inside the caches."""
+
+
+class ContextSource(KvSource, Protocol):
+    """A model that has read a context: its blocks in order, and the keys inside them."""
+
+    def blocks(
+        self, layer: int, first_ordinal: int, identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Consecutive blocks of one layer, uint8 `[blocks, block_bytes]`."""
+        ...
+
+    def keys_of(self, blocks: NDArray[np.uint8], layer: int) -> NDArray[Any]:
+        """The keys inside blocks, floats `[blocks, kv_heads, block_tokens, head_dim]`."""
+        ...
+
+
+def compute_context(
+    source: ContextSource,
+    identities: Sequence[int],
+    selector_name: str,
+    write: BlockWriter | None = None,
+    make: MakeSelector = selector,
+) -> Context:
+    """Summaries and checksums of a chain of full chunks, the former by what `make` makes.
+
+    The bytes are made once, given to `write` batch by batch, and dropped."""
+    layers = source.geometry.layer_count
+    context = Context(
+        list(identities),
+        np.zeros((layers, len(identities)), np.uint64),
+        [make(selector_name, source.geometry, layer) for layer in range(layers)],
+    )
+    for layer in range(layers):
+        for first in range(0, len(identities), BATCH_BLOCKS):
+            batch = identities[first : first + BATCH_BLOCKS]
+            blocks = source.blocks(layer, first, batch)
+            context.checksums[layer, first : first + len(batch)] = checksums(blocks)
+            context.selectors[layer].write(first, source.keys_of(blocks, layer))
+            if write is not None:
+                write(layer, first, blocks)
+    return context
+
+
+@dataclass
+class MissingWriter:
+    """Writes what the tier lacks of one session's context: a `BlockWriter`.
+
+    `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
+    fewer than all is written whole. `bytes_written` and `blocks_written` count what was put."""
+
+    driver: Fabric
+    handle: int
+    stored_layers: NDArray[np.uint32]
+    layer_count: int
+    bytes_written: int = 0
+    blocks_written: int = 0
+
+    def __call__(self, layer: int, first: int, blocks: NDArray[np.uint8]) -> None:
+        """Put the missing ones among consecutive blocks of one layer."""
+        stored = self.stored_layers[first : first + len(blocks)]
+        missing = np.flatnonzero(stored < self.layer_count)
+        if missing.size == 0:
+            return
+        chosen = blocks if missing.size == len(blocks) else blocks[missing]
+        ordinals = (first + missing).astype(np.uint32)
+        put_blocks(self.driver, self.handle, [(layer, ordinals, chosen)])
+        self.bytes_written += chosen.nbytes
+        self.blocks_written += len(chosen)
+
+
+def put_blocks(driver: Fabric, handle: int, puts: Iterable[LayerBlocks]) -> None:
+    """Write blocks of any layers, as many puts together as the fabric takes, and wait for their
+    acknowledgement. StoreFull, RunFailed: see the message; by then none is in flight."""
+    flying: deque[tuple[int, Put]] = deque()
+    failed: list[tuple[int, NDArray[np.int32]]] = []
+
+    def end_oldest() -> None:
+        layer, put = flying.popleft()
+        rcs = driver.put_end(put)
+        if rcs.any():
+            failed.append((layer, rcs))
+
+    for layer, ordinals, blocks in puts:
+        if len(flying) == driver.calls_max:
+            end_oldest()
+        flying.append((layer, driver.put_begin(PutRequest(handle, layer, ordinals, blocks))))
+    while flying:
+        end_oldest()
+    if failed:
+        raise _refused(*failed[0])
+
+
+def _refused(layer: int, rcs: NDArray[np.int32]) -> StoreFull | RunFailed:
+    worst = -int(rcs[rcs != 0][0])
+    failed = int(np.count_nonzero(rcs))
+    if worst == errno.ENOSPC:
+        return StoreFull(
+            f"the store is full: {failed} of {rcs.size} blocks were refused",
+            f"layer {layer}",
+            "give the store more room ([storage] size) or a shorter TTL",
+        )
+    if worst == errno.EDQUOT:
+        return StoreFull(
+            f"the tenant has its maximum of the store, or the write budget admits nothing new: "
+            f"{failed} of {rcs.size} blocks were refused",
+            f"layer {layer}",
+            "raise store_max of its [[tenant]] or policy.write_budget; see `offstage dpu status`",
+        )
+    if worst == errno.EEXIST:
+        return RunFailed(
+            f"the tier holds other bytes of {failed} of {rcs.size} blocks than those written now",
+            f"layer {layer}",
+            "a chunk's identity must name its bytes: use another, or delete what is stored",
+        )
+    return RunFailed(
+        f"{failed} of {rcs.size} blocks could not be written: {errno.errorcode[worst]}",
+        f"layer {layer}",
+        "see the daemon's log; `offstage dpu status` counts the errors of its storage",
+    )

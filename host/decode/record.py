@@ -1,0 +1,92 @@
+"""What the host agent saw: per token and per step, in arrays, with nothing averaged yet.
+
+Owned by the agent's thread. Times are of the host's clock. `ends` counts are the device's verdicts
+as they came back with each fetch, so they can be compared with the device's own ledger.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Demands
+from offstage.host.decode.timeline import Timeline
+
+__all__ = ["AgentRecord", "Token"]
+
+
+@dataclass(slots=True)
+class Token:
+    """One token of one session, over all layers."""
+
+    session: int
+    """Number of the session in the workload plan."""
+    step: int
+    selected: int = 0
+    demands: int = 0
+    stall_ns: int = 0
+    """While blocks were awaited that some session of its batch lacked: all of them waited."""
+    copy_ns: int = 0
+    """One-sided reads of its own blocks, with their checks."""
+    put_ns: int = 0
+    begun_ns: int = 0
+    ended_ns: int = 0
+    ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
+
+
+@dataclass(slots=True)
+class AgentRecord:
+    """One run of the agent."""
+
+    tokens: list[Token] = field(default_factory=list)
+    blocks_verified: int = 0
+    blocks_corrupt: int = 0
+    blocks_recomputed: int = 0
+    untold: int = 0
+    """Demands that came as an error: the device counted how they ended, and did not tell."""
+    attention_checked: int = 0
+    attention_error_max: float = 0.0
+    """Largest difference from dense attention, relative to the largest output of its layer."""
+    torn_reads: int = 0
+    retries: int = 0
+    bytes_put: int = 0
+    fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    """Of each fetch, from its begin until its blocks were seen to be there."""
+    kernel_bytes: int = 0
+    """K and V of the tokens that the attention kernel read, in `kernel_ns`."""
+    kernel_ns: int = 0
+    roof_bytes_per_s: float = 0.0
+    """Read and written by a copy inside the memory of the HBM pool, measured beside the run."""
+    wall_s: float = 0.0
+    refused: int = 0
+    """Sessions that found no place to wait."""
+    passed_over: int = 0
+    """How often a session that came earlier was, for one that shares more."""
+    timeline: Timeline = field(default_factory=Timeline)
+
+    def stall_ms(self) -> NDArray[np.float64]:
+        """Stall per token in milliseconds, `[tokens]`."""
+        return np.array([token.stall_ns for token in self.tokens], np.float64) / 1e6
+
+    def token_ms(self) -> NDArray[np.float64]:
+        """Time per token in milliseconds, pacing included, `[tokens]`."""
+        return np.array([t.ended_ns - t.begun_ns for t in self.tokens], np.float64) / 1e6
+
+    def ends(self) -> NDArray[np.int64]:
+        """Of all tokens, `[len(ENDS)]`."""
+        return sum((token.ends for token in self.tokens), np.zeros(len(ENDS), np.int64))
+
+    def ended(self) -> Demands:
+        """Of all tokens; what no answer came for is `unanswered`."""
+        ends = self.ends()
+        return Demands.of(ends, sum(token.demands for token in self.tokens) - int(ends.sum()))
+
+    def ends_by_step(self) -> NDArray[np.int64]:
+        """Ends of all sessions in each of their steps, `[steps, len(ENDS)]`."""
+        steps = 1 + max((token.step for token in self.tokens), default=-1)
+        ends = np.zeros((steps, len(ENDS)), np.int64)
+        for token in self.tokens:
+            ends[token.step] += token.ends
+        return ends

@@ -1,0 +1,92 @@
+"""One decode session as the host holds it: its blocks' names, summaries, and where it stands.
+
+Owned by the agent's thread. The KV bytes are elsewhere: in the HBM pool, the arena or the store.
+What stays here is what a GPU node keeps in HBM for a sparse model anyway: a summary of the keys of
+every block (the selector), and, to check the tier, the checksum of every block that was written.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offstage.host.model.geometry import KvGeometry
+from offstage.host.selection import ScoreQuantizer, Selector
+
+__all__ = ["Context", "HostSession", "KvSource", "Queries"]
+
+
+class KvSource(Protocol):
+    """Whatever computed the KV: it can do so again, byte for byte, where the tier has lost it."""
+
+    @property
+    def geometry(self) -> KvGeometry:
+        """The shape of its blocks."""
+        ...
+
+    def blocks_at(
+        self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
+    ) -> NDArray[np.uint8]:
+        """Full blocks at any ordinals of the context, uint8 `[blocks, block_bytes]`. Raises
+        `RunFailed` where it cannot."""
+        ...
+
+
+class Queries(Protocol):
+    """The queries of one layer of one session."""
+
+    def next(self, step: int, length_blocks: int) -> NDArray[np.float32]:
+        """Those of `step`, float32 `[q_heads, head_dim]`, over `length_blocks` blocks; asked for
+        once for each step, in turn."""
+        ...
+
+
+@dataclass(slots=True)
+class Context:
+    """The full blocks of one chain of chunks: what prefill computed, whoever stores the bytes.
+
+    `identities` [chunks] 128-bit; `checksums` uint64 `[layers, chunks]`, XXH3-64 of each block's
+    payload; one selector per layer that has seen their keys.
+    """
+
+    identities: list[int]
+    checksums: NDArray[np.uint64]
+    selectors: list[Selector]
+
+    def fork(self) -> "Context":
+        """A context that may grow without changing this one."""
+        return Context(list(self.identities), self.checksums.copy(), copy.deepcopy(self.selectors))
+
+
+@dataclass(slots=True)
+class HostSession:
+    """A session that decodes: `number` in the plan, `handle` at the DPU."""
+
+    number: int
+    name: str
+    handle: int
+    context: Context
+    keys: NDArray[np.uint64]
+    """Block keys, uint64 `[layers, chunks, 2]`: the directory's names."""
+    length_tokens: int
+    step_count: int
+    queries: Sequence[Queries]
+    quantizers: list[ScoreQuantizer] = field(default_factory=list)
+    step: int = 0
+
+    def block_count(self, geometry: KvGeometry) -> int:
+        """Blocks of one layer, the one being filled included."""
+        return geometry.block_count(self.length_tokens)
+
+    def token_counts(self, geometry: KvGeometry, ordinals: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Tokens in each of the blocks: full, but for the last."""
+        left = self.length_tokens - ordinals.astype(np.int64) * geometry.block_tokens
+        return np.minimum(left, geometry.block_tokens).astype(np.int32)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has decoded all its tokens."""
+        return self.step >= self.step_count

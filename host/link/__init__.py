@@ -1,0 +1,1 @@
+"""The way to one daemon: connection, control calls, sessions."""

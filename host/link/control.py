@@ -1,0 +1,375 @@
+"""The host's control connection to the daemon: login, sessions, policy, figures.
+
+One `Control` is one host in the daemon's eyes, named by the ticket of its login. Calls may come
+from any thread, one at a time, and each ends within its timeout. A thread of its own sends
+heartbeats over a second socket, so that a long kernel does not look like a dead host.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import zmq
+
+from offstage.bindings.errors import (
+    DeviceTimeout,
+    Incompatible,
+    OffstageError,
+    RunFailed,
+    Unreachable,
+)
+from offstage.dpu import protocol as p
+from offstage.host.link.connection import DEFAULT_ENDPOINT, Connection, Meanwhile, as_error
+from offstage.host.link.reached import Line
+from offstage.host.link.tier_sessions import ALL_SCORES
+
+__all__ = ["DEFAULT_ENDPOINT", "Control"]
+
+BEATS_PER_TIMEOUT = 4
+MARKING_LOOK_S = 0.01
+MEANWHILE_S = 0.005  # between two looks at what else there is
+
+R = TypeVar("R", bound=p.Reply)
+
+
+class Control:
+    """A logged-in connection; a context manager that leaves the daemon at its end."""
+
+    def __init__(
+        self,
+        endpoint: str = DEFAULT_ENDPOINT,
+        *,
+        name: str = "host",
+        tenant: str = "default",
+        secret: bytes | Path | None = None,
+        runtime_dir: Path | None = None,
+        curve_dir: Path | None = None,
+        timeout_s: float = 5.0,
+        heartbeat: bool = True,
+        life: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Log in. `tenant` is a tenant's name, or `operator` for policy, reset and drain.
+
+        `secret` is the secret or the file it is in; None takes the one the daemon left for this
+        user in its runtime directory. `curve_dir` holds server.key and client.key_secret. BadInput
+        where no daemon answers or it refuses the login. `life`: which incarnation of a daemon of a
+        pod is meant, by the map of which epoch.
+        """
+        self.endpoint = endpoint
+        self._connection = Connection(endpoint, name, tenant, secret, runtime_dir, curve_dir)
+        self.timeout_s, self._life = timeout_s, life
+        """What an answer may take; it may be changed once logged in."""
+        self._lock = threading.Lock()
+        self._ticket = b""
+        self._id = 0
+        self._lost = ""
+        self.hints = ALL_SCORES
+        """What of its scores the policy takes in, as the last session's answer said."""
+        self._stop = threading.Event()
+        self._beat: threading.Thread | None = None
+        try:
+            self._line, challenge = self._connection.reach(timeout_s)
+            self._login(challenge)
+        except BaseException:
+            self._connection.close()
+            raise
+        if heartbeat:
+            self._beat = threading.Thread(target=self._beat_on, name="ofs-heartbeat", daemon=True)
+            self._beat.start()
+
+    # ---- blocks and sessions ----
+
+    def attach(self, fabric: p.FabricName = "shm", *, again: bool = False) -> p.Attached:
+        """Ask for a port; the reply says where a fabric gets its blocks from. `again`: for another
+        connection to the port that is there, whose sessions go on."""
+        attached = self.call(p.Attach(fabric=fabric, again=again))
+        assert self._connection.proved is not None
+        attached.user = self._connection.proved.user
+        return attached
+
+    def connect(self, answer: bytes) -> None:
+        """What the fabric's end here answers to the blob of its attach."""
+        self.call(p.Connect(blob=answer))
+
+    def session_open(
+        self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
+    ) -> int:
+        """Open a session; counts in blocks, `step_ns` the expected time per token, to an hour."""
+        request = p.SessionOpen(
+            sink_blocks=sink_blocks,
+            window_blocks=window_blocks,
+            select_blocks=select_blocks,
+            step_ns=step_ns,
+        )
+        opened = self.call(request)
+        self.hints = opened.hints or ALL_SCORES
+        return opened.session
+
+    def append(self, session: int, contents: list[bytes]) -> p.Appended:
+        """Append chunks, each named by the 16-byte hash of its own tokens."""
+        return self.call(p.Append(session=session, contents=contents))
+
+    def set_generating(self, session: int, generating: bool) -> None:
+        """A generating session is the last to lose its blocks."""
+        self.call(p.SetGenerating(session=session, generating=generating))
+
+    def session_close(self, session: int, *, archive: bool = True) -> None:
+        """Close a session; without `archive` its own blocks are deleted from the store."""
+        self.call(p.SessionClose(session=session, archive=archive))
+
+    def sessions_open(
+        self,
+        contents: list[bytes],
+        *,
+        closing: list[int] | None = None,
+        deleting: list[int] | None = None,
+        keep: bool = True,
+        due_s: float = 0.0,
+        timeout_s: float | None = None,
+        meanwhile: Meanwhile = None,
+    ) -> p.SessionsOpened:
+        """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
+        `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
+        is guessed of them before they are read is needed in `due_s`. `meanwhile`: as of `call`."""
+        request = p.SessionsOpen(
+            closing=closing or [],
+            deleting=deleting or [],
+            contents=contents,
+            keep=keep,
+            due_ns=int(due_s * 1e9),
+        )
+        return self.call(request, timeout_s, meanwhile)
+
+    # ---- policy, figures, life of the daemon ----
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force."""
+        return self.call(p.PolicyGet()).policy
+
+    def policy_set(self, changes: Mapping[str, object]) -> dict[str, Any]:
+        """Operator: change keys of `[policy]`, now; lists are written with commas."""
+        text = {key: _as_text(value) for key, value in changes.items()}
+        return self.call(p.PolicySet(changes=text)).policy
+
+    def status(self) -> dict[str, Any]:
+        """How the daemon is; an operator sees hosts, device and counters."""
+        return self.call(p.Status()).status
+
+    def ledger(self, tenant: str = "") -> dict[str, Any]:
+        """Counters by the field names of `struct ofs_ledger`; "" is one's own, or all."""
+        return self.call(p.Ledger(tenant=tenant)).ledger
+
+    def reset(self) -> None:
+        """Operator: drop what is staged, clean and not pinned; zero the ledger."""
+        self.call(p.Reset(), timeout_s=max(self.timeout_s, 30.0))
+
+    def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
+        """Operator, or the tenant: archived chunks go, the coldest first, until the store has no
+        more than `keep_blocks` blocks of it. Sums; `marking`: segments that could come back yet."""
+        total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
+        until_s = time.monotonic() + timeout_s
+        request = p.Purge(tenant=tenant, keep_blocks=keep_blocks)
+        while True:
+            done = self.call(request)
+            request = p.Purge(tenant=tenant, keep_blocks=keep_blocks, again=True)
+            for name in total:
+                total[name] += getattr(done, name)
+            if (not done.more and not done.marking) or time.monotonic() > until_s:
+                return {**total, "more": done.more, "marking": done.marking}
+            if not done.more:
+                time.sleep(MARKING_LOOK_S)
+
+    def drain(self, timeout_s: float = 30.0) -> p.Drained:
+        """Operator: the daemon takes no new work and flushes what is only in memory."""
+        request = p.Drain(timeout_ns=int(timeout_s * 1e9))
+        return self.call(request, timeout_s=timeout_s + self.timeout_s)
+
+    def undrain(self) -> None:
+        """Operator: the daemon takes new work again."""
+        self.call(p.Undrain())
+
+    def storage_move(self, changes: Mapping[str, object], timeout_s: float = 120.0) -> None:
+        """Operator: begin to move all blocks to another storage; `changes` are keys of `[storage]`.
+        Growing a file and making a store on it may take long; the status says how it goes on."""
+        text = {key: _as_text(value) for key, value in changes.items()}
+        self.call(p.StorageMove(changes=text), timeout_s=timeout_s)
+
+    def fabric_open(self, fabric: p.FabricName, endpoint: str = "") -> None:
+        """Operator: hosts may attach over this fabric from now on."""
+        self.call(p.FabricOpen(fabric=fabric, endpoint=endpoint))
+
+    def fabric_shut(self, fabric: p.FabricName) -> None:
+        """Operator: no more hosts attach over this fabric; those that have go on."""
+        self.call(p.FabricShut(fabric=fabric))
+
+    def close(self) -> None:
+        """Leave: the daemon closes this host's sessions. Closing twice does nothing."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._connection.begin_close()
+        if self._beat is not None:
+            self._beat.join(timeout=2.0)
+        try:
+            self.call(p.Detach(), timeout_s=min(self.timeout_s, 1.0))
+        except OffstageError:
+            pass  # a daemon that is gone has forgotten us already
+        with self._lock:
+            self._lost = self._lost or "it was closed"
+            self._connection.close()
+
+    def __enter__(self) -> "Control":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> str:
+        """Why the connection has ended; "" while it holds."""
+        return self._lost
+
+    def call(
+        self,
+        request: p.Call[R],
+        timeout_s: float | None = None,
+        meanwhile: Meanwhile = None,
+    ) -> R:
+        """Make a call and wait for its reply. Raises what the daemon answers as an error.
+        `meanwhile` is called every few ms until it is there, at once again after a True."""
+        if self._lost:
+            raise RunFailed(self._lost, self.endpoint, "log in again")
+        with self._lock:
+            self._id = self._id % 0xFFFFFFFF + 1
+            request.id = self._id
+            data = p.encode(request)
+            try:
+                if self._line.gone():
+                    self._line.close()
+                    limit_s = min(timeout_s or self.timeout_s, self.timeout_s)
+                    self._line, _ = self._connection.reach(limit_s, meanwhile)
+                socket = self._line.socket
+                socket.send_multipart([self._ticket, data], zmq.NOBLOCK)
+                reply = self._await(request.id, timeout_s or self.timeout_s, meanwhile)
+            except zmq.Again:
+                raise self._silent() from None
+            except zmq.ZMQError as error:
+                self._lost = self._lost or f"the connection has ended ({error.strerror})"
+                raise RunFailed(self._lost, self.endpoint, "log in again") from None
+        if isinstance(reply, p.Error):
+            raise as_error(reply, self.endpoint)
+        if not isinstance(reply, request.reply()):
+            raise Incompatible(
+                f"the daemon answered {type(reply).__name__}",
+                self.endpoint,
+                "use the same release on both sides",
+            )
+        return reply
+
+    def probe(self) -> int:
+        """Ask whether the daemon is there and wait for nothing; `probed` takes the number. 0: the
+        connection has ended, or takes no more."""
+        with self._lock:
+            self._id = self._id % 0xFFFFFFFF + 1
+            beat = p.encode(p.Heartbeat(id=self._id))
+            try:
+                self._line.socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+            except zmq.ZMQError:
+                return 0
+            return 0 if self._lost else self._id
+
+    def probed(self, number: int) -> bool:
+        """Whether the answer to that probe, the last one, has come. Replies of calls that were
+        given up are passed over."""
+        with self._lock, contextlib.suppress(zmq.ZMQError):
+            while self._line.socket.poll(0):
+                reply = p.decode_reply(self._line.socket.recv_multipart()[-1])
+                if reply.id == number:
+                    if isinstance(reply, p.Error):
+                        self._lost = "the daemon no longer knows this host"
+                    return isinstance(reply, p.Ok)
+        return False
+
+    def _await(self, number: int, timeout_s: float, meanwhile: Meanwhile) -> p.Reply:
+        """The reply with this id; those of calls that were given up are passed over."""
+        socket, until_s = self._line.socket, time.monotonic() + timeout_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if meanwhile is not None:
+                left_s = 0.0 if meanwhile() else MEANWHILE_S
+            if socket.poll(int(left_s * 1000) + (left_s > 0)):
+                reply = p.decode_reply(socket.recv_multipart()[-1])
+                if reply.id == number:
+                    return reply
+        raise self._silent()
+
+    def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """See `Connection.dealer`; it ends with this object."""
+        return self._connection.dealer(endpoint)
+
+    def fabric_dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
+        """See `Connection.fabric_dealer`; it ends with this object."""
+        return self._connection.fabric_dealer(endpoint)
+
+    def _silent(self) -> OffstageError:
+        return DeviceTimeout(
+            "the daemon does not answer",
+            self.endpoint,
+            "see whether it still runs: offstage dpu status",
+        )
+
+    def _login(self, challenge: p.Challenge) -> None:
+        made = self._connection
+        proof = p.prove(made.secret(), challenge.nonce, made.tenant, made.name)
+        incarnation, epoch = self._life
+        welcome = self.call(
+            p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch)
+        )
+        self._ticket = welcome.ticket
+        self.epoch, self.storage = welcome.epoch, welcome.storage
+        self.geometry, self.limits = welcome.geometry, welcome.limits
+        self.lease_ns = welcome.lease_ns
+
+    def _beat_on(self) -> None:
+        """Say so often that one lives that a lost beat or two do no harm."""
+        pause_s = self.limits.host_timeout_ns / 1e9 / BEATS_PER_TIMEOUT
+        beat = p.encode(p.Heartbeat())
+        line: Line | None = None
+        try:
+            while True:  # at once: a connection that has said nothing is the first to be displaced
+                if line is None or line.gone():
+                    if line is not None:
+                        line.close()
+                    line = self._reach_again()
+                if line is not None:
+                    line.socket.send_multipart([self._ticket, beat], zmq.NOBLOCK)
+                if self._stop.wait(pause_s):
+                    return
+                while line is not None and line.socket.poll(0):
+                    reply = p.decode_reply(line.socket.recv_multipart()[-1])
+                    if isinstance(reply, p.Error) and reply.code == "unauthenticated":
+                        self._lost = "the daemon no longer knows this host"
+                        return
+        except (zmq.ZMQError, OffstageError) as error:
+            if not self._stop.is_set():
+                self._lost = f"the heartbeat ended ({error})"
+        finally:
+            if line is not None:
+                line.close()
+
+    def _reach_again(self) -> Line | None:
+        """A connection, or None where the daemon does not answer yet: it may be held up."""
+        try:
+            return self._connection.reach(self.timeout_s)[0]
+        except Unreachable:
+            return None
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(one) for one in value)
+    return str(value)

@@ -1,9 +1,9 @@
-"""A chip under a run, and the figures that come out of it.
+"""Runs a chip and computes the run's figures.
 
-Model: a `Device` asks the chip through the timing seam and calls back when an end comes, so that a
-replay is written as what follows what. An `Account` collects fetches, tokens and reads in
-picoseconds, and makes a `ChipRun` of them with what the chip's units say of themselves. Both are
-used by one thread, for one run.
+Model: a `Device` submits requests to the chip through the timing seam and calls back on completion,
+so a replay is written as a chain of callbacks. An `Account` collects fetches, tokens and reads in
+picoseconds and builds a `ChipRun` from them and from the counters of the chip's units. Each is used
+by one thread, for one run.
 """
 
 import heapq
@@ -28,14 +28,14 @@ __all__ = ["Account", "Device", "Served", "digest", "logged_of"]
 PS = 1000
 SHARE_OF_FETCHES = 0.02
 FETCHES_MIN, FETCHES_MAX = 5, 200
-"""Fetches around a quantile whose time is looked at unit by unit."""
+"""Number of fetches around a quantile whose time is attributed to units."""
 IN_FLIGHT_MAX = 1 << 14
 PIECES_MAX = 1 << 14
 VISITS_MAX = 1 << 15
 
 
 class Device:
-    """The chip, and calls that are due. Times in ps."""
+    """The chip and a queue of timed calls. Times in ps."""
 
     def __init__(self, preset: Preset, trace: Trace, *, drive: str, seed: int) -> None:
         self.chip = open_chip(
@@ -56,13 +56,13 @@ class Device:
         self._calls = 0
 
     def at(self, ps: int, call: Callable[[int], None]) -> None:
-        """Call when it is that time."""
+        """Schedule `call` at time `ps`."""
         self._calls += 1
         heapq.heappush(self._due, (ps, self._calls, call))
 
     def ask(self, kind: str, now_ps: int, done: Callable[[int], None], **request: int) -> int:
-        """Ask the chip; `done` gets the time of the end. Gives the request's tag. One that the
-        chip has no room for waits outside until another has ended."""
+        """Submit a request; `done` gets its completion time. Returns the request's tag. While the
+        chip is full, the request waits outside until another one completes."""
         self._tags += 1
         self._outside.append((self._tags, kind, done, request))
         self._admit(now_ps)
@@ -72,11 +72,11 @@ class Device:
         while self._outside and len(self._owed) < IN_FLIGHT_MAX:
             tag, kind, done, request = self._outside.popleft()
             end_ps = self.timing.ask(kind, now_ps, tag=tag, **request)
-            assert end_ps is None, "a chip owes every end"
+            assert end_ps is None, "the chip must complete every request later"
             self._owed[tag] = done
 
     def run(self) -> int:
-        """Until nothing is due and nothing owed; gives the time of the last call."""
+        """Run until no call is due or request in flight; return the time of the last call."""
         now_ps = 0
         while self._due or self._owed:
             ends = self.chip.next_ends(self._due[0][0] if self._due else None)
@@ -86,7 +86,7 @@ class Device:
                 self._admit(now_ps)
                 done(now_ps)
             if not ends:
-                assert self._due, "an end is owed that never comes"
+                assert self._due, "a request never completes"
                 at_ps, _, call = heapq.heappop(self._due)
                 now_ps = max(now_ps, at_ps)
                 call(now_ps)
@@ -95,8 +95,8 @@ class Device:
 
 @dataclass(slots=True)
 class Served:
-    """One fetch as the chip served it: decided, its last block staged, with the host. `tags`:
-    command, the last read, the last hit."""
+    """One served fetch: when it was decided, when its last block was staged, when the host had it.
+    `tags`: the command, the last read, the last hit."""
 
     token: int
     begin_ps: int
@@ -106,28 +106,28 @@ class Served:
     waited: bool = False
     tags: list[int] = field(default_factory=list)
     shift_ps: int = 0
-    """Of a fetch that waited for no command: the chip carried out its hit so much later."""
+    """For a fetch that did not wait for its command: how much later the chip executed its hit."""
 
     def landed(self, end_ps: int, ahead_ps: int = 0) -> None:
-        """Blocks are with the host. `ahead_ps`: so much earlier than the chip's end of them."""
+        """Record that the blocks reached the host `ahead_ps` before the chip's completion."""
         self.end_ps = max(self.end_ps, end_ps - ahead_ps)
 
     def ahead_ps(self, preset: Preset) -> int:
-        """By how much the hosts of a DPU have staged blocks before a decision would send them:
-        they read its memory themselves and wait for no answer."""
+        """How much earlier than the decision a DPU's hosts can read staged blocks: they read its
+        memory directly and do not wait for an answer."""
         return self.decided_ps - self.begin_ps if preset.kind == "dpu" else 0
 
 
 @dataclass
 class Account:
-    """What happened, fetch by fetch and read by read."""
+    """Records a run, fetch by fetch and read by read."""
 
     fetches: list[Served] = field(default_factory=list)
     reads_ps: list[int] = field(default_factory=list)
     readers: Counter[int] = field(default_factory=Counter)
     """Reads by session."""
     tokens: list[int] = field(default_factory=list)
-    """The pace of each token's session in ns; 0: it announced none."""
+    """The pace of each token's session in ns; 0: the session announced none."""
     sessions: list[int] = field(default_factory=list)
     """Of each token."""
     tenants: dict[int, int] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Account:
         return last[1]
 
     def figures(self, block_bytes: int) -> dict[str, Any]:
-        """The fields of a `ChipRun` that follow from what happened."""
+        """The fields of a `ChipRun` that are computed from the recorded events."""
         spans = np.array([one.end_ps - one.begin_ps for one in self.fetches], np.int64)
         staged = np.array([one.staged_ps - one.decided_ps for one in self.fetches], np.int64)
         waited = np.array([one.waited for one in self.fetches], bool)
@@ -173,14 +173,14 @@ class Account:
         }
 
     def span(self) -> tuple[int, int]:
-        """When the first fetch began and the last ended."""
+        """Start of the first fetch and end of the last."""
         return (
             min((one.begin_ps for one in self.fetches), default=0),
             max((one.end_ps for one in self.fetches), default=0),
         )
 
     def read(self, took_ps: int, session: int) -> None:
-        """A read of the medium has ended."""
+        """Record a completed read of the medium."""
         self.reads_ps.append(took_ps)
         self.readers[session] += 1
 
@@ -215,8 +215,8 @@ class Account:
     def _shares(
         self, network: Network, visits: npt.NDArray[np.void], quantile: float
     ) -> dict[str, float]:
-        """Where the fetches around a quantile spent their time: each moment of the chain of
-        command, last read and last hit belongs to the unit whose visit was the next to end."""
+        """The units' shares of the time of the fetches around a quantile. Each moment of the chain
+        command, last read, last hit is charged to the unit whose visit ended next."""
         order = np.argsort([one.end_ps - one.begin_ps for one in self.fetches], kind="stable")
         size = int(np.clip(len(order) * SHARE_OF_FETCHES, FETCHES_MIN, FETCHES_MAX))
         middle = round(quantile * (len(order) - 1))
@@ -255,9 +255,9 @@ def _unit(
     busy = stats.busy_bins[:used] / (bin_ps * servers)
     if stats.kind == "drive" and drive is not None:
         utilisation = _drive_share(drive, stats, elapsed_ps)
-        # Someone inside is not use: over the run the stretches are what the whole is.
+        # Occupancy is not utilisation: over the run, use the sum of the stretches.
         busy = busy * (utilisation / max(stats.busy_ps / (elapsed_ps * servers), 1e-12))
-    elif stats.kind == "server" and not stats.busy_ps:  # all of its service is drawn
+    elif stats.kind == "server" and not stats.busy_ps:  # its whole service time is drawn
         served_ps = (stats.time.mean_ps - stats.wait.mean_ps) * stats.arrivals
         utilisation = served_ps / (elapsed_ps * servers)
     else:
@@ -286,8 +286,8 @@ def _unit(
 
 
 def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> float:
-    """How much of a drive the run used: the most of its link, channels, planes and controller. It
-    is busy whenever anyone is inside, which says nothing of that."""
+    """Utilisation of a drive over the run: the maximum over its link, channels, planes and
+    controller. The unit's own busy time counts any occupancy, so it does not give that."""
     seconds = elapsed_ps / 1e12
     planes = drive["channel_count"] * drive["dies_per_channel"] * drive["planes_per_die"]
     pages = stats.bytes / drive["page_size_bytes"]
@@ -300,7 +300,7 @@ def _drive_share(drive: dict[str, int], stats: UnitStats, elapsed_ps: int) -> fl
 
 
 def logged_of(trace: Trace) -> Logged:
-    """What the log itself says of the daemon, by the definitions of a run."""
+    """The daemon's own figures from the log, by the definitions of a `ChipRun`."""
     fetches = [one for one in trace.fetches if one.demands and not one.retry]
     account = Account()
     for one in fetches:
@@ -333,7 +333,7 @@ def logged_of(trace: Trace) -> Logged:
 
 
 def digest(preset: Preset) -> str:
-    """What a preset's numbers are, in 16 digits."""
+    """A 16-digit digest of a preset, with all sources and tags."""
     import hashlib
 
     return hashlib.sha256(msgspec.json.encode(preset, order="deterministic")).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The hardware blocks of a preset: which numbers each has, of which dimension and in which bounds.
+"""The hardware blocks of a preset: the numbers of each, with dimension and bounds.
 
 Model: a `Number` is a value with unit, range, source and tag; a `Block` declares the numbers of one
 table of a preset's file. Reading and checking files is `parameters.py`. Nothing here can fail.
@@ -33,10 +33,10 @@ __all__ = [
 Tag = Literal["measured", "cited", "derived", "vendor", "guess"]
 TAGS: dict[str, str] = {
     "measured": "timed or computed by a tool on a machine of ours",
-    "cited": "read in the source that is named",
-    "derived": "arithmetic on cited or measured numbers",
-    "vendor": "a vendor's claim that nobody else has confirmed",
-    "guess": "nobody knows: the range is meant to be wide",
+    "cited": "read in the named source",
+    "derived": "computed from cited or measured numbers",
+    "vendor": "a vendor's claim without independent confirmation",
+    "guess": "unknown: the range is meant to be wide",
 }
 
 DIMENSIONS: dict[str, dict[str, float]] = {
@@ -46,13 +46,13 @@ DIMENSIONS: dict[str, dict[str, float]] = {
     "count": {"1": 1},
     "share": {"1": 1},
 }
-"""The units that a number of each dimension may have, and how many base units one is: ps, bytes,
-bytes per second, and things."""
+"""The units allowed for each dimension, and each unit in base units: ps, bytes, bytes per second,
+or a plain count."""
 
 
 class Number(msgspec.Struct, frozen=True, kw_only=True):
-    """One number with all that must be said of it. `scale`: base units of one unit. `spread`: of a
-    ratio, by layer and then by part of a block, how much it is there over the value."""
+    """One number with its documentation. `scale`: base units per unit. `spread`: for a ratio, the
+    factor on the value by layer and then by part of a block."""
 
     value: float
     unit: str
@@ -74,14 +74,14 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
         return round(self.base)
 
     def set(self, value: float) -> "Number":
-        """With another value, in its unit; the range is widened to hold it."""
+        """A copy with another value, in the same unit; the range is widened to include it."""
         return msgspec.structs.replace(
             self, value=value, low=min(self.low, value), high=max(self.high, value)
         )
 
 
 def _of(dimension: str, help: str, low: float = 0, high: float = math.inf) -> Meta:
-    """What a parameter is, and its least and greatest value in base units."""
+    """A parameter's description and its bounds in base units."""
     return Meta(extra={"unit": dimension, "help": help, "low": low, "high": high})
 
 
@@ -98,11 +98,11 @@ class FrontEnd(Block, frozen=True, kw_only=True):
 
     protocol: Literal["pcie", "cxl", "nvlink", "memory"]
     lane_rate: Annotated[Number, _of("rate", "of one lane and direction, after line coding", 1)]
-    lanes: Annotated[Number, _count("lanes that are used")]
+    lanes: Annotated[Number, _count("lanes in use")]
     lanes_max: Annotated[Number, _count("lanes that the link has")]
-    efficiency: Annotated[Number, _of("share", "payload of what crosses the link", 1e-3, 1)]
-    latency: Annotated[Number, _of("time", "one way, of an idle link")]
-    credits: Annotated[Number, _count("transfers on their way at once")]
+    efficiency: Annotated[Number, _of("share", "payload share of the bytes on the link", 1e-3, 1)]
+    latency: Annotated[Number, _of("time", "one way, on an idle link")]
+    credits: Annotated[Number, _count("transfers in flight")]
 
 
 class Dma(Block, frozen=True, kw_only=True):
@@ -110,21 +110,21 @@ class Dma(Block, frozen=True, kw_only=True):
 
     engines: Annotated[Number, _count("engines")]
     rate: Annotated[Number, _of("rate", "of one engine", 1)]
-    setup: Annotated[Number, _of("time", "a descriptor read and started")]
-    piece: Annotated[Number, _of("size", "what a block is cut into", 512, 1 << 30)]
-    queue: Annotated[Number, _count("descriptors that wait")]
+    setup: Annotated[Number, _of("time", "to read and start a descriptor")]
+    piece: Annotated[Number, _of("size", "of the pieces that a block is cut into", 512, 1 << 30)]
+    queue: Annotated[Number, _count("queued descriptors")]
 
 
 class Codec(Block, frozen=True, kw_only=True):
     """Compression on the way to the medium, decompression on the way back."""
 
-    lanes: Annotated[Number, _count("lanes that work at once")]
-    decode_rate: Annotated[Number, _of("rate", "of one lane, counted in bytes that come out", 1)]
-    encode_rate: Annotated[Number, _of("rate", "of one lane, counted in bytes that go in", 1)]
+    lanes: Annotated[Number, _count("parallel lanes")]
+    decode_rate: Annotated[Number, _of("rate", "of one lane, in output bytes", 1)]
+    encode_rate: Annotated[Number, _of("rate", "of one lane, in input bytes", 1)]
     decode_latency: Annotated[Number, _of("time", "from the first byte in to the first out")]
     encode_latency: Annotated[Number, _of("time", "the same, compressing")]
     ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]
-    queue: Annotated[Number, _count("blocks that wait")]
+    queue: Annotated[Number, _count("queued blocks")]
 
 
 class Metadata(Block, frozen=True, kw_only=True):
@@ -132,60 +132,60 @@ class Metadata(Block, frozen=True, kw_only=True):
 
     sram: Annotated[Number, _of("size", "of the table on the die", 1)]
     entry: Annotated[Number, _of("size", "of an entry", 1, 4096)]
-    ways: Annotated[Number, _count("entries of one set", 64)]
-    banks: Annotated[Number, _count("banks that are read at once")]
-    cycle: Annotated[Number, _of("time", "a bank is busy with one access")]
+    ways: Annotated[Number, _count("entries per set", 64)]
+    banks: Annotated[Number, _count("banks that are read in parallel")]
+    cycle: Annotated[Number, _of("time", "that one access occupies a bank")]
     latency: Annotated[Number, _of("time", "from address to data")]
-    queue: Annotated[Number, _count("lookups that wait")]
-    heads: Annotated[Number, _count("KV heads that a block holds", 64)]
-    heads_per_entry: Annotated[Number, _count("of them that share one entry, and its key", 64)]
+    queue: Annotated[Number, _count("queued lookups")]
+    heads: Annotated[Number, _count("KV heads in a block", 64)]
+    heads_per_entry: Annotated[Number, _count("heads that share one entry and its key", 64)]
 
 
 class Dedup(Block, frozen=True, kw_only=True):
-    """Hashes of what is written, and the table that finds equal prefixes."""
+    """The hashing of written blocks, and the table that finds equal prefixes."""
 
     instances: Annotated[Number, _count("hash pipelines")]
     rate: Annotated[Number, _of("rate", "of one pipeline", 1)]
     latency: Annotated[Number, _of("time", "of the pipeline")]
     key_bits: Annotated[Number, _of("count", "bits of the key that the table compares", 8, 512)]
-    entries: Annotated[Number, _count("prefixes that are known", 2**40)]
-    queue: Annotated[Number, _count("blocks that wait")]
+    entries: Annotated[Number, _count("known prefixes", 2**40)]
+    queue: Annotated[Number, _count("queued blocks")]
 
 
 class Scheduler(Block, frozen=True, kw_only=True):
-    """What decides on prefetch: scores in, a bounded table of candidates."""
+    """The prefetch scheduler: a bounded table of candidates, fed by scores."""
 
-    candidates: Annotated[Number, _count("candidates of one tenant that may wait")]
-    command: Annotated[Number, _of("time", "a command is taken and answered")]
-    score: Annotated[Number, _of("time", "between two scores that go in")]
-    demand: Annotated[Number, _of("time", "between two demands")]
-    latency: Annotated[Number, _of("time", "of the pipeline behind that")]
-    queue: Annotated[Number, _count("commands that wait")]
+    candidates: Annotated[Number, _count("candidates queued per tenant")]
+    command: Annotated[Number, _of("time", "to accept and answer a command")]
+    score: Annotated[Number, _of("time", "per score")]
+    demand: Annotated[Number, _of("time", "per demand")]
+    latency: Annotated[Number, _of("time", "of the pipeline after that")]
+    queue: Annotated[Number, _count("queued commands")]
 
 
 class Qos(Block, frozen=True, kw_only=True):
-    """Who is served next: turns of tenants, token buckets, rounds of sessions, urgency."""
+    """The arbiter: tenants' turns, token buckets, sessions' rounds, urgency."""
 
-    queue: Annotated[Number, _count("requests that wait")]
+    queue: Annotated[Number, _count("queued requests")]
     interval: Annotated[Number, _of("time", "between two grants")]
-    latency: Annotated[Number, _of("time", "from a grant to the request's way on")]
+    latency: Annotated[Number, _of("time", "from a grant until the request moves on")]
     quantum: Annotated[Number, _of("size", "that a tenant of weight 1 may send in a round", 1)]
     session_share: Annotated[Number, _of("share", "of a tenant's queue for one session", 1e-3, 1)]
-    sessions: Annotated[Number, _count("sessions with an entry of their own")]
+    sessions: Annotated[Number, _count("sessions that have an entry")]
     session_rounds: Annotated[Number, _count("quanta that a session may send in a round")]
 
 
 class Memory(Block, frozen=True, kw_only=True):
-    """A memory of one kind: HBM, DDR, or memory behind CXL. `device`: its standard in the table of
-    DRAM, whose spread of latency it has; empty: a constant latency."""
+    """A memory of one kind: HBM, DDR, or memory behind CXL. `device`: its standard in the DRAM
+    table, which gives the spread of its latency; empty: a constant latency."""
 
     device: str = ""
     channels: Annotated[Number, _count("stacks, channels or ports")]
-    rate: Annotated[Number, _of("rate", "peak of one of them", 1)]
+    rate: Annotated[Number, _of("rate", "peak of one channel", 1)]
     efficiency: Annotated[Number, _of("share", "of the peak that is reached", 1e-3, 1)]
     latency: Annotated[Number, _of("time", "of an access, without load")]
-    capacity: Annotated[Number, _of("size", "of one of them", 1)]
-    queue: Annotated[Number, _count("accesses that wait")]
+    capacity: Annotated[Number, _of("size", "of one channel", 1)]
+    queue: Annotated[Number, _count("queued accesses")]
 
 
 class Nvme(Block, frozen=True, kw_only=True):
@@ -193,14 +193,14 @@ class Nvme(Block, frozen=True, kw_only=True):
 
     drive: str
     drives: Annotated[Number, _count("drives", 4096)]
-    command: Annotated[Number, _of("time", "a command is put together and started")]
-    completion: Annotated[Number, _of("time", "a completion is taken in")]
-    queue: Annotated[Number, _count("commands that one drive has at once")]
+    command: Annotated[Number, _of("time", "to build and start a command")]
+    completion: Annotated[Number, _of("time", "to process a completion")]
+    queue: Annotated[Number, _count("commands in flight per drive")]
     reads: Annotated[Number, _count("reads in flight", 1 << 20)]
 
 
 class Disk(Block, frozen=True, kw_only=True):
-    """A disk of which only its service times are known: their mean, and quantiles over it."""
+    """A disk known only by its service times: their mean, and quantiles over the mean."""
 
     service: Annotated[Number, _of("time", "of one read or write, on average", 1)]
     least: Annotated[Number, _of("share", "the shortest service over the mean")]
@@ -208,26 +208,24 @@ class Disk(Block, frozen=True, kw_only=True):
     p90: Annotated[Number, _of("share", "the 90th percentile over the mean")]
     p99: Annotated[Number, _of("share", "the 99th percentile over the mean")]
     most: Annotated[Number, _of("share", "the longest service over the mean")]
-    together: Annotated[Number, _of("time", "I/Os that begin within it take alike")]
-    depth: Annotated[Number, _count("of them that it serves side by side", 65536)]
+    together: Annotated[Number, _of("time", "I/Os that begin within it take the same time")]
+    depth: Annotated[Number, _count("I/Os served in parallel", 65536)]
 
 
 class Cores(Block, frozen=True, kw_only=True):
     """The general-purpose cores of a DPU that run the firmware."""
 
     cores: Annotated[Number, _count("cores in the package", 4096)]
-    reactors: Annotated[
-        Number, _count("cores that run a reactor, one for each tenant's queue", 4096)
-    ]
-    command: Annotated[Number, _of("time", "a command is taken, decided and answered")]
-    demand: Annotated[Number, _of("time", "more of that for each demand")]
-    score: Annotated[Number, _of("time", "more of that for each score")]
-    read: Annotated[Number, _of("time", "a read is put together, submitted and checked")]
-    publish: Annotated[Number, _of("time", "a staged block is made visible and answered")]
-    hash_rate: Annotated[Number, _of("rate", "of the checksum and hash of one core", 1)]
-    codec_rate: Annotated[Number, _of("rate", "of a codec in software, on one core", 1)]
+    reactors: Annotated[Number, _count("cores that run a reactor, one per tenant's queue", 4096)]
+    command: Annotated[Number, _of("time", "to accept, decide and answer a command")]
+    demand: Annotated[Number, _of("time", "added per demand")]
+    score: Annotated[Number, _of("time", "added per score")]
+    read: Annotated[Number, _of("time", "to build, submit and check a read")]
+    publish: Annotated[Number, _of("time", "to publish and answer a staged block")]
+    hash_rate: Annotated[Number, _of("rate", "of the checksum and hash on one core", 1)]
+    codec_rate: Annotated[Number, _of("rate", "of a software codec, on one core", 1)]
     ratio: Annotated[Number, _of("share", "compressed over raw size; 1: off", 1e-3, 1)]
-    queue: Annotated[Number, _count("commands that wait")]
+    queue: Annotated[Number, _count("queued commands")]
 
 
 BLOCKS: dict[str, type[Block]] = {

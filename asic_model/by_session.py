@@ -1,8 +1,8 @@
-"""What each session of a run got: its tokens, its reads, and what the chip's arbiter counted of it.
+"""Per-session results of a run: tokens, reads, and the counts of the chip's arbiter.
 
-Model: fetches and reads are the account's, made in Python as the run went on; grants and waits are
-counters of the arbiter, one entry for each session of its table, as software would read them off
-the chip. Nothing here can fail.
+Model: fetches and reads come from the account, kept in Python during the run; grants and waits are
+counters of the arbiter, one entry per session of its table, as software would read them from the
+chip. Nothing here can fail.
 """
 
 from collections import Counter
@@ -22,8 +22,8 @@ ARBITER = "qos"
 
 
 def by_session(account: Account, chip: Chip, block_bytes: int) -> list[SessionRun]:
-    """A row for each session that fetched or had anything read, by number; None, the last, for
-    what was done for none of them, if anything was."""
+    """A row for each session that fetched or had reads, by number; the last, None, for work done
+    for no session, if any."""
     found: dict[int | None, SessionRun] = {one.session: one for one in _fetched(account)}
     waited_ps: Counter[int | None] = Counter()
 
@@ -33,8 +33,8 @@ def by_session(account: Account, chip: Chip, block_bytes: int) -> list[SessionRu
 
     for number, count in account.readers.items():
         add(None if number == NOBODY else number, reads=count, bytes_read=count * block_bytes)
-    # By entry of the arbiter's table; the last, for a tenant each, are those of sessions without
-    # one. A DPU has no arbiter.
+    # By entry of the arbiter's table; the last ones, one per tenant, are for sessions without an
+    # entry. A DPU has no arbiter.
     arbited = ARBITER in [unit.name for unit in chip.network.units]
     for row in chip.session_stats(ARBITER) if arbited else ():
         session, counts = row["session"], {name: value or 0 for name, value in row.items()}

@@ -1,17 +1,17 @@
-"""Fitting `dpu_x86_measured` to a recorded run, and judging what it then predicts of others.
+"""Fits `dpu_x86_measured` to a recorded run, and judges its predictions of other runs.
 
-Model: a recorded run has timed one in 31 of its commands and reads, stage by stage. Each stage is
-one or two parameters of the preset, so the fit is arithmetic, without a search: nothing of what is
-judged (hit, late and miss, bandwidth, fetch latency) is looked at. The work of a command (demands
-and scores) is counted, not timed: the three costs of a command keep the proportion they have in the
-preset and are stretched until a command of the run's mean work takes as long as `decide` did. Reads
-of one command are submitted in turn, so `read_queue` is the cost of one times the mean place in its
-batch. How the times of reads spread about their mean is that of all reads of the log, since one in
-31 is too few for a tail; reads that begin within a mean service of each other take alike, as those
-of one batch did.
+Model: a recorded run times one in 31 of its commands and reads, stage by stage. Each stage maps to
+one or two parameters of the preset, so the fit is arithmetic and needs no search. It uses none of
+the judged figures (hit, late and miss, bandwidth, fetch latency). The work of a command (demands
+and scores) is counted, not timed: the three costs of a command keep their proportion in the preset
+and are scaled until a command of the run's mean work takes as long as `decide` did. Reads of one
+command are submitted in turn, so `read_queue` is the cost of one times the mean place in its
+batch. The spread of read times comes from all reads of the log, since one in 31 is too few for a
+tail. Reads that begin within a mean service time of each other take the same time, as those of one
+batch did.
 
-A prediction is judged beside the spread of repeats of the measured run: what the machine itself
-does not repeat within the tolerance is not measurable here, and is neither met nor missed.
+A prediction is compared with the spread of repeats of the measured run. A figure that the machine
+does not repeat within the tolerance is not measurable here: neither met nor missed.
 
 What can fail: `BadInput` for a run without the stage times that a fit needs.
 """
@@ -51,8 +51,8 @@ QUANTILES = {"least": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
 
 
 def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
-    """The preset with the stage times of one run. `stages`: of its record, and those of its host
-    where they are known (answer, copy, check)."""
+    """The preset with the stage times of one run. `stages`: those of its record, and those of its
+    host where known (answer, copy, check)."""
     missing = [name for name in NEEDED if name not in stages or not stages[name].count]
     if missing:
         raise BadInput(
@@ -76,7 +76,7 @@ def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
         rate = trace.block_bytes / ((ns["copy"] + ns.get("check", 0.0)) / 1e9)
         values["front_end.lane_rate"] = rate / known["front_end.lane_rate"].scale
     if preset.nvme.drive == "disk":
-        # The timer saw the wait in the disk's own queue too: nobody waits before it as well.
+        # The timer includes the wait in the disk's queue, so there is no second wait before it.
         values["disk.service"] = ns["read_service"] * NS / known["disk.service"].scale
         values["disk.depth"] = max(known["disk.depth"].value, preset.nvme.reads.value)
         values["disk.together"] = ns["read_service"] * NS / known["disk.together"].scale
@@ -85,7 +85,7 @@ def fit(preset: Preset, stages: Stages, trace: Trace, where: str) -> Preset:
 
 
 def _command_ps(preset: Preset, trace: Trace) -> float:
-    """What the preset says of a command of the run's mean work."""
+    """The preset's time for a command of the run's mean work."""
     count = len(trace.fetches)
     cores = preset.cores
     assert cores is not None, "only a DPU has software to time"
@@ -95,7 +95,7 @@ def _command_ps(preset: Preset, trace: Trace) -> float:
 
 
 def _spread(trace: Trace) -> dict[str, float]:
-    """Quantiles of the times of reads over their mean: of all in the log, not of the few timed."""
+    """Quantiles of the read times over their mean: of all reads in the log, not the timed few."""
     took = np.array([read.ended_ns - read.at_ns for read in trace.reads], np.float64)
     return {
         f"disk.{name}": float(np.quantile(took, share) / took.mean())
@@ -104,14 +104,14 @@ def _spread(trace: Trace) -> dict[str, float]:
 
 
 def _place_in_batch(trace: Trace) -> float:
-    """The mean place of a read among those that were decided at the same moment, from 1."""
+    """The mean place of a read among those decided at the same moment, from 1."""
     batches = Counter(read.at_ns for read in trace.reads)
     places = sum(count * (count + 1) / 2 for count in batches.values())
     return share(places, len(trace.reads))
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure that is predicted: `tolerance` of it, in points (of a share) or relative."""
+    """One predicted figure. `tolerance`: in points (of a share) or relative."""
 
     key: str
     text: str
@@ -127,7 +127,7 @@ class Figure(msgspec.Struct, frozen=True):
         return float(getattr(run.fetch_ns, self.key))
 
     def error(self, predicted: float, measured: float) -> float:
-        """Signed: points of a share, or relative to what was measured."""
+        """Signed: points of a share, or relative to the measured value."""
         if self.points:
             return predicted - measured
         return predicted / measured - 1.0 if measured else 0.0
@@ -165,8 +165,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judged]:
-    """Every figure of one run; `repeats`: the measured run and its repeats, in any number. What was
-    measured is their mean, and the spread the distance of the two furthest apart."""
+    """Every figure of one run. `repeats`: the measured run and its repeats, in any number. The
+    measured value is their mean, the spread the distance between the two furthest apart."""
     found = []
     for figure in FIGURES:
         values = [figure.of(one) for one in repeats]
@@ -190,8 +190,8 @@ def judge(name: str, predicted: ChipRun, repeats: Sequence[Logged]) -> list[Judg
 
 
 def status_of(judged: Sequence[Judged]) -> Status:
-    """A miss is a miss, whatever else was met. Without one, a figure that was met nowhere, since
-    repeats lie too far apart to say, is no evidence for the model either."""
+    """`uncalibrated` if any figure missed. Otherwise every figure must be met somewhere: one whose
+    repeats lie too far apart to judge is no evidence for the model."""
     if any(one.verdict == "missed" for one in judged):
         return "uncalibrated"
     met = {one.figure for one in judged if one.verdict == "met"}
@@ -199,7 +199,7 @@ def status_of(judged: Sequence[Judged]) -> Status:
 
 
 class StageError(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the way of a fetch, measured by the stage timers and in the model, in ns."""
+    """One stage of a fetch, measured by the stage timers and in the model, in ns."""
 
     run: str
     stage: str
@@ -208,8 +208,8 @@ class StageError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageError]:
-    """Where the model's time differs from the timers': the drive alone, a read's way around it, and
-    what is left of a fetch."""
+    """Where the model's time differs from the timers': the drive alone, the rest of a read, and the
+    rest of a fetch."""
     ns = {stage: one.ns_mean for stage, one in stages.items()}
     units = {unit.name: unit for unit in predicted.units}
     drive = units["drive"].time_ns_mean
@@ -229,8 +229,8 @@ def stage_errors(name: str, predicted: ChipRun, stages: Stages) -> list[StageErr
 
 
 def write_preset(preset: Preset, path: Path, fitted_to: str) -> None:
-    """What the fit changed, as a TOML file that extends the preset. BadInput where it cannot be
-    written."""
+    """Write what the fit changed, as a TOML file that extends the preset. BadInput where it cannot
+    be written."""
     before = dict(read_preset(preset.name).numbers())
     lines = [
         f"# Fitted to {fitted_to} by `offstage asic validate`.",

@@ -1,12 +1,12 @@
-"""The chip as a whole: units of a preset, and the four routes that requests take through them.
+"""The whole chip: the units of a preset, and the four routes of requests through them.
 
-Model: `read` brings a block from the medium into the arena, `write` takes one to it, `hit` sends
-staged blocks to a host, `command` takes a command up to its decisions. They are the four joints of
-`timing.h`, so a chip is a side of that seam and everything that asks a timing side runs on it: the
-laboratory, and the replays of a daemon's log. A DPU is the same composition with cores in place of
-the chip's own units.
+Model: `read` moves a block from the medium into the arena, `write` moves one to the medium, `hit`
+sends staged blocks to a host, `command` processes a command up to its decisions. They are the four
+request kinds of `timing.h`, so a chip implements that seam and every user of a timing side runs on
+it: the laboratory, and the replays of a daemon's log. A DPU is the same composition with cores in
+place of the chip's units.
 
-What can fail: `BadInput`, where a preset asks for more than the engine takes.
+What can fail: `BadInput`, where a preset exceeds the engine's limits.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ __all__ = ["Sizes", "limited", "network", "open_chip", "open_timing", "sizes"]
 
 PIECES_MAX = 1 << 16
 DPU_PIECE_BYTES = 8192
-"""What a DPU's one-sided reads are cut into: as the chips' pieces, so that both overlap alike."""
+"""Piece size of a DPU's one-sided reads: as the chips' pieces, so that both overlap alike."""
 MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
     "hbm": hbm_stacks,
     "ddr": ddr_channels,
@@ -47,8 +47,8 @@ MEMORIES: dict[str, Callable[..., tuple[Unit, ...]]] = {
 def network(
     preset: Preset, *, drive: str = "", piece_bytes: int = 0, weights: Sequence[int] = (1,)
 ) -> Network:
-    """Units and routes. `drive`: the medium, in place of the preset's. `piece_bytes`: what a hit is
-    cut into; 0: into the preset's pieces. `weights`: of the tenants, by their number."""
+    """Units and routes. `drive`: replaces the preset's medium. `piece_bytes`: the size that a hit
+    is cut into; 0: the preset's piece. `weights`: of the tenants, by number."""
     used = {preset.staging, preset.spill} - {""}
     units = [*front_end(preset.front_end), *nvme_units(preset, drive)]
     for name, build in MEMORIES.items():
@@ -174,7 +174,7 @@ def open_chip(
 
 
 def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 0) -> Timing:
-    """A preset by its name as a side of the timing seam. Of `costs` it takes seed and limits."""
+    """A preset as a side of the timing seam, by name. Uses only seed and limits of `costs`."""
     chip = open_chip(
         read_preset(name),
         drive=drive,
@@ -187,7 +187,7 @@ def open_timing(name: str, costs: Costs, *, drive: str = "", block_bytes: int = 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What hardware bounds of a decision core. `candidates`: None where software holds them."""
+    """The hardware's bounds for a decision core. `candidates`: None where software stores them."""
 
     candidates: int | None
     reads: int
@@ -204,8 +204,8 @@ def sizes(preset: Preset) -> Sizes:
 
 
 def limited(preset: Preset, config: CoreConfig) -> CoreConfig:
-    """A core's sizes within what the preset has. BadInput where its staging memory does not hold
-    the blocks of one fetch."""
+    """A core's sizes within the preset's. BadInput where its staging memory is too small for the
+    blocks of one fetch."""
     has = sizes(preset)
     slots = has.arena_bytes // config.block_size_bytes
     if slots < min(config.demand_max, config.slot_count):

@@ -1,14 +1,13 @@
-"""Closed loop: what a log asked of the core, asked again in the chip's time.
+"""Closed loop: the requests of a log, decided again in the chip's time.
 
-Model: the events of a log that came from outside, from hosts and from control, are given to a
-fresh core of the same configuration, bounded by the chip's own limits, in their order. What the
-core does by itself is not taken from the log: reads end when the chip ends them, ticks come when
-the core asks for them, a demand that finds every slot pinned is asked again. A fetch follows what
-it followed in the log, with the host's own time in between; a control event follows the event
-before it, and the fetches of its session.
+Model: the log's external events, from hosts and from control, are given in order to a fresh core of
+the same configuration, bounded by the chip's limits. The core's internal events are not taken from
+the log: reads end when the chip ends them, ticks come when the core schedules them, and a demand
+that finds every slot pinned is retried. A fetch follows the same events as in the log, with the
+host's time in between; a control event follows the event before it and the fetches of its session.
 
-Decisions that are not the log's are counted by kind. An event that the core refuses, since it is
-another core by then, is counted too. One thread; nothing is raised that `trace.walk` does not.
+Decisions that differ from the log's are counted by kind. An event that the core refuses, because
+its state has diverged, is counted too. One thread; raises only what `trace.walk` raises.
 """
 
 import errno
@@ -41,13 +40,13 @@ __all__ = ["ClosedLoop"]
 
 RETRY_PS = 10_000_000
 OWN = ("io_done", "tick", "slot_free")
-"""What the core's own owner tells it; the model is that owner now."""
+"""Events that the core's owner sends; here the model is the owner."""
 OF_SESSION = ("append", "generating", "close", "release", "hint")
 
 
 @dataclass(slots=True)
 class _Item:
-    """One event from outside. edges: (item, lag in ps) that follow its issue, or its end."""
+    """One external event. edges: (item, lag in ps) that follow its issue or its end."""
 
     event: Event
     fetch: int = -1
@@ -64,7 +63,7 @@ class _Item:
 
 
 class ClosedLoop:
-    """One run; `ends`, `issued` and `diverged` afterwards."""
+    """One run; `ends`, `issued` and `diverged` are filled by `run`."""
 
     def __init__(
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Callable[[int], None]
@@ -89,13 +88,13 @@ class ClosedLoop:
         self._first = self._linked()
 
     def run(self) -> None:
-        """To the end."""
+        """Run to the end."""
         for item in self._first:
             self._due(item)
         self.device.run()
 
     def diverged(self) -> dict[str, int]:
-        """Decisions that are not the log's, by kind."""
+        """Decisions that differ from the log's, by kind."""
         reads, victims = self._reads, self._victims
         kinds = self._kinds + Counter(
             {
@@ -107,10 +106,10 @@ class ClosedLoop:
         )
         return dict(sorted((kind, count) for kind, count in kinds.items() if count))
 
-    # What follows what, from the log.
+    # Dependencies, from the log.
 
     def _linked(self) -> list[_Item]:
-        """Items with their edges; those that follow nothing."""
+        """Build the items with their edges; return those without a predecessor."""
         by_fetch: list[_Item] = []
         last: dict[int, _Item] = {}
         first: list[_Item] = []
@@ -149,7 +148,7 @@ class ClosedLoop:
     def _after(
         self, item: _Item, by_fetch: list[_Item], before: _Item | None, control: _Item | None
     ) -> None:
-        """A fetch behind the fetches it followed, and no earlier than control events before it."""
+        """Order a fetch behind the fetches it followed, and behind earlier control events."""
         fetch = self.trace.fetches[item.fetch]
         for number in {id(by_fetch[one]): one for one in fetch.after}.values():
             by_fetch[number].done.append((item, fetch.lag_ns * PS))
@@ -163,7 +162,7 @@ class ClosedLoop:
             item.open += 1
 
     def _behind(self, item: _Item, before: _Item | None, last: dict[int, _Item]) -> None:
-        """A control event behind the event before it, and behind its session's last fetch."""
+        """Order a control event behind the event before it and its session's last fetch."""
         event = item.event
         if before is not None:
             lag_ns = event.now_ns - before.event.now_ns
@@ -186,7 +185,7 @@ class ClosedLoop:
     def _due(self, item: _Item) -> None:
         self.device.at(item.at_ps, lambda now_ps: self._issue(item, now_ps))
 
-    # What happens.
+    # The run.
 
     def _issue(self, item: _Item, now_ps: int) -> None:
         if item.event.step is not None:
@@ -196,7 +195,7 @@ class ClosedLoop:
         self._follow(item.issued, now_ps)
 
     def _send(self, item: _Item, step: ToldStep, now_ps: int) -> None:
-        """The host's command goes to the chip."""
+        """Send the host's command to the chip."""
         fetch = self.trace.fetches[item.fetch]
         pace_ns = self.trace.session_ns.get(fetch.session, 0)
         if item.served is None:
@@ -220,7 +219,7 @@ class ClosedLoop:
         ]
 
     def _decide(self, item: _Item, step: ToldStep, now_ps: int) -> None:
-        """The core decides; what is staged goes to the host."""
+        """Let the core decide; send staged blocks to the host."""
         assert item.served is not None
         item.served.decided_ps = item.served.staged_ps = now_ps
         item.busy = 0
@@ -257,7 +256,7 @@ class ClosedLoop:
             self._done(item, now_ps)
 
     def _differ(self, log: npt.NDArray[np.uint8], ends: npt.NDArray[np.uint8]) -> None:
-        """Counts demands that ended otherwise than in the log."""
+        """Count demands that ended differently than in the log."""
         for before, now in zip(log.tolist(), ends.tolist(), strict=True):
             if before != now:
                 was, became = _class(before), _class(now)
@@ -291,7 +290,7 @@ class ClosedLoop:
         )
 
     def _answered(self, item: _Item, now_ps: int) -> None:
-        """One of the things that the fetch waits for is there."""
+        """Count down the completions that the fetch waits for."""
         item.remaining -= 1
         if item.remaining:
             return
@@ -312,7 +311,7 @@ class ClosedLoop:
         self._follow(item.done, item.served.end_ps)
 
     def _act(self, now_ps: int, read_tag: int = 0) -> None:
-        """Carry out what the core wants, and let it tick."""
+        """Execute the core's actions, and schedule its tick."""
         while len(actions := self._core.actions()):
             for action in actions:
                 kind = action["type"]
@@ -360,7 +359,7 @@ class ClosedLoop:
         )
 
     def _tick(self, now_ps: int) -> None:
-        """The core's own clock: at most one call is due."""
+        """The core's own clock: at most one tick is scheduled."""
         if not self._ticks:
             return
         next_ns = self._core.tick(_ns(now_ps))
@@ -375,7 +374,7 @@ class ClosedLoop:
             self._tick(now_ps)
 
     def _call(self, kind: str, call: Callable[[int], Any], now_ps: int) -> Any:
-        """An event of the core; one that it refuses is counted."""
+        """Send an event to the core; count it if refused."""
         try:
             return call(_ns(now_ps))
         except OffstageError:
@@ -383,7 +382,7 @@ class ClosedLoop:
             return None
 
     def _control(self, event: Event, now_ps: int) -> None:
-        """An event that is no fetch, as the log has it."""
+        """Replay an event that is not a fetch."""
         core, data = self._core, event.input
         n = _numbers(event)
         session = self._sessions.get(n[0], n[0]) if n else 0
@@ -426,7 +425,7 @@ class ClosedLoop:
         self._tick(now_ps)
 
     def _tenant(self, now_ns: int, data: bytes) -> int:
-        """A tenant with its part of an arena that may be smaller than the log's."""
+        """Add a tenant, with its share of an arena that may be smaller than the log's."""
         found = np.frombuffer(data, TENANT, 1)[0]
         has, had = self._core.config.slot_count, self.trace.config.slot_count
         slots = max(1, int(found["slot_count"]) * has // had)
@@ -439,7 +438,7 @@ def _ns(now_ps: int) -> int:
 
 
 def _numbers(event: Event) -> list[int]:
-    """The numbers at the begin of an event's input."""
+    """The numbers at the start of an event's input."""
     return [int(one) for one in np.frombuffer(event.input[:8], np.uint32)]
 
 
@@ -457,4 +456,4 @@ def _session(data: bytes) -> SessionConfig:
 
 
 def _nothing(end_ps: int) -> None:
-    """Nobody waits for a write."""
+    """Completion of a write: no one waits for it."""

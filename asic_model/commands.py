@@ -1,9 +1,9 @@
-"""The chip's command set: what hosts ask of it, and what of that today's rings and calls are.
+"""The chip's command set, mapped to today's ring operations and core events.
 
 Model: the interface is semantic. A command names KV by session, prefix, layer and head, and says
-what the host is about to do with it: an intent, a priority, a lease; never an address. Every
-operation of today's submission ring and every event of the decision core is part of one command,
-so that one host driver drives both; a test holds the table to the enums of the headers.
+what the host will do with it: an intent, a priority, a lease; never an address. Every operation of
+today's submission ring and every event of the decision core is part of one command, so that one
+host driver can drive both; a test compares the table with the enums of the headers.
 """
 
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 __all__ = ["COMMANDS", "FIELDS", "Command", "rows"]
 
 FIELDS: dict[str, str] = {
-    "session": "one decode stream; the tenant is the port's, never a field",
+    "session": "one decode stream; the tenant is implied by the port, never a field",
     "prefix": "tokens from the front of the session, as a chain of keyed hashes",
     "layer": "of the model; a range where one command serves several",
     "head": "KV heads, as a bit mask; today's block holds all of them",
     "intent": "decode, prefill, archive or discard: what comes next, not what is stored",
     "priority": "within the tenant: demand, guess, background; with a deadline in time",
-    "lease": "how long what is answered stays where it is without another word",
+    "lease": "how long the answered blocks stay in place without a renewal",
 }
-"""The words of a command, beside its name."""
+"""The fields of a command, besides its name."""
 
 
 @dataclass(frozen=True)
 class Command:
     """One command. `ring`: of `enum ofs_op`; `calls`: of `enum ofs_event_type`, in lower case;
-    `route`: the way through the chip that it takes."""
+    `route`: its path through the chip."""
 
     name: str
     fields: tuple[str, ...]
@@ -50,7 +50,7 @@ COMMANDS = (
     Command(
         "EXTEND",
         ("session", "prefix"),
-        "tokens are appended; what of the prefix is known",
+        "tokens are appended; find the known part of the prefix",
         (),
         ("append", "restore"),
         "the engine chains and looks up the hashes, and takes references in the same pass",
@@ -59,7 +59,7 @@ COMMANDS = (
     Command(
         "FETCH",
         ("session", "layer", "head", "priority", "lease"),
-        "the blocks of a selection, those on the die at once, the rest as they land",
+        "the blocks of a selection: those on the die immediately, the rest as they land",
         ("step",),
         ("step", "io_done", "slot_free"),
         "hits are sent by the chip, so the host needs no directory and no second read; heads "
@@ -69,7 +69,7 @@ COMMANDS = (
     Command(
         "HINT",
         ("session", "layer", "intent", "priority"),
-        "scores and guesses: what will be fetched, when, how probably",
+        "scores and guesses: which blocks will be fetched, when, with what probability",
         ("hint",),
         ("hint", "tick"),
         "scores stream into the candidate table in hardware; it is bounded, and the least "
@@ -98,16 +98,16 @@ COMMANDS = (
     Command(
         "CLOSE",
         ("session", "intent"),
-        "references go; archived, its prefix stays reusable",
+        "references are dropped; if archived, the prefix stays reusable",
         (),
         ("close", "drop"),
-        "counts go down in the background, in rate-limited scans",
+        "counts are decremented in the background, in rate-limited scans",
         "command",
     ),
     Command(
         "FORGET",
         ("prefix", "layer"),
-        "an expired or failed block is known no more",
+        "an expired or failed block is removed from the table",
         (),
         ("lost", "forget"),
         "a failed check in the codec or DMA raises it without software",
@@ -126,17 +126,17 @@ COMMANDS = (
     Command(
         "FENCE",
         (),
-        "all that came before it has ended",
+        "completes when all earlier commands have",
         ("nop",),
         (),
-        "ordering across engines, which one thread had for nothing",
+        "ordering across engines, which a single thread got for free",
         "command",
     ),
 )
 
 
 def rows() -> list[dict[str, str]]:
-    """The table, as the docs page and `offstage asic commands` show it."""
+    """The table, as shown by the docs page and `offstage asic commands`."""
     return [
         {
             "command": one.name,

@@ -1,10 +1,9 @@
-"""Other loads out of one trace: its begin alone, or several of it side by side.
+"""Other loads from one trace: its beginning alone, or several copies side by side.
 
-Model: the begin of a trace is its first fetches, with the reads that were decided until then. A
-copy is the same sessions once more, under other numbers, on other chunks; copies run beside each
-other from the same moment, and each fetch still follows those of its own copy. So a trace of four
-sessions becomes one of 4 n, whose decisions per session are as they were. Nothing here changes a
-decision.
+Model: the beginning of a trace is its first fetches, with the reads decided until then. A copy is
+the same sessions under other numbers, on other chunks; copies start at the same moment and run
+concurrently, and each fetch still follows those of its own copy. So a trace of four sessions
+becomes one of 4 n with unchanged decisions per session. Nothing here changes a decision.
 """
 
 from dataclasses import replace
@@ -15,7 +14,7 @@ __all__ = ["begin", "copies"]
 
 
 def begin(trace: Trace, fetch_max: int) -> Trace:
-    """The first fetches of a trace; the trace itself where it has no more."""
+    """The first `fetch_max` fetches of a trace; the whole trace if it has no more."""
     if len(trace.fetches) <= fetch_max:
         return trace
     until_ns = trace.fetches[fetch_max].at_ns
@@ -29,7 +28,7 @@ def begin(trace: Trace, fetch_max: int) -> Trace:
 
 
 def copies(trace: Trace, count: int) -> Trace:
-    """So many of a trace side by side, in the order of the log's times."""
+    """`count` copies of a trace side by side, in the order of the log's times."""
     order = sorted(
         (
             (one.at_ns, number, copy)

@@ -1,10 +1,10 @@
-"""What a run costs in joules, and what a chip is in mm2 and watts, each between two bounds.
+"""The energy of a run in joules, and the area and power of a chip, each between two bounds.
 
-The engine counts actions; here they are multiplied with tables/energy.toml and area.toml, after the
-run. So one run is priced by many tables, and a number without source and tag prices nothing: the
-reader refuses it. Energy is that of the device: its side of the links, its memories and drives, its
-die; not the hosts'. A bound is the sum of the bounds of the parts, as if all erred the same way.
-A chip without a node (`node_nm` 0) is no design but a limit: its own logic is free and has no area.
+The engine counts actions; after the run they are multiplied by tables/energy.toml and area.toml.
+So one run can be priced with several tables, and the reader refuses a number without source and
+tag. Energy is the device's: its side of the links, its memories and drives, its die; not the
+hosts'. A bound is the sum of the bounds of the parts, as if all erred in the same direction.
+A chip without a node (`node_nm` 0) is a limit, not a design: its logic is free and has no area.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ PICO = 1e-12
 ENERGY_UNITS = ("pJ/bit", "pJ", "1", "W", "W/mm2")
 AREA_UNITS = ("Mb/mm2", "mm2 s/TB", "mm2", "1")
 LINKS = {"pcie": "pcie", "cxl": "cxl_link", "nvlink": "nvlink", "memory": "memory_link"}
-"""What carries a link's bits, by the front end's protocol."""
+"""The carrier of a link's bits, by the front end's protocol."""
 BY_BIT = {
     "hbm": "hbm",
     "ddr": "ddr",
@@ -68,9 +68,9 @@ def _areas() -> dict[str, dict[str, Number]]:
 
 
 def energy(run: ChipRun, preset: Preset) -> list[Range]:
-    """Joules of the run by what used them: a part for each unit that acted, and for what is on.
+    """Joules of the run by consumer: one part per unit that acted, and one for what is always on.
 
-    `BadInput`: the run has a unit that no table prices."""
+    `BadInput`: the run has a unit without a price."""
     table = _energies()
     parts = []
     for unit in run.units:
@@ -97,7 +97,7 @@ def energy(run: ChipRun, preset: Preset) -> list[Range]:
 
 
 def _always_on(seconds: float, preset: Preset) -> Iterator[Range]:
-    """What is drawn whether or not anything happens."""
+    """Power drawn regardless of activity."""
     table = _energies()
     for name in MEMORIES:
         memory = getattr(preset, name)
@@ -137,7 +137,7 @@ def power(run: ChipRun, preset: Preset) -> list[Range]:
 
 
 def area(preset: Preset) -> list[Range]:
-    """Square millimetres of the die by part; nothing of a DPU, which is bought whole."""
+    """Square millimetres of the die by part; empty for a DPU, which is bought whole."""
     if preset.kind != "asic" or not preset.node_nm:
         return []
     table = _areas()
@@ -187,7 +187,7 @@ def _bounds(number: Number) -> Bounds:
 
 
 def _product(one: Bounds, other: Bounds) -> Bounds:
-    """Each bound times its like: no factor here is negative."""
+    """Low times low, high times high: no factor here is negative."""
     return one[0] * other[0], one[1] * other[1], one[2] * other[2]
 
 

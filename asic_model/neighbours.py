@@ -1,11 +1,11 @@
-"""Two who share a chip: a victim that reads little, and one that asks for more and more.
+"""Two readers that share a chip: a victim that reads little, and an aggressor that reads ever more.
 
-Model: blocks are read from the drives. The drives get no more reads than keep them busy, and the
-rest waits before them: with QoS by the firmware's own scheduler, deficit round robin between
-tenants of equal weight and the preset's rounds between the sessions of one; without, in order of
-arrival, where it makes no difference who the other is. The aggressor is another tenant, or another
-session of the victim's tenant, and all reads are equally urgent. Arrivals are Poisson, from a seed.
-What the device can serve is found by asking for too much.
+Model: blocks are read from the drives. The drives get no more reads than keep them busy; the rest
+waits before them. With QoS, the firmware's own scheduler orders the wait: deficit round robin
+between tenants of equal weight and the preset's rounds between the sessions of one. Without it the
+order is arrival, and the aggressor's identity makes no difference. The aggressor is another tenant
+or another session of the victim's tenant, and all reads are equally urgent. Arrivals are Poisson,
+from a seed. The device's capacity is measured by overloading it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,15 +24,16 @@ __all__ = ["Neighbours", "neighbours"]
 PS_PER_S = 10**12
 SECONDS = 0.01
 READS_AT_DRIVE = 96
-"""For each drive: about what keeps its flash busy."""
+"""Reads per drive: about what keeps its flash busy."""
 VICTIM_SHARE = 0.05
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The victim's 99th percentile while the other asks for `aggressor_share` of what is served.
-    `same_tenant`: the other is a session of the victim's tenant; not told apart without QoS."""
+    """The victim's 99th percentile while the aggressor offers `aggressor_share` of the capacity.
+    `same_tenant`: the aggressor is a session of the victim's tenant; makes no difference without
+    QoS."""
 
     qos: bool
     same_tenant: bool
@@ -51,7 +52,7 @@ def neighbours(preset: Preset, shares: Sequence[float], block_bytes: int) -> Ite
 
 
 def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
-    """The preset's, with a short queue at the drives and the arbiter before it."""
+    """The preset's network, with a short queue at the drives and the arbiter before it."""
     whole = network(preset)
     drives = preset.nvme.drives.whole
     units = []
@@ -69,7 +70,7 @@ def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
                 unit,
                 queue="qos" if qos else "fifo",
                 queue_max=1 << 15,
-                in_flight_max=1,  # who has a grant and no drive yet keeps the next from one
+                in_flight_max=1,  # a granted read without a drive yet blocks the next grant
                 qos=config if qos else None,
                 tenants=(TenantShare(), TenantShare()) if qos else (),
             )
@@ -86,7 +87,7 @@ def _network(preset: Preset, qos: bool, block_bytes: int) -> Network:
 
 
 def _capacity(net: Network, block_bytes: int) -> float:
-    """Blocks a second, of a device that always has enough to do."""
+    """Blocks a second of a saturated device."""
     count = 20_000
     requests = np.zeros(count, REQUEST)
     requests["tag"] = np.arange(count)

@@ -1,20 +1,19 @@
-"""Parameters of a modelled chip: every number with its value, unit, range, source and tag.
+"""Parameters of a modelled chip: every number with value, unit, range, source and tag.
 
 Model: a preset is a TOML file with one table for each hardware block. A number is written as
 
     lanes = { value = 16, unit = "1", low = 8, high = 16, source = "...", tag = "cited" }
 
-and the tag says what kind of knowledge it is. The codec's ratio is not one number but that of a
-dtype and of what layers store, read from the codec's own table and widened to a range:
+The tag says what kind of knowledge it is. The codec's ratio depends on the dtype and on what layers
+store; it is read from the codec's table and widened to a range:
 
     ratio = { measured = "bfloat16", form = "gqa", low = 0.37, high = 1, source = "..." }
 
-`extends = "NAME"` takes whatever the file does not
-say itself from another preset. Nothing here knows how the blocks are put together: that is
-`units/` and `chip.py`.
+`extends = "NAME"` takes every key that the file does not set from another preset. How the blocks
+are combined is in `units/` and `chip.py`.
 
 What can fail: `BadInput`, one line with the file, the table and the key, for an unknown or missing
-key, a number without tag or source, a wrong unit, a negative value, a range that does not hold the
+key, a number without tag or source, a wrong unit, a negative value, a range that excludes the
 value, and numbers that contradict each other.
 """
 
@@ -72,9 +71,9 @@ HEAD = {
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
-    """One chip. `staging`: the memory that holds the arena; `spill`: the one below the table of
-    metadata. `calibrated`: it was fitted to a recorded run; what is not says so everywhere.
-    `node_nm`: the process of an ASIC, for its area and the energy of its SRAM."""
+    """One chip. `staging`: the memory that holds the arena; `spill`: the one below the metadata
+    table. `calibrated`: it was fitted to a recorded run; results of an uncalibrated preset are
+    marked. `node_nm`: the process of an ASIC, for its area and the energy of its SRAM."""
 
     name: str
     title: str
@@ -99,13 +98,13 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     disk: Disk | None = None
 
     def memory(self, name: str) -> Memory:
-        """One of its memories, which the check has seen to be there."""
+        """One of its memories; the check has verified that it exists."""
         found: Memory = getattr(self, name)
         return found
 
     @property
     def arena_bytes(self) -> int:
-        """What the staging memory holds in all."""
+        """The total capacity of the staging memory."""
         memory = self.memory(self.staging)
         return memory.capacity.whole * memory.channels.whole
 
@@ -119,7 +118,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
                         yield f"{block}.{key}", getattr(table, key)
 
     def with_(self, changes: Mapping[str, float]) -> "Preset":
-        """A copy with other values, by `block.key` and in the unit that the preset has there.
+        """A copy with other values, by `block.key` and in the preset's unit.
         `BadInput` as for a file."""
         known = dict(self.numbers())
         tables: dict[str, Any] = {}
@@ -136,8 +135,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def for_heads(self, count: int) -> "Preset":
-        """A copy for blocks of so many KV heads, as a run says: nothing is left to draw. Itself
-        where the run does not say, or nothing is found by heads."""
+        """A copy for blocks of `count` KV heads, as a run says, with no range to draw from. Itself
+        where the run does not say, or entries are not per head."""
         if not count or self.metadata is None:
             return self
         heads = self.with_({"metadata.heads": count}).numbers()
@@ -153,7 +152,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names() -> list[str]:
-    """The presets that come with Offstage, the measured machine first, the best last."""
+    """The presets shipped with Offstage, the measured machine first, the best last."""
     order = ("dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4", "ideal")
     found = {path.stem for path in FOLDER.glob("*.toml")}
     return [name for name in order if name in found] + sorted(found - set(order))
@@ -161,13 +160,13 @@ def names() -> list[str]:
 
 @lru_cache(maxsize=64)
 def read_preset(name: str) -> Preset:
-    """The preset of that name, or in that TOML file."""
+    """The preset of that name, or from that TOML file."""
     tables, where = _tables(name, ())
     return _built(Path(name).stem, tables, where)
 
 
 def rows(preset: Preset) -> list[dict[str, Any]]:
-    """What `offstage asic presets NAME` shows: a row for each number."""
+    """The rows of `offstage asic presets NAME`: one for each number."""
     found = []
     for name, number in preset.numbers():
         block, _, key = name.partition(".")
@@ -178,7 +177,7 @@ def rows(preset: Preset) -> list[dict[str, Any]]:
 
 
 def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """The tables of a file over those of the preset that it extends."""
+    """A file's tables merged over those of the preset that it extends."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not name.endswith(".toml") and not path.is_file():
         raise BadInput(
@@ -192,7 +191,7 @@ def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
         check_known(key, (*HEAD, *BLOCKS), where, "table or key")
     base = raw.pop("extends", "")
     if not isinstance(base, str) or base in (*seen, path.stem):
-        raise BadInput(f"extends = {base!r}", where, "name another preset, and no circle")
+        raise BadInput(f"extends = {base!r}", where, "name another preset, without a cycle")
     if not base:
         return raw, where
     tables, _ = _tables(base, (*seen, path.stem))
@@ -209,7 +208,7 @@ def _built(name: str, tables: dict[str, Any], where: str) -> Preset:
         if key in HEAD:
             if not isinstance(value, HEAD[key]):
                 raise BadInput(
-                    f"{value!r} is no {HEAD[key].__name__}", f"{where}: {key}", "correct it"
+                    f"{value!r} is not a {HEAD[key].__name__}", f"{where}: {key}", "correct it"
                 )
             head[key] = value
         elif not isinstance(value, dict):
@@ -247,18 +246,18 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
     for one in msgspec.structs.fields(kind):
         key = one.encode_name
         if one.required and key not in values:
-            raise BadInput("is missing", f"{where} {key}", "say it: value, unit, range, source")
+            raise BadInput("is missing", f"{where} {key}", "give value, unit, range, source")
     return kind(**values)
 
 
 def _read_number(table: Any, option: Any, where: str) -> Number:
-    """A number as a file has it, checked."""
+    """A number from a file, checked."""
     measured = isinstance(table, dict) and "measured" in table
     if measured:
         table = block_ratio(table, where)
     if not isinstance(table, dict):
         raise BadInput(
-            f"{table!r} says no unit, range, source and tag",
+            f"{table!r} has no unit, range, source and tag",
             where,
             "write { value, unit, low, high, source, tag }",
         )
@@ -266,18 +265,18 @@ def _read_number(table: Any, option: Any, where: str) -> Number:
     spread = table.pop("spread", ()) if measured else ()
     for key in table:
         check_known(key, keys, where)
-    mends = {"source": "say where it is from", "tag": f"choose one of {', '.join(TAGS)}"}
+    fixes = {"source": "say where it is from", "tag": f"choose one of {', '.join(TAGS)}"}
     for key in keys:
         if table.get(key, "") == "":
-            raise BadInput(f"has no {key}", where, mends.get(key, f"give its {key}"))
+            raise BadInput(f"has no {key}", where, fixes.get(key, f"give its {key}"))
     if table["tag"] not in get_args(Tag):
-        raise BadInput(f"{table['tag']!r} is no tag", where, mends["tag"])
+        raise BadInput(f"{table['tag']!r} is not a tag", where, fixes["tag"])
     if not isinstance(table["source"], str):
-        raise BadInput(f"{table['source']!r} is no source", where, mends["source"])
+        raise BadInput(f"{table['source']!r} is not a source", where, fixes["source"])
     units = DIMENSIONS[option.unit]
     if table["unit"] not in units:
         raise BadInput(
-            f"{table['unit']!r} is no unit of a {option.unit}",
+            f"{table['unit']!r} is not a unit of {option.unit}",
             where,
             f"give it in one of {', '.join(units)}",
         )
@@ -312,7 +311,7 @@ def _check_number(number: Number, option: Any, where: str) -> None:
             "widen the range, or correct the value",
         )
     if option.unit == "count" and number.value != int(number.value):
-        raise BadInput(f"{number.value} is no whole number", where, "give one such as 64")
+        raise BadInput(f"{number.value} is not a whole number", where, "give one such as 64")
     least, most = option.low, option.high
     if not least <= number.base <= most:
         zero = number.base == 0
@@ -325,27 +324,27 @@ def _check_number(number: Number, option: Any, where: str) -> None:
 
 
 def _check(preset: Preset, where: str) -> None:
-    """BadInput for the first two things that contradict each other."""
-    for broken, what, key, mend in _contradictions(preset):
+    """BadInput for the first contradiction."""
+    for broken, what, key, fix in _contradictions(preset):
         if broken:
-            raise BadInput(what, f"{where}: {key}", mend)
+            raise BadInput(what, f"{where}: {key}", fix)
 
 
 def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
-    """Broken or not, what is wrong, the key, the mend."""
+    """Yields whether it is broken, what is wrong, the key, the fix."""
     for key in ("staging", "spill"):
         name = getattr(preset, key)
         absent = name not in MEMORIES or getattr(preset, name) is None
         yield (
             absent and (key == "staging" or bool(name) or preset.kind == "asic"),
-            f"{name!r} is no memory that it has",
+            f"{name!r} is not one of its memories",
             key,
-            f"name one of {', '.join(MEMORIES)}, and give its table",
+            f"name one of {', '.join(MEMORIES)}, and add its table",
         )
     link = preset.front_end
     yield (
         link.lanes.value > link.lanes_max.value,
-        f"{link.lanes.value:g} lanes of a link that has {link.lanes_max.value:g}",
+        f"{link.lanes.value:g} lanes on a link that has {link.lanes_max.value:g}",
         "[front_end] lanes",
         "use fewer",
     )
@@ -358,7 +357,7 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
     )
     yield (
         nvme.drive == "disk" and preset.disk is None,
-        "a disk without its times",
+        "drive = disk without a [disk] table",
         "[disk]",
         "add the table, or name a model of a drive",
     )
@@ -367,13 +366,13 @@ def _contradictions(preset: Preset) -> Iterator[tuple[bool, str, str, str]]:
         least = table.entry.base * table.ways.base * table.banks.base
         yield (
             table.sram.base < least,
-            "the SRAM holds no set in each of its banks",
+            "the SRAM is too small for one set in each bank",
             "[metadata] sram",
             f"give {least:g} B or more",
         )
         yield (
             table.latency.base < table.cycle.base,
-            "data comes before the access has ended",
+            "the latency is shorter than the cycle",
             "[metadata] latency",
             "give the cycle or more",
         )

@@ -1,13 +1,12 @@
-"""Presets within the ranges of their parameters: drawn all together, or one parameter at a time.
+"""Presets within the ranges of their parameters: all drawn together, or one varied at a time.
 
-Model: a parameter with a range may have any value in it; of one that spans more than a factor of
-two, and does not begin at 0, the logarithm is drawn evenly. All parameters together are drawn as a
-Latin hypercube: each has exactly one value in each of `count` equally probable stretches, so few
-draws cover every range. It is eight lines of numpy; a library of statistics would be the largest
-dependency of the project for them. A draw that contradicts itself (more lanes than the link has) is
-left out.
+Model: a parameter with a range may have any value in it. If the range spans more than a factor of
+two and does not begin at 0, the logarithm is drawn uniformly. All parameters together are drawn as
+a Latin hypercube: each has exactly one value in each of `count` equally probable stretches, so few
+draws cover every range. It is eight lines of numpy; a statistics library would be the project's
+largest dependency. A draw that contradicts itself (more lanes than the link has) is skipped.
 
-What can fail: nothing but a count below 1, which is a mistake of ours.
+What can fail: only a count below 1, which is a programming error.
 """
 
 import math
@@ -39,7 +38,7 @@ def hypercube(dimensions: int, count: int, seed: int) -> npt.NDArray[np.float64]
 
 
 def value_at(number: Number, share: float) -> float:
-    """The value at a share of the way from low to high, in the parameter's unit."""
+    """The value at a share of the range from low to high, in the parameter's unit."""
     if number.low > 0 and number.high > LOG_FROM * number.low:
         value = math.exp(
             math.log(number.low) + share * (math.log(number.high) - math.log(number.low))
@@ -52,14 +51,14 @@ def value_at(number: Number, share: float) -> float:
 
 
 def across(number: Number, count: int) -> list[float]:
-    """So many values evenly over the range, and the parameter's own: a map drawn over them has no
-    change where the preset is."""
+    """`count` values evenly over the range, plus the preset's value, so that a map drawn over them
+    has no step at the preset."""
     even = (value_at(number, at / (count - 1)) for at in range(count))
     return sorted({*even, number.value})
 
 
 def draws(preset: Preset, count: int, seed: int = 0) -> Iterator[Preset]:
-    """At most `count` presets, all parameters drawn together."""
+    """At most `count` presets, with all parameters drawn together."""
     known = varied(preset)
     for row in hypercube(len(known), count, seed):
         values = {
@@ -71,8 +70,8 @@ def draws(preset: Preset, count: int, seed: int = 0) -> Iterator[Preset]:
 
 
 def at_ends(preset: Preset) -> Iterator[tuple[str, Number, Preset | None, Preset | None]]:
-    """Each parameter at its low and at its high end, all others as they are; None where that
-    contradicts another."""
+    """Each parameter at its low and its high end, all others unchanged; None where that contradicts
+    another parameter."""
     for name, number in varied(preset).items():
         yield (
             name,

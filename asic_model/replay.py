@@ -1,10 +1,10 @@
 """A daemon's log through a chip: with the decisions it made, or deciding again.
 
-Model: in *decision-replay* every decision is the log's, bit for bit, and only times are the
-chip's: each fetch and each read begins when what it followed has ended there. In *closed loop* the
-same core decides anew, told the time by the chip: what was a hit may be late, reads are issued in
-another order, victims differ; how many decisions are not the log's is counted by kind. The host is
-the log's in both: between an answer and the next fetch it takes the time it took then.
+Model: in *decision-replay* every decision is the log's, bit for bit, and only times are the chip's:
+each fetch and each read begins when its predecessors have ended there. In *closed loop* the same
+core decides again, in the chip's time: a hit in the log may be late, reads are issued in another
+order, victims differ; decisions that differ from the log are counted by kind. In both, the host's
+time between an answer and the next fetch is the log's.
 
 What can fail: `BadInput` as in `trace.py`, and `Deadlock` where a full queue never drains.
 """
@@ -42,7 +42,7 @@ Advance = Callable[[int], None]
 def decision_replay(
     trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
 ) -> ChipRun:
-    """The log's decisions in the chip's time."""
+    """Replay the log's decisions in the chip's time."""
     replay = _Replay(trace, preset, drive, seed, advance or _nothing)
     replay.run()
     demands = sum(one.demands for one in trace.fetches if not one.retry)
@@ -62,7 +62,7 @@ def decision_replay(
 def closed_loop(
     trace: Trace, preset: Preset, *, drive: str = "", seed: int = 0, advance: Advance | None = None
 ) -> ChipRun:
-    """The log's fetches, decided again in the chip's time."""
+    """Replay the log's fetches, decided again in the chip's time."""
     loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing)
     loop.run()
     return _result(
@@ -84,7 +84,7 @@ def _by_cause(counts: "Counter[int]") -> dict[str, int]:
 
 
 def _nothing(count: int) -> None:
-    """Nobody looks."""
+    """Ignores its argument."""
 
 
 def _result(
@@ -134,7 +134,7 @@ def _result(
 
 @dataclass(slots=True)
 class _Pending:
-    """A fetch that is not done: what it still waits for, and who waits for it."""
+    """An unfinished fetch: its open dependencies, and its dependents."""
 
     fetch: Fetch
     before: int
@@ -146,7 +146,7 @@ class _Pending:
 
 
 class _Replay:
-    """Decision-replay: an order of fetches and reads, given to a chip."""
+    """Decision-replay: runs the ordered fetches and reads on a chip."""
 
     def __init__(
         self, trace: Trace, preset: Preset, drive: str, seed: int, advance: Advance
@@ -172,7 +172,7 @@ class _Replay:
                 self._next_reads[what].append(number)
 
     def run(self) -> None:
-        """To the end."""
+        """Run to the end."""
         trace = self.trace
         first_ns = min(one.at_ns for one in trace.fetches)
         first_ns = min([first_ns, *(one.at_ns for one in trace.reads if one.after[0] == "start")])
@@ -189,8 +189,8 @@ class _Replay:
         self.device.at(ps, lambda now_ps: call(number, now_ps))
 
     def _writes(self) -> None:
-        """Writes keep their distance to the fetch before them; those before any fetch are no part
-        of what is run."""
+        """Schedule the writes. Each keeps its distance to the fetch before it; writes before any
+        fetch are not run."""
         number, times = 0, [one.at_ns for one in self.trace.fetches]
         for at_ns, chunk, layer in self.trace.writes_ns:
             while number + 1 < len(times) and times[number + 1] <= at_ns:
@@ -200,7 +200,7 @@ class _Replay:
                 self.account.bytes_written += self.trace.block_bytes
 
     def _begin(self, number: int, now_ps: int) -> None:
-        """The host sends the command."""
+        """Send the host's command."""
         one = self._fetches[number]
         fetch, trace = one.fetch, self.trace
         pace_ns = trace.session_ns.get(fetch.session, 0)
@@ -234,7 +234,7 @@ class _Replay:
         )
 
     def _decided(self, number: int, now_ps: int) -> None:
-        """The core has decided: reads begin, and what is staged goes to the host."""
+        """After the core's decision: begin reads, send staged blocks to the host."""
         one = self._fetches[number]
         assert one.served is not None
         one.served.decided_ps = now_ps
@@ -259,7 +259,7 @@ class _Replay:
             self._done(number)
 
     def _hit(self, number: int, count: int, now_ps: int, read_tag: int) -> None:
-        """Staged blocks go to the host."""
+        """Send staged blocks to the host."""
         one = self._fetches[number]
         fetch = one.fetch
         self.account.bytes_to_hosts += count * self.trace.block_bytes
@@ -289,7 +289,7 @@ class _Replay:
         )
 
     def _done(self, number: int) -> None:
-        """The host has all of its blocks; whoever waited for it goes on."""
+        """The host has all of its blocks; start the fetches that waited for it."""
         one = self._fetches[number]
         assert one.served is not None
         self._advance(1)
@@ -300,7 +300,7 @@ class _Replay:
                 self._at(self._begin, follower, one.served.end_ps + after.fetch.lag_ns * PS)
 
     def _read(self, number: int, now_ps: int) -> None:
-        """A block from the medium."""
+        """Read a block from the medium."""
         read = self.trace.reads[number]
         late_by_ps = now_ps - (read.at_ns - self.trace.begin_ns) * PS
         needed_ps = (read.deadline_ns - self.trace.begin_ns) * PS + late_by_ps

@@ -1,14 +1,14 @@
-"""What one trace on one preset gave, as data: what `asic run` prints and `compare` shows beside it.
+"""The result of one trace on one preset: what `asic run` prints and `compare` shows.
 
-Model: a `ChipRun` is filled by `asic_model/replay.py` and never by hand. Times have their unit in
-the name, shares are in [0, 1]; whatever depends on a preset's numbers is `modelled`, and
-`calibrated` says whether the preset was fitted to a recorded run. `logged` is what the daemon's own
-log says by the same definitions, which is the other side of the comparison.
+Model: only `asic_model/replay.py` builds a `ChipRun`. Times have their unit in the name, shares are
+in [0, 1]. Figures that depend on a preset's numbers are `modelled`, and `calibrated` says whether
+the preset was fitted to a recorded run. `logged` has the daemon's own figures from its log, by the
+same definitions, for comparison.
 
-A *fetch* is one command of one layer that has demands: from the moment it is sent until the last of
-its blocks is with the host. A *token* is all fetches of one step of one session; its stall is the
-time of those that found a block neither staged nor on time. A token misses its deadline when it
-takes longer than the session's own pace.
+A *fetch* is one command of one layer that has demands: from its submission until the last of its
+blocks is with the host. A *token* is all fetches of one step of one session; its stall is the time
+of the fetches that found a block neither staged nor on time. A token misses its deadline when it
+takes longer than its session's pace.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ CURVE_POINTS = 1000
 
 class Times(msgspec.Struct, kw_only=True, frozen=True):
     """A distribution of times in ns. `curve`: at most 1,000 quantiles, evenly spaced in rank, the
-    least and the greatest among them: enough for a CCDF to 0.1 %; `tail`: the 100 greatest."""
+    minimum and maximum included: enough for a CCDF to 0.1 %; `tail`: the 100 largest."""
 
     count: int
     mean: float
@@ -42,7 +42,7 @@ class Times(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Range(msgspec.Struct, kw_only=True, frozen=True):
-    """A figure that nobody knows better than between two values."""
+    """A figure that is known only as between two values."""
 
     name: str
     unit: str
@@ -55,9 +55,9 @@ class Range(msgspec.Struct, kw_only=True, frozen=True):
 class UnitRun(msgspec.Struct, kw_only=True, frozen=True):
     """One unit of the chip over the run.
 
-    utilisation: of all its servers. wait_ns, time_ns: of a visit, before its service and in all.
-    share_p50, share_p99: of the latency of fetches around that quantile, what they spent here.
-    occupancy, busy: by bins of `bin_ns`, requests inside and share of the servers at work.
+    utilisation: of all its servers. wait_ns, time_ns: of a visit, before its service and in total.
+    share_p50, share_p99: the share of the latency of fetches around that quantile spent here.
+    occupancy, busy: by bins of `bin_ns`, requests inside and share of busy servers.
     """
 
     name: str
@@ -82,11 +82,11 @@ class UnitRun(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SessionRun(msgspec.Struct, kw_only=True, frozen=True):
-    """One session over the run, by the number that the core gave it. None: what was done for none
-    in particular, and what the arbiter counts of sessions that have no entry of their own.
+    """One session over the run, by the core's number for it. None: work done for no session, and
+    the arbiter's counts of sessions without an entry.
 
-    stall_ns: of all its tokens together. granted and what follows: of the chip's arbiter, over
-    reads; a DPU has none, and there all of it is 0.
+    stall_ns: of all its tokens together. granted and the following fields: from the chip's arbiter,
+    over reads; all 0 for a DPU, which has no arbiter.
     """
 
     session: int | None
@@ -107,9 +107,9 @@ class SessionRun(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Logged(msgspec.Struct, kw_only=True, frozen=True):
-    """What the log that was run says of the daemon itself. A log knows a fetch from its decision to
-    its answer: `fetch_ns` and `stall_ns` here are to be held against `device_ns`, and lack the way
-    of command and answer between host and device."""
+    """The daemon's own figures from the replayed log. A log knows a fetch from its decision to its
+    answer: compare `fetch_ns` and `stall_ns` with `device_ns`. They exclude the transfer of command
+    and answer between host and device."""
 
     provenance: Literal["measured", "emulated", "modelled"]
     storage: str
@@ -146,7 +146,7 @@ class ChipRun(msgspec.Struct, kw_only=True):
     ends: dict[str, int]
     fetch_ns: Times
     device_ns: Times
-    """Of a fetch, from the decision until its last block is staged: all that a log has of it."""
+    """Of a fetch, from the decision until its last block is staged: the part that a log has."""
     read_ns: Times
     """Reads of the medium, from the chip's decision to the block in the arena."""
     stall_ns: Times
@@ -159,38 +159,38 @@ class ChipRun(msgspec.Struct, kw_only=True):
     bytes_written: int
     bytes_to_hosts: int
     bandwidth_bytes_per_s: float
-    """Read from the medium over the seconds of the run."""
+    """Bytes read from the medium over the seconds of the run."""
     reads: int
     reads_by_cause: dict[str, int]
     units: list[UnitRun]
     by_session: list[SessionRun] = []
     binds_first: str
-    """The unit with the highest utilisation: what a faster everything else would leave."""
+    """The unit with the highest utilisation."""
     diverged: dict[str, int] = {}
-    """closed-loop: decisions that are not the log's, by kind; decision-replay: none."""
+    """closed-loop: decisions that differ from the log's, by kind; decision-replay: none."""
     energy: list[Range] = []
     area: list[Range] = []
     power: list[Range] = []
     logged: Logged | None = None
     parameters: dict[str, float] = {}
-    """What was changed of the preset, by `block.key`, in its unit."""
+    """The changed parameters of the preset, by `block.key`, in its unit."""
     notes: list[Note] = []
     hash: str = ""
-    """Of the engine's log of events: equal on every run."""
+    """Digest of the engine's event log: equal on every run."""
 
     @property
     def label(self) -> str:
-        """The preset as a column's title says it."""
+        """The preset's name as a column title."""
         return self.preset if self.calibrated else f"{self.preset} (uncalibrated)"
 
 
 def demands_of(run: ChipRun | Logged) -> int:
-    """All demands, however they ended."""
+    """The number of all demands, of every outcome."""
     return run.hits + run.late + run.misses
 
 
 def times_of(values_ns: "Sequence[float] | npt.NDArray[Any]") -> Times:
-    """The distribution of some times; all zero where there are none."""
+    """The distribution of times; all zero if there are none."""
     sorted_ns = np.sort(np.asarray(values_ns, np.float64))
     if not len(sorted_ns):
         return Times(count=0, mean=0, p50=0, p90=0, p99=0, p999=0, max=0)

@@ -1,15 +1,15 @@
-"""A recorded run as its hosts saw it: the log's times, and what the stage timers add to them.
+"""A recorded run as its hosts saw it: the log's times plus those of the stage timers.
 
-Model: the log knows when the core was told of a fetch and when it answered the last demand. Before
-lies the wait in the ring, after it the answer and the copy of the last block; a fetch that finds
-all staged waits for no answer and is the copies of its blocks alone. The timers know each of these
-stages as a distribution and not by fetch, so each fetch gets its mean: the mean latency is right,
-and the spread is that of the core and the store. A run whose hosts' timers are not known has no
-copies and no answer.
+Model: the log knows when the core received a fetch and when it answered the last demand. The wait
+in the ring comes before that; the answer and the copy of the last block come after it. A fetch that
+finds every block staged waits for no answer and takes only the copies of its blocks. The timers
+record each stage as a distribution, not per fetch, so each fetch gets the mean: the mean latency is
+right, and the spread is that of the core and the store. Without the hosts' timers, copies and
+answer count as 0.
 
 With a modelled device in the loop every fetch waits for its answer, which the model held until the
-last block was handed over; it held the command, too. The host's own copy out of shared memory is no
-part of what the model says, and of the dilated time it takes next to none.
+last block was handed over; it held the command, too. The host's own copy out of shared memory is
+not part of the model, and takes next to none of the dilated time.
 """
 
 import math
@@ -25,11 +25,11 @@ from offstage.bindings.stages import Stages
 __all__ = ["as_hosts_saw", "deadlines_missed", "mean_ns"]
 
 MODEL = "model_command"
-"""Timed only where a modelled device is in the loop."""
+"""Timed only with a modelled device in the loop."""
 
 
 def mean_ns(stages: Stages, *names: str) -> float:
-    """The means of some stages together; one that was not timed takes no time."""
+    """The sum of the means of some stages; a stage that was not timed counts as 0."""
     return sum(stages[name].ns_mean for name in names if name in stages)
 
 

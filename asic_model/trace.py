@@ -1,14 +1,15 @@
-"""A daemon's decision log as work for a chip: fetches and reads, and what each of them waits for.
+"""A daemon's decision log as work for a chip: fetches and reads, and what each depends on.
 
-Model: the log is walked once, and a fresh core makes every decision of it again, bit for bit. What
-is kept is the order that the hardware cannot change. A read follows the decision that asked for it,
-or the read whose end made room. A fetch follows the fetches of the round before, since a host that
-decodes a batch waits for all of it; the time between them, the host's own, is kept. A *round* is a
-stretch of fetches of different sessions; of the round before, those count that had ended in the
-log when the fetch was sent.
+Model: the log is walked once, and a fresh core repeats every decision, bit for bit. The trace keeps
+the order that the hardware cannot change. A read follows the decision that issued it, or the read
+whose end made room. A fetch follows the fetches of the round before, since a host that decodes a
+batch waits for all of it; the time between them, the host's own, is kept. A *round* is a run of
+fetches of different sessions. Of the round before, only the fetches that had ended in the log
+when the fetch was sent count.
 
-What can fail: `BadInput`, one line, for what is no log of this version, is torn or has a hole, has
-a decision that the core does not repeat (with its offset), or a time that goes back.
+What can fail: `BadInput`, one line, for a file that is not a log of this version, is torn or has a
+hole, has a decision that the core does not repeat (with its offset), or has a time that goes
+backwards.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ LOG_NAME = "decisions.log"
 RECORD_NAME = "record.json"
 SUMMARY_NAME = "summary.json"
 START = -1
-"""What follows nothing follows the begin of the run."""
+"""The predecessor of an event without any other: the beginning of the run."""
 SESSION = layout("struct ofs_session_config")
 TENANT = layout("struct ofs_tenant_config")
 
@@ -40,9 +41,9 @@ TENANT = layout("struct ofs_tenant_config")
 class Fetch:
     """One command of one layer of one step. Times in ns, as the log has them.
 
-    after: fetches it follows, `lag_ns` behind the last of them; none: behind the begin.
+    after: the fetches it follows, `lag_ns` behind the last of them; none: behind the beginning.
     waits: for each demand that was not staged, the read that brought it, or START where the
-    answer came without one. answered_ns: when the last demand was answered.
+    answer came without a read. answered_ns: when the last demand was answered.
     """
 
     session: int
@@ -62,13 +63,13 @@ class Fetch:
 
     @property
     def is_answered(self) -> bool:
-        """Whether nothing is waited for any more, as far as the log was read."""
+        """Whether every demand is answered, as far as the log was read."""
         return len(self.waits) >= self.demands - self.hits
 
 
 @dataclass(slots=True)
 class Read:
-    """One read of the medium. session: for whom, or the core's NONE. after: ("fetch", i) its
+    """One read of the medium. session: its session, or the core's NONE. after: ("fetch", i) its
     command, ("read", i) the read whose end led to it, each `lag_ns` before; ("start", START)."""
 
     chunk: int
@@ -85,7 +86,7 @@ class Read:
 
 @dataclass
 class Trace:
-    """What one log asks of a chip. `session_ns`: the pace that each session announced."""
+    """The work of one log. `session_ns`: the pace that each session announced."""
 
     name: str
     sha256: str
@@ -96,32 +97,32 @@ class Trace:
     fetches: list[Fetch] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     writes_ns: list[tuple[int, int, int]] = field(default_factory=list)
-    """Blocks that were written: (when, chunk, layer)."""
+    """Written blocks: (when, chunk, layer)."""
     session_ns: dict[int, int] = field(default_factory=dict)
     weights: tuple[int, ...] = (1,)
-    """Of the tenants, by their number."""
+    """The tenants' weights, by number."""
     heads: int = 0
-    """KV heads of a block, as the host that decoded says; 0: nobody says."""
+    """KV heads in a block, from the host's summary; 0: unknown."""
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
-    """The log itself, for whoever asks the core again."""
+    """The raw log, to drive a core again."""
     record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def block_bytes(self) -> int:
-        """Of one block."""
+        """Size of one block."""
         return self.config.block_size_bytes
 
     def offset_bytes(self, chunk: int, layer: int) -> int:
-        """Where a block lies on the medium, as far as a log says: in order, behind what the store
-        keeps before its records, so that they cross the medium's pages as the store's do."""
+        """A block's offset on the medium as far as a log determines it: in order, after the store's
+        header, so that blocks cross the medium's pages as the store's do."""
         place = layer * self.config.chunk_max + chunk
         return place * self.block_bytes + int(self.record.get("header_bytes", 0))
 
 
 def log_path(path: Path) -> Path:
-    """The decision log of a recorded run, given by its folder or itself. A folder with several
-    runs in it is refused with their names."""
+    """The decision log of a recorded run, from its folder or the log's path. BadInput for a folder
+    with several runs, naming them."""
     if not path.is_dir():
         return path
     if (path / LOG_NAME).is_file():
@@ -139,13 +140,13 @@ def log_path(path: Path) -> Path:
 
 
 def walk(log: bytes, where: str) -> Iterator[Event]:
-    """The events of a log, each decided again; BadInput at the first that is not as it was. A tick
-    has the time at which the reactor's turn began, which other events of the turn are ahead of."""
+    """The events of a log, each decided again; BadInput at the first mismatch. A tick has the time
+    at which the reactor's turn began; other events of that turn may have later times."""
     try:
         found = Walk(log, where)
     except Corrupt:
         raise BadInput(
-            "is no decision log of this version", where, "record the run again with this release"
+            "is not a decision log of this version", where, "record the run again with this release"
         ) from None
     before_ns = 0
     try:
@@ -171,7 +172,7 @@ def walk(log: bytes, where: str) -> Iterator[Event]:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace of a recorded run, or of a decision log alone."""
+    """The trace of a recorded run or of a decision log alone."""
     path = log_path(path)
     try:
         log = path.read_bytes()
@@ -194,10 +195,10 @@ def read_trace(path: Path) -> Trace:
 
 
 def _heads(folder: Path) -> int:
-    """What the host's summary says of its geometry, in the folder of the log or that of the demo
-    that keeps its records there."""
-    for beside in (folder, folder.parent.parent):
-        workload = _record(beside / SUMMARY_NAME).get("workload")
+    """The number of KV heads from the host's summary, in the log's folder or in that of the demo
+    above it."""
+    for near in (folder, folder.parent.parent):
+        workload = _record(near / SUMMARY_NAME).get("workload")
         count = workload.get("kv_heads") if isinstance(workload, dict) else None
         if isinstance(count, int) and count > 0:
             return count
@@ -205,7 +206,7 @@ def _heads(folder: Path) -> int:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What was written beside the log; nothing where there is only a log."""
+    """The record next to the log; empty where there is only a log."""
     try:
         found = read_json(path, "")
     except BadInput:
@@ -222,7 +223,7 @@ class _Reader:
             config, policy = Walk(log, where).opened()
         except Corrupt:
             raise BadInput(
-                "is no decision log of this version",
+                "is not a decision log of this version",
                 where,
                 "record the run again with this release",
             ) from None
@@ -293,7 +294,7 @@ class _Reader:
         self._last[step.session] = number
 
     def _follow(self, fetch: Fetch, number: int) -> None:
-        """What the fetch waits for: the round before, as far as it had ended."""
+        """Find the fetch's predecessors: the round before, as far as it had ended."""
         fetches = self.trace.fetches
         if any(fetches[one].session == fetch.session for one in self._round):
             self._before, self._round = self._round, []
@@ -327,7 +328,7 @@ class _Reader:
                 self._answered(event, int(action["waiter"]), cause[0])
 
     def _cause(self, event: Event) -> tuple[tuple[str, int], int]:
-        """What the event's actions follow, and how far behind."""
+        """The event that the actions follow, and the lag behind it."""
         if event.kind == "step":
             return ("fetch", len(self.trace.fetches) - 1), 0
         if event.kind == "io_done":

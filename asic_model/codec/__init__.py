@@ -1,1 +1,1 @@
-"""The chip's codec: a numpy reference of the format, lossy modes, and what was measured of them."""
+"""The chip's codec: a numpy reference of the format, lossy modes, and the measured ratios."""

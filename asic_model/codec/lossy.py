@@ -1,9 +1,8 @@
-"""Lossy modes: what KV becomes in fewer bits, and how wrong it then is. The store uses none.
+"""Lossy modes: KV in fewer bits, and the resulting error. The store uses none.
 
-Every function here loses information, which the lossless codec never does; what comes back is
-close to what went in, by figures of `errors`. Rounding is to the nearest, of two as near to the
-even one; what is beyond the largest finite value becomes that. Shapes: `[..., tokens, channels]`,
-float32.
+Every function here loses information, which the lossless codec never does; the `errors` figures say
+how much. Rounds to nearest, ties to even; values beyond the largest finite value saturate. Shapes:
+`[..., tokens, channels]`, float32.
 """
 
 from dataclasses import dataclass
@@ -40,8 +39,8 @@ FP8 = {"fp8_e4m3": Fp8(4, 3, 7, 448.0), "fp8_e5m2": Fp8(5, 2, 15, 57344.0)}
 
 @dataclass(frozen=True)
 class Errors:
-    """Of values that are not zero, relative to themselves: the greatest and the mean; and the norm
-    of all differences over the norm of all values, which a few small values do not spoil."""
+    """Errors relative to each non-zero value: the maximum and the mean; and the norm of all
+    differences over the norm of all values, which a few small values do not dominate."""
 
     relative_max: float
     relative_mean: float
@@ -49,7 +48,7 @@ class Errors:
 
 
 def errors(values: Floats, approximate: Floats) -> Errors:
-    """How far `approximate` is from `values`."""
+    """The errors of `approximate` against `values`."""
     exact = values.astype(np.float64)
     difference = np.abs(approximate.astype(np.float64) - exact)
     nonzero = exact != 0
@@ -71,8 +70,8 @@ def to_bfloat16_lossy(values: Floats) -> npt.NDArray[np.uint16]:
 
 
 def to_fp8_lossy(values: Floats, dtype: str) -> npt.NDArray[np.uint8]:
-    """The bits of the nearest value of a dtype of `FP8`, saturating. Loses mantissa, and what is
-    smaller than half the smallest denormal. NaN becomes the dtype's."""
+    """The bits of the nearest value of a dtype of `FP8`, saturating. Loses mantissa bits, and
+    values smaller than half the smallest denormal. NaN becomes the dtype's NaN."""
     kind = FP8[dtype]
     magnitude = np.minimum(np.abs(values.astype(np.float64)), kind.largest)
     exponent = np.floor(np.log2(np.where(magnitude > 0, magnitude, 1.0)))
@@ -86,7 +85,7 @@ def to_fp8_lossy(values: Floats, dtype: str) -> npt.NDArray[np.uint8]:
 
 
 def from_fp8(bits: npt.NDArray[np.uint8], dtype: str) -> Floats:
-    """The values of such bits, exactly."""
+    """The values of FP8 bits, exactly."""
     kind = FP8[dtype]
     exponent = (bits >> kind.mantissa_bits & ((1 << kind.exponent_bits) - 1)).astype(np.int32)
     mantissa = (bits & ((1 << kind.mantissa_bits) - 1)).astype(np.float64)
@@ -103,7 +102,7 @@ def from_fp8(bits: npt.NDArray[np.uint8], dtype: str) -> Floats:
 
 
 def int4_lossy(values: Floats, per: str) -> tuple[Floats, float]:
-    """What 16 levels leave of `values`, and how many bits each value takes.
+    """The values after rounding to 16 levels, and the bits per value.
 
     One least value and one step in float16 for each channel of all its tokens (`per` "channel", as
     KIVI does for keys, arXiv:2402.02750) or for each token of all its channels ("token", as it does

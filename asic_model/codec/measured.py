@@ -1,7 +1,7 @@
-"""What the codec makes of KV, as it was measured: `measured.toml`, read and checked.
+"""The measured ratios of the codec: reads and checks `measured.toml`.
 
-There is no ratio of "the codec": it depends on the dtype, on what a layer stores, and on whether it
-is keys or values, and every one says which KV it was measured on.
+The codec has no single ratio: it depends on the dtype, on what a layer stores, and on keys or
+values. Every ratio names the KV that it was measured on.
 """
 
 from functools import lru_cache
@@ -17,13 +17,13 @@ __all__ = ["MODEL", "TABLE", "Rate", "Ratio", "Table", "block_ratio", "ratio", "
 
 TABLE = Path(__file__).with_name("measured.toml")
 MODEL = "pycode-3m"
-"""The origin that is a trained model; `synthetic` is the demo's own KV."""
+"""The origin that is a trained model; `synthetic` is the demo's generated KV."""
 
 
 class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coded size over size of one dtype's keys or values. `form`: what a layer stores, as in the
     host's geometries; `value` is the mean of `layers`, `low` and `high` the least and most.
-    `heads`: by layer, of each KV head coded by itself."""
+    `heads`: by layer, each KV head coded separately."""
 
     origin: str
     form: Literal["gqa", "mla", "csa", "hca"]
@@ -40,7 +40,7 @@ class Ratio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the C codec on one core, in MB of KV a second, beside memcpy in the same run."""
+    """Rates of the C codec on one core, in MB of KV a second, with memcpy in the same run."""
 
     dtype: str
     origin: str
@@ -61,7 +61,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @lru_cache
 def read_table(path: Path = TABLE) -> Table:
-    """Raises BadInput for a file that is none, or has other keys."""
+    """Raises BadInput for a file that is no such table or has unknown keys."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Table)
     except OSError as error:
@@ -81,15 +81,15 @@ def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Rati
     raise BadInput(
         f"no ratio of {' '.join(wanted)} was measured",
         str(TABLE),
-        "measure it with `offstage bench codec --table`, or give the preset one of its own",
+        "measure it with `offstage bench codec --table`, or set a ratio in the preset",
     )
 
 
 def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
-    """A preset's number for `{ measured = DTYPE, form = FORM }`: of a block, which holds keys and
-    values in equal parts. Its range is that of all layers, and what the preset has of `low`, `high`
-    and `source` only adds to it. `spread`: by layer, of the keys of each head and then the values,
-    over the value. BadInput for another key and for what was not measured."""
+    """A preset's number for `{ measured = DTYPE, form = FORM }`: the ratio of a block, which holds
+    keys and values in equal parts. Its range covers all layers; the preset's `low`, `high` and
+    `source` only widen or extend it. `spread`: by layer, of the keys of each head and then the
+    values, over the value. BadInput for another key or an unmeasured combination."""
     for key in wanted:
         check_known(key, ("measured", "form", "low", "high", "source"), where)
         if not isinstance(wanted[key], (int, float) if key in ("low", "high") else str):

@@ -1,8 +1,8 @@
 """The lossless KV codec in numpy, written from docs/reference/codec.md and sharing no code with C.
 
-`encode` gives the same bytes as the firmware's; `decode` takes them apart again, or raises
-`Corrupt`. `decode_piece` does in each turn of its loop what a codec lane of the chip does in a
-cycle. All functions are pure.
+`encode` gives the same bytes as the firmware's; `decode` reverses it or raises `Corrupt`. Each turn
+of the loop in `decode_piece` does what a codec lane of the chip does in a cycle. All functions are
+pure.
 """
 
 import struct
@@ -48,8 +48,8 @@ SHAPES = {
 
 
 def encode(dtype: str, data: bytes) -> bytes:
-    """The coded form of `data`, values of `dtype`; never longer than 8 bytes and 2 for each piece
-    more than it. `BadInput` for a dtype that is none."""
+    """The coded form of `data`, values of `dtype`; longer than it by at most 8 bytes and 2 per
+    piece. `BadInput` for an unknown dtype."""
     if dtype not in SHAPES:
         raise BadInput(f"no dtype {dtype!r}", "codec", f"choose one of {', '.join(SHAPES)}")
     shape = SHAPES[dtype]
@@ -61,20 +61,20 @@ def encode(dtype: str, data: bytes) -> bytes:
 
 
 def decode(coded: bytes) -> bytes:
-    """What was coded. `Corrupt` for what no encoder wrote."""
+    """The original bytes. `Corrupt` for bytes that no encoder wrote."""
     if len(coded) < HEADER.size:
         raise _corrupt("its header is cut short")
     magic, version, number, length = HEADER.unpack_from(coded)
     shapes = [shape for shape in SHAPES.values() if shape.number == number]
     if magic != MAGIC or version != VERSION or not shapes:
-        raise _corrupt("its header is none")
+        raise _corrupt("it has no codec header")
     count = -(-length // PIECE_BYTES)
     at = HEADER.size + 2 * count
     if at > len(coded):
         raise _corrupt("the sizes of its pieces are cut short")
     sizes = np.frombuffer(coded, "<u2", count, HEADER.size).tolist()
     if at + sum(sizes) != len(coded):
-        raise _corrupt("its pieces do not fill it")
+        raise _corrupt("its pieces do not add up to its size")
     out = []
     for index, size in enumerate(sizes):
         raw = min(PIECE_BYTES, length - index * PIECE_BYTES)
@@ -85,7 +85,7 @@ def decode(coded: bytes) -> bytes:
 
 
 def encode_piece(shape: Shape, piece: bytes) -> bytes:
-    """A piece as it is stored: coded, or as it is where that is not shorter."""
+    """A piece as stored: coded, or raw where coding does not shorten it."""
     if not piece or len(piece) * 8 % shape.value_bits:
         return piece
     values = _rotated(shape, piece)
@@ -109,7 +109,7 @@ def encode_piece(shape: Shape, piece: bytes) -> bytes:
 
 
 def decode_piece(shape: Shape, coded: bytes, length: int) -> bytes:
-    """The `length` bytes of one coded piece. `Corrupt` for what no encoder wrote."""
+    """The `length` bytes of one coded piece. `Corrupt` for bytes that no encoder wrote."""
     if len(coded) < PIECE_HEADER.size + 1 or length * 8 % shape.value_bits:
         raise _corrupt("a piece is cut short")
     *counts, fixed, vary = PIECE_HEADER.unpack_from(coded)
@@ -145,13 +145,13 @@ def decode_piece(shape: Shape, coded: bytes, length: int) -> bytes:
         kept[index] = (window << n & 0xFFFFFFFF) >> (32 - kept_bits)
         at += n + kept_bits
     if -(-at // 8) != len(coded) - begin:
-        raise _corrupt("the values of a piece do not end where it does")
+        raise _corrupt("the values of a piece do not end at its end")
     return _unrotated(shape, out << shape.rest_bits | fixed | _scatter(kept, vary))
 
 
 def code_lengths(weights: npt.NDArray[np.integer]) -> dict[int, int]:
-    """The length of each symbol's code by symbol, in the order of the table: by length, then by
-    symbol. Package-merge: the shortest code of at most 8 bits; one symbol alone has no bits."""
+    """The length of each symbol's code, in the order of the table: by length, then by symbol.
+    Package-merge: the shortest code of at most 8 bits; a single symbol has 0 bits."""
     used = sorted((int(weights[symbol]), int(symbol)) for symbol in np.flatnonzero(weights))
     if len(used) == 1:
         return {used[0][1]: 0}
@@ -159,7 +159,7 @@ def code_lengths(weights: npt.NDArray[np.integer]) -> dict[int, int]:
     pairs: list[tuple[int, tuple[int, ...]]] = []
     merged = single
     for _ in range(CODE_BITS_MAX):
-        # Stable: of equal weights a symbol stands before a pair.
+        # Stable: among equal weights a symbol sorts before a pair.
         merged = sorted(single + pairs, key=lambda one: one[0])
         pairs = [
             (a[0] + b[0], a[1] + b[1]) for a, b in zip(merged[::2], merged[1::2], strict=False)
@@ -196,7 +196,7 @@ def _unrotated(shape: Shape, values: Words) -> bytes:
 
 
 def _gather(values: Words, mask: int) -> Words:
-    """The bits of each value that stand in `mask`, moved together."""
+    """The bits of each value under `mask`, compacted."""
     positions = [bit for bit in range(16) if mask >> bit & 1]
     out = np.zeros_like(values)
     for to, bit in enumerate(positions):
@@ -205,7 +205,7 @@ def _gather(values: Words, mask: int) -> Words:
 
 
 def _scatter(values: Words, mask: int) -> Words:
-    """The reverse of `_gather`."""
+    """The inverse of `_gather`."""
     positions = [bit for bit in range(16) if mask >> bit & 1]
     out = np.zeros_like(values)
     for start, bit in enumerate(positions):
@@ -214,7 +214,7 @@ def _scatter(values: Words, mask: int) -> Words:
 
 
 def _packed(words: Words, lengths: npt.NDArray[np.integer]) -> bytes:
-    """The lowest `lengths` bits of each word, one after another, highest first."""
+    """The lowest `lengths` bits of each word, concatenated, highest first."""
     shifts = np.arange(31, -1, -1, dtype=np.uint32)
     bits = (words[:, None] >> shifts & 1).astype(np.uint8)
     return np.packbits(bits[shifts < lengths[:, None]]).tobytes()

@@ -1,6 +1,6 @@
 /*
- * check.c: is a configuration one that a chip can be opened with? Every reason to refuse is one
- * line, which names the unit or the stage and what to change.
+ * check.c: validates a configuration before a chip is opened. Every refusal is one line that names
+ * the unit or the stage and what to change.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 #include "internal.h"
 
 #define PS_MAX (1ull << 50)      /* 1126 s: no sum of a visit's times wraps */
-#define RATE_PS_MAX (1ull << 30) /* of an item: times a 32-bit count */
+#define RATE_PS_MAX (1ull << 30) /* per item: times a 32-bit count */
 #define MIB_PS_MAX (1ull << 40)  /* 1 MiB/s */
 #define TAGS_MAX (1ull << 26)
 #define FLIGHTS_MAX (1u << 24)
@@ -57,7 +57,7 @@ check_memory(const struct ofs_chip_unit *unit, char why[OFS_CHIP_WHY])
 	return 0;
 }
 
-/* What one kind needs, and what is without meaning for it. */
+/* The fields that a kind needs, and those that it must not set. */
 static int
 check_kind(const struct ofs_chip_unit *unit, char why[OFS_CHIP_WHY])
 {

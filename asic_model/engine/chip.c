@@ -1,4 +1,4 @@
-/* chip.c: a chip is opened, reset, fed and closed. See chip.h. */
+/* chip.c: opens, resets, feeds and closes a chip. See chip.h. */
 #include "chip.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #define SIZE_BYTES_MAX (1ull << 36)
 #define AT_PS_MAX (1ull << 61)
 
-/* Zeroed; counted in `memory_bytes`. NULL where there is none. */
+/* Allocates zeroed memory, counted in `memory_bytes`. NULL: out of memory. */
 static void *
 take(struct ofs_chip *chip, uint64_t count, size_t size)
 {
@@ -24,8 +24,8 @@ take(struct ofs_chip *chip, uint64_t count, size_t size)
 	return memory;
 }
 
-/* A table that is looked up at random, not zeroed: it begins with a cache line, as its sets do, and
- * where it is large in large pages, so that a lookup is not a walk through page tables besides. */
+/* Allocates a table with random lookups, not zeroed. It starts on a cache line, as its sets do; a
+ * large one uses large pages, so that a lookup needs no page walk. */
 static void *
 take_table(struct ofs_chip *chip, uint64_t count, size_t size)
 {
@@ -35,7 +35,7 @@ take_table(struct ofs_chip *chip, uint64_t count, size_t size)
 	if (memory == NULL)
 		return NULL;
 	if (bytes >= HUGE_PAGE)
-		(void)madvise(memory, bytes, MADV_HUGEPAGE); /* without it, it is only slower */
+		(void)madvise(memory, bytes, MADV_HUGEPAGE); /* on failure it is only slower */
 	chip->figures.memory_bytes += bytes;
 	return memory;
 }
@@ -96,7 +96,7 @@ unit_open(struct ofs_chip *chip, uint32_t number, const struct ofs_chip_unit *co
 		if (chip->session_count > config->qos->session_count)
 			chip->session_count = config->qos->session_count;
 	}
-	unit->config.drive = NULL; /* the caller's, as are the tenants */
+	unit->config.drive = NULL; /* owned by the caller, as are the tenants */
 	unit->config.tenants = NULL;
 	return rc;
 }
@@ -114,7 +114,7 @@ coded_open(struct ofs_chip *chip, const struct ofs_chip_config *config)
 			chip->coded_sums[row * (parts + 1) + part + 1] =
 				chip->coded_sums[row * (parts + 1) + part]
 				+ config->coded_permille[row * parts + part];
-	chip->config.coded_permille = NULL; /* the caller's */
+	chip->config.coded_permille = NULL; /* owned by the caller */
 	return 0;
 }
 
@@ -123,8 +123,8 @@ chip_memory(struct ofs_chip *chip, const struct ofs_chip_config *config)
 {
 	uint64_t flight_count = (uint64_t)config->in_flight_max + config->piece_max;
 
-	/* Each flight has the end of its service scheduled, a server to free and, where it came into a
-	 * qos queue, a wake that an earlier one made void; each unit one wake. */
+	/* Each flight may have scheduled the end of its service, the release of a server and, from a
+	 * qos queue, a wake that an earlier one superseded; each unit has one wake. */
 	chip->heap.max = (uint32_t)(3 * flight_count + config->unit_count);
 	chip->stages = take(chip, config->stage_count, sizeof(*chip->stages));
 	chip->routes = take(chip, config->route_count, sizeof(*chip->routes));

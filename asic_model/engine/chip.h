@@ -3,24 +3,24 @@
  *
  * Model: a chip is units and routes. A request follows its route, stage after stage; each stage is
  * a visit to one unit. A visit waits for the unit (its queue is bounded), holds a server of it for
- * the occupancy, `fixed_ps` and what `item_ps` and `mib_ps` make of its size, and then passes the
- * pipelined `latency_ps`. Whoever is done and finds the next unit full stays where it is and keeps
- * what it holds (blocking after service), so that back-pressure reaches the source. A stage may cut
- * a request into pieces, which go on by themselves until a stage with `join`, or the end of the
- * route. A unit of tags steers a miss to another stage. Nothing here knows what a KV block is.
+ * the occupancy (`fixed_ps`, plus `item_ps` and `mib_ps` times its size), and then passes the
+ * pipelined `latency_ps`. A finished visit whose next unit is full stays in its unit and keeps its
+ * server and credit (blocking after service), so that backpressure reaches the source. A stage may
+ * cut a request into pieces, which proceed independently until a stage with `join` or the end of
+ * the route. A unit of tags sends a miss to another stage. Nothing here knows what a KV block is.
  *
- * Kinds: a server, or several with one queue; a link, whose credits come back `latency_ps` after
- * the receiver took what they stood for; a pipe, which begins one each `fixed_ps` and delivers in
- * order; banks, each with its own queue and all with one bound; tags, a pipe with a set-associative
- * store of keys (least recently used goes); a delay, which serves all at once; a drive, whose times
- * are those of nvme_model.h.
+ * Kinds: a server, or several with one queue; a link, whose credits return `latency_ps` after the
+ * receiver took the transfer; a pipe, which begins one visit per `fixed_ps` and delivers in order;
+ * banks, each with a queue and all with one bound; tags, a pipe with a set-associative store of
+ * keys (evicts the least recently used); a delay, which serves all visits concurrently; a drive,
+ * whose times are those of nvme_model.h.
  *
  * Time is integer picoseconds, rounded to nearest. Events are ordered by (time, class, sequence),
  * so the hash of the event log is the same on every run and every machine. Draws are a function of
- * (seed, unit, index). A chip takes its memory at open and nothing is allocated after; a request
- * that finds no room outside waits in the caller's array. What can fail: a configuration that
- * contradicts itself (-EINVAL and one line that says why), requests whose time goes back (-EINVAL),
- * and -EDEADLK where requests are inside and nothing is scheduled. One thread owns a chip.
+ * (seed, unit, index). A chip allocates its memory at open and nothing later; a request that finds
+ * no room outside waits in the caller's array. What can fail: a configuration that contradicts
+ * itself (-EINVAL and one line with the reason), requests whose time goes backwards (-EINVAL), and
+ * -EDEADLK where requests are inside and nothing is scheduled. One thread owns a chip.
  */
 #ifndef OFS_CHIP_H
 #define OFS_CHIP_H
@@ -43,7 +43,7 @@
 #define OFS_CHIP_CODED_MAX 128     /* rows, and parts of a row */
 #define OFS_CHIP_BINS 256
 #define OFS_CHIP_WHY 160
-#define OFS_CHIP_END 0xffffffff /* of a route, as a stage's next or miss */
+#define OFS_CHIP_END 0xffffffff /* the end of a route, as a stage's next or miss */
 #define OFS_CHIP_NEVER 0xffffffffffffffff
 
 enum ofs_chip_kind {
@@ -57,26 +57,26 @@ enum ofs_chip_kind {
 	OFS_CHIP_KIND_COUNT = 7
 };
 
-/* Who of those that wait is served next. */
+/* The order in which a unit serves waiting visits. */
 enum ofs_chip_queue {
 	OFS_CHIP_QUEUE_FIFO = 0,
 	OFS_CHIP_QUEUE_PRIORITY = 1, /* the lowest priority number first, each in order of arrival */
-	OFS_CHIP_QUEUE_QOS = 2, /* as qos.h says; a tenant or session that is full is blocked alone */
+	OFS_CHIP_QUEUE_QOS = 2,      /* as in qos.h; a full tenant or session blocks only itself */
 	OFS_CHIP_QUEUE_COUNT = 3
 };
 
-/* How many items a visit has. */
+/* The number of items in a visit. */
 enum ofs_chip_items {
 	OFS_CHIP_ITEMS_NONE = 0,
 	OFS_CHIP_ITEMS_BLOCKS = 1, /* the request's count */
 	OFS_CHIP_ITEMS_SCORES = 2, /* its score_count */
-	OFS_CHIP_ITEMS_MISSED = 3, /* keys that its last visit to tags did not find */
+	OFS_CHIP_ITEMS_MISSED = 3, /* keys that missed in its last visit to tags */
 	OFS_CHIP_ITEMS_COUNT = 4
 };
 
-/* Quantiles of a memory's latency at one load; between rows and quantiles it is interpolated. */
+/* Quantiles of a memory's latency at one load; interpolated between rows and quantiles. */
 struct ofs_chip_load {
-	uint32_t load_permille; /* of what the unit's servers can do at most */
+	uint32_t load_permille; /* of the capacity of the unit's servers */
 	uint32_t reserved;
 	uint64_t min_ps, p50_ps, p90_ps, p99_ps, max_ps;
 };
@@ -85,20 +85,19 @@ struct ofs_chip_unit {
 	char name[24];
 	uint32_t kind;
 	uint32_t queue;
-	uint32_t servers;   /* servers, lanes or banks; a delay and a drive have none */
-	uint32_t queue_max; /* visits that wait; when full the unit before is blocked */
-	uint32_t
-		in_flight_max;   /* begun and not yet with the next unit: credits, depth; 0: any number */
-	uint32_t drops;      /* 1: who finds it full is dropped and ends here, nobody is blocked */
-	uint32_t set_count;  /* tags: sets, a power of two */
-	uint32_t way_count;  /* tags */
-	uint64_t fixed_ps;   /* a server is occupied for each visit */
-	uint64_t item_ps;    /* and for each item */
-	uint64_t mib_ps;     /* and for each MiB */
-	uint64_t latency_ps; /* after that, pipelined */
-	uint64_t pause_every_ps; /* servers stand still at each multiple of this (refresh); 0: never */
-	uint64_t pause_ps;       /* so long; banks in turn */
-	uint64_t load_span_ps;   /* the load is looked at over so long; rounded to a power of two */
+	uint32_t servers;       /* servers, lanes or banks; a delay and a drive have none */
+	uint32_t queue_max;     /* waiting visits; when full the unit before is blocked */
+	uint32_t in_flight_max; /* begun and not yet with the next unit: credits, depth; 0: unlimited */
+	uint32_t drops;         /* 1: a full unit drops the request, which ends here, and blocks none */
+	uint32_t set_count;     /* tags: sets, a power of two */
+	uint32_t way_count;     /* tags */
+	uint64_t fixed_ps;      /* occupancy of a server per visit */
+	uint64_t item_ps;       /* and for each item */
+	uint64_t mib_ps;        /* and for each MiB */
+	uint64_t latency_ps;    /* after that, pipelined */
+	uint64_t pause_every_ps; /* servers pause at each multiple of this (refresh); 0: never */
+	uint64_t pause_ps;       /* duration of a pause; banks pause in turn */
+	uint64_t load_span_ps;   /* window over which the load is taken, rounded to a power of two */
 	uint64_t draw_span_ps;   /* visits that begin in one such stretch draw alike; 0: each anew */
 	uint32_t load_row_count; /* 0: latency_ps; else the latency is drawn by the present load */
 	uint32_t reserved;
@@ -109,19 +108,19 @@ struct ofs_chip_unit {
 	const struct ofs_qos_tenant *tenants; /* [qos->tenant_count] */
 };
 
-/* `next` and `miss` are numbers of stages that stand behind this one, or OFS_CHIP_END. */
+/* `next` and `miss` are numbers of stages after this one, or OFS_CHIP_END. */
 struct ofs_chip_stage {
 	uint32_t unit;
 	uint32_t next;
-	uint32_t miss;           /* tags: where a miss goes */
+	uint32_t miss;           /* tags: the next stage after a miss */
 	uint32_t bytes_permille; /* of the request's bytes that this visit moves */
 	uint32_t coded;          /* 1: of its coded bytes, where it has any */
 	uint32_t items;          /* enum ofs_chip_items */
 	uint32_t piece_bytes;    /* cut into pieces of this size, from here on; 0: not */
-	uint32_t join;           /* 1: the pieces come together here */
+	uint32_t join;           /* 1: the pieces join here */
 	uint32_t write;          /* drive: 1: a write */
-	uint32_t keys;           /* of each item: tags look each up; 0: the request's own, once */
-	uint64_t fixed_ps;       /* of this stage's visits, beside what the unit costs all */
+	uint32_t keys;           /* per item: tags look each up; 0: the request's own, once */
+	uint64_t fixed_ps;       /* of this stage's visits, in addition to the unit's */
 	uint64_t item_ps;
 	uint64_t mib_ps;
 };
@@ -131,20 +130,20 @@ struct ofs_chip_config {
 	const struct ofs_chip_stage *stages;
 	const uint32_t *routes; /* [route_count] first stages */
 	/* Coded over raw size, in permille, of each equal part of a block, a head's keys for one: a row
-	 * for each layer, and for more layers again from the first. NULL: coded as the request says. */
+	 * for each layer, repeated for more layers. NULL: coded as the request says. */
 	const uint16_t *coded_permille; /* [coded_rows][coded_parts] */
 	uint32_t coded_rows;
 	uint32_t coded_parts;
 	uint32_t unit_count;
 	uint32_t stage_count;
 	uint32_t route_count;
-	uint32_t in_flight_max; /* requests inside at once */
-	uint32_t piece_max;     /* pieces inside at once; 0 where nothing is cut */
+	uint32_t in_flight_max; /* requests inside */
+	uint32_t piece_max;     /* pieces inside; 0 where nothing is cut */
 	uint32_t end_max;       /* ends that wait for a poll; 0: none are kept */
 	uint32_t visit_max;     /* visits that wait for a poll; more are lost and counted */
-	uint32_t sample_every;  /* each so many'th request is sampled; 0: none */
+	uint32_t sample_every;  /* one in this many requests is sampled; 0: none */
 	uint64_t seed;
-	uint64_t bin_ps; /* first width of a bin, rounded up to a power of two */
+	uint64_t bin_ps; /* initial width of a bin, rounded up to a power of two */
 };
 
 struct ofs_chip_request {
@@ -153,7 +152,7 @@ struct ofs_chip_request {
 	uint64_t key;          /* for tags and banks; tags: the first of its keys */
 	uint64_t offset_bytes; /* on a drive; where banks interleave */
 	uint64_t size_bytes;
-	uint64_t coded_bytes; /* as the codec leaves them; 0: as the chip's rows say, or size_bytes */
+	uint64_t coded_bytes; /* after the codec; 0: as the chip's rows say, or size_bytes */
 	uint64_t deadline_ps;
 	uint32_t count;
 	uint32_t score_count;
@@ -188,7 +187,7 @@ struct ofs_chip_unit_stats {
 	uint64_t arrivals; /* visits that entered */
 	uint64_t departures;
 	uint64_t dropped;
-	uint64_t busy_ps;    /* of all servers together; delay and drive: while anyone is inside */
+	uint64_t busy_ps;    /* of all servers together; delay and drive: while occupied */
 	uint64_t blocked;    /* visits that found the next unit full */
 	uint64_t blocked_ps; /* how long they held this one for it */
 	uint64_t bytes;
@@ -196,7 +195,7 @@ struct ofs_chip_unit_stats {
 	uint64_t hits; /* tags */
 	uint64_t misses;
 	uint64_t evictions;
-	uint64_t present; /* inside now, those that wait included */
+	uint64_t present; /* inside now, including waiting ones */
 	uint64_t waiting;
 	uint64_t waiting_max;
 	uint64_t area_lo; /* the integral of `present` over time, in ps: 128 bits */
@@ -208,9 +207,9 @@ struct ofs_chip_unit_stats {
 };
 
 struct ofs_chip_route_stats {
-	uint64_t ended; /* those that were dropped included */
+	uint64_t ended; /* including dropped ones */
 	uint64_t dropped;
-	struct ofs_histogram latency; /* in ps, from at_ps to the end; of what was not dropped */
+	struct ofs_histogram latency; /* in ps, from at_ps to the end; without dropped ones */
 };
 
 struct ofs_chip_figures {
@@ -221,51 +220,51 @@ struct ofs_chip_figures {
 	uint64_t inside; /* requests */
 	uint64_t bin_ps;
 	uint64_t visits_lost;
-	uint64_t memory_bytes; /* of the chip, all of it */
+	uint64_t memory_bytes; /* the chip's total allocation */
 	uint64_t hash;         /* of the event log so far: time, unit, request, what */
 };
 
 struct ofs_chip;
 
-/* -EINVAL: `why` says what is wrong. */
+/* -EINVAL: `why` has the reason. */
 int ofs_chip_open(struct ofs_chip **out, const struct ofs_chip_config *config, char why[160]);
 void ofs_chip_close(struct ofs_chip *chip);
-/* As opened: empty, at time 0, with its draws from the beginning. */
+/* Returns to the state after open: empty, at time 0, with its draws from the beginning. */
 void ofs_chip_reset(struct ofs_chip *chip);
 /*
- * Requests for the runs to come, in order of time, none before now. The array is the caller's and
- * stays until it is taken. -EBUSY: the last is not; -EINVAL: one is out of order or of range.
+ * Feeds requests for later runs, in order of time, none before now. The caller keeps the array
+ * until it is taken. -EBUSY: the last is not; -EINVAL: one is out of order or out of range.
  */
 int ofs_chip_feed(struct ofs_chip *chip, const struct ofs_chip_request *requests, uint64_t count);
-/* Fed and not taken yet. */
+/* Requests fed and not taken yet. */
 uint64_t ofs_chip_fed(const struct ofs_chip *chip);
 /*
- * All that happens up to until_ps; OFS_CHIP_NEVER: until all has ended. Returns 0 when that is
- * reached, 1 when ends must be polled first, -EDEADLK when nothing that is inside can go
- * on: ofs_chip_stuck says where.
+ * Runs all events up to until_ps; OFS_CHIP_NEVER: until every request has ended. Returns 0 when
+ * that is reached, 1 when ends must be polled first, -EDEADLK when no request inside can proceed:
+ * ofs_chip_stuck says where.
  */
 int ofs_chip_run(struct ofs_chip *chip, uint64_t until_ps);
-/* The same, and 1 as soon as an end waits: for who asks again because of it. */
+/* As ofs_chip_run, but returns 1 at the first end, for callers whose next request depends on it. */
 int ofs_chip_run_to_end(struct ofs_chip *chip, uint64_t until_ps);
 int ofs_chip_poll(struct ofs_chip *chip, struct ofs_chip_done *ends, int max);
 int ofs_chip_poll_visits(struct ofs_chip *chip, struct ofs_chip_visit *visits, int max);
-/* After -EDEADLK: the units of one cycle in order, each waits for the next and the last for the
+/* After -EDEADLK: the units of one cycle in order, each waiting for the next and the last for the
  * first; or, without a cycle, those where requests wait (`cycle` 0). Returns how many. */
 int ofs_chip_stuck(const struct ofs_chip *chip, uint32_t units[64], int *cycle);
 void ofs_chip_figures(const struct ofs_chip *chip, struct ofs_chip_figures *figures);
 void ofs_chip_unit_stats(struct ofs_chip *chip, uint32_t unit, struct ofs_chip_unit_stats *stats);
-/* Of a unit with a qos queue; -EINVAL: it has none, or not this tenant. */
+/* Figures of a unit with a qos queue; -EINVAL: it has none, or not this tenant. */
 int ofs_chip_tenant_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t tenant,
 	struct ofs_qos_stats *stats);
-/* Of an entry of its table of sessions, as ofs_qos_session_stats counts them; -EINVAL: no such. */
+/* Figures of an entry of its session table, as in ofs_qos_session_stats; -EINVAL: no such entry. */
 int ofs_chip_session_stats(const struct ofs_chip *chip, uint32_t unit, uint32_t entry,
 	struct ofs_qos_session_stats *stats);
 void ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	struct ofs_chip_route_stats *stats);
 /*
  * The chip as a side of timing.h: `routes` [4] are those of a read, a write, a hit and a command.
- * Every end is owed. The side is part of the chip, its close closes it; needs end_max of at least
- * in_flight_max (-EINVAL).
+ * Every end is delivered later, by poll. The side is part of the chip, its close closes it; needs
+ * end_max of at least in_flight_max (-EINVAL).
  */
 int ofs_chip_timing(struct ofs_timing **out, struct ofs_chip *chip, const uint32_t routes[4]);
 int ofs_chip_version(void);

@@ -1,15 +1,15 @@
 /*
- * heap4.h: the events that are scheduled, the earliest first.
+ * heap4.h: the scheduled events, the earliest first.
  *
- * Model: a heap of four children a node over an array that the chip took at open; the bound is
- * known, so that a full heap is a mistake of ours. A key is (time, order); an order holds the class
- * of the event in its high bits and a sequence number below, so no two are equal and what comes out
- * does not depend on the shape of the heap. Four children: half the levels of two, and the four
- * keys that are compared lie together.
+ * Model: a heap with four children per node over an array allocated at open; the bound is known,
+ * so a full heap is a programming error. A key is (time, order); an order has the class of the
+ * event in its high bits and a sequence number below, so no two are equal and the output does not
+ * depend on the shape of the heap. Four children: half the levels of two, and the four compared
+ * keys are adjacent.
  *
- * In front of the heap stand the few that are next, in order, each earlier than all of the heap:
- * most of what is scheduled is due so soon that it never enters the heap, and the next is at hand.
- * While anything is scheduled, something stands in front.
+ * In front of the heap are the next few events, in order, each earlier than all of the heap: most
+ * events are due so soon that they never enter the heap. While anything is scheduled, the front is
+ * not empty.
  */
 #ifndef OFS_CHIP_HEAP4_H
 #define OFS_CHIP_HEAP4_H
@@ -29,7 +29,7 @@ struct chip_event {
 struct chip_heap {
 	struct chip_event *events;
 	uint32_t count; /* in `events` */
-	uint32_t max;   /* scheduled at once, those in front included */
+	uint32_t max;   /* scheduled events, including the front */
 	uint32_t front_count;
 	struct chip_event front[CHIP_FRONT_MAX]; /* the earliest is the last */
 };
@@ -99,7 +99,7 @@ chip_heap_push(struct chip_heap *heap, struct chip_event event)
 	heap->front[at] = event;
 }
 
-/* The earliest of those that are scheduled. Some are. */
+/* Removes the earliest event. At least one must be scheduled. */
 static inline struct chip_event
 chip_heap_pop(struct chip_heap *heap)
 {
@@ -110,7 +110,7 @@ chip_heap_pop(struct chip_heap *heap)
 	return first;
 }
 
-/* When that is due; UINT64_MAX: nothing is scheduled. */
+/* The time of the earliest event; UINT64_MAX: nothing is scheduled. */
 static inline uint64_t
 chip_heap_next_ps(const struct chip_heap *heap)
 {

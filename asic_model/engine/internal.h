@@ -1,10 +1,10 @@
 /*
- * internal.h: what the files of the engine share: a chip, its units and what is inside.
+ * internal.h: the types and helpers that the engine's files share.
  *
- * Model: a `flight` is a request on its way, or one of its pieces. Flights stand in two arrays, one
- * for requests and behind it one for pieces, and are chained by index: free, waiting in a queue, or
- * blocked in front of a full unit. A unit knows how many hold its servers and its credits; what is
- * scheduled lies in the heap. Files call downward only: timing.c, chip.c, run.c, unit.c, stats.c.
+ * Model: a `flight` is a request inside the chip, or one of its pieces. Flights are in one array,
+ * requests first and pieces after them, and are chained by index: free, waiting in a queue, or
+ * blocked in front of a full unit. A unit counts its used servers and credits; scheduled events are
+ * in the heap. Files call downward only: timing.c, chip.c, run.c, unit.c, stats.c.
  */
 #ifndef OFS_CHIP_INTERNAL_H
 #define OFS_CHIP_INTERNAL_H
@@ -18,27 +18,27 @@
 #define CHIP_NO_ROW 0xff /* coded as its request said */
 #define CHIP_HOT static inline __attribute__((always_inline))
 
-/* What an event says; at one time in this order, and arrivals after all. */
+/* The kind of an event; at one time in this order, and arrivals last. */
 enum chip_what {
-	CHIP_FREE = 0, /* a server or bank comes free; index: unit, and the bank above it */
+	CHIP_FREE = 0, /* a server or bank becomes free; index: unit, and the bank above it */
 	CHIP_WAKE = 1, /* a unit may begin another; index: the unit */
 	CHIP_DONE = 2, /* a flight's service and latency are over; index: the flight */
 };
 
-/* How a unit gives its servers back. */
+/* When a unit releases its servers. */
 enum chip_hold {
-	CHIP_HOLD_LEAVE,   /* when the next unit took the visit: there is no latency to pass */
+	CHIP_HOLD_LEAVE,   /* when the next unit has taken the visit: there is no latency to pass */
 	CHIP_HOLD_SERVED,  /* when the service ends, by an event: banks */
-	CHIP_HOLD_FREE_PS, /* the same by times, and an event only if anyone waits */
+	CHIP_HOLD_FREE_PS, /* the same by times, with an event only if a visit waits */
 	CHIP_HOLD_NOTHING, /* it has none: delay, drive */
 };
 
-/* How a flight comes into a unit. */
+/* How a flight enters a unit. */
 enum chip_entry {
 	CHIP_ENTRY_FULL = 0,
 	CHIP_ENTRY_QUEUE,
 	CHIP_ENTRY_QOS,   /* the scheduler has it already */
-	CHIP_ENTRY_BEGIN, /* nobody waits and a server is free */
+	CHIP_ENTRY_BEGIN, /* none waits and a server is free */
 };
 
 struct chip_list {
@@ -48,9 +48,9 @@ struct chip_list {
 struct chip_flight {
 	uint32_t link;  /* the next in its list */
 	uint32_t stage; /* of the visit; OFS_NONE: in no unit */
-	uint32_t want;  /* the stage it goes to next */
+	uint32_t want;  /* its next stage */
 	uint32_t parent;
-	uint32_t piece_count; /* of the request, where it is being cut */
+	uint32_t piece_count; /* of the request, while it is being cut */
 	uint32_t pieces_begun;
 	uint32_t pieces_open; /* not yet joined */
 	uint32_t bank;
@@ -82,15 +82,15 @@ struct chip_unit {
 	uint64_t waiting_banks;
 	/* CHIP_HOLD_FREE_PS: when each server is free, [servers + 1], a binary heap; the last: never. */
 	uint64_t *free_ps;
-	uint64_t begun_ps;        /* CHIP_HOLD_NOTHING: since when anyone is inside */
+	uint64_t begun_ps;        /* CHIP_HOLD_NOTHING: since when the unit is occupied */
 	uint64_t wake_ps;         /* scheduled; OFS_CHIP_NEVER: not */
 	struct chip_list *queues; /* [queue_count][level_count] */
-	uint8_t *levels;          /* [queue_count]: which have anyone */
+	uint8_t *levels;          /* [queue_count]: bit mask of non-empty levels */
 	struct chip_list blocked; /* in front of it, in other units or outside */
 	uint64_t *returns;        /* link: when credits come back, a ring [in_flight_max] */
 	uint32_t return_head, return_count;
 	uint8_t listed;          /* in the list of units to settle */
-	uint8_t short_of_pieces; /* a flight in front of it waits for a piece to come free */
+	uint8_t short_of_pieces; /* a flight in front of it waits for a free piece */
 	struct chip_tag *tags;   /* [set_count][way_count] */
 	uint64_t lookups;
 	uint64_t draws;
@@ -99,14 +99,14 @@ struct chip_unit {
 	struct ofs_nvme_model *drive;
 	struct ofs_qos *qos;
 	struct ofs_qos_config qos_config;
-	uint64_t count_last_ps; /* up to here `present` is in its bins */
+	uint64_t count_last_ps; /* time up to which `present` is in its bins */
 	struct ofs_chip_unit_stats stats;
 };
 
 struct ofs_chip {
 	struct ofs_timing base; /* first: the chip is a side of timing.h */
 	uint32_t timing_routes[4];
-	struct ofs_chip_config config; /* its pointers are our own copies */
+	struct ofs_chip_config config; /* its pointers are the chip's copies */
 	struct ofs_chip_stage *stages;
 	uint32_t *routes;
 	uint32_t *coded_sums; /* [coded_rows][coded_parts + 1]: permille of all parts before */
@@ -128,7 +128,7 @@ struct ofs_chip {
 	uint32_t visit_head, visit_count;
 	uint64_t now_ps;
 	uint64_t sequence, numbers;
-	uint32_t tenant_count, session_count; /* of the least qos queue; OFS_NONE: there is none */
+	uint32_t tenant_count, session_count; /* of the smallest qos queue; OFS_NONE: there is none */
 	uint64_t bins_end_ps;                 /* times from here on need wider bins */
 	uint32_t bin_shift;
 	struct ofs_chip_figures figures;
@@ -156,7 +156,7 @@ void ofs_chip_arrive(struct ofs_chip *chip, const struct ofs_chip_request *reque
 
 #pragma GCC visibility pop
 
-/* A number that (seed, stream, index) alone decide: the finalizer of SplitMix64 (Steele, Lea, Flood
+/* A number determined by (seed, stream, index): the finalizer of SplitMix64 (Steele, Lea, Flood
  * 2014) over a sum of multiples. */
 CHIP_HOT uint64_t
 chip_draw(uint64_t seed, uint64_t stream, uint64_t index)
@@ -168,7 +168,7 @@ chip_draw(uint64_t seed, uint64_t stream, uint64_t index)
 	return x ^ (x >> 31);
 }
 
-/* What the first bytes of a block are once coded; equal parts of it have shares of their own. */
+/* The coded size of the first bytes of a block; equal parts of it have separate ratios. */
 CHIP_HOT uint64_t
 chip_coded(const struct ofs_chip *chip, uint32_t row, uint64_t size_bytes, uint64_t first_bytes)
 {
@@ -206,7 +206,7 @@ chip_schedule(struct ofs_chip *chip, uint64_t at_ps, enum chip_what what, uint32
 		(struct chip_event){at_ps, (uint64_t)what << 56 | chip->sequence++, (uint32_t)what, index});
 }
 
-/* The event log is this hash of it: when, where, who, and what happened. */
+/* Hashes one entry of the event log: time, unit, request, event. */
 CHIP_HOT void
 chip_log(struct ofs_chip *chip, uint32_t unit, uint64_t number, uint32_t what)
 {
@@ -237,7 +237,7 @@ chip_list_take(struct ofs_chip *chip, struct chip_list *list)
 	return index;
 }
 
-/* Adds `weight` for each ps from one time to another, mostly within one bin. */
+/* Adds `weight` for each ps of an interval, mostly within one bin. */
 CHIP_HOT void
 chip_bins_add(struct ofs_chip *chip, uint64_t *bins, uint64_t from_ps, uint64_t to_ps,
 	uint64_t weight)
@@ -248,7 +248,7 @@ chip_bins_add(struct ofs_chip *chip, uint64_t *bins, uint64_t from_ps, uint64_t 
 		ofs_chip_bins_add(chip, bins, from_ps, to_ps, weight);
 }
 
-/* Brings the bins of those present up to now. */
+/* Brings the occupancy bins up to now. */
 CHIP_HOT void
 chip_count(struct ofs_chip *chip, struct chip_unit *unit)
 {
@@ -262,7 +262,7 @@ chip_count(struct ofs_chip *chip, struct chip_unit *unit)
 	unit->count_last_ps = chip->now_ps;
 }
 
-/* If anyone waits in the unit or in front of it, it must be looked at: one may go on. */
+/* Lists the unit for settling if a visit waits in it or in front of it. */
 CHIP_HOT void
 chip_settle_later(struct ofs_chip *chip, struct chip_unit *unit)
 {

@@ -1,13 +1,13 @@
 /*
- * run.c: the event loop, and how requests go from unit to unit.
+ * run.c: the event loop, and the movement of requests between units.
  *
- * Model: an event changes one unit; `settle` then looks at every unit that may go on because of it,
- * until none can: a unit begins who waits, and takes in who stands blocked in front of it, which
- * frees a place in the unit before. Arrivals come from the caller's array, beside the heap and
- * after every event of the same time. A request that is cut holds what it holds until its last
- * piece is in the next unit; the last piece to arrive at the join hands its own place to the
- * request. So every step can wait, and none needs more memory than open took. Pieces have flights
- * of their own, which only pieces hold: requests cannot use them up.
+ * Model: an event changes one unit; `settle` then visits every unit that may proceed because of it,
+ * until none can: a unit begins a waiting visit and takes in one that is blocked in front of it,
+ * which frees a place in the unit before. Arrivals come from the caller's array, not from the heap,
+ * after every event of the same time. A request that is cut keeps its server and credit until its
+ * last piece is in the next unit; the last piece to arrive at the join gives its place to the
+ * request. So every step can wait, and none needs more memory than open allocated. Pieces have
+ * separate flights, so requests cannot use them up.
  */
 #include <errno.h>
 #include <string.h>
@@ -23,7 +23,7 @@ flight_give(struct chip_flight *flight, struct ofs_chip *chip, uint32_t *chain)
 	*chain = chip_flight_index(chip, flight);
 }
 
-/* A piece is gone: whoever waits for one may go on. */
+/* A piece has ended: units that are short of pieces may proceed. */
 static void
 piece_give(struct ofs_chip *chip, struct chip_flight *piece)
 {
@@ -62,8 +62,8 @@ finish(struct ofs_chip *chip, struct chip_flight *flight)
 }
 
 /*
- * Who goes on where this flight ends or joins: itself; NULL, where others of its request are still
- * on their way; or the request, which then stands where its last piece stood.
+ * Which flight proceeds when this one ends or joins: itself; NULL, while other pieces of its
+ * request are in flight; or the request, which takes the place of its last piece.
  */
 static struct chip_flight *
 joined(struct ofs_chip *chip, struct chip_flight *flight)
@@ -92,7 +92,7 @@ joined(struct ofs_chip *chip, struct chip_flight *flight)
 	return parent;
 }
 
-/* Puts the next piece of a request in front of the unit; NULL: none is free. */
+/* Puts the next piece of a request in front of the unit; NULL: no piece is free. */
 static struct chip_flight *
 piece_take(struct ofs_chip *chip, const struct chip_flight *whole, uint64_t piece_bytes)
 {
@@ -118,7 +118,7 @@ piece_take(struct ofs_chip *chip, const struct chip_flight *whole, uint64_t piec
 	return piece;
 }
 
-/* As many pieces as the unit takes; 1 when it has the last. */
+/* Cuts as many pieces as the unit takes; 1 when it has the last. */
 static int
 cut(struct ofs_chip *chip, struct chip_flight *flight, struct chip_unit *unit, uint64_t piece_bytes)
 {
@@ -148,7 +148,7 @@ cut(struct ofs_chip *chip, struct chip_flight *flight, struct chip_unit *unit, u
 	return 1;
 }
 
-/* From where it is to where it wants to be; 0 where that is full. */
+/* Moves a flight to its next stage; 0 if that is full. */
 static int
 move(struct ofs_chip *chip, struct chip_flight *flight)
 {
@@ -170,7 +170,7 @@ move(struct ofs_chip *chip, struct chip_flight *flight)
 	return 1;
 }
 
-/* A flight that is done where it is goes to what it wants, or blocks in front of it. */
+/* Moves a finished flight to its next stage, or blocks it in front of that. */
 static void
 go_on(struct ofs_chip *chip, struct chip_flight *flight)
 {
@@ -198,8 +198,8 @@ go_on(struct ofs_chip *chip, struct chip_flight *flight)
 }
 
 /*
- * Takes in one of those in front of the unit; 0 where none fits. The first, so that they stay in
- * order; where tenants have queues of their own any, so that the full one blocks no other.
+ * Takes in one of the flights in front of the unit; 0 if none fits. In order, the first; with a
+ * queue per tenant any, so that a full tenant blocks no other.
  */
 static int
 take_in(struct ofs_chip *chip, struct chip_unit *unit)
@@ -300,7 +300,7 @@ handle(struct ofs_chip *chip, struct chip_event event)
 	settle(chip);
 }
 
-/* What the next arrival looks up is far away in memory: it is fetched while others are served. */
+/* Prefetches the memory that the next arrival looks up, while other visits are served. */
 static void
 look_ahead(const struct ofs_chip *chip)
 {
@@ -315,7 +315,7 @@ look_ahead(const struct ofs_chip *chip)
 		__builtin_prefetch(&tags[i], 1);
 }
 
-/* Until so many ends wait; 0: however many do. */
+/* Runs until end_count ends wait for a poll; 0: without that limit. */
 static int
 run(struct ofs_chip *chip, uint64_t until_ps, uint32_t end_count)
 {

@@ -1,16 +1,16 @@
 /*
- * stats.c: what a chip counts, and how it is handed out: bins over time, visits of sampled
- * requests, the figures of units and routes, and where it is stuck.
+ * stats.c: the chip's counters and their readers: bins over time, visits of sampled requests, the
+ * figures of units and routes, and the cause of a deadlock.
  *
- * Model: the bins of all units have one width; it doubles, and neighbours are added, when a time
- * lies behind the last bin. Nothing here can fail.
+ * Model: the bins of all units have one width; when a time lies behind the last bin, the width
+ * doubles and neighbouring bins are added. Nothing here can fail.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* Makes the bins wide enough that until_ps lies in one of them. */
+/* Widens the bins until until_ps lies in one of them. */
 static void
 fold(struct ofs_chip *chip, uint64_t until_ps)
 {
@@ -46,7 +46,7 @@ ofs_chip_bins_add(struct ofs_chip *chip, uint64_t *bins, uint64_t from_ps, uint6
 	}
 }
 
-/* A sampled flight leaves the unit, or, with OFS_NONE, what is outside. */
+/* A sampled flight leaves the unit or, with OFS_NONE, the queue outside. */
 void
 ofs_chip_log_visit(struct ofs_chip *chip, const struct chip_flight *flight, uint32_t unit)
 {
@@ -147,7 +147,7 @@ ofs_chip_route_stats(const struct ofs_chip *chip, uint32_t route,
 	*stats = chip->route_stats[route];
 }
 
-/* One unit that `unit` waits for: one of its flights stands in front of it; or OFS_NONE. */
+/* A unit that `unit` waits for, because one of its flights is in front of it; or OFS_NONE. */
 static uint32_t
 waits_for(const struct ofs_chip *chip, uint32_t unit)
 {
@@ -167,7 +167,7 @@ ofs_chip_stuck(const struct ofs_chip *chip, uint32_t units[OFS_CHIP_UNITS_MAX], 
 	int count = 0;
 
 	for (uint32_t first = 0; first < chip->config.unit_count; first++) {
-		/* Where the walk comes back to a unit, it goes round a cycle: once more from there. */
+		/* The walk has returned to a unit, so it is in a cycle: walk it once more from there. */
 		seen = 0;
 		for (at = first; at != OFS_NONE && !(seen >> at & 1); at = waits_for(chip, at))
 			seen |= 1ull << at;

@@ -1,20 +1,20 @@
 /*
  * timing.c: a chip as a side of timing.h.
  *
- * Model: a read, a write, a hit and a command are four routes. Every end is owed, because what
- * comes later may overtake. A request is at the time it is asked, after all that happens up to
- * then. What a command or a hit looks up is its session and layer, block after block; what a read
- * or a write does, the block itself. Of a session beyond its table a qos queue is told no number,
- * and counts that. The caller has at most in_flight_max ends outstanding, so neither flights nor
- * ends run out. A chip that is stuck owes ends that never come; ofs_chip_run says so to who asks.
+ * Model: a read, a write, a hit and a command are four routes. Every end is delivered later, by
+ * poll, because a later request may overtake. A request enters at its submission time, after all
+ * earlier events. A command or a hit looks up its session and layer, block after block; a read or a
+ * write looks up its block. A session beyond a qos queue's table is passed without a number and
+ * counted. The caller has at most in_flight_max requests outstanding, so neither flights nor ends
+ * run out. A stuck chip has requests that never end; ofs_chip_run returns -EDEADLK.
  */
 #include <errno.h>
 
 #include "internal.h"
 
-/* What overtakes what, where a unit serves by priority: who waits, then who will, then writes. */
+/* Overtaking order where a unit serves by priority: demand, prefetch, then writes. */
 enum { URGENT = 0, GUESSED = 2, WRITTEN = 3 };
-/* Which of the routes it takes. */
+/* The request's route. */
 enum { READ, WRITE, HIT, COMMAND };
 
 static uint32_t

@@ -1,10 +1,10 @@
 /*
- * unit.c: one unit: who it takes, who it begins, what that costs, and what it gives back.
+ * unit.c: one unit: admission, start, cost and release of visits.
  *
- * Model: a visit is present from enter to leave; in between it waits, is begun, is done. What the
- * kinds differ in stands in three places: who may begin (`can_begin`), what a visit costs
- * (`serve`), and what comes free when (`chip_hold`). A unit never calls another: who moves requests
- * between them is run.c. Nothing here can fail.
+ * Model: a visit is present from enter to leave; in between it waits, is begun, is done. The kinds
+ * differ in three places: what may begin (`can_begin`), what a visit costs (`serve`), and what is
+ * released when (`chip_hold`). A unit never calls another: run.c moves requests between them.
+ * Nothing here can fail.
  */
 #include "internal.h"
 #include "nvme_model.h"
@@ -17,14 +17,14 @@ interpolate(uint64_t low, uint64_t high, uint64_t part, uint64_t whole)
 {
 	uint64_t apart = high < low ? low - high : high - low, product;
 
-	/* A division of 128 bits is a call: of most, 64 are enough. */
+	/* A 128-bit division is a library call; most values fit in 64 bits. */
 	apart = __builtin_mul_overflow(apart, part, &product)
 		? (uint64_t)((unsigned __int128)apart * part / whole)
 		: product / whole;
 	return high < low ? low - apart : low + apart;
 }
 
-/* The quantile `share` (of 2^32) of one row, straight between those that are given. */
+/* The quantile `share` (of 2^32) of one row, linear between the given quantiles. */
 static uint64_t
 row_quantile(const struct ofs_chip_load *row, uint64_t share)
 {
@@ -37,7 +37,7 @@ row_quantile(const struct ofs_chip_load *row, uint64_t share)
 	return interpolate(times[i - 1], times[i], share - shares[i - 1], shares[i] - shares[i - 1]);
 }
 
-/* A latency drawn from the rows on both sides of the present load. */
+/* A latency drawn from the two rows around the present load. */
 static uint64_t
 latency_draw(struct ofs_chip *chip, struct chip_unit *unit, uint64_t occupied_ps)
 {
@@ -67,7 +67,7 @@ latency_draw(struct ofs_chip *chip, struct chip_unit *unit, uint64_t occupied_ps
 		row_quantile(&config->load_rows[i], share), load - low, high - low);
 }
 
-/* Whether the key is there; from now on it is, in place of the least recently used of its set. */
+/* Looks up a key; a missing one replaces the least recently used of its set. */
 static int
 tags_look(struct chip_unit *unit, uint64_t key)
 {
@@ -89,7 +89,7 @@ tags_look(struct chip_unit *unit, uint64_t key)
 	return 0;
 }
 
-/* How many of the visit's keys are not there. */
+/* How many of the visit's keys are missing. */
 static uint32_t
 tags_visit(struct chip_unit *unit, const struct ofs_chip_stage *stage, uint64_t key, uint64_t items)
 {
@@ -131,7 +131,7 @@ occupied_ps(const struct ofs_chip_unit *unit, const struct ofs_chip_stage *stage
 		+ (bytes >> 20) * mib_ps + ((rest * mib_ps + (1 << 19)) >> 20);
 }
 
-/* What standing still adds to a visit that begins now. Banks stand still one after the other. */
+/* The delay that pauses add to a visit that begins now. Banks pause one after the other. */
 static uint64_t
 paused_ps(const struct ofs_chip_unit *config, uint64_t now_ps, uint32_t bank, uint64_t occupied_ps)
 {
@@ -151,7 +151,7 @@ paused_ps(const struct ofs_chip_unit *config, uint64_t now_ps, uint32_t bank, ui
 	return added_ps;
 }
 
-/* Credits that have come back by now; who has none waits. */
+/* Whether a credit is free, after collecting those that have returned by now. */
 static int
 credit_free(const struct ofs_chip *chip, struct chip_unit *unit)
 {
@@ -179,7 +179,7 @@ can_begin(const struct ofs_chip *chip, struct chip_unit *unit, uint32_t bank)
 	return unit->busy < unit->config.servers;
 }
 
-/* How long it occupies a server, and when it is done. */
+/* How long the visit occupies a server, and when it is done. */
 static uint64_t
 serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight, uint64_t *done_ps)
 {
@@ -202,7 +202,7 @@ serve(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	return occupied;
 }
 
-/* The server that has been free for longest is occupied until then. */
+/* Occupies the server that has been free longest until then. */
 static void
 server_take(struct chip_unit *unit, uint64_t until_ps)
 {
@@ -247,7 +247,7 @@ begin(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 	chip_schedule(chip, done_ps, CHIP_DONE, chip_flight_index(chip, flight));
 }
 
-/* The scheduler takes it, or it is told that its tenant's queue is full, or its session's part. */
+/* Gives the visit to the scheduler, or learns that its tenant's or session's queue is full. */
 static enum chip_entry
 qos_accepts(struct ofs_chip *chip, struct chip_unit *unit, const struct chip_flight *flight)
 {
@@ -266,7 +266,7 @@ qos_accepts(struct ofs_chip *chip, struct chip_unit *unit, const struct chip_fli
 	return CHIP_ENTRY_QOS;
 }
 
-/* Whether there is room for one that wants to this unit, and where. */
+/* Whether the unit has room for a flight, and where. */
 enum chip_entry
 ofs_chip_unit_accepts(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight)
 {
@@ -281,7 +281,7 @@ ofs_chip_unit_accepts(struct ofs_chip *chip, struct chip_unit *unit, struct chip
 	return unit->waiting < unit->config.queue_max ? CHIP_ENTRY_QUEUE : CHIP_ENTRY_FULL;
 }
 
-/* It comes in, at the stage that it wanted, as `accepts` said. */
+/* A flight enters at its next stage, as `accepts` decided. */
 void
 ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_flight *flight,
 	enum chip_entry entry)
@@ -315,7 +315,7 @@ ofs_chip_unit_enter(struct ofs_chip *chip, struct chip_unit *unit, struct chip_f
 		chip_settle_later(chip, unit);
 }
 
-/* Begins one of those that wait; 0 where none can. */
+/* Begins one waiting visit; 0 if none can begin. */
 int
 ofs_chip_unit_next(struct ofs_chip *chip, struct chip_unit *unit)
 {
@@ -347,7 +347,7 @@ ofs_chip_unit_next(struct ofs_chip *chip, struct chip_unit *unit)
 	return 1;
 }
 
-/* It leaves the unit that it is in, if any, and gives back what it held there. */
+/* A flight leaves its unit, if any, and releases what it held there. */
 void
 ofs_chip_unit_leave(struct ofs_chip *chip, struct chip_flight *flight)
 {
@@ -381,7 +381,7 @@ ofs_chip_unit_leave(struct ofs_chip *chip, struct chip_flight *flight)
 	chip_settle_later(chip, unit);
 }
 
-/* One of its servers, or this bank, is free. */
+/* A server, or this bank, is free. */
 void
 ofs_chip_unit_free(struct chip_unit *unit, uint32_t bank)
 {
@@ -391,7 +391,7 @@ ofs_chip_unit_free(struct chip_unit *unit, uint32_t bank)
 		unit->busy--;
 }
 
-/* Somebody wants to begin and cannot yet: schedule when, unless an event will come anyway. */
+/* A visit cannot begin yet: schedule a wake, unless an event will come anyway. */
 void
 ofs_chip_unit_wake(struct ofs_chip *chip, struct chip_unit *unit)
 {

@@ -1,10 +1,10 @@
-// codec_lane.v: one lane of the decompressor: a coded piece of KV in, a value out in each cycle.
+// codec_lane.v: one lane of the decompressor: a coded piece of KV in, one value out per cycle.
 //
-// Model: pieces as docs/reference/codec.md has them, one after another; a piece that is stored as it
-// is goes around the lane. A piece is announced with its dtype, its bytes and its values; then its
-// bytes come, four in a cycle, from a word of their own. Bits stand in a window of 64, the next one
+// Model: pieces in the format of docs/reference/codec.md, one after another; a piece that is stored
+// raw bypasses the lane. A piece is announced with its dtype, its bytes and its values; then its
+// bytes arrive, four in a cycle, starting with a new word. Bits are in a window of 64, the next one
 // highest; a word is taken when half of the window is free, so that 19 bits, the most a value can
-// have, are always at hand while words keep coming. Where words or the receiver pause, the lane does.
+// have, are always available while words keep arriving. The lane pauses with words or receiver.
 //
 //   cycle  0          the piece is announced
 //          1          its first word is taken
@@ -16,8 +16,8 @@
 //          2 later    it is out: the rest's bits at their places, the sign back at the top
 //
 // So n values with t words of symbols occupy the lane for 5 + t + n cycles, and the last is out in
-// cycle t + n + 6. `last` comes with the last value of a piece, and `bad` says that no encoder wrote
-// it: then none of its values is data. Bits past the end of a piece are read as zeros.
+// cycle t + n + 6. `last` comes with the last value of a piece. `bad` says that no encoder wrote
+// the piece: none of its values is data. Bits past the end of a piece are read as zeros.
 module codec_lane (
     input  wire        clk,
     input  wire        rst,
@@ -46,7 +46,7 @@ module codec_lane (
     reg [15:0] fixed, vary;
     reg [11:0] symbols_left;
     reg [5:0]  symbol_row;
-    reg        bad;                    // as far as it is known yet
+    reg        bad;                    // as far as known so far
     reg [17:0] used_bits;
 
     wire [3:0] rest_bits = dtype == 1 ? 4'd8 : dtype == 2 ? 4'd11 : dtype == 3 ? 4'd4 : 4'd3;
@@ -59,7 +59,7 @@ module codec_lane (
     wire       at_hand  = window_bits >= 7'd32 || words_left == 0
         || (state == VALUES && window_bits >= 7'd19);
     wire       works    = flows && at_hand && state != IDLE;
-    wire [4:0] value_bits;             // of the value that is next
+    wire [4:0] value_bits;             // of the next value
     wire [5:0] take_bits = !works ? 6'd0 : state == VALUES ? {1'b0, value_bits}
         : state == TABLE && symbols_left < 4 ? {1'b0, symbols_left[1:0], 3'b0} : 6'd32;
     wire [6:0] bits_left = window_bits > {1'b0, take_bits} ? window_bits - {1'b0, take_bits} : 0;
@@ -98,7 +98,7 @@ module codec_lane (
             first[i] <= first_sum[i][7:0];
         end
 
-    // ---- the value that is next: how long its code is, which symbol, which bits of the rest ----
+    // ---- the next value: how long its code is, which symbol, which bits of the rest ------------
     wire [7:0] code = window[63:56];
     reg  [3:0] length;
     reg  [7:0] offset;
@@ -171,8 +171,8 @@ module codec_lane (
     endgenerate
     wire sums_wrong = limit_sum[8] != 0 && limit_sum[8] != 12'd256;
 
-    // What a piece left of its words is thrown away first (only a bad one leaves any), and its last
-    // value moves on in the cycle in which the next piece is announced.
+    // First discard the words that a piece left over (only a bad one leaves any); its last value
+    // moves on in the cycle in which the next piece is announced.
     assign piece_ready = state == IDLE && flows && words_left == 0;
 
     always @(posedge clk)

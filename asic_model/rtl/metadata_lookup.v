@@ -1,24 +1,24 @@
 // metadata_lookup.v: the pipeline that looks up block keys in the metadata SRAM.
 //
 // Model: a set-associative store of keys in one SRAM, a row for each set. A lookup reads its row,
-// says hit or miss, and writes the row back: the key is there from then on, in place of the least
-// recently used of its set. One lookup may begin in each cycle, whatever the keys are: the row that
-// the lookup before has just made is forwarded where both want the same set. The pipeline never
-// stalls: a lookup begins only with a credit, which is room in the output queue, and gives it back
-// when its answer is taken. Keys that cannot begin wait in the input queue; when that is full the
-// ports are not ready. There are two ports, because two commands may come in one cycle; port 0 is
-// first.
+// reports hit or miss, and writes the row back with the key in it; a new key replaces the least
+// recently used of its set. One lookup may begin in each cycle, whatever the keys are: the row made
+// by the lookup before is forwarded where both use the same set. The pipeline never stalls: a
+// lookup begins only with a credit, which is room in the output queue, and returns it when its
+// answer is taken. Keys that cannot begin wait in the input queue; when that is full the ports are not ready.
+// There are two ports, because two commands may arrive in one cycle; port 0 is first.
+//
 //
 //   cycle  0  the handshake at a port; with nothing waiting, the lookup begins
 //          1  key * G                 \
 //          2  (x ^ x >> 30) * C1       |  SplitMix64's finalizer (Steele, Lea, Flood 2014)
 //          3  (x ^ x >> 27) * C2      /   low bits of x ^ x >> 31 are the set; the SRAM is read
 //          4  keys compared, the new row written
-//          5  the answer is out, or behind those that wait to be taken
+//          5  the answer is out, or queued behind earlier answers
 //
-// A row holds for each way: rank of its last use (0: the last one), valid, key. Ranks are kept as
-// their difference (xor) to the order of the ways, so that a row of zeros is an empty set whose
-// ways are used from way 0 on. After reset a sweep writes zeros to every row, one in a cycle.
+// A row holds for each way: rank of its last use (0: the last one), valid, key. Ranks are stored as
+// their difference (xor) from the order of the ways, so that a row of zeros is an empty set whose
+// ways are used from way 0 on. After reset a sweep writes zeros to every row, one per cycle.
 module metadata_lookup #(
     parameter SET_BITS = 6,
     parameter WAY_BITS = 2,
@@ -50,7 +50,7 @@ module metadata_lookup #(
     localparam [63:0] C1 = 64'hbf58476d1ce4e5b9;
     localparam [63:0] C2 = 64'h94d049bb133111eb;
 
-    // ---- who begins: those that wait first, and with a credit -------------------------------
+    // ---- which key begins: queued ones first, and with a credit -----------------------------
     reg [63:0]           queue_key [0:QUEUE-1];
     reg [ID_BITS-1:0]    queue_id  [0:QUEUE-1];
     reg [QUEUE_BITS-1:0] queue_head;
@@ -120,13 +120,13 @@ module metadata_lookup #(
 
     // ---- cycles 3 and 4: the row is read, compared, written back ----------------------------
     reg [ROW-1:0] rows [0:SETS-1];
-    reg [ROW-1:0] row_read;      // as the SRAM gave it: before what is written in the same cycle
+    reg [ROW-1:0] row_read;      // from the SRAM: before a write of the same cycle
     reg [ROW-1:0] row_made;      // by the lookup before
-    reg           made_forwards; // and that lookup was of the same set
+    reg           made_forwards; // and that lookup used the same set
     wire [ROW-1:0] row_4 = made_forwards ? row_made : row_read;
     reg  [ROW-1:0] row_next;
     reg            hit_4, evicts_4;
-    reg [WAY_BITS-1:0] used_rank; // of the way that is used now, before that
+    reg [WAY_BITS-1:0] used_rank; // old rank of the way used now
     integer way;
 
     always @* begin : compare
@@ -170,7 +170,7 @@ module metadata_lookup #(
             swept <= swept + 1'b1;
     end
 
-    // ---- cycle 5 and later: answers wait here until they are taken ---------------------------
+    // ---- cycle 5 and later: the queue of answers ---------------------------------------------
     reg [ID_BITS+1:0]     answers [0:CREDITS-1];
     reg [CREDIT_BITS-1:0] answer_head;
     reg [CREDIT_BITS:0]   answer_count;

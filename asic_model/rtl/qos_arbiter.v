@@ -1,18 +1,19 @@
-// qos_arbiter.v: who is served next: the scheduler of qos.h, a decision in each cycle.
+// qos_arbiter.v: the scheduler of qos.h in hardware: one decision per cycle.
 //
-// Model: for each tenant a queue that is sorted as it fills: a cell for each entry compares its key
-// with the new one and keeps, takes over its neighbour's entry or the new one. So the most urgent is
-// always at hand, and the first of the queue is the first entry of a session that is in the round that
-// runs, or of any where none is. A round needs no number: of a session it is known how many bytes of
-// its round it was served, and in a bit whether that is the next one already; where a session that is
-// ahead is served, the round ends for its tenant, and whoever was not ahead begins at 0. Tokens are added in every cycle up to the burst, in the fixed point of the library
-// (2^-32 bytes); a tenant is ready while something waits and the tokens cover its first item. Whose
-// turn it is changes as in the library: the tenant of the turn stays while it is ready and its
-// deficit covers the first item, else the next one that is ready gets its weight's bytes.
+// Model: each tenant has a queue that is sorted as it fills: a cell for each entry compares its key
+// with the new one and keeps its entry, or takes its neighbour's or the new one. So the most urgent
+// entry is always available, and the queue's head is the first entry of a session that is in the
+// current round, or the first of any session if none is. A round has no number: each session has
+// the bytes it was served in its round, and a bit that says whether it is ahead, in the next round.
+// When a session that is ahead is served, its tenant's round ends, and the sessions that were not
+// ahead begin at 0. Tokens are added in every cycle up to the burst, in the fixed point of the
+// library (2^-32 bytes); a tenant is ready while something waits and the tokens cover its head.
+// Turns change as in the library: the tenant of the turn keeps it while it is ready and its deficit
+// covers its head; else the next ready tenant gets its weight's bytes.
 //
-// `take` asks in a cycle and is answered in the same one; so is `put`, which sees the room that a
-// take of this cycle makes. Time is counted in cycles from reset; a deadline is a cycle. Not in
-// hardware: the counters, which are adders beside this. Configuration is held still after reset.
+// `take` is answered in the same cycle; so is `put`, which sees the room that a take of this cycle
+// makes. Time is counted in cycles from reset; a deadline is a cycle. Not in hardware: the
+// counters, which would be additional adders. Configuration does not change after reset.
 module qos_arbiter #(
     parameter TENANT_BITS = 2,
     parameter DEPTH_BITS = 3,     // 2^DEPTH_BITS entries for each tenant
@@ -30,7 +31,7 @@ module qos_arbiter #(
     input  wire [DEPTH_BITS:0]     session_max,
     input  wire [31:0]             session_quantum,    // bytes of a session in a round; 0: no rounds
     input  wire [TIME_BITS-1:0]    ahead_max,
-    // an item that wants to wait, and why it may not
+    // a new item, and why it is refused
     input  wire                    put,
     input  wire [TENANT_BITS-1:0]  put_tenant,
     input  wire [SESSION_BITS-1:0] put_session,
@@ -39,7 +40,7 @@ module qos_arbiter #(
     input  wire [TAG_BITS-1:0]     put_tag,
     output wire                    put_full,
     output wire                    put_session_full,
-    // the item that is served
+    // the served item
     input  wire                    take,
     output wire                    take_valid,
     output wire [TENANT_BITS-1:0]  take_tenant,
@@ -53,7 +54,7 @@ module qos_arbiter #(
     localparam COST_AT = TAG_BITS + SESSION_BITS;
     localparam KEY_AT = COST_AT + COST_BITS;
 
-    // ---- who is ready, and whose turn it is --------------------------------------------------
+    // ---- which tenants are ready, and whose turn it is ---------------------------------------
     wire [TENANTS-1:0]          ready;
     wire [TENANTS*ENTRY-1:0]    firsts;
     wire [TENANTS*32-1:0]       deficits;
@@ -88,7 +89,7 @@ module qos_arbiter #(
         else if (taken)
             turn <= winner;
 
-    // ---- rounds: who is ahead, and what it was served of its round -----------------------------
+    // ---- rounds: which sessions are ahead, and their bytes in their round ----------------------
     reg  [SESSIONS-1:0]    ahead_of_round;
     reg  [31:0]            used [0:SESSIONS-1];
     reg  [TENANT_BITS-1:0] owner [0:SESSIONS-1];
@@ -154,7 +155,7 @@ module qos_arbiter #(
             reg [31:0]         deficit;
             wire [63:0] rate_t  = rate[t*64 +: 64];
             wire [63:0] burst_t = burst[t*64 +: 64];
-            // The first of those in the round that runs; where there is none, the first.
+            // The first entry in the current round; if there is none, the first.
             reg  [DEPTH_BITS-1:0] chosen;
             reg                   in_round;
             wire [COST_BITS-1:0] cost = cells[chosen][COST_AT +: COST_BITS];
@@ -182,8 +183,8 @@ module qos_arbiter #(
                 end
             end
 
-            // What a cell holds after a take moved those behind by one, and whether that is sooner than the
-            // new entry, or as soon: up to some cell all are.
+            // A cell's entry after a take moved those behind it by one, and whether it is sooner than
+            // the new entry, or as soon: up to some cell all are.
             reg [ENTRY-1:0] moved [0:DEPTH-1];
             reg [DEPTH-1:0] sooner;
             integer i, j;

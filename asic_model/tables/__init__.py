@@ -1,8 +1,8 @@
-"""Tables of the chip's memories and links: what other people's models and papers say.
+"""Tables of the chip's memories and links, from published models and papers.
 
-Each table is a file beside the module that reads it, and each number in it says where it comes
-from. Nothing here runs a simulator: `make` writes the request lists that the simulators are run
-on, and reads back what they said. How to make each table again: docs/reference/asic-tables.md.
+Each table is a file next to the module that reads it, and each number in it names its source.
+Nothing here runs a simulator: `make` writes the request lists for the simulators and reads back
+their answers. How to remake each table: docs/reference/asic-tables.md.
 """
 
 from offstage.asic_model.tables.dram import Channel, channel

@@ -1,14 +1,14 @@
-"""DRAM channels under load, out of dram.toml: what a memory controller's unit is made of.
+"""DRAM channels under load, from dram.toml: the parameters of a memory controller's unit.
 
-A channel is a server in order of arrival, at the bandwidth that it reaches between refreshes; it
-stands still during each; and on top is an access latency, drawn from quantiles by the present
-load. All of it stands in the table for three mixes of reads and writes and two sizes of the piece
-that lies on one channel. Between mixes it is interpolated, and the nearest size is taken. How the
-table was made, and how far a unit with it is from the simulator: docs/reference/asic-tables.md.
+A channel is a FIFO server at the bandwidth it reaches between refreshes. It pauses during each
+refresh, and adds an access latency drawn from quantiles by the present load. The table has all of
+this for three mixes of reads and writes and two sizes of the piece that lies on one channel.
+Mixes are interpolated; the nearest size is taken. How the table was made, and how far a unit built
+from it is from the simulator: docs/reference/asic-tables.md.
 
 What can fail: `BadInput` for a name that is not in the table, and for a table that contradicts
-itself: an access alone or a refresh that is not the closed form's, latency that falls with load,
-more bandwidth than the bus has.
+itself: an unloaded access or a refresh that differs from the closed form, latency that falls with
+load, more bandwidth than the bus has.
 """
 
 from functools import lru_cache
@@ -42,8 +42,8 @@ LOAD_SPAN_PS = 20_000_000  # some hundred pieces, and five refreshes
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One mix and size. A row: load permille, bytes/s, mean latency, then least, p50, p90, p99
-    and greatest of the latency and of the access."""
+    """One mix and size. A row: load permille, bytes/s, mean latency, then minimum, p50, p90, p99
+    and maximum of the latency and of the access."""
 
     read_percent: int
     piece_bytes: int
@@ -57,7 +57,7 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(0.0, 1 - self.bytes_per_s / self.bytes_per_s_between_refreshes)
 
     def accesses(self) -> list[list[int]]:
-        """Of each row the load, as a share of a server that never stands still, and the access."""
+        """Each row's load, as a share of a server without pauses, and its access."""
         return [[round(row[0] * (1 - self.paused)), *row[8:13]] for row in self.rows]
 
 
@@ -83,7 +83,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def closed_form_ps(self) -> int:
-        """Close the row that is open, open the right one, read, one burst."""
+        """Precharge, activate, read, one burst."""
         clocks = self.precharge_clocks + self.activate_clocks + self.read_clocks
         return (clocks + self.burst_clocks) * self.clock_ps
 
@@ -95,7 +95,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Channel(msgspec.Struct, frozen=True):
-    """What a unit is made of: `bytes_per_s` between refreshes, `pause_ps` for each of those, and
+    """The parameters of a unit: `bytes_per_s` between refreshes, `pause_ps` for each refresh, and
     the access by load."""
 
     name: str
@@ -108,7 +108,7 @@ class Channel(msgspec.Struct, frozen=True):
 
     @property
     def efficiency(self) -> float:
-        """Bandwidth reached, refreshes taken off, over the peak."""
+        """Bandwidth reached, refreshes deducted, over the peak."""
         return self.bytes_per_s * (1 - self.pause_ps / self.pause_every_ps) / self.peak_bytes_per_s
 
     def unit(self, name: str, *, channels: int = 1, queue_max: int = 1 << 20) -> Unit:
@@ -136,7 +136,7 @@ def devices() -> dict[str, Device]:
 
 
 def channel(name: str, *, read_percent: float = 100, piece_bytes: int = 4096) -> Channel:
-    """A channel whose accesses are reads to `read_percent`, in pieces of `piece_bytes`."""
+    """A channel whose accesses are `read_percent` reads, in pieces of `piece_bytes`."""
     device = devices().get(name)
     if device is None:
         raise BadInput(f"no DRAM {name!r}", "dram", f"choose one of {', '.join(devices())}")
@@ -167,7 +167,7 @@ def channel(name: str, *, read_percent: float = 100, piece_bytes: int = 4096) ->
 
 
 def _at(curve: Curve, loads: list[int]) -> list[list[float]]:
-    """The access of a curve at some loads: straight between its rows, level beyond them."""
+    """The access of a curve at the given loads: linear between its rows, constant beyond them."""
     rows = np.array(curve.accesses(), dtype=np.float64)
     columns = [np.interp(loads, rows[:, 0], rows[:, index]) for index in range(1, rows.shape[1])]
     return [[float(value) for value in row] for row in np.stack(columns, axis=1)]
@@ -178,7 +178,7 @@ def _between(low: float, high: float, share: float) -> float:
 
 
 def mean_ps(row: Load) -> float:
-    """The mean of what is drawn from a row: straight lines between its quantiles."""
+    """The mean of the draws from a row: linear between its quantiles."""
     steps = (
         (row.min_ps, row.p50_ps, 0.5),
         (row.p50_ps, row.p90_ps, 0.4),
@@ -189,7 +189,7 @@ def mean_ps(row: Load) -> float:
 
 
 def _nearest(curves: list[Curve], piece_bytes: int) -> list[Curve]:
-    """The curves of the size that is nearest by ratio, in order of their mixes."""
+    """The curves of the size nearest by ratio, in order of their mixes."""
     if piece_bytes < 1:
         raise BadInput(f"a piece of {piece_bytes} B", "dram", "give its size in bytes")
     sizes = {curve.piece_bytes for curve in curves}
@@ -200,39 +200,39 @@ def _nearest(curves: list[Curve], piece_bytes: int) -> list[Curve]:
 
 
 def check_device(device: Device, where: str) -> None:
-    """`BadInput` for the first thing in a device's curves that cannot be."""
+    """`BadInput` for the first impossible value in a device's curves."""
     where = f"{where}: {device.name}"
-    mend = "make the table again: docs/reference/asic-tables.md"
+    fix = "make the table again: docs/reference/asic-tables.md"
     off = device.alone_ps / device.closed_form_ps - 1
     if abs(off) > ALONE_TOLERANCE:
         raise BadInput(
-            f"an access alone takes {device.alone_ps} ps, the closed form says "
+            f"an unloaded access takes {device.alone_ps} ps, the closed form says "
             f"{device.closed_form_ps} ps",
             where,
-            mend,
+            fix,
         )
     for curve in device.curve:
         here = f"{where}, {curve.read_percent} % reads, {curve.piece_bytes} B"
         between = curve.bytes_per_s_between_refreshes
         if not 0 < curve.bytes_per_s <= between <= device.peak_bytes_per_s:
-            raise BadInput(f"{curve.bytes_per_s} B/s, {between} between refreshes", here, mend)
+            raise BadInput(f"{curve.bytes_per_s} B/s, {between} between refreshes", here, fix)
         cost = device.refresh_cost_clocks / device.refresh_clocks
         if abs(curve.paused / cost - 1) > REFRESH_TOLERANCE:
             raise BadInput(
-                f"refreshes take {curve.paused:.1%}, the closed form says {cost:.1%}", here, mend
+                f"refreshes take {curve.paused:.1%}, the closed form says {cost:.1%}", here, fix
             )
-        _check_rows(curve.rows, here, mend)
+        _check_rows(curve.rows, here, fix)
 
 
-def _check_rows(rows: list[list[int]], where: str, mend: str) -> None:
+def _check_rows(rows: list[list[int]], where: str, fix: str) -> None:
     if not rows or any(len(row) != NUMBERS for row in rows):
-        raise BadInput(f"a row has {NUMBERS} numbers, and there is one at least", where, mend)
+        raise BadInput(f"a row has {NUMBERS} numbers, and at least one is needed", where, fix)
     for before, row in zip([None, *rows[:-1]], rows, strict=True):
         if sorted(row[3:8]) != row[3:8] or sorted(row[8:13]) != row[8:13]:
-            raise BadInput(f"quantiles fall at load {row[0]}", where, mend)
+            raise BadInput(f"quantiles fall at load {row[0]}", where, fix)
         if before is None:
             continue
         if row[0] <= before[0]:
-            raise BadInput(f"load {row[0]} stands after {before[0]}", where, mend)
+            raise BadInput(f"load {row[0]} follows {before[0]}", where, fix)
         if row[2] < before[2] * (1 - NOISE):
-            raise BadInput(f"latency falls from load {before[0]} to {row[0]}", where, mend)
+            raise BadInput(f"latency falls from load {before[0]} to {row[0]}", where, fix)

@@ -1,21 +1,21 @@
-"""What of a PCIe link's rate is payload: a closed form; and what was published of other links.
+"""The payload share of a PCIe link's rate, in closed form; and published figures of other links.
 
-A PCIe link of generations 3 to 5 carries TLPs in frames, and acknowledges and credits them in
-packets of its own. Of the rate that line coding leaves, payload is
+A PCIe link of generations 3 to 5 carries TLPs in frames, and sends acknowledgements and credits in
+separate packets. Of the rate after line coding, payload is
 
     payload / (payload + header) × (1 - acknowledgements - credits - clock compensation)
 
 The header of a TLP is 8 bytes of framing, sequence number and checksum, 4 common bytes, and 8 (a
-completion, or a write to a 32-bit address) or 12 (64-bit) of its own. One acknowledgement and one
-update of credits, 8 bytes each, are counted in the longest time that the specification allows
-between two, ((payload_max + 28) × factor / lanes + delay) symbols: nothing measured, so a link may
-do better. Reads also send requests the other way; they never need more than the completions do.
+completion, or a write to a 32-bit address) or 12 (64-bit) of its type. One acknowledgement and one
+credit update, 8 bytes each, are counted per the longest interval that the specification allows,
+((payload_max + 28) × factor / lanes + delay) symbols. Nothing here is measured, so a link may do
+better. Reads also send requests the other way; these never need more than the completions do.
 
 Generation 6 has flits of 256 bytes, 236 of them for TLPs, with acknowledgements inside
-(`flit_share`); `payload_share` counts it in frames, as pcie-model does, which its author calls a
-guess. How both agree with pcie-model: docs/reference/asic-tables.md.
+(`flit_share`); `payload_share` counts it in frames, as pcie-model does, whose author calls that a
+guess. How both compare with pcie-model: docs/reference/asic-tables.md.
 
-NVLink, CXL and RDMA stand in links.toml, each number with source, tag and range.
+NVLink, CXL and RDMA are in links.toml, each number with source, tag and range.
 """
 
 from functools import lru_cache
@@ -31,7 +31,7 @@ __all__ = ["coded_bytes_per_s", "flit_share", "payload_share", "published"]
 
 TABLE = Path(__file__).resolve().parent / "links.toml"
 
-# GT/s of a lane, and what line coding (from generation 6: flits) leaves of it.
+# GT/s of a lane, and the share left by line coding (from generation 6: flits).
 RATES = {3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 CODING = {3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
 LANES = (1, 2, 4, 8, 16)
@@ -47,7 +47,7 @@ FLIT_HEADER_BYTES = 16  # of a write to a 64-bit address; a completion has 12, a
 
 
 def coded_bytes_per_s(generation: int, lanes: int) -> float:
-    """Bytes a second and direction after line coding."""
+    """Bytes a second per direction after line coding."""
     _check(generation, lanes, PAYLOADS[0])
     return RATES[generation] * CODING[generation] * lanes / 8 * 1e9
 
@@ -60,7 +60,8 @@ def payload_share(
     size_bytes: int = 65536,
     write: bool = False,
 ) -> float:
-    """Payload of the coded rate, for transfers of `size_bytes` in one direction at full rate."""
+    """Payload share of the coded rate, for transfers of `size_bytes` in one direction at full
+    rate."""
     _check(generation, lanes, payload_max)
     packets = ceil(size_bytes / payload_max)
     header = FRAME_BYTES + COMMON_BYTES + (12 if write else 8)
@@ -70,7 +71,7 @@ def payload_share(
 
 
 def flit_share(*, payload_max: int = 256) -> float:
-    """Payload of the raw rate in flit mode (generation 6), for long writes."""
+    """Payload share of the raw rate in flit mode (generation 6), for long writes."""
     return FLIT_TLP_BYTES / FLIT_BYTES * payload_max / (payload_max + FLIT_HEADER_BYTES)
 
 
@@ -86,7 +87,7 @@ def _links() -> dict[str, dict[str, Number]]:
 
 
 def _update_symbols(lanes: int, payload_max: int) -> int:
-    """The longest time between two acknowledgements, in symbols of one lane."""
+    """The longest interval between two acknowledgements, in symbols of one lane."""
     small = {1: 1.4, 2: 1.4, 4: 1.4, 8: 2.5, 16: 3.0}
     large = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 2.0}
     factor = (small if payload_max <= 256 else large)[lanes]

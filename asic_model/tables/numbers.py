@@ -1,14 +1,13 @@
-"""Files of numbers with their range, source and tag, for tables that are not the simulators'.
+"""Files of numbers with range, source and tag, for tables that no simulator makes.
 
-A file has one TOML table for each thing, and in it numbers as a preset writes them:
+A file has one TOML table per item, and in it numbers as a preset writes them:
 
     per_bit = { value = 6.0, unit = "pJ/bit", low = 3.9, high = 9.0, source = "...", tag = "cited" }
 
-What changes with the market has a `date` as well, on which it was so. `units` may give how many
-base units one is.
+A number that changes with the market also has a `date`. `units` maps units to base units.
 
-What can fail: `BadInput` for a number without tag or source, with a unit that is not one of those
-asked for, negative, or outside its own range; for a date that is none, or still to come.
+What can fail: `BadInput` for a number without tag or source, with a unit that is not accepted,
+negative, or outside its own range; for a date that is invalid or in the future.
 """
 
 import datetime
@@ -27,7 +26,7 @@ KEYS = ("value", "unit", "low", "high", "source", "tag")
 
 
 class Dated(Number, frozen=True, kw_only=True):
-    """A number of the market, and the day on which it was so."""
+    """A market number, and its date."""
 
     date: datetime.date
 
@@ -47,7 +46,7 @@ def read_numbers(path: Path, units: Collection[str]) -> dict[str, dict[str, Numb
 def dated_numbers(
     tables: Mapping[str, Any], units: Collection[str], where: str
 ) -> dict[str, dict[str, Dated]]:
-    """Every number of what a file holds, by table and key; each has its day."""
+    """Every dated number of the tables, by table and key."""
     return {
         name: {
             key: Dated(**_number(entry, units, f"{where}: {name}.{key}", (*KEYS, "date")))
@@ -60,7 +59,7 @@ def dated_numbers(
 def _tables(tables: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, Any]]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise BadInput(f"{name} is no table", where, f"write it as [{name}]")
+            raise BadInput(f"{name} is not a table", where, f"write it as [{name}]")
     return list(tables.items())
 
 
@@ -69,7 +68,7 @@ def _number(
 ) -> dict[str, Any]:
     """The fields of a number, checked."""
     if not isinstance(entry, Mapping):
-        raise BadInput(f"{entry!r} says no unit, range, source and tag", where, "write all of them")
+        raise BadInput(f"{entry!r} has no unit, range, source and tag", where, "write all of them")
     for key in entry:
         check_known(key, keys, where)
     for key in keys:
@@ -77,18 +76,20 @@ def _number(
             raise BadInput(f"has no {key}", where, f"give its {key}")
     if entry["unit"] not in units:
         raise BadInput(
-            f"{entry['unit']!r} is no unit here", where, f"choose one of {', '.join(units)}"
+            f"{entry['unit']!r} is not a unit here", where, f"choose one of {', '.join(units)}"
         )
     if entry["tag"] not in get_args(Tag):
-        raise BadInput(f"{entry['tag']!r} is no tag", where, f"one of {', '.join(get_args(Tag))}")
+        raise BadInput(
+            f"{entry['tag']!r} is not a tag", where, f"choose one of {', '.join(get_args(Tag))}"
+        )
     if not isinstance(entry["source"], str):
-        raise BadInput(f"{entry['source']!r} is no source", where, "say where it is from")
+        raise BadInput(f"{entry['source']!r} is not a source", where, "say where it is from")
     for key in ("value", "low", "high"):
         value = entry[key]
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise BadInput(f"{value!r} is not a number", f"{where} {key}", "write one")
         if not math.isfinite(value) or value < 0:
-            what = "negative" if value < 0 else "no finite number"
+            what = "negative" if value < 0 else "not a finite number"
             raise BadInput(f"{value} is {what}", f"{where} {key}", "give 0 or more")
     if not entry["low"] <= entry["value"] <= entry["high"]:
         raise BadInput(
@@ -104,6 +105,6 @@ def _number(
 
 def _check_date(date: Any, where: str) -> None:
     if not isinstance(date, datetime.date) or isinstance(date, datetime.datetime):
-        raise BadInput(f"{date!r} is no date", f"{where} date", "write one such as 2026-03-31")
+        raise BadInput(f"{date!r} is not a date", f"{where} date", "write one such as 2026-03-31")
     if date > datetime.date.today() + datetime.timedelta(days=1):
-        raise BadInput(f"{date} is still to come", f"{where} date", "give the day of the source")
+        raise BadInput(f"{date} is in the future", f"{where} date", "give the day of the source")

@@ -1,9 +1,9 @@
-"""SRAM out of sram.toml: what an array of a size and a number of banks takes, by CACTI 7.
+"""SRAM from sram.toml: time, energy and area of an array by size and banks, by CACTI 7.
 
-CACTI's newest node is 22 nm. What a chip of 7 or 5 nm has is scaled from there, with a range that
-ends at the 22 nm figure itself: shrinking has helped wires little. Area at 7 and 5 nm is not
-scaled but counted from the macro density that foundries publish (area.toml). Between sizes the
-figures are interpolated on logarithmic axes; the number of banks is the nearest that was run.
+CACTI's newest node is 22 nm. Figures at 7 or 5 nm are scaled from there, with a range that ends at
+the 22 nm figure itself: shrinking has helped wires little. Area at 7 and 5 nm is not scaled but
+computed from the macro density that foundries publish (area.toml). Between sizes the figures are
+interpolated on logarithmic axes; the nearest tabulated number of banks is used.
 
 What can fail: `BadInput` for a node or a size that is not in the table, and for a table in which a
 larger array is faster, smaller or cheaper to read.
@@ -30,7 +30,7 @@ NOISE = 0.12  # CACTI chooses another organisation for each size, so its figures
 
 
 class Range(NamedTuple):
-    """A figure with the two values that it lies between."""
+    """A figure and its bounds."""
 
     value: float
     low: float
@@ -54,7 +54,7 @@ class Sram:
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """sram.toml. A row: bytes, banks, access ps, cycle ps, read pJ, write pJ, leakage mW of all
-    banks, area mm2; `latency` and `energy`: what is left of the 22 nm figure at a node."""
+    banks, area mm2; `latency` and `energy`: factors on the 22 nm figure by node."""
 
     rows: list[tuple[int, int, int, int, float, float, float, float]]
     latency: dict[str, Number]
@@ -78,11 +78,11 @@ def _table() -> Table:
 
 
 def sram(size_bytes: int, *, banks: int = 8, node_nm: int = 22) -> Sram:
-    """An array of that size."""
+    """The array of that size."""
     table = _table()
     if node_nm not in NODES_NM:
         raise BadInput(
-            f"no node of {node_nm} nm", "sram", f"choose one of {', '.join(map(str, NODES_NM))}"
+            f"no {node_nm} nm node", "sram", f"choose one of {', '.join(map(str, NODES_NM))}"
         )
     count = min({row[1] for row in table.rows}, key=lambda one: (abs(log(one / banks)), one))
     rows = sorted(row for row in table.rows if row[1] == count)

@@ -1,11 +1,12 @@
 """Cores: a DPU's general-purpose cores, which run the firmware instead of the units of a chip.
 
-What it does: a reactor takes commands, decides, submits reads, checks what came and makes it
-visible, one thing after another; hashing and, where it is on, the codec are software on the same
+What it does: a reactor takes commands, decides, submits reads, checks completed blocks and
+publishes them, one after another. Hashing and, where enabled, the codec run in software on the same
 or on other cores.
 
 Pipeline: none: a core does one thing at a time.
-Initiation interval: what the stage at hand costs; a command also for each demand and score.
+Initiation interval: the cost of the current stage; for a command, plus that of each demand and
+score.
 State: the decision core's tables in DRAM, the rings.
 When full: submissions wait in their rings, and hosts wait for room.
 """
@@ -18,7 +19,7 @@ __all__ = ["decide", "publish", "reactors", "submit"]
 
 
 def reactors(cores: Cores) -> tuple[Unit, ...]:
-    """The reactors, and the cores that are left for a codec in software."""
+    """The reactors, and the remaining cores, for a codec in software."""
     rest = max(1, cores.cores.whole - cores.reactors.whole)
     return (
         Unit("reactor", queue="priority", servers=cores.reactors.whole),
@@ -43,10 +44,10 @@ def decide(cores: Cores) -> tuple[Stage, ...]:
 
 
 def submit(cores: Cores) -> Stage:
-    """A read put together and given to the storage."""
+    """A read is built and submitted to the storage."""
     return Stage("reactor", bytes_permille=0, fixed_ps=cores.read.whole)
 
 
 def publish(cores: Cores) -> Stage:
-    """A block checked, in the directory, its demand answered."""
+    """A block is checked, entered in the directory, and its demand answered."""
     return Stage("reactor", bytes_permille=0, fixed_ps=cores.publish.whole)

@@ -1,4 +1,4 @@
-"""What all units share: numbers of a preset as whole picoseconds of the engine."""
+"""Conversions shared by all units: numbers of a preset to the engine's integer picoseconds."""
 
 from offstage.asic_model.blocks import Number
 
@@ -9,15 +9,15 @@ PS_PER_S = 10**12
 
 
 def per_mib_ps(bytes_per_s: float) -> int:
-    """What a MiB takes at a rate."""
+    """Picoseconds per MiB at a rate."""
     return round(MIB * PS_PER_S / bytes_per_s)
 
 
 def per_byte_ps(bytes_per_s: float, count: float) -> int:
-    """What `count` bytes take at a rate."""
+    """Picoseconds for `count` bytes at a rate."""
     return round(count * PS_PER_S / bytes_per_s)
 
 
 def permille(share: Number) -> int:
-    """A share as the engine has it; at least one in a thousand."""
+    """A share in permille, as the engine takes it; at least 1."""
     return max(1, round(share.base * 1000))

@@ -6,7 +6,7 @@ in `efficiency` and `latency`, as cited of real cards.
 Pipeline: request queue of the port, flight, the device's DRAM, flight.
 Initiation interval: the piece's time at `rate` times `efficiency`, for each port.
 State: the entries of the request queue, 48 in the card that was measured.
-When full: the port stalls, and with it whoever shares the chip's own path to memory.
+When full: the port stalls, and with it everything that shares the chip's path to memory.
 """
 
 from offstage.asic_model.blocks import Memory

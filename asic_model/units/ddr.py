@@ -1,7 +1,7 @@
 """DDR controller: DIMMs of a card, for the arena of a DPU or the tables of the ASIC.
 
-What it does: as HBM, with fewer and slower channels: what metadata does not find on the die, and
-where there is no HBM the arena itself.
+What it does: as HBM, with fewer and slower channels. It serves metadata lookups that miss on the
+die and, without HBM, holds the arena.
 
 Pipeline: queue, schedule for open rows, burst; latency from a table of Ramulator at a middle load.
 Initiation interval: the piece's time at `rate` times `efficiency`, for each channel.

@@ -1,20 +1,20 @@
-"""Dedup: what hosts write is hashed, and a prefix that is known is referenced, not written again.
+"""Dedup: hashes written blocks; a known prefix is referenced instead of written again.
 
-What it does: a keyed hash over the bytes of a block, chained with that of its prefix, names it. A
-table of hashes and reference counts says whether it is there; if so the count goes up and nothing
-is written.
+What it does: identifies a block by a keyed hash over its bytes, chained with its prefix's hash. A
+table of hashes and reference counts says whether the block exists; if so the count is incremented
+and nothing is written.
 
-Pipeline: `instances` side by side, 64 B or so a cycle, then one lookup in the table of metadata.
+Pipeline: `instances` in parallel, about 64 B a cycle each, then one lookup in the metadata table.
 Initiation interval: the block's bytes at the pipeline's rate.
-State: a hash state for each block at hand; counts lie in the entries of the metadata table.
-When full: blocks wait before the pipelines, and the link takes no more writes.
+State: a hash state for each block in progress; counts are in the entries of the metadata table.
+When full: blocks wait before the pipelines, and the link accepts no more writes.
 
-Collisions: the table compares `key_bits` of the hash. Where those agree and the whole key in DRAM
-does not, the block is looked up again under its second hash; it is never taken for the other. How
-often that happens follows from the bits and the number of entries, and its cost, one access to the
+Collisions: the table compares `key_bits` of the hash. If those match and the whole key in DRAM does
+not, the block is looked up again under its second hash; it is never taken for the other. The
+collision rate follows from the bits and the number of entries, and its cost, one access to the
 spill memory each time, is part of the pipeline's latency.
 
-Which blocks are equal the decision core decides, from the same keys: here it only takes time.
+The decision core decides which blocks are equal, from the same keys; this unit only adds time.
 """
 
 from offstage.asic_model.blocks import Dedup, Memory
@@ -25,7 +25,7 @@ __all__ = ["collision_share", "hash_pipelines"]
 
 
 def collision_share(dedup: Dedup) -> float:
-    """How many of the lookups meet another key with the same bits."""
+    """The share of lookups that meet another key with the same bits."""
     return float(min(1.0, dedup.entries.base * 2.0**-dedup.key_bits.base))
 
 

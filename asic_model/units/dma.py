@@ -1,13 +1,13 @@
 """DMA engines: they move blocks between memory, codec, link and drives, piece by piece.
 
 What it does: a descriptor names source, target and length; an engine fetches it, then streams the
-piece. Blocks are cut into pieces so that memory, codec and link work on one block at once, and so
-that one block cannot hold an engine for long.
+piece. Blocks are cut into pieces so that memory, codec and link work on one block in parallel, and
+so that one block cannot occupy an engine for long.
 
-Pipeline: descriptor (`setup`), then the datapath at `rate`; engines work side by side.
+Pipeline: descriptor (`setup`), then the datapath at `rate`; engines work in parallel.
 Initiation interval: of one engine, setup and the piece's time.
-State: a descriptor for each piece that waits, and one in each engine.
-When full: the queue of descriptors takes no more, and whoever holds the piece keeps it.
+State: a descriptor for each waiting piece, and one in each engine.
+When full: the descriptor queue accepts no more, and the piece stays in the unit before it.
 """
 
 from offstage.asic_model.blocks import Dma
@@ -19,7 +19,7 @@ __all__ = ["dma_engines"]
 
 def dma_engines(dma: Dma) -> tuple[Unit, ...]:
     """All engines of each direction: to the arena, and out of it. Two queues, so that a full arena
-    side never holds up what would empty it."""
+    never blocks the transfers that would empty it."""
     return tuple(
         Unit(
             name,

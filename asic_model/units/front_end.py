@@ -1,19 +1,18 @@
 """Front end: the link to the hosts, PCIe, CXL or NVLink, one unit for each direction.
 
-What it does: takes commands and blocks that hosts write, and sends the blocks that they fetch. A
-transfer occupies its direction for its payload at the rate that is left of the lanes' raw rate
-after headers, acknowledgements and flow control (`efficiency`, from pcie-model), and arrives one
-link latency later.
+What it does: receives commands and written blocks from hosts, and sends fetched blocks. A transfer
+occupies its direction for its payload's time at the lanes' raw rate less headers, acknowledgements
+and flow control (`efficiency`, from pcie-model), and arrives one link latency later.
 
 Pipeline: serialise, fly, deliver; the next transfer begins while the last one flies.
-Initiation interval: none of its own, the payload's time on the lanes.
+Initiation interval: the payload's time on the lanes.
 State: credits. A transfer holds one until the receiver has taken it, and the credit needs a link
-latency to come back.
-When full: without a credit nothing begins, transfers wait before the link, and whoever feeds it is
-blocked. For hosts that is a full submission ring.
+latency to return.
+When full: without a credit nothing starts, transfers wait before the link, and the unit that feeds
+it is blocked. For hosts that is a full submission ring.
 
-`protocol` changes numbers, not the shape: CXL and NVLink are the same two directions with other
-rates and latencies. `memory` is shared memory, where "lanes" are threads that copy.
+`protocol` changes numbers, not the structure: CXL and NVLink have the same two directions with
+other rates and latencies. `memory` is shared memory, where "lanes" are threads that copy.
 """
 
 from typing import Any
@@ -26,7 +25,7 @@ __all__ = ["front_end", "receive"]
 
 COMMAND_BYTES = 64
 SCORE_BYTES = 2
-"""An entry of the submission ring, and a score behind it: region.h. Ordinals are few beside."""
+"""An entry of the submission ring, and a score behind it: region.h. Ordinals add little."""
 
 
 def front_end(link: FrontEnd) -> tuple[Unit, ...]:
@@ -40,13 +39,13 @@ def front_end(link: FrontEnd) -> tuple[Unit, ...]:
         "latency_ps": link.latency.whole,
         "in_flight_max": link.credits.whole,
     }
-    # What a host copies out of shared memory itself has no way back: the latency is the command's.
+    # A host's own copy out of shared memory has no return path: only the command has latency.
     back: dict[str, Any] = {**shared, "latency_ps": 0} if link.protocol == "memory" else shared
     return Unit("link_in", **shared), Unit("link_out", **back)
 
 
 def receive(link: FrontEnd) -> Stage:
-    """A command comes in: its own bytes and its scores, not those of the blocks that it names."""
+    """A command arrives: its own bytes and its scores, not those of the blocks it names."""
     own_ps = per_byte_ps(_rate(link), COMMAND_BYTES)
     return Stage("link_in", bytes_permille=0, items="scores", fixed_ps=own_ps)
 

@@ -1,6 +1,6 @@
-"""HBM controller: the staging arena beside the die.
+"""HBM controller: the staging arena next to the die.
 
-What it does: reads and writes pieces of blocks; a stack has 16 channels or more, over which a piece
+What it does: reads and writes pieces of blocks; a stack has 16 or more channels, over which a piece
 is striped.
 
 Pipeline: queue, schedule for open rows, burst; latency from a table of Ramulator at a middle load.

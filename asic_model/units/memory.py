@@ -1,11 +1,11 @@
-"""A memory controller: what HBM, DDR and memory behind CXL have in common.
+"""A memory controller: the common part of HBM, DDR and memory behind CXL.
 
-One server for each channel at the rate that is left of its peak after refresh and turnarounds, and
-a latency behind it. Where the memory names its standard (`device`), refreshes are pauses between
-which it is faster by so much, and how the latency spreads and grows with load is the table's that
-Ramulator filled (`tables/dram.toml`), shifted so that its mean at a middle load is the preset's:
-the number that is varied. An access is a piece of a block, striped over the channel's banks, so
-banks are not modelled one by one; and over all channels of a stack, which refresh together.
+One server per channel at its peak rate less refresh and turnarounds, followed by a latency. If the
+memory names its standard (`device`), refreshes are pauses, and the rate between them is higher by
+that share. The spread of latency and its growth with load come from the Ramulator table
+(`tables/dram.toml`), shifted so that the mean at a middle load is the preset's number, which is the
+one that is varied. An access is a piece of a block, striped over the channel's banks, so banks are
+not modelled individually; it is also striped over all channels of a stack, which refresh together.
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ def controller(name: str, memory: Memory) -> Unit:
 
 
 def _rows(table: Channel, latency_ps: int) -> tuple[Load, ...]:
-    """The table's rows, every time of them shifted alike; none below 0."""
+    """The table's rows, with every time shifted by the same amount; none below 0."""
     middle = min(table.rows, key=lambda row: abs(row.load_permille - MIDDLE_PERMILLE))
     later = latency_ps - mean_ps(middle)
     times = ("min_ps", "p50_ps", "p90_ps", "p99_ps", "max_ps")

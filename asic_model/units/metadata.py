@@ -1,26 +1,25 @@
-"""Metadata: where each block lies, in a table on the die over a larger one in DRAM.
+"""Metadata: the location of each block, in a table on the die over a larger one in DRAM.
 
-What it does: answers (session, layer, head, prefix) with slot, generation and place on the medium,
-and takes changes. Entries that are not on the die are fetched from the `spill` memory. A block has
-an entry, with a key of its own, for each `heads_per_entry` of its `heads`: all in one, as in
-today's directory, is a block's key without a head; at 1 each head is found, and thrown out, by
-itself.
+What it does: maps (session, layer, head, prefix) to slot, generation and place on the medium, and
+takes updates. Entries that are not on the die are fetched from the `spill` memory. A block has one
+entry, with its own key, for each `heads_per_entry` of its `heads`. All heads in one entry, as in
+today's directory, makes a block's key without a head; at 1 each head is found and evicted
+separately.
 
 Pipeline: hash, read one set of a bank, compare the ways, answer; one key after the other.
-Initiation interval: the SRAM's cycle over the banks, as hashed keys spread over them evenly, for
-each entry.
-State: `sram` bytes of entries in sets of `ways`, least recently used goes; all of it is a cache,
-the table in DRAM is whole.
-Changes go through a port of their own and never wait for lookups, so that what comes from the
-drives always drains.
-When full: a new entry takes the place of the oldest of its set. A command of which entries are
-missing waits for the spill memory behind the pipeline, for all of them at once, and others pass it.
-When too many wait, the commands behind them do.
+Initiation interval: the SRAM's cycle over the banks, as hashed keys spread over them evenly, per
+entry.
+State: `sram` bytes of entries in sets of `ways`, evicted least recently used. The SRAM is only a
+cache; the table in DRAM is complete.
+Updates use a separate port and never wait for lookups, so completions of the drives always drain.
+When full: a new entry replaces the oldest of its set. A command with missing entries waits for the
+spill memory behind the pipeline, for all of them together, and others pass it. When too many wait,
+the commands behind them wait as well.
 
-The timing seam says how many blocks a command or a hit has, of which session and layer, and not
-which: they are taken to be the first so many of that session's layer. So the table holds as many
-entries as one command asks for, and not those of blocks that earlier steps asked for; a working set
-that drifts misses more than is seen here.
+The timing seam gives the number of blocks of a command or a hit, with session and layer, but not
+which blocks: the model takes the first ones of that session's layer. So the table holds as many
+entries as one command requests, and not those of blocks that earlier steps requested; a working set
+that drifts misses more than this model shows.
 """
 
 from offstage.asic_model.blocks import Memory, Metadata
@@ -30,29 +29,29 @@ from offstage.bindings.network import Stage, Unit
 __all__ = ["SETS_MAX", "keys_of_block", "look_up", "metadata_table", "set_count", "update"]
 
 SETS_MAX = 1 << 18
-"""Two million entries at 8 ways: a larger SRAM holds more blocks than a run here asks for."""
+"""Two million entries at 8 ways: a larger SRAM holds more blocks than a run here requests."""
 
 
 def set_count(table: Metadata) -> int:
-    """Sets that the SRAM holds: a power of two."""
+    """Number of sets in the SRAM, rounded to a power of two."""
     sets = int(table.sram.base // (table.entry.base * table.ways.base))
     return min(SETS_MAX, 1 << max(0, sets.bit_length() - 1))
 
 
 def keys_of_block(table: Metadata) -> int:
-    """Entries, and lookups, of one block."""
+    """Entries, and so lookups, of one block."""
     return -(-table.heads.whole // table.heads_per_entry.whole)
 
 
 def update(table: Metadata) -> Stage:
-    """All entries of a block that has come."""
+    """Update all entries of a block that has arrived."""
     return Stage(
         "metadata_update", items="blocks", bytes_permille=0, join=True, keys=keys_of_block(table)
     )
 
 
 def metadata_table(table: Metadata) -> tuple[Unit, ...]:
-    """The table on the die: lookups, and changes."""
+    """The table on the die: lookups and updates."""
     interval_ps = round(table.cycle.base / table.banks.base)
     return (
         Unit("metadata_update", item_ps=interval_ps, latency_ps=table.latency.whole),
@@ -70,8 +69,8 @@ def metadata_table(table: Metadata) -> tuple[Unit, ...]:
 
 
 def look_up(table: Metadata, spill: str, memory: Memory, found: str) -> tuple[Stage, ...]:
-    """Every entry of every block; of those that are missing the sets are fetched from the spill
-    memory. The route goes on at the stage labelled `found`."""
+    """Look up every entry of every block, and fetch the sets of missing ones from the spill memory.
+    The route continues at the stage labelled `found`."""
     set_bytes = table.entry.base * table.ways.base
     return (
         Stage(

@@ -1,17 +1,17 @@
 """NVMe controllers and the drives behind them.
 
-What it does: puts commands together, rings doorbells, takes completions. Blocks are striped over
-the drives, so that several are one drive with as many times the channels, link and queue.
+What it does: builds commands, rings doorbells, processes completions. Blocks are striped over the
+drives, so that several are modelled as one drive with a multiple of the channels, link and queue.
 
 Pipeline: command, drive, completion. The drive is `nvme_model.h`: controller, flash, channels and
-link with their own queues, the same model as that of the daemon's emulated storage.
-Initiation interval: `command` in the controller; the drive has its own.
-State: an entry of the submission queue for each command in flight.
-When full: so many commands are with a drive at once (`queue`); the rest waits at the arbiter, or
-in a DPU, whose reactor never waits for a drive, in memory.
+link with a queue each, the same model as that of the daemon's emulated storage.
+Initiation interval: `command` in the controller; the drive has a separate one.
+State: a submission queue entry for each command in flight.
+When full: at most `queue` commands are in flight to a drive; the rest wait at the arbiter or, in a
+DPU, whose reactor never waits for a drive, in memory.
 
-`disk` is a drive of which only service times are known: so many side by side, each for as long as
-is drawn from their quantiles, and those that begin at about one moment alike.
+`disk` is a drive known only by its service times: `depth` I/Os in parallel, each for a time drawn
+from the quantiles; I/Os that begin at about the same moment take the same time.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def striped(drive: Mapping[str, int], count: int) -> dict[str, int]:
 
 
 def medium(preset: Preset, name: str = "") -> Unit:
-    """The drives of a preset, or as many of another kind."""
+    """The drives of a preset, or the same number of another model."""
     nvme, disk = preset.nvme, preset.disk
     waiting = WAITING[preset.kind]
     name = name or nvme.drive
@@ -63,17 +63,17 @@ def medium(preset: Preset, name: str = "") -> Unit:
 
 
 def _services(disk: Disk) -> Load:
-    """The quantiles of a service, stretched until the mean of what is drawn is `service`."""
+    """The quantiles of a service, scaled until the mean of the draws is `service`."""
     shares = [one.base for one in (disk.least, disk.p50, disk.p90, disk.p99, disk.most)]
     row = Load(0, *(round(share * disk.service.base) for share in shares))
     mean = mean_ps(row)
     if not mean:
-        raise BadInput("all quantiles of a service are 0", "[disk]", "give those of a run")
+        raise BadInput("all quantiles of a service are 0", "[disk]", "give those of a measured run")
     return Load(0, *(round(share * disk.service.base**2 / mean) for share in shares))
 
 
 def nvme_units(preset: Preset, drive: str = "") -> tuple[Unit, ...]:
-    """Commands, the drives, completions."""
+    """The command stage, the drives, the completion stage."""
     nvme = preset.nvme
     return (
         Unit(

@@ -1,22 +1,22 @@
-"""QoS: who reads the medium next, of tenants and sessions.
+"""QoS: which tenant and session reads the medium next.
 
-What it does: keeps reads apart by tenant, serves tenants by weight (deficit round robin with a
-`quantum`), holds each to its rate (a token bucket). Within a tenant its sessions have rounds of
-`session_rounds` quanta each, so that one that asks for much delays the others by no more than that;
-in a round the most urgent is first. A session has at most `session_share` of its tenant's queue, so
-that it cannot crowd out the others. Counters by tenant and session are read by software.
+What it does: keeps a queue per tenant, serves tenants by weight (deficit round robin with a
+`quantum`), limits each to its rate (a token bucket). Within a tenant, sessions have rounds of
+`session_rounds` quanta each, which bounds how long a busy session can delay the others; within a
+round the most urgent read is first. A session has at most `session_share` of its tenant's queue, so
+it cannot crowd out the others. Software reads the counters by tenant and session.
 
-Pipeline: a grant a cycle, then the request's way on (`latency`).
+Pipeline: a grant a cycle, then the request's transfer (`latency`).
 Initiation interval: `interval`.
 State: a queue, a deficit and a bucket for each tenant; for each of `sessions` its round, the bytes
-that it has of it, and its counters.
+left in it, and its counters.
 When full: reads wait before the arbiter, outside the chip; writes hold their DMA engines. Sessions
-that the table has no entry for share one for each tenant, as if they were one session; how often is
-counted (`shared`).
+without an entry in the table share one per tenant, as if they were one session; `shared` counts how
+often.
 
-The unit's queue is the firmware's own scheduler, `qos.h`, that the daemon can order its reads with,
-too. The drives take so many commands at once (`nvme.queue`), and the rest waits here: an arbiter
-that hands everything on at once arbitrates nothing. An entry is that of the core's number of the
+The unit's queue is the firmware's own scheduler, `qos.h`, which the daemon can also use to order
+its reads. The drives take at most `nvme.queue` commands, and the rest wait here: an arbiter that
+forwards everything immediately arbitrates nothing. An entry is indexed by the core's number of the
 session, which every read names; writes are batches of a log and name none.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["arbiter"]
 
 
 def arbiter(qos: Qos, weights: Sequence[int]) -> tuple[Unit, ...]:
-    """The arbiter of reads and writes, for tenants by their weights."""
+    """The arbiter of reads and writes, for tenants with these weights."""
     queue, quantum = qos.queue.whole, qos.quantum.whole
     config = QosConfig(
         quantum_bytes=quantum,

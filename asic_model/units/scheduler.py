@@ -1,16 +1,17 @@
-"""Prefetch scheduler: demands and scores go in, what to read ahead comes out.
+"""Prefetch scheduler: takes demands and scores, and selects blocks to read ahead.
 
-What it does: takes a command apart, streams its scores past comparators that keep the likely ones
-as candidates, and orders these by urgency: when decode will need the block, which follows from the
-session's pace and the layers between, and how probably. A candidate whose deadline has passed, or
-whose layer has run, is dropped. A demand overtakes every candidate.
+What it does: parses a command, streams its scores past comparators that keep the likely ones as
+candidates, and orders these by urgency: when decode will need the block, from the session's pace
+and the layers between, and with what probability. A candidate whose deadline has passed, or whose
+layer has run, is dropped. A demand overtakes every candidate.
 
 Pipeline: command, demands, scores, then the heap of candidates.
-Initiation interval: of commands, `command` and what `demand` and `score` make of them.
+Initiation interval: of a command, `command` plus `demand` and `score` for each of its demands and
+scores.
 State: a table of `candidates` for each tenant, an average for each score in SRAM.
 When full: the least urgent candidate is dropped and counted. The bound is a limit of the decision
-core (`queue_max`), so that a smaller table decides differently; in decision-replay it only shows.
-When commands wait beyond `queue`, the link takes no more.
+core (`queue_max`), so a smaller table changes decisions; in decision-replay it has no effect.
+When more than `queue` commands wait, the link accepts no more.
 """
 
 from offstage.asic_model.blocks import Scheduler

@@ -1,7 +1,7 @@
 /*
- * The hash of the event log of one fixed run, which every machine must print alike. All kinds of
- * units take part, all queues, pieces and their joins, tag misses, drops, credits, draws by load
- * and a drive; the requests are drawn from a counter.
+ * Prints the hash of the event log of one fixed run, which must be equal on every machine. The run
+ * uses all kinds of units, all queues, pieces and their joins, tag misses, drops, credits, draws by
+ * load and a drive; the requests are drawn from a counter.
  */
 #include <stdio.h>
 

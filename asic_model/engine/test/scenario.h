@@ -1,7 +1,7 @@
 /*
- * scenario.h: a small chip in which everything happens that can happen, and requests for it.
+ * scenario.h: a small chip that exercises every feature, and requests for it.
  *
- * Model: for tests. A front end of one priority queue, tags that steer a miss, memories by banks
+ * Model: for tests. A front end of one priority queue, tags with a miss stage, memories by banks
  * and by load, a shared link of credits with two tenants, a drive, and a codec that takes pieces.
  * Queues are short, so that units block each other. Requests are drawn from (seed, index) alone.
  */

@@ -1,13 +1,14 @@
 /*
- * Does every request end once, whatever blocks, drops, joins and waits, with nothing lost in the
- * count? Do batches, polls and a reset change nothing? Is what contradicts itself refused?
+ * Checks that every request ends exactly once despite blocking, drops, joins and waits, and that
+ * the counters agree; that batches, polls and a reset change nothing; and that contradictory
+ * configurations are refused.
  */
 #include "scenario.h"
 #include <errno.h>
 
 static struct ofs_chip_request requests[SCENARIO_REQUESTS];
 
-/* What must hold of every unit and route when nothing is inside. */
+/* Invariants of every unit and route when nothing is inside. */
 static void
 check_empty(struct ofs_chip *chip, uint64_t fed)
 {
@@ -23,7 +24,7 @@ check_empty(struct ofs_chip *chip, uint64_t fed)
 		assert(stats.present == 0 && stats.waiting == 0);
 		assert(stats.arrivals == stats.departures && stats.time.count == stats.arrivals);
 		assert(stats.wait.count == stats.arrivals && stats.wait.sum <= stats.time.sum);
-		/* Little's law, exactly: the integral of those present is the sum of their times. */
+		/* Little's law, exactly: the integral of occupancy is the sum of the visits' times. */
 		assert(stats.area_hi == 0 && stats.area_lo == stats.time.sum);
 		area = busy = 0;
 		for (uint32_t bin = 0; bin < OFS_CHIP_BINS; bin++) {
@@ -74,7 +75,7 @@ test_all_end_once_and_alike(uint64_t seed)
 				&& visits[i].done_ps <= visits[i].leave_ps);
 	assert(sampled > SCENARIO_REQUESTS / 100);
 
-	/* After a reset, in batches; time stands half way to the next request in between. */
+	/* After a reset, in batches; in between, time is half way to the next request. */
 	ofs_chip_reset(chip);
 	for (uint64_t i = 0; i < SCENARIO_REQUESTS; i += batch) {
 		uint64_t last_ps, next_ps;
@@ -86,7 +87,7 @@ test_all_end_once_and_alike(uint64_t seed)
 			next_ps = requests[i + batch].at_ps;
 		assert(ofs_chip_feed(chip, requests + i, batch) == 0);
 		assert(ofs_chip_run(chip, last_ps + (next_ps - last_ps) / 2) == 0);
-		while (ofs_chip_fed(chip)) /* they found no room inside */
+		while (ofs_chip_fed(chip)) /* those that found no room inside */
 			assert(ofs_chip_run(chip, next_ps += 100000) == 0);
 	}
 	assert(ofs_chip_run(chip, OFS_CHIP_NEVER) == 0);

@@ -1,6 +1,6 @@
-"""How the tables are made: the points, the request lists, and what is kept of a run's answers.
+"""Makes the tables: the points, the request lists, and the rows kept of each run.
 
-The simulators stand outside the project. What decides a table stands here: which points are run,
-when which piece arrives and where it lies, and what is computed from the times at which the
-simulator said each piece ended. A run is the same on every machine.
+The simulators are not part of the project. Everything that determines a table is here: which points
+are run, when each piece arrives and where it lies, and what is computed from the completion times
+that the simulator reports. A run is the same on every machine.
 """

@@ -1,11 +1,11 @@
-"""Writes the request lists of the DRAM table, and the table out of what the simulator answered.
+"""Writes the request lists of the DRAM table, and the table from the simulator's answers.
 
     python -m offstage.asic_model.tables.make pieces FOLDER
     python -m offstage.asic_model.tables.make table FOLDER > dram.toml
     python -m offstage.asic_model.tables.make held-out FOLDER > dram_held_out.toml
 
-`pieces` writes NAME.pieces for every point whose saturated bandwidth is known, so it is called
-before and after the saturated points were run. The simulator's driver answers NAME.ends.
+`pieces` writes NAME.pieces for every point whose saturated bandwidth is known, so call it before
+and after running the saturated points. The simulator's driver answers with NAME.ends.
 """
 
 import sys
@@ -37,7 +37,7 @@ HEAD = """# DRAM channels under load, by Ramulator 2.1 (github.com/CMU-SAFARI/ra
 
 
 def ends_of(folder: Path, point: Point) -> npt.NDArray[np.int64] | None:
-    """When each piece of `point` ended (ps), as the driver wrote it; None: not run yet."""
+    """When each piece of `point` ended (ps), from the driver; None: not run yet."""
     path = folder / f"{point.name}.ends"
     if not path.is_file():
         return None
@@ -51,7 +51,7 @@ def bandwidth(folder: Path, point: Point) -> float:
 
 
 def write_pieces(folder: Path) -> None:
-    """NAME.pieces of every point that can be drawn by now and has none."""
+    """Write NAME.pieces for every point that can be drawn by now and has none."""
     folder.mkdir(parents=True, exist_ok=True)
     for point in (*TABLE, *HELD_OUT):
         path = folder / f"{point.name}.pieces"
@@ -63,7 +63,7 @@ def write_pieces(folder: Path) -> None:
 
 
 def server(folder: Path, point: Point) -> Server:
-    """The queue of a curve: fast between refreshes, and as fast as was reached with them."""
+    """The queue of a curve: its rate between refreshes, and pauses that give the reached rate."""
     full = bandwidth(folder, point.saturated)
     between = bandwidth(folder, point.unrefreshed)
     if not full or not between:
@@ -76,7 +76,7 @@ def server(folder: Path, point: Point) -> Server:
 
 
 def row(folder: Path, point: Point) -> Row:
-    """The row of a point that was run; without the access where its curve has no `unrefreshed`."""
+    """The row of a completed point; without the access where its curve has no `unrefreshed`."""
     ends = ends_of(folder, point)
     if ends is None:
         raise BadInput("not run yet", f"{point.name}.ends", "run the driver on every .pieces file")
@@ -95,7 +95,7 @@ def alone_ps(folder: Path, device: Device) -> int:
 
 
 def device_lines(folder: Path, device: Device) -> Iterator[str]:
-    """The head of one device: its presets, its timings, and one access alone."""
+    """The head of one device: its presets, its timings, and its unloaded access."""
     yield ""
     yield "[[device]]"
     for key in ("name", "organisation", "timing", "controller"):
@@ -157,7 +157,7 @@ def table(folder: Path) -> Iterator[str]:
 
 
 def held_out(folder: Path) -> Iterator[str]:
-    """The points that the table was not made from: what the simulator said, and no more."""
+    """The held-out points, which the table was not made from: only what the simulator reported."""
     yield HEAD.rstrip()
     yield "# No number of the table comes from these runs."
     for device in DEVICES:
@@ -181,7 +181,7 @@ def held_out(folder: Path) -> Iterator[str]:
 def main(words: list[str]) -> None:
     """One of the three verbs, on one folder."""
     if len(words) != 2 or words[0] not in ("pieces", "table", "held-out"):
-        raise BadInput("a verb and a folder are wanted", "make", "pieces, table or held-out FOLDER")
+        raise BadInput("needs a verb and a folder", "make", "pieces, table or held-out FOLDER")
     folder = Path(words[1])
     if words[0] == "pieces":
         write_pieces(folder)

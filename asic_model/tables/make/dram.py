@@ -1,10 +1,10 @@
 """The points of the DRAM table, and the pieces that arrive at each.
 
 A **piece** is the part of a KV block that lies on one channel: `piece_bytes` at consecutive
-addresses, at a random place of the channel. Pieces arrive as a Poisson stream and are given to
-the memory controller burst by burst in order of arrival; the head waits while the controller's
-buffer is full. A read ends when its last burst is on the bus, a write when the controller has
-issued its last burst.
+addresses, at a random place in the channel. Pieces arrive as a Poisson stream and enter the memory
+controller burst by burst in order of arrival; the head waits while the controller's buffer is
+full. A read ends when its last burst is on the bus, a write when the controller has issued its last
+burst.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ class Device:
 
     @property
     def bursts(self) -> int:
-        """Bursts that the channel holds."""
+        """Number of bursts in the channel."""
         count = 1
         for _, _, size, _ in self.levels:
             count *= size
@@ -68,7 +68,7 @@ class Device:
 
 
 def _hbm_levels(bank_groups: int, banks: int) -> tuple[tuple[str, int, int, int], ...]:
-    """Of a channel of HBM: two pseudo channels take turns, then the groups of banks."""
+    """Levels of an HBM channel: two pseudo channels alternate, then the bank groups."""
     return (
         ("PseudoChannel", 1, 2, 1),
         ("BankGroup", 3, bank_groups, 1),
@@ -158,12 +158,12 @@ class Point:
 
     @property
     def saturated(self) -> "Point":
-        """The run that says what 1000 permille are."""
+        """The run that defines 1000 permille."""
         return replace(self, load_permille=SATURATED)
 
     @property
     def unrefreshed(self) -> "Point":
-        """The run that says how fast the channel is between two refreshes."""
+        """The run that measures the channel's rate between two refreshes."""
         return replace(self, load_permille=SATURATED, refresh=False)
 
 
@@ -186,7 +186,7 @@ def _table() -> Iterator[Point]:
         ):
             curve = tuple(_curve(device, read_percent, piece_bytes, loads))
             yield from (curve[0].unrefreshed, *curve)
-        # One access alone, with no refresh to meet: the closed form is about this.
+        # An unloaded access without refresh, for comparison with the closed form.
         alone = Point(device, 100, one.burst_bytes, ALONE_LOAD, refresh=False)
         yield from (alone.saturated, alone)
 
@@ -216,7 +216,7 @@ class Arrivals:
     bursts: int
 
     def lines(self) -> Iterator[str]:
-        """`at_ps write first bursts`, one line a piece: the driver's input."""
+        """`at_ps write first bursts`, one line per piece: the driver's input."""
         for at, write, first in zip(
             self.at_ps.tolist(), self.write.tolist(), self.first.tolist(), strict=True
         ):
@@ -224,7 +224,7 @@ class Arrivals:
 
 
 def arrivals(point: Point, bytes_per_s: float) -> Arrivals:
-    """The same pieces on every machine; `bytes_per_s` is the saturated bandwidth, if loaded."""
+    """The same pieces on every machine; `bytes_per_s`: the saturated bandwidth, if loaded."""
     device = DEVICES[point.device]
     count = min(PIECES_MAX, BYTES_A_POINT // point.piece_bytes)
     key = (SEED, point.read_percent, point.piece_bytes, point.load_permille)

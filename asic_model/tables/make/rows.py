@@ -1,10 +1,10 @@
-"""What is kept of a run: the row of the table that comes of the times at which its pieces ended.
+"""What is kept of a run: the row of the table, computed from the times at which its pieces ended.
 
-A row splits a read's latency in two, as the chip's units do: its turn in a queue that is served
-at the bandwidth between refreshes and stands still during each, and the **access**, everything
-beyond that. A unit draws the access by itself, not knowing whether the piece had to wait, so its
-quantiles are not simply those that were seen: they start there and are then fitted, until turn
-and drawn access together have the mean and the quantiles of the latencies of the run.
+A row splits a read's latency in two, as the chip's units do: the wait in a queue that is served at
+the bandwidth between refreshes and pauses during each, and the **access**, which is the rest. A
+unit draws the access independently of the wait, so its quantiles are not simply the observed ones:
+they start there and are fitted until wait and drawn access together reproduce the mean and the
+quantiles of the run's latencies.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one point. Latencies are those of reads, picoseconds."""
+    """The result of one point. Latencies are those of reads, picoseconds."""
 
     load_permille: int
     bytes_per_s: float
@@ -39,15 +39,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Server:
-    """The queue in front of a channel: `service_ps` a piece, and from `pause_every_ps` on it stands
-    still for `pause_ps` each so often."""
+    """The queue in front of a channel: `service_ps` per piece, and a pause of `pause_ps` every
+    `pause_every_ps`."""
 
     service_ps: float
     pause_every_ps: int
     pause_ps: int
 
     def turns_ps(self, at_ps: npt.NDArray[np.int64]) -> Numbers:
-        """When it has served each of those that arrive."""
+        """When it has served each arrival."""
         every, pause = self.pause_every_ps, self.pause_ps
         free, turns = 0.0, []
         for at in at_ps.tolist():
@@ -64,7 +64,7 @@ class Server:
 
 
 def reached(point: Point, ends_ps: npt.NDArray[np.int64]) -> float:
-    """Bytes a second, from the first tenth of the ends to the last."""
+    """Bytes a second, from the first tenth of the completions to the last."""
     order = np.sort(ends_ps)
     low, high = len(order) // 10, len(order) * 9 // 10
     return (high - low) * point.piece_bytes * 1e12 / float(order[high] - order[low])
@@ -73,7 +73,7 @@ def reached(point: Point, ends_ps: npt.NDArray[np.int64]) -> float:
 def row_of(
     point: Point, pieces: Arrivals, ends_ps: npt.NDArray[np.int64], server: Server | None
 ) -> Row:
-    """The row of a run; with the access beyond `server`, where there is one."""
+    """The row of a run; with the access beyond `server`, if given."""
     reads = pieces.write == 0
     latency = (ends_ps - pieces.at_ps)[reads].astype(np.float64)
     access = np.zeros(len(QUANTILES))
@@ -94,7 +94,7 @@ def _figures(values: Numbers) -> Numbers:
 
 
 def _fitted(turns: Numbers, latency: Numbers) -> Numbers:
-    """Quantiles of the access, so that turns and access together come out as the latencies."""
+    """Quantiles of the access, such that wait plus access reproduces the latencies."""
     shares = np.random.Generator(np.random.PCG64(SEED)).random((DRAWS, len(turns)))
     wanted = _figures(latency)
     seen = np.quantile(np.maximum(latency - turns, 0), QUANTILES)
@@ -103,14 +103,14 @@ def _fitted(turns: Numbers, latency: Numbers) -> Numbers:
     def cost(steps: Numbers) -> float:
         drawn = np.interp(shares, QUANTILES, np.cumsum(steps))
         off = _figures((turns + drawn).ravel()) / wanted - 1
-        # The last term keeps what the figures leave free near what was seen.
+        # The last term keeps values that the figures leave free near the observed ones.
         return float((off**2).sum() + 2e-9 * (((steps - first) / 1000) ** 2).sum())
 
     return np.cumsum(_descend(cost, first))
 
 
 def _descend(cost: Callable[[Numbers], float], at: Numbers) -> Numbers:
-    """Coordinate by coordinate, in steps that halve when none helps; nothing below 0."""
+    """Coordinate descent in steps that halve when none helps; nothing below 0."""
     best, step = cost(at), np.maximum(at / 2, FIRST_STEP_PS)
     for _ in range(ROUNDS):
         before = best

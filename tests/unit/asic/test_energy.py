@@ -101,11 +101,11 @@ def test_area_is_that_of_what_the_preset_has() -> None:
     [
         ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x" }', "has no tag"),
         ('{ value = 1, unit = "pJ", low = 0, high = 2, tag = "cited" }', "has no source"),
-        ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x", tag = "true" }', "is no tag"),
-        ('{ value = 1, unit = "J", low = 0, high = 2, source = "x", tag = "cited" }', "no unit"),
+        ('{ value = 1, unit = "pJ", low = 0, high = 2, source = "x", tag = "true" }', "true"),
+        ('{ value = 1, unit = "J", low = 0, high = 2, source = "x", tag = "cited" }', "'J'"),
         ('{ value = 3, unit = "pJ", low = 0, high = 2, source = "x", tag = "cited" }', "between"),
         ('{ value = -1, unit = "pJ", low = 0, high = 2, source = "x", tag = "guess" }', "negative"),
-        ("5.5", "says no unit"),
+        ("5.5", "5.5"),
     ],
 )
 def test_a_number_that_nobody_answers_for_is_refused(entry: str, what: str, tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def bad_logs(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     log = recorded()
     bad, at = altered(log)
     yield written(tmp_path, bad), f"decides otherwise at byte {at} (step)"
-    yield written(tmp_path, b"not a log" * 99), "is no decision log of this version"
+    yield written(tmp_path, b"not a log" * 99), "version"
     middle = boundaries(log)[40], boundaries(log)[41]
     yield written(tmp_path, log[: middle[0]] + log[middle[1] :]), "is torn or has a hole"
     yield written(tmp_path, log[:-3]), "is torn or has a hole"

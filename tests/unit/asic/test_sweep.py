@@ -113,7 +113,7 @@ def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> Non
         ('run = "run"\nover = ["codec.ratio"]\n[grid]\n"codec.lanes" = [1]', "over without draws"),
         ('run = "run"\n[grid]\n"codec.lane" = [1]', "unknown parameter 'codec.lane'; did you mean"),
         ('run = "run"\n[grid]\n"codec.lanes" = []', "codec.lanes has no values, or one twice"),
-        ('run = "run"\n[grid]\n"front_end.lanes" = [32]', "32 lanes of a link that has 16"),
+        ('run = "run"\n[grid]\n"front_end.lanes" = [32]', "32 lanes"),
         ('run = "run"\ndraws = 1\nover = ["front_end.lane_rate"]', "unknown parameter with a"),
         ('run = "run"\ndraws = -1', "draws: expected `int` >= 0"),
         ('run = "run"\ndraws = 1\nstorage = "floppy"', "no drive 'floppy'; choose one of"),

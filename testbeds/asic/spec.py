@@ -1,9 +1,9 @@
-"""A sweep over chips as a TOML file: which run, which presets, and which of their numbers vary.
+"""A sweep over chips as a TOML file: the run, the presets, and the numbers that vary.
 
-Model: a spec is read and checked whole before anything runs. Its points are every combination of
-the axes in `[grid]`, or `draws` of a Latin hypercube over the ranges of the parameters named in
-`over`, or both: then each combination is drawn around. A draw that contradicts itself is left out;
-a combination of the grid that does is a mistake in the spec.
+Model: a spec is read and checked completely before anything runs. Its points are every combination
+of the axes in `[grid]`, or `draws` of a Latin hypercube over the ranges of the parameters named in
+`over`, or both: draws around each combination. A draw that contradicts itself is skipped; a grid
+combination that does is an error in the spec.
 """
 
 import itertools
@@ -26,7 +26,7 @@ POINTS_MAX = 100_000
 
 
 class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to sweep. `run`: a recorded run, as seen from the spec's folder."""
+    """What to sweep. `run`: a recorded run, relative to the spec's folder."""
 
     run: str
     preset: str = "asic_7nm"
@@ -40,14 +40,14 @@ class SweepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @dataclass(frozen=True)
 class Point:
-    """One chip: what differs from the preset, by `block.key` in its unit."""
+    """One chip: the differences from the preset, by `block.key` in its unit."""
 
     number: int
     values: dict[str, float]
 
 
 def load(path: Path) -> SweepSpec:
-    """The spec in a file. BadInput for what is no spec, or names what is not there."""
+    """The spec in a file. BadInput for an invalid spec or an unknown name."""
     where = str(path)
     spec = convert(read_toml(path, "give a sweep's TOML file"), SweepSpec, where)
     preset = _preset(spec, path)
@@ -55,7 +55,7 @@ def load(path: Path) -> SweepSpec:
     if not spec.draws and not spec.grid:
         raise BadInput("nothing varies", where, "give draws, or axes in [grid]")
     if spec.over and not spec.draws:
-        raise BadInput("over without draws", f"{where}: over", "say how many: draws = 64")
+        raise BadInput("over without draws", f"{where}: over", "give a number: draws = 64")
     if spec.storage and spec.storage not in drives():
         raise BadInput(
             f"no drive {spec.storage!r}",
@@ -65,25 +65,23 @@ def load(path: Path) -> SweepSpec:
     for name in spec.over:
         check_known(name, known, f"{where}: over", "parameter with a range")
         if name in spec.grid:
-            raise BadInput(f"{name} is drawn and in the grid", f"{where}: over", "name it once")
+            raise BadInput(f"{name} is in over and in the grid", f"{where}: over", "name it once")
     for name, values in spec.grid.items():
         check_known(name, dict(preset.numbers()), f"{where}: [grid]", "parameter")
         if not values or len(set(values)) < len(values):
             raise BadInput(
-                f"{name} has no values, or one twice", f"{where}: [grid]", "list each once"
+                f"{name} has no values, or a repeated one", f"{where}: [grid]", "list each once"
             )
     return spec
 
 
 def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
-    """The points in order: combinations of the grid, and in each the draws. `heads`: of the run's
-    blocks, as it says, or 0."""
+    """The points in order: combinations of the grid, and in each the draws. `heads`: KV heads of
+    the run's blocks, or 0 where unknown."""
     preset = _preset(spec, path).for_heads(heads)
     for name in spec.over:
         if name not in varied(preset):
-            raise BadInput(
-                f"{name} is no guess here: the run says it", f"{path}: over", "leave it out"
-            )
+            raise BadInput(f"{name} is fixed by the run", f"{path}: over", "leave it out")
     found: list[Point] = []
     for combination in itertools.product(*spec.grid.values()):
         chosen = dict(zip(spec.grid, combination, strict=True))
@@ -96,12 +94,12 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
             if len(found) > POINTS_MAX:
                 raise BadInput(f"more than {POINTS_MAX:,} points", str(path), "sweep less")
     if not found:
-        raise BadInput("no draw is a chip", str(path), "narrow the ranges, or draw over fewer")
+        raise BadInput("no draw is valid", str(path), "narrow the ranges, or draw over fewer")
     return found
 
 
 def _preset(spec: SweepSpec, path: Path) -> Preset:
-    """By its name, or a file as seen from the spec's folder."""
+    """The preset by name, or from a file relative to the spec's folder."""
     name = spec.preset
     return read_preset(str(path.parent / name) if name.endswith(".toml") else name)
 

@@ -1,9 +1,9 @@
-"""A sweep's points computed, on all cores or a dask cluster, and kept as they come.
+"""Computes a sweep's points on all cores or a dask cluster, and stores each as it completes.
 
-Model: OUT holds `points/`, one file for each point, named by all that it depends on: the code, the
-run, the preset's numbers, mode, drives and seed. The same command goes on where it was interrupted,
-and what a spec adds is all that is computed anew. `sweep.parquet` is made of the points in their
-order, whoever computed them. A worker reads the run once and keeps it.
+Model: OUT has `points/`, one file for each point, named by everything that it depends on: the code,
+the run, the preset's numbers, mode, drives and seed. The same command continues an interrupted
+sweep, and points added to a spec are the only ones computed anew. `sweep.parquet` is built from the
+points in their order, wherever they were computed. A worker reads the run once and keeps it.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from offstage.testbeds.progress import Progress
 __all__ = ["TABLE_NAME", "Job", "sweep"]
 
 TABLE_NAME = "sweep.parquet"
-MEND = "the same command goes on from what is done"
+FIX = "run the same command to continue"
 TIMES = ("mean", "p50", "p90", "p99", "p999", "max")
 PLAIN = (
     "demands",
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """One point with all that computes it; it may run on another machine."""
+    """One point with all inputs of its computation; it may run on another machine."""
 
     point: Point
     run: str
@@ -67,15 +67,15 @@ class Job:
 
     @property
     def chip(self) -> Preset:
-        """What the point runs on."""
+        """The point's preset."""
         return read_preset(self.preset).for_heads(self.heads).with_(self.point.values)
 
 
 def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str = "") -> list[Row]:
-    """Compute what is missing of a spec in `out`, write the table, and give its rows."""
+    """Compute the missing points of a spec in `out`, write the table, return its rows."""
     spec = load(path)
     log = log_path(path.parent / spec.run)
-    heads = read_trace(log).heads  # a log that is refused is so before any worker starts
+    heads = read_trace(log).heads  # refuses a bad log before any worker starts
     points = points_of(spec, path, heads)
     code = code_version() + _digest_of(log)
     made = [
@@ -105,7 +105,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
             jobs=jobs,
             cluster=address,
             command="asic sweep",
-            mend=MEND,
+            mend=FIX,
         )
     ) as results:
         for job, row in results:
@@ -134,7 +134,7 @@ def _trace(path: str) -> Trace:
 
 
 def _row(run: ChipRun) -> Row:
-    """A run in one line: distributions by quantile, units by how much they were used."""
+    """A run as one row: distributions by quantile, units by utilisation."""
     row: Row = {name: getattr(run, name) for name in PLAIN}
     for name in ("fetch", "device", "read", "stall"):
         times = getattr(run, f"{name}_ns")
@@ -145,11 +145,11 @@ def _row(run: ChipRun) -> Row:
 
 
 def _remote(job: Job) -> Row:
-    """On a worker."""
+    """`compute` on a worker."""
     own = code_version()
     if not job.code.startswith(own):
         raise RunFailed(
-            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+            "the worker runs other code", "--cluster", "install the same Offstage on every worker"
         )
     return compute(job)
 
@@ -166,18 +166,18 @@ def _digest_of(log: Path) -> str:
         raise BadInput(
             f"cannot be read ({error.strerror})",
             str(log),
-            "give a recorded run, as seen from the spec's folder",
+            "give a recorded run, relative to the spec's folder",
         ) from None
 
 
 def _name(job: Job) -> str:
-    """Equal where all that the point depends on is."""
+    """A name that is equal if and only if the point's inputs are."""
     what = [job.code, job.mode, job.storage, job.seed, job.chip]
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
 
 
 def _read(path: Path) -> Row | None:
-    """A point that is there and whole."""
+    """A stored point; None if absent or incomplete."""
     try:
         row = read_json(path, "", Row)
     except BadInput:
@@ -200,5 +200,5 @@ def _table(rows: Sequence[Row], path: Path) -> None:
 
     columns = dict.fromkeys(name for row in rows for name in row)
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
-    with replacing(path) as beside:
-        pyarrow.parquet.write_table(table, beside)
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary)

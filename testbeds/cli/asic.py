@@ -1,4 +1,4 @@
-"""`offstage asic`: the model of the KV ASIC, and of the DPUs that it is compared with."""
+"""`offstage asic`: the model of the KV ASIC, and of the DPUs for comparison."""
 
 from pathlib import Path
 from typing import Annotated
@@ -46,8 +46,7 @@ def presets(
     ] = "",
     form: FormatOption = Format.text,
 ) -> None:
-    """Every preset; or every number of one, with its range, its source and what kind of knowledge
-    it is."""
+    """List the presets; or every number of one, with its range, source and kind of knowledge."""
     from offstage.asic_model.blocks import TAGS
     from offstage.asic_model.parameters import names, read_preset, rows
 
@@ -89,13 +88,13 @@ def presets(
         yes = "yes" if one.calibrated else "uncalibrated"
         lines.append([one.name, yes, *counts.values(), one.title])
     columns = [Column("preset", left=True), Column("calibrated", left=True), *map(Column, TAGS)]
-    table = Table.of([*columns, Column("what it is", left=True, wrap=True)], lines)
+    table = Table.of([*columns, Column("meaning", left=True, wrap=True)], lines)
     emit({"presets": listed, "tags": TAGS}, form, table)
 
 
 @asic.command()
 def commands(form: FormatOption = Format.text) -> None:
-    """The chip's command set, what of today's rings each command is, and what hardware adds."""
+    """List the chip's commands, what each replaces of today's rings, and what hardware adds."""
     from offstage.asic_model.commands import FIELDS, rows
 
     found = rows()
@@ -116,16 +115,14 @@ def run(
         bool, typer.Option("--closed-loop", help="let the core decide again, in the chip's time")
     ] = False,
     storage: Annotated[
-        str, typer.Option("--storage", metavar="DRIVE", help="the drives, instead of the preset's")
+        str, typer.Option("--storage", metavar="DRIVE", help="replace the preset's drives")
     ] = "",
     changes: SetOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="of what is drawn, as retries of reads")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="folder that gets chip-run.json")
-    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of random draws, such as read retries")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="folder for chip-run.json")] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Run a recorded run's trace through a chip, with its own decisions or deciding again."""
+    """Run a recorded run's trace through a chip, with its decisions or deciding again."""
     from offstage.asic_model.parameters import read_preset
     from offstage.asic_model.replay import closed_loop, decision_replay
     from offstage.asic_model.trace import read_trace
@@ -134,7 +131,7 @@ def run(
 
     values = {name: _value(name, text) for name, text in parse_settings(changes or []).items()}
     chip = read_preset(preset)
-    chip.with_(values)  # refused before the log is read
+    chip.with_(values)  # refuses bad values before the log is read
     mode = "closed loop" if closed else "decision-replay"
     with shown(2) as progress:
         progress.start("decisions made again", 1)
@@ -166,7 +163,7 @@ def _value(name: str, text: str) -> float:
 def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="a sweep's TOML file")],
     out: Annotated[Path, typer.Option("--out", help="folder for the results")] = Path("asic-out"),
-    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one for each core")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", help="processes; 0: one per core")] = 0,
     cluster: Annotated[
         str, typer.Option("--cluster", metavar="ADDRESS", help="a dask scheduler, tcp://host:port")
     ] = "",
@@ -174,7 +171,7 @@ def sweep(
 ) -> None:
     """Run one trace through many chips: a grid of parameters, draws within their ranges, or both.
 
-    Writes sweep.parquet to --out. Interrupted, the same command goes on where it ended.
+    Writes sweep.parquet to --out. After an interruption, the same command continues.
     """
     from offstage.testbeds.asic.sweep import TABLE_NAME
     from offstage.testbeds.asic.sweep import sweep as compute
@@ -183,12 +180,12 @@ def sweep(
     from offstage.testbeds.lab.run.execute import default_jobs
 
     if jobs < 0:
-        raise BadInput(f"--jobs = {jobs}", "asic", "give 1 or more, or 0 for one for each core")
+        raise BadInput(f"--jobs = {jobs}", "asic", "give 1 or more, or 0 for one per core")
     try:
         with shown(1) as progress:
             rows = compute(spec, out, progress, jobs=jobs or default_jobs(), address=cluster)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted", str(out), "the same command goes on from there") from None
+        raise Interrupted("interrupted", str(out), "run the same command to continue") from None
     path = str(out / TABLE_NAME)
     emit({"points": len(rows), "rows": rows, "table": path}, form, sweep_table(rows, path))
 

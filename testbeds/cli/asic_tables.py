@@ -1,4 +1,4 @@
-"""How `offstage asic run` shows what came out, for people."""
+"""Tables of the results of `offstage asic run` and `sweep`, for the terminal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ SESSIONS_SHOWN = 8
 
 
 def run_table(run: ChipRun) -> RenderableType:
-    """Demands, times and units of one run; beside the times those of the log."""
+    """Demands, times and units of one run, with the log's times for comparison."""
     lines = [Text(_sentence(run)), *map(Text, note_lines(run.notes)), Text("")]
     return Group(_times(run), Text(""), _units(run), Text(""), _sessions(run), Text(""), *lines)
 
@@ -30,11 +30,11 @@ def _sentence(run: ChipRun) -> str:
         f"{run.label}, {run.mode}: {run.demands:,} demands, {shares[0]:.1%} hits, {shares[1]:.1%} "
         f"late, {shares[2]:.1%} misses; {run.tokens_per_s:,.1f} tokens/s, "
         f"{format_size(run.bytes_read)} read at {format_rate(run.bandwidth_bytes_per_s)}; "
-        f"{run.binds_first} is used the most. Modelled."
+        f"{run.binds_first} is the busiest unit. Modelled."
     )
     if run.mode == "closed-loop":
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.diverged.items())
-        said += f" Decisions that are not the log's: {kinds or 'none'}."
+        said += f" Decisions that differ from the log's: {kinds or 'none'}."
     return said
 
 
@@ -82,7 +82,7 @@ def _units(run: ChipRun) -> Table:
 
 
 def _sessions(run: ChipRun) -> Table:
-    """Those that stalled the longest, with their waits at the arbiter; all are in the JSON."""
+    """The sessions that stalled longest, with their waits at the arbiter; the JSON has all."""
     columns = [
         Column("session", left=True),
         Column("tenant"),
@@ -118,7 +118,7 @@ SHOWN = {"fetch_ns_mean": format_time, "fetch_ns_p99": format_time, "stall_ns_me
 
 
 def sweep_table(rows: Sequence[Mapping[str, Any]], path: str) -> RenderableType:
-    """What came out over all chips of a sweep: the least, the middle and the most."""
+    """The results over all chips of a sweep: minimum, median and maximum."""
     lines = []
     for name, form in SHOWN.items():
         values = sorted(row[name] for row in rows)
@@ -126,5 +126,5 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], path: str) -> RenderableType:
     table = Table.named(("figure", "least", "median", "most"), lines)
     binds = Counter(row["binds_first"] for row in rows)
     used = ", ".join(f"{name} in {count:,}" for name, count in binds.most_common())
-    said = f"{len(rows):,} chips, modelled and uncalibrated; used the most: {used}"
+    said = f"{len(rows):,} chips, modelled and uncalibrated; busiest unit: {used}"
     return Group(table, Text(""), Text(said), Text(path))

@@ -1,4 +1,4 @@
-"""`offstage asic validate`: does the model, fitted to one run, predict the others?"""
+"""`offstage asic validate`: whether the model, fitted to one run, predicts the others."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,15 +16,15 @@ __all__ = ["validate"]
 
 def validate(
     calibrate: Annotated[
-        Path, typer.Option("--calibrate", metavar="RUN", help="the run that is fitted to")
+        Path, typer.Option("--calibrate", metavar="RUN", help="the run to fit to")
     ],
     predict: Annotated[
         list[Path],
         typer.Option(
             "--predict",
             metavar="RUN",
-            help="a run that is predicted; again for more: "
-            "runs of one workload are repeats of each other",
+            help="a run to predict; may be repeated: "
+            "runs of one workload count as repeats of each other",
         ),
     ],
     out: Annotated[
@@ -34,8 +34,8 @@ def validate(
 ) -> None:
     """Fit dpu_x86_measured to the stage times of one recorded run, and predict others with it.
 
-    Exit code 0 whatever the verdict: a model that misses is `uncalibrated`; one of which nothing
-    was missed, and not all could be judged, is `not measurable here`. Neither is calibrated.
+    Exit code 0 for every verdict. A model that misses any figure is `uncalibrated`; one that misses
+    none, but could not be judged on all, is `not measurable here`. Neither is calibrated.
     """
     import msgspec
     from rich.console import Group
@@ -58,13 +58,13 @@ def _verdict(found: "Validation") -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.verdicts.items())
     unmeasured = found.verdicts.get("not measurable here", 0)
     if found.status == "uncalibrated":
-        return f"uncalibrated: {counts}; the stage that is furthest off is {found.off}"
+        return f"uncalibrated: {counts}; the stage with the largest error is {found.off}"
     if found.status == "calibrated":
         return f"calibrated: {counts}"
     return (
         f"not measurable here: {unmeasured} of {len(found.judged)}, "
         f"{found.verdicts.get('met', 0)} met, 0 missed; "
-        f"nowhere met: {', '.join(found.unseen)}"
+        f"never met: {', '.join(found.unseen)}"
     )
 
 
@@ -75,7 +75,7 @@ FIGURES = (
     "predicted",
     "error",
     "tolerance",
-    "repeats apart by",
+    "spread of repeats",
     "verdict",
 )
 STAGES = ("run", "stage, mean", "measured", "in the model")

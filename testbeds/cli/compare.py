@@ -1,4 +1,4 @@
-"""`offstage compare`: a recorded run beside models of other devices on the same decisions."""
+"""`offstage compare`: compares a recorded run with device models on the same decisions."""
 
 import shlex
 import sys
@@ -28,7 +28,7 @@ AsicOption = Annotated[
     typer.Option(
         "--asic",
         metavar="PRESET",
-        help="a preset or its file; again for more; default: all that come with Offstage",
+        help="a preset or its file; may be repeated; default: all shipped presets",
     ),
 ]
 
@@ -40,20 +40,20 @@ def compare(
     asic: AsicOption = None,
     out: Annotated[Path, typer.Option("--out", help="folder for the page")] = Path("compare-out"),
     samples: Annotated[
-        int, typer.Option("--samples", min=1, max=10_000, help="draws behind each interval")
+        int, typer.Option("--samples", min=1, max=10_000, help="draws per interval")
     ] = 32,
     quick: Annotated[
         bool, typer.Option("--quick", help="few draws; no sensitivity, load and isolation")
     ] = False,
     calibration: Annotated[
         Path | None,
-        typer.Option("--calibration", help="what `offstage asic validate --out` wrote"),
+        typer.Option("--calibration", help="the file that `offstage asic validate --out` wrote"),
     ] = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Put a recorded run beside its own model, BlueField projections and ASICs.
+    """Compare a recorded run with its own model, BlueField projections and ASICs.
 
-    Writes compare.html and compare.json to --out, for each run a folder where there are several.
+    Writes compare.html and compare.json to --out, in a folder per run if there are several.
     """
     from offstage.testbeds.report.compare.build import Plan
 
@@ -68,7 +68,7 @@ def compare(
 
 
 def _compare(runs: list[Path], plan: "Plan", out: Path, form: Format) -> None:
-    """Write a page for each run and print its table."""
+    """Write a page per run and print its table."""
     from rich.console import Group, RenderableType
     from rich.text import Text
 

@@ -1,1 +1,1 @@
-"""The comparison: a measured DPU beside models of devices on the same decisions, and its page."""
+"""The comparison of a measured DPU with device models on the same decisions, and its page."""

@@ -1,7 +1,7 @@
-"""From a recorded run and presets to a `Comparison`: every model runs the decisions of the log.
+"""From a recorded run and presets to a `Comparison`: every model runs the log's decisions.
 
-A device runs the whole log once. What is varied (parameters, load, a neighbour) runs its begin, and
-a speed-up is a ratio of two runs of the same stretch, times the ratio of the whole log.
+Each device runs the whole log once. Variations (parameters, load, a neighbour) run its beginning;
+their speed-up is a ratio of two runs of that part, scaled by the ratio over the whole log.
 """
 
 import difflib
@@ -30,23 +30,23 @@ from offstage.testbeds.report.run.page import setup_line
 __all__ = ["Plan", "compare_run", "on_drive", "runs_of", "small"]
 
 OWN = "dpu_x86_measured"
-"""The preset of the machine that is measured: it is fitted to each run that it is compared with."""
+"""The preset of the measured machine: fitted to each run that it is compared with."""
 CARD = "bluefield3"
-"""Whose cores are counted."""
+"""The card for which the table counts cores."""
 SMALL_DEVICES, SMALL_DRAWS = ("bluefield3", "asic_7nm"), 4
 DEFAULT = ("bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared with each run."""
+    """The options of a comparison, for every run."""
 
     presets: tuple[Preset, ...]
     own: Preset
     calibrated: bool
     samples: int
     deep: bool
-    """Also what each parameter, load and a neighbour do."""
+    """Also vary each parameter, the load and a neighbour."""
     command: str
 
     @staticmethod
@@ -58,7 +58,7 @@ class Plan:
         calibration: Path | None,
         command: str,
     ) -> "Plan":
-        """BadInput for a preset that is not known: names the nearest."""
+        """BadInput for an unknown preset; suggests the nearest."""
         own = read_preset(str(calibration) if calibration is not None else OWN)
         chosen = dict.fromkeys(name for name in presets or DEFAULT if name != OWN)
         return Plan(
@@ -72,17 +72,18 @@ class Plan:
 
     @property
     def stage_count(self) -> int:
-        """Phases of progress for each run."""
+        """Progress phases per run."""
         return 2 + (self.samples > 0) + self.deep
 
 
 def runs_of(folders: Sequence[Path]) -> list[Recorded]:
-    """Every recorded run under the folders: of each, the first. BadInput as `recorded` says."""
+    """Every recorded run under the folders; of each folder's runs the first. BadInput as in
+    `recorded`."""
     return [read_run(find_runs(folder)[0]) for folder in folders]
 
 
 def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
-    """One run beside its own model and all presets."""
+    """Compare one run with its own model and all presets."""
     progress.start(f"decisions of {run.path.name}", 1)
     trace = read_trace(run.path)
     own = _own(plan, run, trace)
@@ -124,7 +125,7 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
 
 
 def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
-    """The model of what was measured: today's daemon fitted to the run, or the chip that was in
+    """The model of the measured device: today's daemon fitted to the run, or the chip that was in
     the loop, which needs no fit."""
     if run.device:
         return read_preset(run.device)
@@ -133,7 +134,7 @@ def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
 
 
 def on_drive(preset: Preset, run: Recorded) -> Preset:
-    """The preset with the emulated drive of the run; as it is where a disk was measured."""
+    """The preset with the run's emulated drive; unchanged where a disk was measured."""
     drive = (run.summary.workload if run.summary is not None else {}).get("nvme", "")
     if run.provenance != "emulated" or not drive:
         return preset
@@ -141,7 +142,7 @@ def on_drive(preset: Preset, run: Recorded) -> Preset:
 
 
 def small(folder: Path, command: str, progress: Progress) -> Comparison:
-    """The comparison with which a demo ends: two devices and few draws."""
+    """The comparison at the end of a demo: two devices and few draws."""
     plan = Plan.of(
         SMALL_DEVICES, samples=SMALL_DRAWS, deep=False, calibration=None, command=command
     )
@@ -154,7 +155,7 @@ def _preset(name: str) -> Preset:
         raise BadInput(
             f"no preset {name!r}",
             "--asic",
-            f"did you mean {near[0]}? `offstage asic presets` shows all",
+            f"did you mean {near[0]}? `offstage asic presets` lists all",
         )
     return read_preset(name)
 

@@ -1,8 +1,8 @@
-"""What the comparison knows of one device on one run: a column of its table, as data.
+"""The figures of one device on one run: a column of the comparison's table, as data.
 
-A column is made of a recorded run (`measured.py`) or of a model's run on the same decisions
-(`modelled.py`), never by hand. Times are in the unit their name ends in; what a device has no
-figure for is None, and shown as a dash. `compare.json` is a `Comparison`.
+A column is made from a recorded run (`measured.py`) or from a model's run on the same decisions
+(`modelled.py`). Times are in the unit of their name; a figure that a device does not have is None,
+shown as a dash. `compare.json` is a `Comparison`.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A figure with what it may be, from `low` to `high`."""
+    """A figure with its range, from `low` to `high`."""
 
     value: float
     low: float
@@ -42,7 +42,7 @@ class UnitFigures(msgspec.Struct, kw_only=True):
     """Busy share in each stretch of `bin_ms` of the run."""
     bin_ms: float = 0.0
     ns_p50: float = 0.0
-    """Of a fetch whose latency is the median: what it spent here, waiting included."""
+    """Of a fetch of median latency: the time it spent here, waiting included."""
     ns_p99: float = 0.0
 
 
@@ -54,14 +54,14 @@ class Column(msgspec.Struct, kw_only=True):
     provenance: str
     """measured, emulated or modelled."""
     calibrated: bool | None = None
-    """Whether the model's own errors on measured runs were within bounds; None: it is measured."""
+    """Whether the model's errors on measured runs were within bounds; None: a measured device."""
     storage: str = ""
     demands: int
     hits: int
     late: int
     misses: int
     diverged: dict[str, int] = {}
-    """Decisions other than the recorded run's, by kind; empty where it repeats them."""
+    """Decisions that differ from the recorded run's, by kind; empty where it repeats them."""
     fetch_ns: Times
     stall_ns: Times
     seconds: float
@@ -77,26 +77,26 @@ class Column(msgspec.Struct, kw_only=True):
     area_mm2: Range | None = None
     watt: Range | None = None
     arm_cores: Range | None = None
-    """Cores of a BlueField-3 that would take as many commands a second."""
+    """Cores of a BlueField-3 needed for the same command rate."""
     binds_first: str = ""
     units: list[UnitFigures] = []
     speed_up_mean: Range | None = None
-    """Mean fetch latency of the measured run over this device's; the range is that of the
+    """Mean fetch latency of the measured run over this device's, with the range over the
     parameters."""
     speed_up_p99: Range | None = None
     speed_up_same_drives: Range | None = None
     """Mean fetch latency of today's daemon, modelled on this device's drives, over this device's:
-    what is left when the drives are no part of it."""
+    the gain that does not come from the drives."""
     notes: list[Note] = []
 
     @property
     def label(self) -> str:
-        """How text calls it."""
+        """The device's name in text."""
         return f"{self.device}, uncalibrated" if self.calibrated is False else self.device
 
 
 class LoadPoint(msgspec.Struct, kw_only=True):
-    """So many of the same trace side by side."""
+    """Figures of `copies` of the same trace side by side."""
 
     copies: int
     bytes_per_s: float
@@ -105,8 +105,8 @@ class LoadPoint(msgspec.Struct, kw_only=True):
 
 
 class NeighbourPoint(msgspec.Struct, kw_only=True):
-    """A victim's latency while another tenant, or another session of its own, asks for
-    `aggressor_share` of what is served."""
+    """A victim's latency while another tenant, or another session of the victim's tenant, offers
+    `aggressor_share` of the capacity."""
 
     qos: bool
     same_tenant: bool = False
@@ -115,7 +115,7 @@ class NeighbourPoint(msgspec.Struct, kw_only=True):
 
 
 class Effect(msgspec.Struct, kw_only=True):
-    """One parameter at each end of its range, all others as in the preset: the speed-up then."""
+    """The speed-up with one parameter at each end of its range, all others as in the preset."""
 
     parameter: str
     unit: str
@@ -126,7 +126,7 @@ class Effect(msgspec.Struct, kw_only=True):
 
 
 class Crossover(msgspec.Struct, kw_only=True):
-    """A speed-up over a plane of two parameters; `x`, `y` is where the preset lies."""
+    """A speed-up over a plane of two parameters; the preset is at `x`, `y`."""
 
     device: str
     what: str
@@ -137,14 +137,14 @@ class Crossover(msgspec.Struct, kw_only=True):
     xs: list[float]
     ys: list[float]
     speed_up: list[list[float]]
-    """By y, then by x."""
+    """Rows by y, columns by x."""
     x: float
     y: float
     y_logarithmic: bool = False
 
 
 class Tornado(msgspec.Struct, kw_only=True):
-    """The effects of one device's parameters; `base`: its speed-up as the preset is."""
+    """The effects of one device's parameters; `base`: the unchanged preset's speed-up."""
 
     device: str
     base: float
@@ -152,14 +152,14 @@ class Tornado(msgspec.Struct, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """`compare.json`: the columns of one recorded run, and what was found by varying the models."""
+    """`compare.json`: the columns of one recorded run, and the results of varying the models."""
 
     run: str
     sentence: str
     setup: str
     columns: list[Column]
     loads: list[list[LoadPoint]] = []
-    """By column; empty where a device was not loaded further."""
+    """By column; empty for a device without a load test."""
     tornados: list[Tornado] = []
     crossovers: list[Crossover] = []
     neighbours: list[NeighbourPoint] = []

@@ -1,4 +1,4 @@
-"""How long a fetch takes on each device: the tail of the distribution, and where the time goes."""
+"""Fetch latency on each device: the tail of the distribution, and the time spent in each unit."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["ccdf", "waterfall"]
 
 SHOWN_FROM = 0.01
-"""Less than this of every fetch shown has no colour of its own."""
+"""A unit with less than this of every shown fetch gets no separate colour."""
 QUANTILES = (("ns_p50", "median"), ("ns_p99", "99th percentile"))
 
 
 def ccdf(columns: Sequence[Column]) -> Plot:
-    """Share of fetches that took longer than a time, both logarithmic: the tail is the point."""
+    """Share of fetches that took longer than a time, both axes logarithmic, to show the tail."""
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
@@ -74,12 +74,12 @@ def _tail(times: Times) -> tuple[list[float], list[float]]:
         return [], []
     last = len(times.curve) - 1
     steps = [(ns, 1.0 - at / max(last, 1)) for at, ns in enumerate(times.curve)]
-    # The curve is even in rank: the greatest are known one by one, and finer than it.
+    # The curve is even in rank; the `tail` has single values, finer than the curve's end.
     first = 1.0 - len(times.tail) / times.count
     steps = [(ns, share) for ns, share in steps if 1.0 - share < first]
     steps += [(ns, (len(times.tail) - 1 - at) / times.count) for at, ns in enumerate(times.tail)]
     shown = [(max(ns, 1.0) / 1e3, share) for ns, share in steps if share > 0.0]
-    # The last step falls to zero, which a logarithmic axis has not: it ends where the last began.
+    # The last step falls to zero, which a logarithmic axis cannot show: it ends where it began.
     shown.append((times.max / 1e3, shown[-1][1] if shown else 1.0))
     return [ns for ns, _ in shown], [share for _, share in shown]
 
@@ -99,7 +99,7 @@ def _quantile_text(column: Column, between: str = "\n") -> str:
 
 
 def waterfall(columns: Sequence[Column]) -> Plot | None:
-    """What a fetch spends in each unit, for one at the median and one at the 99th percentile."""
+    """Time in each unit, for a fetch at the median and one at the 99th percentile."""
     shown = [one for one in columns if any(unit.ns_p50 or unit.ns_p99 for unit in one.units)]
     if not shown:
         return None
@@ -142,7 +142,7 @@ def waterfall(columns: Sequence[Column]) -> Plot | None:
 def _stack(
     drawn: Picture, axes: "Axes", row: int, column: Column, figure: str, shades: dict[str, str]
 ) -> None:
-    """One device's bar: its units in the order of a fetch, and the whole time behind it."""
+    """One device's bar: its units in the order of a fetch, then the whole time."""
     whole = sum(getattr(unit, figure) for unit in column.units)
     left = 0.0
     for unit in column.units:
@@ -166,7 +166,7 @@ def _stack(
 
 
 def _share(column: Column, unit: UnitFigures, figure: str) -> float:
-    """Of the time of a fetch, in one unit."""
+    """The share of a fetch's time spent in one unit."""
     whole = sum(getattr(one, figure) for one in column.units)
     return float(getattr(unit, figure)) / whole if whole else 0.0
 

@@ -1,5 +1,5 @@
-"""What load does to a device: its units over time, latency against throughput, one tenant's load
-against another's latency."""
+"""The effect of load on a device: its units over time, latency against throughput, and one tenant's
+load against another's latency."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from offstage.testbeds.report.page.plot import PAGE_INCHES, Plot
 __all__ = ["heat_map", "hockey_stick", "isolation"]
 
 CELLS_MAX = 64
-"""Stretches of time that a heat map shows: more are taken together."""
+"""Maximum number of stretches in a heat map; more are merged."""
 
 
 def heat_map(column: Column) -> Plot | None:
@@ -58,7 +58,7 @@ def heat_map(column: Column) -> Plot | None:
         axes.set_yticks(range(len(rows)), [unit.name for unit in units])
         axes.set(xlabel="time in the run, s", ylabel="unit", xlim=(0.0, ends_s))
         fullest = percent(float(shares.max()))
-        axes.set_title(f"{column.label} ({column.provenance}); the fullest cell: {fullest} busy")
+        axes.set_title(f"{column.label} ({column.provenance}); the busiest cell: {fullest} busy")
         axes.invert_yaxis()
         axes.grid(False)
 
@@ -75,13 +75,13 @@ def heat_map(column: Column) -> Plot | None:
 
 
 def _joined(bins: Sequence[float], most: int) -> list[float]:
-    """The same in at most so many stretches: means of neighbours."""
+    """The bins merged into at most `most` stretches: means of neighbours."""
     step = -(-len(bins) // most)
     return [float(np.mean(bins[at : at + step])) for at in range(0, len(bins), step)]
 
 
 def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]]) -> Plot:
-    """Latency against what is served, as more and more of the same sessions run side by side."""
+    """Latency against bandwidth, as copies of the same sessions are added."""
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
@@ -103,13 +103,13 @@ def hockey_stick(columns: Sequence[Column], points: Sequence[Sequence[LoadPoint]
         axes.set(xlabel="served, GB/s", ylabel="fetch latency p99, µs")
         drawn.legend(axes)
 
-    said = "99th percentile of fetch latency against the bandwidth that is served"
+    said = "99th percentile of fetch latency against the bandwidth served"
     return Plot("load", said, draw, height=3.4, legend_rows=len(columns), paper_height=3.2)
 
 
 def isolation(points: Sequence[NeighbourPoint], device: str) -> Plot:
-    """A victim's latency as another loads the device: a tenant or a session, with and without
-    QoS. Where both aggressors do the same, the wider line shows behind the other."""
+    """A victim's latency as an aggressor loads the device: a tenant or a session, with and without
+    QoS. Where both aggressors have the same effect, the wider line shows behind the other."""
     kinds = {
         (False, False): ("in order of arrival", "set-2", 4, 1.5),
         (True, True): ("QoS, another session of its tenant", "set-1", 8, 5.0),
@@ -141,7 +141,7 @@ def isolation(points: Sequence[NeighbourPoint], device: str) -> Plot:
                 )
         plain_logs(axes, y="number")
         axes.set(
-            xlabel="aggressor's load, % of what the device serves",
+            xlabel="aggressor's load, % of the device's capacity",
             ylabel="victim's fetch latency p99, µs",
             title=f"{device} (modelled)",
         )

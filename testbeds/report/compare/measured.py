@@ -1,9 +1,9 @@
-"""The measured DPU as a column: what its decision log says, and where its stage timers saw time go.
+"""The measured DPU as a column: figures of its decision log and of its stage timers.
 
-Counts and times are those of the log, by the model's own definitions (`asic_model/result.py`); the
-stages of the software stand in for units; where a modelled device was in the loop, the times that
-it held commands, reads and answers. A timer knows a stage's distribution and not which fetch
-it was part of: so each stage of a fetch has its mean, and the storage what these leave.
+Counts and times are the log's, by the model's definitions (`asic_model/result.py`). Software stages
+take the place of units; with a modelled device in the loop, they are the times that it held
+commands, reads and answers. A timer has a stage's distribution, not per fetch. So each stage of a
+fetch gets its mean, and the storage gets the remainder.
 """
 
 from offstage.asic_model.result import Logged, demands_of
@@ -27,7 +27,7 @@ PATH = (
     "check",
 )
 STORAGE = ("read_queue", "read_service", "publish")
-"""What only a fetch has that waits for a block."""
+"""Stages that only a fetch that waits for a block has."""
 
 
 def measured_column(run: Recorded, logged: Logged, tokens: int) -> Column:
@@ -65,7 +65,7 @@ def _units(stages: Stages, logged: Logged) -> list[UnitFigures]:
 
 
 def _spent(stages: Stages, name: str, whole_ns: float) -> float:
-    """What a fetch of that length spent in a stage: means, and the storage what they leave."""
+    """The time of a stage in a fetch of that length: means; for the storage the remainder."""
     means = {one: stages[one].ns_mean for one in PATH if one in stages}
     short = {one: ns for one, ns in means.items() if one not in STORAGE}
     waited = "read_service" in means and whole_ns > sum(short.values())

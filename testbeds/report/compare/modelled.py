@@ -1,4 +1,4 @@
-"""A model's run as a column: what `asic_model/result.py` gives, in the comparison's words."""
+"""A model's run as a column: a `ChipRun` in the comparison's terms."""
 
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import ChipRun, UnitRun
@@ -12,7 +12,7 @@ PS_PER_S = 10**12
 
 
 def modelled_column(run: ChipRun, calibrated: bool, device: str = "") -> Column:
-    """The column of one preset; `calibrated` only where a calibration on measured runs passed."""
+    """The column of one preset; pass `calibrated` only if a calibration on measured runs passed."""
     return Column(
         device=device or run.preset,
         provenance=run.provenance,
@@ -42,8 +42,8 @@ def modelled_column(run: ChipRun, calibrated: bool, device: str = "") -> Column:
 
 
 def arm_cores(run: ChipRun, trace: Trace, card: Preset) -> Range | None:
-    """Cores of `card` that would take as many commands a second as the device can: what its busiest
-    unit leaves, times what the software costs for each."""
+    """Cores of `card` needed for the command rate that the device can reach: the capacity of its
+    busiest unit, times the software's cost per command."""
     busiest = max((unit.utilisation for unit in run.units), default=0.0)
     count = len(trace.fetches)
     if not busiest or not run.seconds or card.cores is None:
@@ -76,7 +76,7 @@ def _unit(unit: UnitRun, run: ChipRun) -> UnitFigures:
 
 
 def _total(parts: list[Known], per: float) -> Range | None:
-    """The sum of the parts over something; None where nothing is known or there is none of it."""
+    """The sum of the parts per `per`; None if nothing is known or `per` is 0."""
     if not parts or not per:
         return None
     sums = [sum(getattr(one, end) for one in parts) / per for end in ("value", "low", "high")]

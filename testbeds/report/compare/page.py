@@ -32,13 +32,13 @@ def write_comparison(found: Comparison, out: Path) -> tuple[Path, Path]:
 def render(found: Comparison) -> str:
     """The page as text."""
     page = Page(
-        title="Offstage: measured DPU against modelled chips",
+        title="Offstage: a measured DPU compared with modelled chips",
         sentence=found.sentence,
         setup=found.setup,
         sections=[table_section(found.columns), *figures_of(found)],
         command=found.command,
         again=f"Offstage {escape(found.version)}. {found.samples} draws of all parameters "
-        f"together are behind each range of a speed-up, which holds {_held(found.samples)} of "
+        f"together are behind each range of a speed-up, which covers {_held(found.samples)} of "
         "them; every parameter with its source: <code>offstage asic presets NAME</code>.",
         foot=[facts("The workload, in full", found.workload)],
         version=found.version,
@@ -49,22 +49,22 @@ def render(found: Comparison) -> str:
 
 
 def figures_of(found: Comparison) -> list[Figure]:
-    """Every figure of the page; what has no data is left out."""
+    """Every figure of the page that has data."""
     columns = found.columns
     pieces: list[tuple[str, str, list[Plot | None], str]] = [
         (
             "latency",
-            "How long a fetch takes",
+            "Fetch latency",
             [ccdf(columns)],
-            "Share of fetches that took longer than a time; the further left and below, the "
-            "better. Hits are the left shoulder, what comes from the store the right one.",
+            "Share of fetches that took longer than a time; further left and lower is better. "
+            "Hits are the left shoulder, reads from the store the right one.",
         ),
         (
             "waterfall",
-            "Where the time of a fetch goes",
+            "Where the time of a fetch is spent",
             [waterfall(columns)],
-            "By unit, waiting included. Of the measured run each stage has its mean, and the "
-            "storage what these leave. In the model of today's daemon link_in is ring wait and "
+            "By unit, waiting included. For the measured run each stage has its mean, and the "
+            "storage the remainder. In the model of today's daemon link_in is ring wait and "
             "answer.",
         ),
         (
@@ -75,11 +75,10 @@ def figures_of(found: Comparison) -> list[Figure]:
         ),
         (
             "load",
-            "What happens as load grows",
+            "Latency under load",
             [hockey_stick(columns, found.loads)] if any(found.loads) else [],
-            "The same sessions side by side, more and more of them: what is handed to the hosts, "
-            "and what the slowest hundredth of the fetches then takes. Where a line turns up, a "
-            "unit is full.",
+            "More and more copies of the same sessions: the bandwidth delivered to the hosts, and "
+            "the 99th percentile of fetch latency. Where a line turns up, a unit is saturated.",
         ),
         (
             "tornado",
@@ -90,17 +89,17 @@ def figures_of(found: Comparison) -> list[Figure]:
         ),
         (
             "crossover",
-            "Where it turns",
+            "Where the result changes sides",
             [crossover(one) for one in found.crossovers],
-            "The speed-up over two parameters at once; the dot is the preset, the strong line "
-            "where nothing is won or lost.",
+            "The speed-up over two parameters; the dot is the preset, the strong line marks equal "
+            "speed.",
         ),
         (
             "isolation",
-            "One against another",
+            "Isolation",
             [isolation(found.neighbours, found.neighbours_device)] if found.neighbours else [],
-            "A session with a steady, small load beside one that asks for more and more: of "
-            "another tenant, or of its own.",
+            "A session with a steady, small load, sharing the device with one whose load grows: of "
+            "another tenant, or of the same.",
         ),
     ]
     shown = [
@@ -115,7 +114,7 @@ def _held(samples: int) -> str:
 
 
 def noted(found: Comparison) -> dict[Note, str]:
-    """Every column's notes, each with the devices that it is true of."""
+    """Every column's notes, each with the devices that it applies to."""
     told: dict[Note, list[str]] = {}
     for one in found.columns:
         for note in one.notes:

@@ -1,4 +1,4 @@
-"""What the parameters' ranges do to a result: which matter most, where two devices are equal."""
+"""The effect of the parameters' ranges: which matter most, and where two devices are equal."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ __all__ = ["crossover", "tornado"]
 ROWS_MAX = 15
 LEVELS = 9
 FLAT = 0.001
-"""A plane that varies by less has no lines: they would be those of rounding."""
+"""A plane that varies by less gets no lines: they would only show rounding."""
 
 
 def tornado(
@@ -29,7 +29,7 @@ def tornado(
     what: str = "measured mean fetch latency over this device's, ×",
     form: Callable[[float], str] = ratio,
 ) -> Plot | None:
-    """The parameters to which a figure reacts most, one varied at a time."""
+    """The parameters with the largest effect on a figure, varied one at a time."""
     shown = sorted(effects, key=lambda one: -abs(one.at_high - one.at_low))[:ROWS_MAX]
     if not shown:
         return None
@@ -68,7 +68,7 @@ def tornado(
 
 
 def crossover(found: Crossover) -> Plot:
-    """The speed-up over a plane of two parameters, with the line on which there is none."""
+    """The speed-up over a plane of two parameters, with the line of equal speed."""
     values = np.array(found.speed_up)
 
     def draw(drawn: Picture) -> None:
@@ -112,7 +112,7 @@ def _lines(
     levels: "NDArray[np.float64]",
     digits: int,
 ) -> None:
-    """Lines of equal speed-up, and a strong one where it is none."""
+    """Lines of equal speed-up; a strong one at 1."""
     thin = axes.contour(
         found.xs, found.ys, values, levels=levels, colors=colour("soft"), linewidths=0.6
     )

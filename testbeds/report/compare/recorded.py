@@ -1,9 +1,9 @@
-"""A recorded run on disk: its decision log, what was recorded beside it, and the host's figures.
+"""A recorded run on disk: its decision log, the record next to it, and the host's figures.
 
 A run is the folder of `offstage demo` (which keeps the record of the arm with the most prefetchers
 in `records/`), or a folder that `offstage dpu serve --record` wrote; `offstage host run --out` may
-write into the same one, and then the host's figures are known too. What cannot be compared is
-refused in one line: a folder without a log, a log with a hole, a run of another version.
+write into the same one, which adds the host's figures. A run that cannot be compared is refused in
+one line: a folder without a log, a log with a hole, a run of another version.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from offstage.testbeds.report.page.files import SUMMARY_NAME, read_summary
 __all__ = ["LOG_NAME", "RECORDS", "Recorded", "find_runs", "read_run"]
 
 LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
-MEND = "record one: `offstage demo`, or `offstage dpu serve --record`"
+FIX = "record one: `offstage demo`, or `offstage dpu serve --record`"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One run. `result` and `summary`: what the host saw, where a summary lies beside the log."""
+    """One run. `result` and `summary`: from the host, if a summary is next to the log."""
 
     path: Path
     record: dict[str, Any]
@@ -48,65 +48,65 @@ class Recorded:
 
     @property
     def notes(self) -> list[Note]:
-        """What the host noted of the run."""
+        """The host's notes on the run."""
         of_all = self.summary.notes if self.summary is not None else []
         return [*of_all, *(self.result.notes if self.result is not None else [])]
 
     @property
     def device(self) -> str:
-        """The preset of the modelled device that was in the loop; empty: there was none."""
+        """The preset of the modelled device in the loop; empty: none."""
         return str(self.record.get("device", ""))
 
     @property
     def provenance(self) -> str:
-        """Where its times come from."""
+        """The provenance of its times."""
         if self.result is not None:
             return self.result.provenance
         return "emulated" if "emulated" in str(self.record["storage"]) else "measured"
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folders under `folder` that hold a decision log: itself, or those of its `records/`.
-    BadInput where there is none."""
+    """The folders under `folder` that contain a decision log: itself, or those of its `records/`.
+    BadInput if there is none."""
     if (folder / LOG_NAME).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.glob(f"{RECORDS}/*/{LOG_NAME}"))
     if found:
-        # What was measured comes before what was emulated, as everywhere.
+        # Measured before emulated, as everywhere.
         return sorted(found, key=lambda path: not path.name.startswith("measured"))
     if not folder.is_dir():
-        raise BadInput("no such folder", str(folder), MEND)
-    raise BadInput("a run without a decision log", str(folder), MEND)
+        raise BadInput("no such folder", str(folder), FIX)
+    raise BadInput("a run without a decision log", str(folder), FIX)
 
 
 def read_run(path: Path) -> Recorded:
-    """The run in a folder that holds a decision log. BadInput for one that cannot be compared."""
+    """The run in a folder with a decision log. BadInput for one that cannot be compared."""
     record = _record(path / RECORD_NAME)
-    beside = [one for one in (path, path.parent.parent) if (one / SUMMARY_NAME).is_file()]
-    if not beside:
+    summaries = [one for one in (path, path.parent.parent) if (one / SUMMARY_NAME).is_file()]
+    if not summaries:
         return Recorded(path, record, None, None)
-    summary = read_summary(beside[0])
-    _check_version(summary.version, beside[0] / SUMMARY_NAME)
+    summary = read_summary(summaries[0])
+    _check_version(summary.version, summaries[0] / SUMMARY_NAME)
     named = [one for one in summary.runs if record_name(one.provenance, one.name) == path.name]
     result = named[0] if named else summary.runs[0] if len(summary.runs) == 1 else None
     return Recorded(path, record, result, summary)
 
 
 def record_name(provenance: str, name: str) -> str:
-    """What the folder of a demo's run is called."""
+    """The folder name of a demo's run."""
     return f"{provenance}-{name.replace('+', '-')}"
 
 
 def _record(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = read_json(path, MEND, what="not what a recorder wrote")
+    record: dict[str, Any] = read_json(path, FIX, what="not written by a recorder")
     try:
         record["stages"] = msgspec.convert(record["stages"], dict[str, StageTimes])
     except (KeyError, TypeError, msgspec.ValidationError):
-        raise BadInput("not what a recorder wrote", str(path), MEND) from None
+        raise BadInput("not written by a recorder", str(path), FIX) from None
     _check_version(record.get("version"), path)
     if not record.get("closed"):
         raise BadInput(
-            "the recording was not brought to its end",
+            "the recording is incomplete",
             str(path),
             "end the daemon with SIGTERM, and record again",
         )
@@ -121,5 +121,5 @@ def _record(path: Path) -> dict[str, Any]:
 
 def _check_version(version: object, path: Path) -> None:
     if version != __version__:
-        was = f"of version {version}" if version else "of a version that did not say which"
+        was = f"of version {version}" if version else "without a version"
         raise BadInput(f"a run {was}; this is {__version__}", str(path), "record it again")

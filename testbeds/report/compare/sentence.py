@@ -1,4 +1,4 @@
-"""The answer in one sentence, with its uncertainty: made from the columns alone."""
+"""The result in one sentence, with its uncertainty, from the columns alone."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ EVEN = 0.02
 
 
 def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
-    """What the fastest chip would give, what of it is the drives', and how far off the model is.
-    `few_draws`: so many are behind its intervals, too few for more than their range."""
+    """The fastest chip's speed-up, the drives' part of it, and the model's error. `few_draws`: the
+    number of draws behind its intervals, when too few for more than their range."""
     measured, *others = columns
     own = _own(measured, others)
     chips = [
@@ -34,15 +34,15 @@ def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
         )
     if few_draws:
         text += f"; ranges are of {few_draws} draws"
-    binds = f"; what binds it first is {best.binds_first}" if best.binds_first else ""
+    binds = f"; its first bottleneck is {best.binds_first}" if best.binds_first else ""
     return f"{text}{binds}; {model_error(measured, others)}."
 
 
 def model_error(measured: Column, others: Sequence[Column]) -> str:
-    """How far the model of what was measured is from it."""
+    """The error of the model of the measured device."""
     own = _own(measured, others)
     if own is None:
-        return "no model of the measured DPU was run, so nobody knows how wrong the models are"
+        return "no model of the measured DPU was run, so the models' error is unknown"
     pieces = [
         f"{_signed(getattr(own.fetch_ns, key), getattr(measured.fetch_ns, key))} in {name}"
         for key, name in (("mean", "mean"), ("p99", "p99"))
@@ -51,7 +51,7 @@ def model_error(measured: Column, others: Sequence[Column]) -> str:
 
 
 def _own(measured: Column, others: Sequence[Column]) -> Column | None:
-    """The model of what was measured: of the daemon, or of the chip that was in the loop."""
+    """The model of the measured device: of the daemon, or of the chip that was in the loop."""
     return next(
         (
             one

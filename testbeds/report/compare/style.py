@@ -1,4 +1,4 @@
-"""Which colour a device and a unit have, everywhere in a comparison."""
+"""The colours of devices and units, the same everywhere in a comparison."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from offstage.testbeds.report.page.pictures import LINE_STYLES, colour
 
 __all__ = ["colours", "line_style", "unit_colours", "variables"]
 
-# What was measured is the page's accent; its model is grey beside it; the rest in order.
+# The measured device has the page's accent; its model is grey; the rest in order.
 MEASURED, OWN_MODEL = "set-shared", "set-none"
 OTHERS = ("set-window", "set-2", "set-pattern", "set-1", "set-5", "set-4", "set-3")
 UNITS = (
@@ -42,15 +42,15 @@ def variables(columns: Sequence[Column]) -> list[str]:
 
 
 def colours(columns: Sequence[Column]) -> list[str]:
-    """The same, as matplotlib takes them."""
+    """The same colours, for matplotlib."""
     return [colour(name) for name in variables(columns)]
 
 
 def line_style(column: Column) -> Any:
-    """How its line is drawn: by provenance, as everywhere."""
+    """The line style: by provenance, as everywhere."""
     return LINE_STYLES[column.provenance]
 
 
 def unit_colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each unit, in the order in which a fetch passes them."""
+    """A colour for each unit, in the order of a fetch."""
     return {name: colour(UNITS[at % len(UNITS)]) for at, name in enumerate(names)}

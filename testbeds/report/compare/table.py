@@ -16,14 +16,14 @@ __all__ = ["ROWS", "Row", "console_table", "devices_table", "table_section"]
 
 
 class Row(NamedTuple):
-    """One figure: its key in documents, what it is called, what it means, how it is shown."""
+    """One figure: its key in documents, its label, its meaning, its format."""
 
     key: str
     label: str
     text: str
     show: Callable[[Column], str]
     brief: bool = False
-    """Also in the terminal's table."""
+    """Also show it in the terminal's table."""
 
 
 def _range(value: Range | None, form: Callable[[float], str]) -> str:
@@ -76,14 +76,14 @@ ROWS = (
     Row(
         "late",
         "late",
-        "Share whose block was on its way when it was needed.",
+        "Share whose block was in flight when it was needed.",
         lambda one: _of_demands(one, one.late),
         True,
     ),
     Row(
         "misses",
         "miss",
-        "Share whose block was neither staged nor on its way.",
+        "Share whose block was neither staged nor in flight.",
         lambda one: _of_demands(one, one.misses),
         True,
     ),
@@ -123,14 +123,14 @@ ROWS = (
         "speed_up_mean",
         "mean, faster by",
         "The measured run's mean fetch latency over this "
-        "one's, with what it may be over the ranges of all parameters.",
+        "one's, with its range over the ranges of all parameters.",
         lambda one: _range(one.speed_up_mean, ratio),
         True,
     ),
     Row(
         "speed_up_p99",
         "p99, faster by",
-        "The same of the 99th percentile.",
+        "The same for the 99th percentile.",
         lambda one: _range(one.speed_up_p99, ratio),
         True,
     ),
@@ -138,27 +138,27 @@ ROWS = (
         "speed_up_same_drives",
         "on the same drives",
         "Mean fetch latency of today's daemon, "
-        "modelled on this device's drives, over this device's: what is left when the drives are "
-        "no part of it.",
+        "modelled on this device's drives, over this device's: the gain that does not come from "
+        "the drives.",
         lambda one: _range(one.speed_up_same_drives, ratio),
         True,
     ),
     Row(
         "bytes_per_s",
         "bandwidth",
-        "Read from the drives over the time of the run.",
+        "Bytes read from the drives over the time of the run.",
         lambda one: _rate(one.bytes_per_s),
     ),
     Row(
         "stall_ms_p50",
         "stall p50",
-        "What a token, and its batch, waited: half waited no longer.",
+        "Stall of a token and its batch: half stalled no longer.",
         lambda one: milliseconds(one.stall_ns.p50 / 1e6),
     ),
     Row(
         "stall_ms_p99",
         "stall p99",
-        "All but one token in a hundred waited no longer.",
+        "All but one token in a hundred stalled no longer.",
         lambda one: milliseconds(one.stall_ns.p99 / 1e6),
         True,
     ),
@@ -173,8 +173,8 @@ ROWS = (
     Row(
         "joule_per_gb",
         "energy per GB",
-        "Of the device, for each GB handed to the hosts; where "
-        "a run uses little of it, mostly that of standing by.",
+        "Of the device, per GB delivered to the hosts; where "
+        "a run uses little of it, mostly idle power.",
         lambda one: _range(one.joule_per_gb, _joule),
     ),
     Row(
@@ -192,19 +192,19 @@ ROWS = (
     Row(
         "area_mm2",
         "area",
-        "Of the die; no better than a factor of two.",
+        "Of the die; accurate to a factor of two at best.",
         lambda one: _range(one.area_mm2, _unit("mm²")),
     ),
     Row(
         "arm_cores",
         "Arm cores for the same",
-        "Cores of a BlueField-3 that would take as many commands a second as this device can.",
+        "Cores of a BlueField-3 needed for the command rate that this device can reach.",
         lambda one: _range(one.arm_cores, _unit("")),
     ),
     Row(
         "binds_first",
         "binds first",
-        "The unit that is busy first as load grows.",
+        "The unit that saturates first as load grows.",
         lambda one: one.binds_first or "–",
         True,
     ),
@@ -213,7 +213,7 @@ ROWS = (
 
 
 def devices_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
-    """A line for each figure, a column for each device."""
+    """A row for each figure, a column for each device."""
     heads = [Head("figure", left=True)]
     for column, name in zip(columns, variables(columns), strict=True):
         raw = column.calibrated is False
@@ -236,15 +236,15 @@ def devices_table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
 
 
 def table_section(columns: Sequence[Column]) -> str:
-    """The whole table as markup, and what its rows mean folded under it."""
+    """The whole table as markup, with the meaning of its rows folded under it."""
     known = _known(columns)
     meanings = "".join(f"<dt>{escape(row.label)}</dt><dd>{escape(row.text)}</dd>" for row in known)
     return section(
         "devices",
         "The devices on the same decisions",
         as_html(devices_table(known, columns), "table of devices"),
-        "A figure with a range has what it may be over the ranges of the model's parameters in "
-        "brackets. A dash: not known of this device.",
+        "Brackets give a figure's range over the ranges of the model's parameters. A dash: not "
+        "known for this device.",
         folded("What the rows mean", tag("dl", meanings, class_="glossary")),
     )
 
@@ -255,7 +255,7 @@ def _known(columns: Sequence[Column]) -> list[Row]:
 
 
 def _two_lines(text: str) -> Cell:
-    """A figure, and its range below it on a page."""
+    """A figure, with its range below it on a page."""
     value, bracket, rest = text.partition(" (")
     return Cell(value, small=f"({rest}" if bracket else "", terse=text)
 

@@ -1,8 +1,8 @@
 """Self-prediction: the model of the measured machine, fitted to one run, against other runs.
 
 Runs of the same workload, arm and drive are repeats of each other: each group is predicted once, in
-closed loop, and judged against the mean of its runs beside their spread. On emulated drives the
-drive's own time is no evidence, since the same model made it; the table says which those are.
+closed loop, and judged against the mean of its runs and their spread. On emulated drives the
+drive's time is no evidence, since the same model made it; the table marks those runs.
 """
 
 from collections.abc import Sequence
@@ -38,24 +38,24 @@ __all__ = ["Validation", "validate"]
 
 
 class Validation(msgspec.Struct, kw_only=True):
-    """What a calibration and its predictions gave."""
+    """The result of a calibration and its predictions."""
 
     calibrated_on: str
     fitted: dict[str, str]
     """Parameters that the fit set, with their units."""
     judged: list[Judged]
     stages: list[StageError]
-    """Of each predicted run, where the modelled time of a fetch differs from the measured."""
+    """For each predicted run, where the modelled time of a fetch differs from the measured."""
     status: Status
-    """`uncalibrated` where anything was missed. A model of which nothing was missed, and not all
-    could be judged, is neither; its preset keeps `calibrated = false`."""
+    """`uncalibrated` if any figure missed. A model without a miss that could not be judged on all
+    figures is neither; its preset keeps `calibrated = false`."""
     verdicts: dict[str, int]
     off: str
-    """The stage that is furthest off, where something was missed."""
+    """The stage with the largest error, if any figure missed."""
     unseen: list[str]
-    """Figures that were neither missed nor met: nothing can be said of them."""
+    """Figures that were neither missed nor met: no verdict is possible."""
     workloads: dict[str, str]
-    """What ran, by the name that a group of runs has in the tables."""
+    """Workload, arm and drive, by the name of a group of runs in the tables."""
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table of figures as text."""
@@ -70,8 +70,8 @@ class Validation(msgspec.Struct, kw_only=True):
 
 
 def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Preset]:
-    """Fit, predict, judge. The preset says `calibrated` where every figure was met somewhere
-    and none was missed."""
+    """Fit, predict, judge. The preset says `calibrated` if every figure was met somewhere and none
+    was missed."""
     first = _read(calibrate)
     if first.device:
         raise BadInput(
@@ -123,11 +123,11 @@ def _read(folder: Path) -> Recorded:
 
 
 def _groups(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorded]]:
-    """Runs by what they ran. The fitted one counts as a repeat, and is not predicted alone."""
+    """Runs by workload. The fitted one counts as a repeat, and is not predicted alone."""
     found: dict[str, list[Recorded]] = {}
     for run in runs:
         if run.path == first.path:
-            raise BadInput("is both fitted to and predicted", str(run.path), "predict another run")
+            raise BadInput("is also the run to fit to", str(run.path), "predict another run")
         found.setdefault(_what(run), []).append(run)
     if _what(first) in found:
         found[_what(first)].append(first)
@@ -135,7 +135,7 @@ def _groups(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorde
 
 
 def _what(run: Recorded) -> str:
-    """Workload, arm and drive in a few words; the folder where nobody wrote them down."""
+    """Workload, arm and drive in a few words; the folder name where they are not recorded."""
     if run.summary is None:
         return str(run.path)
     load = run.summary.workload
@@ -146,7 +146,7 @@ def _what(run: Recorded) -> str:
 
 
 def _name(run: Recorded) -> str:
-    """The folder that the user gave, in short."""
+    """The user's folder name, shortened."""
     return (run.path.parent.parent if run.path.parent.name == RECORDS else run.path).name
 
 

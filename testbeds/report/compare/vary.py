@@ -1,8 +1,8 @@
-"""What changes a result: all parameters at once, one at a time, two at a time, and load.
+"""Variations of a result: all parameters together, one at a time, two at a time, and load.
 
-Everything here runs the begin of the log, many times; the answer is a ratio of two such runs. Each
-range of a speed-up is that of nine in ten draws of a Latin hypercube over all parameters of the
-device; the machine that was measured is not varied.
+Everything here runs the beginning of the log, many times; the answer is a ratio of two such runs.
+Each range of a speed-up covers nine in ten draws of a Latin hypercube over all parameters of the
+device; the measured machine is not varied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,16 @@ from offstage.testbeds.report.compare.columns import (
 __all__ = ["FEW_DRAWS", "SpeedUp", "Varied", "vary"]
 
 FETCHES_MAX = 400
-"""Of the log's begin, in what is run hundreds of times."""
+"""Fetches of the log's beginning, for runs repeated hundreds of times."""
 LOAD_FETCHES_MAX = 4_000
 COPIES = (1, 4, 16, 64)
 GRID = 5
 AGGRESSOR = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.3)
-"""What the other tenant asks for, over what the device can read."""
+"""The aggressor's load, over the device's read capacity."""
 SEED = 1
 LOW, HIGH = 0.05, 0.95
 FEW_DRAWS = 20
-"""Fewer have no 5th percentile: their range is that of all of them."""
+"""Fewer draws have no 5th percentile: their range covers all of them."""
 CROSSOVERS = (
     ("codec.decode_rate", "codec rate of a lane", "codec.ratio", "compressed size"),
     ("metadata.sram", "metadata SRAM", "metadata.latency", "lookup"),
@@ -49,7 +49,7 @@ CROSSOVERS = (
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """Of one device over the measured run; `same_drives` over the measured machine's model with
+    """Of one device over the measured run; `same_drives`: over the measured machine's model with
     that device's drives."""
 
     mean: Range
@@ -59,7 +59,7 @@ class SpeedUp:
 
 @dataclass
 class Varied:
-    """Everything that was found by varying."""
+    """All results of the variations."""
 
     loads: list[list[LoadPoint]]
     speed_ups: list[SpeedUp] = field(default_factory=list)
@@ -78,8 +78,8 @@ def vary(
     deep: bool,
     progress: Progress,
 ) -> Varied:
-    """`presets` and what each gave on the whole trace; the first is the `measured` machine's own.
-    Without samples a range is one value. `deep`: also load on every device, and of the first ASIC
+    """`presets` with their results on the whole trace; the first is the `measured` machine's own.
+    Without samples a range is one value. `deep`: also load on every device, and for the first ASIC
     the effect of each parameter, crossovers and a neighbour."""
     own, *others = presets
     short = begin(trace, FETCHES_MAX)
@@ -132,8 +132,7 @@ def _drawn(short: Trace, preset: Preset, samples: int, progress: Progress) -> It
 
 
 def _spread(factors: Sequence[float]) -> tuple[float, float]:
-    """Nine in ten of the draws lie between, or all where these are few; 1 where nothing was
-    drawn."""
+    """The range of nine in ten of the draws, or of all if few; 1 without draws."""
     if not factors:
         return 1.0, 1.0
     if len(factors) < FEW_DRAWS:
@@ -148,7 +147,7 @@ def _range(measured: float, modelled: float, spread: tuple[float, float]) -> Ran
 
 
 def _on_drives(trace: Trace, own: Preset, preset: Preset) -> ChipRun:
-    """Today's daemon with the drives of another device, all else as it is."""
+    """Today's daemon with another device's drives, all else unchanged."""
     nvme = msgspec.structs.replace(
         own.nvme,
         drive=preset.nvme.drive,
@@ -169,7 +168,7 @@ def _deepen(
     progress: Progress,
 ) -> None:
     """Load on every device; effects and crossovers of the first ASIC. `over`: measured / modelled
-    of the machine's own, so that a base is a speed-up over what was measured."""
+    of the machine's own, so that a base is a speed-up over the measured run."""
     own = bases[id(presets[0])].fetch_ns.mean * over
     chips = [one for one in presets if one.kind == "asic"]
     for preset in chips[:1]:
@@ -218,7 +217,7 @@ def _effects(short: Trace, preset: Preset, own_ns: float, base: float) -> Iterat
 def _crossover(
     short: Trace, preset: Preset, base: ChipRun, x: str, x_name: str, y: str, y_name: str
 ) -> Crossover:
-    """Speed-up over the preset as it is."""
+    """Speed-up over the unchanged preset."""
     known = varied(preset)
     axes = [across(known[name], GRID) for name in (x, y)]
     speed_up = [

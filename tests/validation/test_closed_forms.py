@@ -1,4 +1,4 @@
-"""Does the engine agree with queueing theory, where theory has an answer?
+"""The engine agrees with queueing theory, where theory has an answer.
 
 Each test simulates a system whose mean is known and compares it with a confidence interval over
 `SEEDS` independent runs: at 99.9 %, so that a test that was right stays right, and with an interval
@@ -20,7 +20,7 @@ SEEDS = 10
 STUDENT = 4.781
 """Student's t for 99.9 % on both sides, 9 degrees of freedom."""
 WIDTH_MAX = 0.05
-"""Half an interval over its mean: wider, and agreement says nothing."""
+"""Largest half interval over its mean: with a wider one, agreement is no evidence."""
 MEAN_PS = 1_000_000
 LENGTH = 60_000
 MIB = 1 << 20
@@ -91,9 +91,9 @@ def test_mmc_erlang() -> None:
 
 @pytest.mark.parametrize("priority", [0, 1])
 def test_priority_cobham(priority: int) -> None:
-    """Two classes, constant service, nobody is interrupted: Cobham 1954 for each class."""
+    """Two classes, constant service, no preemption: Cobham 1954 for each class."""
     loads = (0.3, 0.4)
-    rest = sum(loads) / 2  # the mean of what is left of the service at hand
+    rest = sum(loads) / 2  # the mean remaining service
     above = sum(loads[:priority])
     expected = rest / ((1 - above) * (1 - above - loads[priority]))
 
@@ -108,7 +108,7 @@ def test_priority_cobham(priority: int) -> None:
 
 def test_tandem_jackson() -> None:
     """Two exponential servers in a row: the departures of the first are Poisson again (Burke), so
-    that each has the time of a server alone."""
+    each has the time of a single server."""
 
     def simulate(random: np.random.Generator) -> float:
         units = [Unit("a", item_ps=1), Unit("b", item_ps=1)]
@@ -121,7 +121,7 @@ def test_tandem_jackson() -> None:
 
 @pytest.mark.parametrize("figure", ["lost", "present"])
 def test_finite_buffer_mm1k(figure: str) -> None:
-    """A server with room for K, and who finds it full is lost: share lost, and mean inside."""
+    """A server with room for K that drops arrivals when full: share lost, and mean inside."""
     load, room = 0.9, 5
     shares = np.array([load**n for n in range(room + 1)])
     shares /= shares.sum()
@@ -140,8 +140,8 @@ def test_finite_buffer_mm1k(figure: str) -> None:
 
 @pytest.mark.parametrize("room", [1, 4])
 def test_blocking_after_service(room: int) -> None:
-    """A first server that is never idle, a buffer of B, and a second: how many the first is ahead
-    is a chain of B + 3 states of equal probability, and in one of them the second idles."""
+    """A first server that is never idle, a buffer of B, and a second: the lead of the first is a
+    chain of B + 3 states of equal probability, and in one of them the second idles."""
 
     def simulate(random: np.random.Generator) -> float:
         units = [Unit("a", item_ps=1), Unit("b", item_ps=1, queue_max=room)]
@@ -166,7 +166,7 @@ def test_latency_by_load(servers: int) -> None:
         one = chip([unit], Stage("a"))
         trace = arrivals(random, 0.4 * servers)
         trace["size_bytes"] = MIB // 16
-        served = []  # by the first tenth, in which the load that is looked at begins at 0; by all
+        served = []  # by the first tenth, in which the measured load begins at 0; by all
         for part in np.split(trace, [LENGTH // 10]):
             one.run(part, int(part["at_ps"][-1]))
             stats = one.stats()["a"]
@@ -178,7 +178,7 @@ def test_latency_by_load(servers: int) -> None:
 
 
 def test_quantiles_that_are_drawn() -> None:
-    """Draws follow the quantiles of their row, straight between them."""
+    """Draws follow the quantiles of their row, linear between them."""
     row = Load(0, 100_000, 200_000, 300_000, 600_000, 1_000_000)
     one = chip([Unit("a", load_rows=(row,), load_span_ps=MIB)], Stage("a"))
     done = one.run(make_requests(LENGTH, at_ps=np.arange(LENGTH) * 2_000_000))
@@ -217,8 +217,8 @@ def test_zero_load_is_the_sum_of_the_stages() -> None:
 
 
 def test_roofline() -> None:
-    """Whatever is offered, nothing passes faster than the unit that binds, and under overload that
-    one is all that counts."""
+    """At any load, the throughput is at most that of the slowest unit, and under overload equal to
+    it."""
     trace = make_requests(20_000, size_bytes=MIB // 4, count=1, key=np.arange(20_000) % 997)
     services = {
         "front": 2007,
@@ -235,7 +235,7 @@ def test_roofline() -> None:
 
 
 def test_credits_bound_a_link() -> None:
-    """Too few credits for the way there and back: credits / (sending + both ways), exactly."""
+    """Too few credits for the round trip: credits / (sending + both ways), exactly."""
     link = Unit("link", "link", fixed_ps=100, latency_ps=1950, in_flight_max=4)
     one = chip([link], Stage("link"))
     done = one.run(make_requests(4000))

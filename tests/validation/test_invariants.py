@@ -1,9 +1,9 @@
-"""Do the laws hold that no parameter can break, on every unit of networks drawn at random?
+"""Laws that no parameter can break hold on every unit of random networks.
 
 A network is drawn with its load: units of all kinds, short queues, routes of any order, pieces,
-drops and misses. Whatever it does, nothing may be lost or made, nobody is served by more than there
-is, first in is first out where the queue says so, and the mean number inside is the rate times the
-mean time (Little 1961), exactly, when the run began and ended empty.
+drops and misses. Nothing may be lost or created, no unit may use more servers than it has, FIFO
+queues must keep order, and the mean number inside is the rate times the mean time (Little 1961),
+exactly, when the run began and ended empty.
 """
 
 from fractions import Fraction
@@ -21,7 +21,7 @@ DRIVE = preset("gen5-tlc").params
 
 
 def unit(random: np.random.Generator, number: int) -> Unit:
-    """Any unit: each kind and queue comes up."""
+    """Any unit, of all kinds and queues."""
     kind = ("server", "link", "pipe", "banks", "tags", "delay", "drive")[number % 7]
     queue = ("fifo", "priority", "qos")[int(random.integers(0, 3))]
     queue = "fifo" if kind == "banks" and queue == "qos" else queue

@@ -1,4 +1,4 @@
-"""Do two simulators that share no code end every request at the same picosecond?
+"""Two simulators that share no code end every request at the same picosecond.
 
 SimPy is the other one: processes and resources, written by others. Five small topologies, one for
 each thing a queueing network can get wrong; the same trace of random times through both, and every
@@ -92,8 +92,8 @@ def test_priorities_that_do_not_interrupt() -> None:
 
 
 def test_blocking_after_service_in_a_line_of_three() -> None:
-    """Whoever is done holds the server until the next unit has room: in SimPy that room is a
-    resource of its own, taken before the server behind is given back."""
+    """A finished request holds its server until the next unit has room: in SimPy that room is a
+    separate resource, taken before the server behind is released."""
     requests = trace(0.8)
     env = simpy.Environment()
     rooms = (10**6, 1, 2)
@@ -122,7 +122,7 @@ def test_blocking_after_service_in_a_line_of_three() -> None:
 
 
 def test_pieces_fork_and_join() -> None:
-    """Each request is cut into up to five pieces, which pass two units and come together."""
+    """Each request is cut into up to five pieces, which pass two units and join."""
     requests = trace(0.3)
     piece = 1 << 20
     requests["size_bytes"] = requests["count"] % (5 * piece) + 1
@@ -150,7 +150,7 @@ def test_pieces_fork_and_join() -> None:
 
 
 def test_two_routes_share_a_link_of_credits() -> None:
-    """Reads pass a delay before the link, hits do not; a credit comes back as late as it went."""
+    """Reads pass a delay before the link, hits do not; a credit returns after the link latency."""
     requests = trace(0.5)
     requests["route"] = np.random.default_rng(2).random(LENGTH) < 0.3
     env = simpy.Environment()

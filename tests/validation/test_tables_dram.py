@@ -1,4 +1,4 @@
-"""Does a memory unit with the table's numbers behave as Ramulator does where it was not asked?
+"""A memory unit with the table's numbers behaves as Ramulator does on points held out of the table.
 
 The held-out points are other loads, other mixes of reads and writes, and another size of piece.
 Engine and simulator get the same pieces at the same times, so that what differs is the model.
@@ -50,7 +50,7 @@ def held_out() -> list[Curve]:
 
 
 def modelled(point: Point, pieces: Arrivals) -> npt.NDArray[np.int64]:
-    """When each piece ends on a unit of the chip's engine that has the table's numbers."""
+    """When each piece ends on a unit of the chip's engine with the table's numbers."""
     memory = channel(point.device, read_percent=point.read_percent, piece_bytes=point.piece_bytes)
     network = Network((memory.unit("dram"),), {"piece": (Stage("dram"),)})
     chip = Chip(network, limits=Limits(in_flight_max=len(pieces.at_ps) + 1))
@@ -89,7 +89,7 @@ def test_held_out_latency_and_bandwidth_below_80_percent_load(curve: Curve, row:
 
 @pytest.mark.parametrize("curve", held_out(), ids=lambda one: f"{one.device}-{one.read_percent}")
 def test_held_out_bandwidth_when_it_is_full(curve: Curve) -> None:
-    """All pieces at once, at mixes and sizes that the table does not have: within 5 %."""
+    """All pieces at time 0, at mixes and sizes that the table does not have: within 5 %."""
     point = curve.point(0)
     assert reached(point, modelled(point, arrivals(point, 0))) == pytest.approx(
         curve.bytes_per_s, rel=BANDWIDTH

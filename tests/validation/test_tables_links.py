@@ -1,4 +1,4 @@
-"""Is the closed form of a PCIe link what pcie-model computes, and is what is no link refused?"""
+"""The closed form of a PCIe link is what pcie-model computes; an invalid link is refused."""
 
 import csv
 from pathlib import Path
@@ -68,8 +68,8 @@ def test_a_link_that_nobody_published_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["asic_7nm", "asic_5nm_hbm4"])
 def test_presets_have_the_links_of_the_tables(name: str) -> None:
-    """A preset says its own numbers: those of memory behind CXL are the table's, and a PCIe lane
-    has the rate that its generation's coding leaves."""
+    """A preset sets its numbers itself: those of memory behind CXL are the table's, and a PCIe lane
+    has the rate left by its generation's coding."""
     preset, cxl = read_preset(name), published("cxl_mem")
     assert preset.cxl is not None
     for key in ("efficiency", "latency"):

@@ -1,4 +1,4 @@
-"""Where does our model of a drive agree with MQSim on the same parameters, and where does it not?
+"""Where our model of a drive agrees with MQSim on the same parameters, and where it does not.
 
 The committed figures are MQSim's; our model runs here. A read alone is the same to a percent. Under
 load ours is faster, at most by the factors below: they are how it stands, not a target. A write of
@@ -35,7 +35,7 @@ PARAMS = {
     "retry_factor": 1,
 }
 FASTER = {1: (0.99, 1.01), 4: (1.0, 1.16), 16: (1.02, 1.38), 64: (1.12, 1.40), 128: (1.12, 1.40)}
-"""Ours over MQSim's, least and most, by queue depth."""
+"""Ours over MQSim's, minimum and maximum, by queue depth."""
 ROUNDS = 4000
 
 

@@ -1,4 +1,4 @@
-"""Is the SRAM of the chip what CACTI said, and no better known than that between and beyond?"""
+"""The chip's SRAM has CACTI's figures, and wider bounds between and beyond them."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Is a preset a chip: do routes cost what their units say, and does the laboratory run on it?"""
+"""A preset as a chip: routes cost what their units say, and the laboratory runs on it."""
 
 import io
 from dataclasses import replace
@@ -59,7 +59,7 @@ capacity = { value = 256, unit = "MiB", low = 1, high = 256, tag = "guess", sour
 
 
 def took(timing: Timing, kind: str, *, count: int = 1, scores: int = 0, at_ps: int = 0) -> int:
-    """What one request takes when nothing else is inside."""
+    """The time of one request when nothing else is inside."""
     end = timing.ask(kind, at_ps, tag=7, count=count, score_count=scores, size_bytes=BLOCK)
     while end is None:
         next_ps = timing.next_ps()
@@ -113,7 +113,7 @@ def test_an_idle_chip_takes_the_sum_of_its_stages() -> None:
 
 
 def test_a_reactor_does_one_thing_at_a_time() -> None:
-    """Of a DPU with one: does a read wait for the command before it?"""
+    """In a DPU with one reactor, a read waits for the command before it."""
     chip = read_preset("dpu_x86_measured")
     assert chip.cores is not None
     timing = opened(chip)
@@ -128,7 +128,7 @@ def test_a_reactor_does_one_thing_at_a_time() -> None:
 
 
 def took_all(timing: Timing, at_ps: int) -> int:
-    """When a read asked at at_ps ends, whatever else does."""
+    """When a read submitted at at_ps ends, independent of other requests."""
     timing.ask("read", at_ps, tag=7, size_bytes=BLOCK)
     while (next_ps := timing.next_ps()) is not None:
         for tag, end_ps in timing.poll(next_ps):
@@ -138,8 +138,8 @@ def took_all(timing: Timing, at_ps: int) -> int:
 
 
 def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, int]]:
-    """Hits and misses of the table on the die, after each command of so many blocks of a session's
-    layer."""
+    """Hits and misses of the table on the die, after each command of that many blocks of a
+    session's layer."""
     chip = open_chip(preset, in_flight_max=64)
     timing, found = chip.timing(), []
     for number, (session, layer, count) in enumerate(commands):
@@ -159,8 +159,8 @@ def lookups(preset: Preset, *commands: tuple[int, int, int]) -> list[tuple[int, 
 
 
 def test_entries_are_those_of_a_session_a_layer_and_its_heads() -> None:
-    """Neither another session nor another layer finds the entries of the first; with an entry for
-    each head there are eight times as many, and they fill the table eight times as fast."""
+    """Entries are separate by session and layer. With an entry for each head there are eight times
+    as many, and they fill the table eight times as fast."""
     chip = read_preset("asic_7nm")
     commands = ((0, 0, 4), (0, 0, 4), (0, 1, 4), (1, 0, 4), (0, 0, 6))
     assert lookups(chip, *commands) == [(0, 4), (4, 4), (4, 8), (4, 12), (8, 14)]
@@ -175,8 +175,8 @@ def test_entries_are_those_of_a_session_a_layer_and_its_heads() -> None:
 
 
 def test_a_block_has_the_ratio_of_its_layer_and_a_piece_that_of_its_head() -> None:
-    """As the codec's table has them, keys before values; a ratio that is set keeps their spread,
-    and what nothing was measured of is one number."""
+    """In the order of the codec's table, keys before values. A ratio that is set keeps their
+    spread, and an unmeasured one is a single number."""
     codec = read_preset("asic_7nm").codec
     assert codec is not None
     rows = coded_permille(codec)
@@ -215,7 +215,7 @@ def test_the_bounded_table_is_a_limit_of_the_core() -> None:
 
 
 def test_the_staging_memory_bounds_the_arena() -> None:
-    """Two stacks of so many blocks hold twice as many; fewer than a fetch asks for is refused."""
+    """Two stacks hold twice the blocks of one; fewer than a fetch needs is refused."""
     config = CoreConfig(
         slot_count=64, chunk_max=64, session_chunk_max=64, demand_max=40, block_size_bytes=BLOCK
     )
@@ -227,7 +227,7 @@ def test_the_staging_memory_bounds_the_arena() -> None:
 
 
 def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
-    """The same three bounds, in the words of the daemon's configuration."""
+    """The same three bounds, in the terms of the daemon's configuration."""
     file = tmp_path / "small.toml"
     file.write_text(SMALL, encoding="utf-8")
     config = Config(model=Model(device=str(file)))
@@ -242,7 +242,7 @@ def test_a_daemon_is_bounded_by_its_chip(tmp_path: Path) -> None:
 
 
 def test_several_drives_are_one_with_more_of_everything() -> None:
-    """Do eight drives read eight times as much as one, and a single block as fast?"""
+    """Eight drives read eight times as much as one, and a single block as fast."""
     drive = preset("gen5-tlc").params
     seconds = []
     for count in (1, 8):
@@ -254,8 +254,8 @@ def test_several_drives_are_one_with_more_of_everything() -> None:
 
 
 def test_a_memory_has_the_spread_of_its_table() -> None:
-    """Shifted to the preset's latency: the mean at a middle load. Refreshes are pauses, between
-    which it is faster, so that the preset's efficiency is what is left."""
+    """Shifted to the preset's latency, the mean at a middle load. Refreshes are pauses, and the
+    rate between them is higher, so that the preset's efficiency results."""
     hbm = read_preset("asic_7nm").memory("hbm")
     (unit,) = hbm_stacks(hbm)
     middle = min(unit.load_rows, key=lambda row: abs(row.load_permille - 400))
@@ -275,8 +275,8 @@ def test_a_memory_has_the_spread_of_its_table() -> None:
 
 
 def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
-    """Of two tenants that ask for more than the drives give, three to one; within a tenant the
-    read that is needed first, also one that comes late: what waits does so at the arbiter."""
+    """Two tenants that overload the drives get three to one. Within a tenant the most urgent read
+    is first, even if it arrives late, because reads wait at the arbiter."""
     chip = open_chip(
         read_preset("asic_7nm").with_({"nvme.drives": 1, "nvme.queue": 1}),
         in_flight_max=1024,
@@ -322,7 +322,7 @@ def test_the_arbiter_serves_tenants_by_weight_and_deadline() -> None:
     assert len(behind) <= 8
     first = [tag for tag in order if tag % 2 == 0]
     assert 70 <= len(first) <= 80
-    assert first[5:] == sorted(first[5:], reverse=True)  # the last asked is needed first
+    assert first[5:] == sorted(first[5:], reverse=True)  # the last submitted is needed first
 
 
 def test_collisions_and_sets_follow_from_their_numbers() -> None:
@@ -335,7 +335,7 @@ def test_collisions_and_sets_follow_from_their_numbers() -> None:
 
 
 def test_every_unit_of_a_network_is_on_a_route() -> None:
-    """A unit that no route visits would show as idle for ever; `cxl` stands there only if used."""
+    """A unit that no route visits would always show as idle; `cxl` is listed only if used."""
     for name in names():
         found = network(read_preset(name))
         visited = {stage.unit for stages in found.routes.values() for stage in stages}
@@ -344,7 +344,7 @@ def test_every_unit_of_a_network_is_on_a_route() -> None:
 
 
 def computed(spec: Path, device: str) -> dict[str, bytes]:
-    """What the spec's points gave, by the name of the part, with the rows of each."""
+    """The results of the spec's points, by the name of the part, with the rows of each."""
     changes = {"tier.device": device} if device else {}
     found = plan(spec, changes, sweep=False)
     task = Task(found.spec, 1, found.variants[0].points)
@@ -359,8 +359,8 @@ def part_rows(part: bytes) -> bytes:
 
 
 def test_a_lab_runs_on_a_chip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every device gives rows of its own under a name of their own, and the same ones again; the
-    command line shows tokens per second where there is a device."""
+    """Every device gives its rows under its name, repeatably; the command line shows tokens per
+    second where there is a device."""
     spec = tmp_path / "small.toml"
     spec.write_text(SPEC)
     devices = ("", "asic_7nm", "dpu_x86_measured")

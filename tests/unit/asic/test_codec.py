@@ -1,4 +1,4 @@
-"""Is the codec lossless on anything, alike in C and numpy, and does it refuse what is damaged?"""
+"""The codec: lossless on any input, equal in C and numpy, and damaged input is refused."""
 
 import heapq
 import math
@@ -49,7 +49,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 @given(dtype=st.sampled_from(DTYPES), data=payloads())
 def test_nothing_is_lost_and_both_write_the_same(dtype: str, data: bytes) -> None:
-    """The same bytes out of C and numpy, the same bytes back, and no longer than promised?"""
+    """C and numpy give the same bytes, decode them back, and stay within the promised length."""
     coded = codec.encode(dtype, data)
     assert coded == reference.encode(dtype, data)
     assert codec.decode(coded, len(data)) == data
@@ -60,7 +60,7 @@ def test_nothing_is_lost_and_both_write_the_same(dtype: str, data: bytes) -> Non
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_longest_codes_follow_each_other(dtype: str) -> None:
     """Each exponent half as often as the one before, and runs of the rarest: in float16 three codes
-    and rests are 57 bits, with 7 left of the group before exactly what the writer holds at once."""
+    and rests are 57 bits; with 7 left of the group before, the writer's buffer is exactly full."""
     shape = reference.SHAPES[dtype]
     random = np.random.default_rng(57)
     count = 64 * reference.PIECE_BYTES // (shape.value_bits // 8)
@@ -79,7 +79,7 @@ def test_the_longest_codes_follow_each_other(dtype: str) -> None:
 
 @given(dtype=st.sampled_from(DTYPES), data=payloads())
 def test_the_reference_decodes_what_it_wrote(dtype: str, data: bytes) -> None:
-    """Is the reference whole by itself? The first two pieces of each payload: it is slow."""
+    """The reference alone round-trips. Only the first two pieces of each payload: it is slow."""
     data = data[: 2 * reference.PIECE_BYTES]
     assert reference.decode(reference.encode(dtype, data)) == data
 
@@ -100,8 +100,8 @@ def test_every_bit_pattern_comes_back(dtype: str) -> None:
 
 @given(dtype=st.sampled_from(DTYPES), data=payloads(), draw=st.data())
 def test_what_is_damaged_is_refused_alike(dtype: str, data: bytes, draw: st.DataObject) -> None:
-    """Cut, extended or flipped bytes: an error or other bytes of the length the header says, and
-    C and the reference never disagree about which."""
+    """Cut, extended or flipped bytes: an error, or other bytes of the header's length; C and the
+    reference always agree."""
     coded = bytearray(codec.encode(dtype, data[: reference.PIECE_BYTES + 50]))
     how = draw.draw(st.sampled_from(["cut", "longer", "flip", "header"]))
     if how == "cut":
@@ -124,14 +124,14 @@ def normal(seed: int, count: int) -> bytes:
 
 
 def test_codes_of_equal_weight_have_one_order() -> None:
-    """Few values of many exponents: their counts are often equal, and still both agree."""
+    """Few values of many exponents: their counts are often equal, and both still agree."""
     for seed in range(60):
         data = normal(seed, 60 + 20 * seed)
         assert codec.encode("bfloat16", data) == reference.encode("bfloat16", data)
 
 
 def test_values_end_where_their_piece_does() -> None:
-    """A piece without its last byte, or with one more, whose size says so too: refused by both."""
+    """A piece with its last byte removed, or one added, and its size adjusted: refused by both."""
     coded = bytearray(codec.encode("bfloat16", normal(1, 2048)))
     size = int.from_bytes(coded[8:10], "little")
     assert size == len(coded) - 10 < 4096
@@ -142,7 +142,7 @@ def test_values_end_where_their_piece_does() -> None:
 
 
 def outcome(decode: Any, coded: bytes, *rest: int) -> bytes | None:
-    """What was decoded; None where it was refused, or is longer than any payload here."""
+    """The decoded bytes; None where it was refused, or is longer than any payload here."""
     if len(coded) >= 8 and int.from_bytes(coded[4:8], "little") > LENGTH_MAX:
         coded = b""
     try:
@@ -153,7 +153,7 @@ def outcome(decode: Any, coded: bytes, *rest: int) -> bytes | None:
 
 
 def test_the_format_does_not_change() -> None:
-    """The bytes of the example of docs/reference/codec.md, worked out by hand there."""
+    """The bytes of the example of docs/reference/codec.md, computed by hand there."""
     page = (ROOT / "docs/reference/codec.md").read_text(encoding="utf-8")
     shown = page.partition("## An example")[2].partition("```text\n")[2].partition("```")[0]
     example = bytes.fromhex(" ".join(line.partition("|")[0] for line in shown.splitlines()))
@@ -165,7 +165,7 @@ def test_the_format_does_not_change() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_block_of_zeros_is_its_headers(dtype: str) -> None:
-    """Do codes without bits work? 8 bytes, and 2 + 13 for each piece."""
+    """Codes without bits: 8 bytes, and 2 + 13 for each piece."""
     assert len(codec.encode(dtype, bytes(32768))) == 8 + 8 * (2 + 13)
 
 
@@ -186,8 +186,8 @@ def plain_huffman(weights: list[int]) -> tuple[int, int]:
 
 @given(st.lists(st.integers(1, 4096), min_size=2, max_size=256))
 def test_codes_are_as_short_as_they_can_be(weights: list[int]) -> None:
-    """Every 8 bits begin one code; the cost is Huffman's where no code of his is longer than 8, and
-    never below it."""
+    """Every 8 bits begin one code; the cost equals Huffman's where no Huffman code is longer than
+    8, and is never below it."""
     lengths = reference.code_lengths(np.array(weights))
     assert sum(2 ** (8 - length) for length in lengths.values()) == 256
     cost = sum(weights[symbol] * length for symbol, length in lengths.items())
@@ -198,7 +198,7 @@ def test_codes_are_as_short_as_they_can_be(weights: list[int]) -> None:
 
 
 def test_exponents_of_normal_values_cost_what_their_entropy_says() -> None:
-    """Does coding pay? Within 3 % of the entropy of the exponents, tables included."""
+    """Coding is within 3 % of the entropy of the exponents, tables included."""
     values = np.frombuffer(normal(2, 2**17), "<u2")
     counts = np.unique(values >> 7 & 0xFF, return_counts=True)[1] / len(values)
     entropy = -sum(float(share) * math.log2(share) for share in counts)
@@ -207,7 +207,7 @@ def test_exponents_of_normal_values_cost_what_their_entropy_says() -> None:
 
 
 def test_an_unknown_dtype_is_one_line() -> None:
-    """Neither side guesses."""
+    """Both refuse an unknown dtype."""
     for encode in (codec.encode, reference.encode):
         with pytest.raises(BadInput, match="bfloat16"):
             encode("int4", b"")

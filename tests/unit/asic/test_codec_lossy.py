@@ -1,4 +1,4 @@
-"""Do the lossy modes round as their formats say, with errors no larger than their bits allow?"""
+"""The lossy modes round as their formats say, with errors within the bound of their bits."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from offstage.asic_model.codec import lossy
 
 @pytest.mark.parametrize("dtype", lossy.FP8)
 def test_every_fp8_value_is_itself(dtype: str) -> None:
-    """All finite bit patterns come back from their value, both zeros too."""
+    """All finite bit patterns come back from their value, including both zeros."""
     bits = np.arange(256).astype(np.uint8)
     values = lossy.from_fp8(bits, dtype)
     finite = np.isfinite(values)
@@ -19,7 +19,7 @@ def test_every_fp8_value_is_itself(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", lossy.FP8)
 def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
-    """Against a search of all values; of two as near the even one."""
+    """Compared with a search of all values; ties go to the even one."""
     random = np.random.default_rng(1)
     values = (random.normal(size=500) * 2.0 ** random.integers(-12, 8, 500)).astype(np.float32)
     every = lossy.from_fp8(np.arange(256).astype(np.uint8), dtype)
@@ -51,7 +51,7 @@ def test_bfloat16_rounds_to_even() -> None:
 
 @pytest.mark.parametrize("per", ["channel", "token"])
 def test_int4_is_within_half_a_step(per: str) -> None:
-    """And keys with one loud channel need a step for each channel, as KIVI says."""
+    """Keys with one loud channel need a step for each channel, as KIVI says."""
     random = np.random.default_rng(2)
     values = random.normal(size=(4, 64, 32)).astype(np.float32)
     values[..., 3] *= 40

@@ -1,4 +1,4 @@
-"""Is the table that the chip model reads what `offstage bench codec --table` writes?"""
+"""The table that the chip model reads is what `offstage bench codec --table` writes."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from offstage.testbeds.bench.codec_table import table_text
 
 
 def rate(dtype: str) -> RateFigures:
-    """A rate as the bench has it; its numbers are any."""
+    """A rate in the bench's form, with arbitrary numbers."""
     return RateFigures("synthetic", dtype, 2e9, 2e9, 2e9)
 
 
 def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
-    """The rows of synthetic KV, made again here, are those of the file to the last digit; every
+    """The rows of synthetic KV, remade here, equal those of the file to the last digit; every
     origin has each dtype, keys and values; the rates name a machine. Rates themselves are not
     compared."""
     table = read_table()
@@ -50,8 +50,8 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
 
 
 def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
-    """Keys and values of a dtype differ, a range holds its value, and what was not measured is
-    one line."""
+    """Keys and values of a dtype differ, a range contains its value, and an unmeasured combination
+    is one error line."""
     keys, values = ratio("bfloat16", "K"), ratio("bfloat16", "V")
     assert keys.value != values.value and keys.origin == MODEL
     for row in read_table().ratio:
@@ -62,8 +62,8 @@ def test_a_ratio_is_asked_for_by_what_it_depends_on() -> None:
 
 
 def test_a_coded_store_reads_fewer_bytes() -> None:
-    """Does the bench's store row compare the same blocks, and count what crossed to the drive?
-    Whole logical blocks of 4 KiB, and one for the trailer; times are not looked at."""
+    """The bench's store row compares the same blocks, and counts the bytes that crossed to the
+    drive: whole logical blocks of 4 KiB, and one for the trailer. Times are not checked."""
     blocks = [bytes([key]) * 32768 for key in range(4)]
     row = store_row("bfloat16", blocks, "gen5-tlc", 1)
     coded, plain = row.coded, row.plain
@@ -80,7 +80,7 @@ def preset_with(tmp_path: Path, ratio_text: str) -> Preset:
 
 def test_a_chip_takes_its_ratio_from_the_table(tmp_path: Path) -> None:
     """By dtype, the mean of keys and values, in a range that the preset can widen and not narrow;
-    what was not measured, or is no ratio, is one line."""
+    an unmeasured or invalid ratio is one error line."""
     text = '{ measured = "fp8_e5m2", form = "gqa", low = 0.7, high = 1 }'
     codec = preset_with(tmp_path, text).codec
     assert codec is not None and codec.ratio.tag == "measured" and codec.ratio.high == 1
@@ -101,7 +101,7 @@ def test_a_chip_takes_its_ratio_from_the_table(tmp_path: Path) -> None:
 
 
 def test_a_table_with_another_key_is_refused(tmp_path: Path) -> None:
-    """A number without its tag must not slip in."""
+    """A number without its tag is refused."""
     with pytest.raises(BadInput, match="value2"):
         (tmp_path / "wrong.toml").write_text("origin = []\nrate = []\nratio = []\nvalue2 = 1\n")
         read_table(tmp_path / "wrong.toml")

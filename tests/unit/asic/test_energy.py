@@ -1,4 +1,4 @@
-"""Is a run priced by its own counts, with bounds, and is a number of unknown origin refused?"""
+"""A run is priced by its counts, with bounds; a number of unknown origin is refused."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from offstage.bindings.errors import BadInput
 
 @dataclass
 class Run:
-    """The two things of a ChipRun that cost something."""
+    """The two fields of a ChipRun that cost energy."""
 
     units: list[UnitRun]
     seconds: float = 2.0
@@ -41,7 +41,7 @@ def unit(name: str, count_bytes: int = 0, arrivals: int = 0, **counts: int) -> U
 
 
 def test_every_guess_of_energy_and_area_is_a_range() -> None:
-    """Nobody knows them: one number would be a claim."""
+    """Values that are not known: one number would be a claim."""
     found = [
         (name, key, one)
         for file, units in (("energy", ENERGY_UNITS), ("area", AREA_UNITS))

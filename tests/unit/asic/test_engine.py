@@ -1,4 +1,4 @@
-"""Does the engine of the chip do by the clock what its header says: who waits, who blocks, when?
+"""The chip engine follows its header's timing: what waits, what blocks, and when.
 
 Every time below is worked out by hand from the model in chip.h.
 """
@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def chip(units: list[Unit], *stages: Stage | str, **limits: int) -> Chip:
-    """One route through the units; a text is a stage without more."""
+    """One route through the units; a string is a stage without options."""
     steps = [Stage(stage) if isinstance(stage, str) else stage for stage in stages]
     return Chip(Network(tuple(units), {"only": steps}), limits=Limits(**limits))
 
@@ -57,14 +57,15 @@ def test_servers_take_turns_and_a_pipe_begins_one_each_interval() -> None:
 
 
 def test_a_server_stands_still_at_each_multiple_and_banks_in_turn() -> None:
-    """From 0 to 10, 100 to 110, ...: a visit waits for the end, and one across it is longer."""
+    """From 0 to 10, 100 to 110, ...: a visit waits for the end of a pause, and one across it is
+    longer."""
     refreshed = Unit("a", fixed_ps=20, pause_every_ps=100, pause_ps=10, latency_ps=1)
     assert ends(chip([refreshed], "a"), [0, 40, 95, 205]) == [31, 61, 126, 231]
     long = Unit("a", fixed_ps=200, pause_every_ps=100, pause_ps=10)
     assert ends(chip([long], "a"), [0]) == [10 + 90 + 10 + 90 + 10 + 20]
     banks = Unit("a", "banks", servers=2, fixed_ps=20, pause_every_ps=100, pause_ps=10)
     found = {ends(chip([banks], "a"), [45], key=[key])[0] for key in range(8)}
-    assert found == {65, 45 + 5 + 10 + 15}  # the second stands still from 50 to 60
+    assert found == {65, 45 + 5 + 10 + 15}  # the second pauses from 50 to 60
 
 
 @pytest.mark.parametrize(("every", "pause"), [(0, 5), (5, 0), (5, 5)])
@@ -119,7 +120,7 @@ def test_a_miss_goes_another_way_and_the_key_stays() -> None:
 
 
 def test_each_item_has_keys_of_its_own_and_a_miss_pays_for_those_that_are_missing() -> None:
-    """Of three blocks with two keys each all six are fetched once; of a fourth, only its own."""
+    """Of three blocks with two keys each all six are fetched, once; of a fourth, only its own."""
     tags = Unit("tags", "tags", set_count=64, way_count=8, fixed_ps=1, item_ps=10)
     units = [tags, Unit("spill", item_ps=100), Unit("out", fixed_ps=1000)]
     look = Stage("tags", items="blocks", keys=2, next="out", miss="spill")
@@ -134,8 +135,8 @@ def test_each_item_has_keys_of_its_own_and_a_miss_pays_for_those_that_are_missin
 
 
 def test_a_block_is_coded_as_its_layer_and_its_parts_are() -> None:
-    """A picosecond a byte. Of layer 0 the front half of a block shrinks to 500 permille and the
-    back to 250; layer 2 is as layer 0 again; a request that says its size itself keeps it."""
+    """A picosecond a byte. In layer 0 the front half of a block shrinks to 500 permille and the
+    back to 250; layer 2 is as layer 0 again; a request with an explicit size keeps it."""
     units = tuple(Unit(name, servers=2, mib_ps=MIB) for name in "ab")
     route = {"only": (Stage("a", coded=True), Stage("b", coded=True, piece_bytes=1000))}
     one = Chip(Network(units, route, ((500, 250), (1000, 900))))
@@ -167,7 +168,7 @@ def test_what_finds_no_room_is_dropped_where_the_unit_drops() -> None:
 
 
 def test_a_request_that_lost_a_piece_is_dropped_as_a_whole() -> None:
-    """It ends when its last piece has, once, and does not go on behind the join."""
+    """It ends once, when its last piece has, and does not continue behind the join."""
     units = [Unit("a", "delay"), Unit("b", fixed_ps=10, queue_max=0, drops=True), Unit("c")]
     one = chip(units, Stage("a", piece_bytes=MIB), "b", Stage("c", join=True))
     done = one.run(make_requests(2, at_ps=[0, 100], size_bytes=[3 * MIB, MIB]))
@@ -202,7 +203,7 @@ def test_pieces_share_the_coded_bytes_of_their_request() -> None:
 
 
 def test_a_reset_in_the_middle_of_a_run_is_a_new_chip() -> None:
-    """Banks that serve, credits that are out, pieces on their way: all of it is forgotten."""
+    """Busy banks, used credits, pieces in flight: a reset clears all of it."""
     units = [Unit("a", "link", mib_ps=500, latency_ps=900, in_flight_max=3, queue_max=2)]
     units += [Unit("b", "banks", servers=4, mib_ps=4000, latency_ps=70, queue_max=2), Unit("c")]
     one = chip(units, Stage("a", piece_bytes=MIB // 4), "b", Stage("c", join=True), piece_max=9)
@@ -217,7 +218,7 @@ def test_a_reset_in_the_middle_of_a_run_is_a_new_chip() -> None:
 
 
 def test_a_batch_at_a_time_is_the_whole_trace() -> None:
-    """Bounded memory changes nothing: not the batches, not a pool too small for the load."""
+    """Bounded memory changes nothing: neither the batches nor a pool too small for the load."""
     units = [Unit("a", fixed_ps=100, queue_max=2), Unit("b", servers=2, fixed_ps=150, queue_max=1)]
     random = np.random.default_rng(2)
     trace = make_requests(3000, at_ps=np.cumsum(random.integers(0, 200, 3000)))
@@ -276,14 +277,14 @@ TENANTS = (TenantShare(weight=3), TenantShare(weight=1))
 
 
 def shared(tenants: tuple[TenantShare, ...], **unit: Any) -> Chip:
-    """A source that hands over at once, and a link of 1 ps a byte that tenants share."""
+    """A source with no delay, and a link of 1 ps a byte that tenants share."""
     qos = QosConfig(quantum_bytes=MIB, session_count=2, queue_max=4, session_max=4)
     link = Unit("link", "link", queue="qos", mib_ps=MIB, qos=qos, tenants=tenants, **unit)
     return chip([Unit("source", "delay"), link], "source", "link")
 
 
 def test_tenants_share_by_weight_and_a_flood_blocks_nobody_else() -> None:
-    """Tenant 0 floods the link before tenant 1 comes: what it cannot queue waits outside, alone."""
+    """Tenant 0 floods the link before tenant 1 arrives: its excess waits outside, alone."""
     one = shared(TENANTS)
     trace = make_requests(120, at_ps=[0] * 100 + [5] * 20, size_bytes=MIB)
     trace["tenant"] = trace["session"] = [0] * 100 + [1] * 20
@@ -295,7 +296,7 @@ def test_tenants_share_by_weight_and_a_flood_blocks_nobody_else() -> None:
 
 
 def test_a_token_bucket_holds_the_server_idle_and_wakes_it() -> None:
-    """1 MiB at once, then as fast as the bucket fills: 2^20 bytes at 2^30 a second are 1/1024 s."""
+    """1 MiB immediately, then at the bucket's rate: 2^20 bytes at 2^30 a second are 1/1024 s."""
     one = shared((TenantShare(rate_bytes_per_s=1 << 30, burst_bytes=MIB),))
     gaps = np.diff(ends(one, [0, 0, 0], size_bytes=MIB))
     np.testing.assert_allclose(gaps, 10**12 / 1024, rtol=1e-6)

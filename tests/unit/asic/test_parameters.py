@@ -1,4 +1,4 @@
-"""Are presets whole and honest, and is every wrong number refused in one line?"""
+"""Presets are complete and documented, and every wrong number is refused in one line."""
 
 import tomllib
 from pathlib import Path
@@ -21,7 +21,7 @@ NAMED = ["dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_h
 
 
 def number(value: Any = 8, **changes: Any) -> dict[str, Any]:
-    """A number as a file has it."""
+    """A number as in a file."""
     return {
         "value": value,
         "unit": "1",
@@ -46,7 +46,7 @@ def inline(table: dict[str, Any]) -> str:
 
 
 def test_every_preset_that_the_page_promises_is_there() -> None:
-    """Does each say of every number where it is from, and how far it may be wrong?"""
+    """Every number has a source, and says how far it may be wrong."""
     assert names() == NAMED
     for name in names():
         preset = read_preset(name)
@@ -59,7 +59,7 @@ def test_every_preset_that_the_page_promises_is_there() -> None:
 
 
 def test_a_file_holds_nothing_that_is_not_read() -> None:
-    """Each number of each file is a parameter, and it is the file's that is read."""
+    """Each number of each file is a parameter, and its value is the one read."""
     for name in names():
         raw = tomllib.loads((parameters.FOLDER / f"{name}.toml").read_text())
         found = dict(read_preset(name).numbers())
@@ -125,7 +125,7 @@ def test_a_circle_of_presets_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_widens_the_range_and_is_checked() -> None:
-    """What a sweep and `--set` do to a preset."""
+    """The effect of a sweep and of `--set` on a preset."""
     preset = read_preset("asic_7nm")
     changed = dict(preset.with_({"codec.decode_rate": 500, "codec.lanes": 4}).numbers())
     assert changed["codec.decode_rate"].high == 500 and changed["codec.lanes"].value == 4

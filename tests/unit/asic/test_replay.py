@@ -1,4 +1,4 @@
-"""Does a chip replay a log with its own decisions, and decide again in a closed loop?"""
+"""A chip replays a log with its decisions, and decides again in a closed loop."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
-    """Against the log's own numbers: demands, reads, and who waits for which."""
+    """Compared with the log's numbers: demands, reads, and what waits for which."""
     assert len(trace.fetches) == 96 and trace.ends.sum() == 96 * WIDTH
     assert all(one.demands == WIDTH and one.scores == 64 for one in trace.fetches)
     assert sum(one.hits for one in trace.fetches) == trace.ends[:HIT_ENDS].sum()
@@ -45,7 +45,7 @@ def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
 
 
 def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) -> None:
-    """Golden counts: what a change of the model or of the core would move."""
+    """Golden counts: a change of the model or of the core would move them."""
     runs = {
         name: decision_replay(trace, read_preset(name))
         for name in ("dpu_x86_measured", "asic_7nm", "ideal")
@@ -65,8 +65,8 @@ def test_decision_replay_keeps_every_decision_and_changes_times(trace: Trace) ->
 
 @pytest.mark.parametrize("replay", [decision_replay, closed_loop])
 def test_sessions_add_up_to_the_run(trace: Trace, replay: Any) -> None:
-    """Each has its own fetches, stall, reads and grants; together they are those of the run, and a
-    DPU has no arbiter that could count grants."""
+    """Each has its fetches, stall, reads and grants; together they are those of the run. A DPU has
+    no arbiter that could count grants."""
     one = replay(trace, read_preset("asic_7nm"))
     rows = one.by_session
     assert [row.session for row in rows] == [0, 1]
@@ -90,7 +90,7 @@ def test_sessions_add_up_to_the_run(trace: Trace, replay: Any) -> None:
 
 @pytest.mark.parametrize("replay", [decision_replay, closed_loop])
 def test_hosts_of_a_dpu_read_what_is_staged_themselves(trace: Trace, replay: Any) -> None:
-    """Staged blocks wait for no command: only on a chip, which sends them, does its way count."""
+    """Staged blocks wait for no command: only a chip, which sends them, adds time to a hit."""
     for name, waits in (("dpu_x86_measured", False), ("asic_7nm", True)):
         preset = read_preset(name)
         slow = preset.with_({"front_end.latency": preset.front_end.latency.value * 50})
@@ -101,8 +101,8 @@ def test_hosts_of_a_dpu_read_what_is_staged_themselves(trace: Trace, replay: Any
 def test_blocks_have_the_heads_of_the_run(
     tmp_path: Path, trace: Trace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The host's summary beside the log, or beside the demo's records, says how many; with an
-    entry for each head, the table is looked up so many times. Who sets a number gets that."""
+    """The host's summary next to the log, or next to the demo's records, has the number of heads.
+    With an entry for each head, the table is looked up that many times. A set number overrides."""
     each = read_preset("asic_7nm").with_({"metadata.heads_per_entry": 1})
     assert trace.heads == 0 and each.for_heads(0) is each
     records = tmp_path / "demo/records/measured"
@@ -126,7 +126,7 @@ def test_blocks_have_the_heads_of_the_run(
 
 
 def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:
-    """Does the waterfall add up, and does no unit work more than all the time?"""
+    """The waterfall adds up, and no unit is busy for longer than the run."""
     one = decision_replay(trace, read_preset("asic_7nm"))
     for name in ("share_p50", "share_p99"):
         assert 0.98 < sum(getattr(unit, name) for unit in one.units) <= 1.0 + 1e-9
@@ -134,7 +134,7 @@ def test_the_shares_of_units_are_the_fetch(trace: Trace) -> None:
     assert drive.share_p99 > 0.5 and drive.arrivals == one.reads
     assert all(0 <= unit.utilisation <= 1 for unit in one.units)
     assert one.binds_first == max(one.units, key=lambda unit: unit.utilisation).name
-    for unit in one.units:  # stretch by stretch it is used as over the whole run
+    for unit in one.units:  # the bins average to the utilisation of the whole run
         if unit.busy and unit.kind in ("drive", "link"):
             assert np.mean(unit.busy) == pytest.approx(unit.utilisation, rel=0.2), unit.name
 
@@ -153,7 +153,7 @@ def test_what_the_log_says_of_itself(trace: Trace) -> None:
 
 
 def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
-    """Twice the host's own time makes the run longer by just that, on one session."""
+    """Doubling the host's own time makes the run longer by exactly that, on one session."""
     one = [fetch for fetch in trace.fetches if fetch.session == 0]
     chain = [
         replace(fetch, after=(number - 1,) if number else (), waits=[], lag_ns=10_000)
@@ -161,7 +161,7 @@ def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
     ]
     alone = replace(trace, fetches=chain, reads=[])
     slow = replace(alone, fetches=[replace(f, lag_ns=20_000) for f in alone.fetches])
-    chip = read_preset("asic_7nm")  # without refreshes, which come by the clock
+    chip = read_preset("asic_7nm")  # without refreshes, which are periodic in absolute time
     chip = msgspec.structs.replace(
         chip,
         **{name: msgspec.structs.replace(chip.memory(name), device="") for name in ("hbm", "ddr")},
@@ -171,7 +171,7 @@ def test_a_host_goes_on_when_all_it_waited_for_is_there(trace: Trace) -> None:
 
 
 def test_closed_loop_decides_by_the_chips_time(trace: Trace) -> None:
-    """Every demand is asked once; what ends otherwise is counted, and the counts add up."""
+    """Every demand is submitted once; different endings are counted, and the counts add up."""
     names = ("dpu_x86_measured", "ideal")
     found = {name: closed_loop(trace, read_preset(name)) for name in names}
     for one in found.values():
@@ -189,7 +189,7 @@ def test_closed_loop_decides_by_the_chips_time(trace: Trace) -> None:
 
 
 def test_without_timing_in_a_decision_nothing_diverges(tmp_path: Path) -> None:
-    """Demand only, one session: whatever the chip's speed, the core decides as in the log."""
+    """Demand only, one session: the core decides as in the log, at any speed of the chip."""
     plain = read_trace(written(tmp_path, recorded("none", 1)))
     for name in ("dpu_x86_measured", "asic_5nm_hbm4"):
         one = closed_loop(plain, read_preset(name))
@@ -204,7 +204,7 @@ def test_a_bounded_table_of_candidates_decides_otherwise(trace: Trace) -> None:
 
 
 def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
-    """A third of the log's arena, of which its tenant gets all: nothing is refused for it."""
+    """A third of the log's arena, all for its tenant: nothing is refused because of it."""
     chip = read_preset("asic_7nm").with_({"hbm.channels": 1})
     small = chip.with_({"hbm.capacity": trace.config.slot_count // 3 * 65536 / 2**30})
     runs = [closed_loop(trace, one) for one in (chip, small)]
@@ -216,7 +216,7 @@ def test_a_smaller_staging_memory_hits_less(trace: Trace) -> None:
 def test_a_full_chip_makes_requests_wait(
     trace: Trace, replay: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room for two requests all of them end, later; nothing is lost, and nothing aborts."""
+    """With room for two requests all of them end, later; none is lost, and nothing aborts."""
     whole = replay(trace, read_preset("asic_7nm"))
     monkeypatch.setattr(account, "IN_FLIGHT_MAX", 2)
     narrow = replay(trace, read_preset("asic_7nm"))
@@ -225,7 +225,7 @@ def test_a_full_chip_makes_requests_wait(
 
 
 def altered(log: bytes) -> tuple[bytes, int]:
-    """One end of one step is another, and the chain of checksums made good; and where."""
+    """One end of one step altered, with the chain of checksums repaired; returns where."""
     bad, begin = bytearray(log), 0
     for end in boundaries(log):
         kind = int.from_bytes(bad[begin + 4 : begin + 6], "little")
@@ -238,7 +238,7 @@ def altered(log: bytes) -> tuple[bytes, int]:
 
 
 def turned_back(log: bytes) -> bytes:
-    """A log in which the core was told an earlier time, and decided on it."""
+    """A log in which the core was given an earlier time, and decided on it."""
     sizes = CoreConfig(slot_count=8, chunk_max=32, session_chunk_max=16, log_size_bytes=1 << 16)
     core = Core(sizes, Policy())
     tenant = core.tenant_add(0, b"k" * 16, 8)
@@ -270,7 +270,7 @@ def bad_logs(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def test_a_bad_log_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another version, a hole, an altered decision, time that goes back: exit code 2."""
+    """Another version, a hole, an altered decision, time that goes backwards: exit code 2."""
     for path, said in bad_logs(tmp_path):
         for mode in ([], ["--closed-loop"]):
             assert run(["asic", "run", str(path), *mode]) == 2

@@ -1,4 +1,4 @@
-"""Does a sweep run every chip that its spec names, once, and go on where it ended?"""
+"""A sweep runs every chip of its spec, once, and continues after an interruption."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_points_are_the_grid_with_draws_in_each(tmp_path: Path) -> None:
 def test_what_a_run_says_of_its_heads_is_not_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every point has the run's, and who wants them drawn is refused; a grid may still say."""
+    """Every point uses the run's heads, and drawing them is refused; a grid may still set them."""
     path = spec_in(tmp_path, 'run = "run"\ndraws = 2\n')
     (tmp_path / "run/summary.json").write_text('{"workload": {"kv_heads": 2}}')
     names = [
@@ -94,7 +94,7 @@ def test_a_row_is_the_run_of_that_chip(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_and_many_processes_give_the_same(tmp_path: Path) -> None:
-    """What is there is not computed again; a torn point is; two processes find what one found."""
+    """A stored point is not computed again; a torn one is; two processes find the same rows."""
     path = spec_in(tmp_path)
     first = sweep(path, tmp_path / "out", Silent(), jobs=1)
     points = sorted((tmp_path / "out/points").iterdir())

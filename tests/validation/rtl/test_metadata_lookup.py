@@ -1,4 +1,4 @@
-"""Does the pipeline of the metadata SRAM decide what the model's tags do, in the same cycles?"""
+"""The metadata SRAM's pipeline decides as the model's tags do, in the same cycles."""
 
 import random
 from collections.abc import Callable
@@ -16,9 +16,9 @@ SINK_ROOM = 2
 
 
 def draw_stimulus(seed: int) -> dict[str, Any]:
-    """Phases of calm and rush, of keys that are few or many, and of a sink that is fast or slow.
+    """Phases of low and high load, of few or many keys, and of a fast or slow sink.
 
-    Equal keys in a row are what forwarding is for; keys that are few fill a set again and again.
+    Equal keys in a row exercise forwarding; few keys fill a set again and again.
     """
     draw = random.Random(seed)
     keys, cycles, sink_cycles = [], [], []
@@ -101,7 +101,7 @@ def test_decisions_and_cycles(
     assert sum(rtl["evicts"]) == model["evictions"][0]
     assert rtl["left"] == model["left"]
     assert rtl["entered"] == model["entered"]
-    # The stimulus reached what it is for: a full queue, a stalled sink, hits, misses, evictions.
+    # Coverage of the stimulus: a full queue, a stalled sink, hits, misses, evictions.
     waits = [a - b for a, b in zip(rtl["entered"], stimulus["cycles"], strict=True)]
     transits = [a - b for a, b in zip(rtl["left"], rtl["entered"], strict=True)]
     assert max(waits) > 0 and min(transits) == CYCLES < max(transits)

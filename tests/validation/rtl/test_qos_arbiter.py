@@ -1,4 +1,4 @@
-"""Does the arbiter in Verilog take the decisions of the scheduler in C, cycle by cycle?"""
+"""The arbiter in Verilog takes the decisions of the scheduler in C, cycle by cycle."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ TOKENS = 1 << 32  # in a byte
 
 
 def draw_tenants(draw: random.Random) -> list[TenantShare]:
-    """Weights from 1 to 7; two of the four are limited, to less than they ask for at times."""
+    """Weights from 1 to 7; two of the four are limited, at times to less than their load."""
     line = BYTES_PER_CYCLE * 10**12 // CYCLE_PS
     return [
         TenantShare(
@@ -33,7 +33,7 @@ def draw_tenants(draw: random.Random) -> list[TenantShare]:
 
 
 def draw_stimulus(seed: int, tenants: list[TenantShare], round_bytes: int) -> dict[str, Any]:
-    """Phases in which some tenants and sessions ask much, little or nothing; stalls of the line."""
+    """Phases in which tenants and sessions offer much, little or no load; stalls of the line."""
     draw = random.Random(seed)
     puts: list[dict[str, int] | None] = []
     stalls: list[bool] = []
@@ -124,8 +124,8 @@ def test_decisions_and_cycles(
     round_bytes: int,
     simulate: Callable[[str, dict[str, int], dict[str, Any]], dict[str, Any]],
 ) -> None:
-    """Every item that is taken, in which cycle, and every refusal with its reason; without rounds
-    of sessions and with them."""
+    """Every item taken, in which cycle, and every refusal with its reason; with and without rounds
+    of sessions."""
     tenants = draw_tenants(random.Random(seed))
     stimulus = draw_stimulus(seed, tenants, round_bytes)
     rtl = simulate("qos_arbiter", SIZES, stimulus)
@@ -133,7 +133,7 @@ def test_decisions_and_cycles(
     assert rtl["taken"] == library["taken"]
     assert rtl["refused"] == library["refused"]
     assert not round_bytes or library["taken"] != run_library(tenants, stimulus, 0)["taken"]
-    # The stimulus reached what it is for: all tenants, both refusals, a line that waits for tokens.
+    # Coverage of the stimulus: all tenants, both refusals, a line that waits for tokens.
     assert {tenant for _, _, tenant in rtl["taken"]} == set(range(TENANTS))
     reasons = [reason for _, reason in rtl["refused"]]
     assert min(reasons.count("full"), reasons.count("session")) > 100

@@ -12,8 +12,8 @@ from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
-from offstage.testbeds.report.run.columns import column_of
 from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
+from offstage.testbeds.report.run.table import column_of
 from offstage.testbeds.table import Column, Part, Table
 
 __all__ = ["baselines_section", "baselines_sentence", "baselines_table"]

@@ -6,9 +6,9 @@ from typing import Any
 from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
 from offstage.testbeds.report.page.tables import as_html
-from offstage.testbeds.report.run.columns import run_cell
 from offstage.testbeds.report.run.plots import Colours
 from offstage.testbeds.report.run.runs import Group
+from offstage.testbeds.report.run.table import run_cell
 from offstage.testbeds.table import Column, Part, Table
 
 __all__ = ["wear_section"]

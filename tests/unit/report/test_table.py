@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from offstage.bindings.notes import Note
-from offstage.testbeds.report.run.page import best, cell, console_table
 from offstage.testbeds.report.run.runs import groups, in_order, set_colours
+from offstage.testbeds.report.run.table import best, cell, console_table
 
 
 def test_best_is_by_direction_and_by_storage(made: SimpleNamespace) -> None:

@@ -14,7 +14,7 @@
  * in integers: all its values are multiples of 2^-52 below 2^29.
  */
 #include "evict.h"
-#include "verify.h"
+#include "self_check.h"
 
 #define T1 0
 #define T2 1

@@ -7,7 +7,7 @@
  * where. Where no node is free, the oldest that only waits to arrive is forgotten first.
  */
 #include "evict.h"
-#include "verify.h"
+#include "self_check.h"
 
 #define LIST_MASK 3u
 _Static_assert(OFS_GHOST_LISTS <= LIST_MASK + 1, "a list fits beside its node");

@@ -10,7 +10,7 @@
  * meets it.
  */
 #include "evict.h"
-#include "verify.h"
+#include "self_check.h"
 
 #define ONCE 0
 #define TWICE 1

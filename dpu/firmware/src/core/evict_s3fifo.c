@@ -8,7 +8,7 @@
  * the small queue has no room for enters main, as in the authors' own code since December 2024.
  */
 #include "evict.h"
-#include "verify.h"
+#include "self_check.h"
 
 #define SMALL 0
 #define MAIN 1

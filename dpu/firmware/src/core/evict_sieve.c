@@ -7,7 +7,7 @@
  * their mark.
  */
 #include "evict.h"
-#include "verify.h"
+#include "self_check.h"
 
 static void
 sieve_expect(struct ofs_core *core, uint32_t block, int demanded)

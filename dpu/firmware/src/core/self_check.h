@@ -1,11 +1,11 @@
 /*
- * verify.h: one relation between two tables, stated where it is checked.
+ * self_check.h: one relation between two tables, stated where it is checked.
  *
  * Model: for the verify functions of the core, which are for tests. The first relation that does
  * not hold is named on stderr with a number, and ends the function with -EFAULT.
  */
-#ifndef OFS_CORE_VERIFY_H
-#define OFS_CORE_VERIFY_H
+#ifndef OFS_CORE_SELF_CHECK_H
+#define OFS_CORE_SELF_CHECK_H
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /*
- * verify.c: walk every table and recompute its counters. For tests: it costs as much as it checks.
+ * self_check.c: walk every table and recompute its counters. For tests: it costs as much as it checks.
  *
  * Model: each check states one relation between two tables; the first that does not hold is named
  * on stderr with its number.
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "internal.h"
-#include "verify.h"
+#include "self_check.h"
 
 static int
 verify_slot(const struct ofs_core *core, uint32_t number)

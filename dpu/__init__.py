@@ -1,8 +1,8 @@
 """The DPU side: the daemon (control plane, Python) over the firmware (data plane, C).
 
-`daemon` is the loop. A control call comes in by `sockets`, is a message of `protocol`, and is
-answered in `control`; `tenants` knows whose it is. What it writes goes to the device of `storage`,
-and on to the `archive`, within what `economics` allows. `config` says how a daemon is set, `watch`
-what is seen of it, `pod` what several daemons and their hosts agree on. `firmware` moves every
-block.
+`daemon` is the loop. A control call arrives through `sockets` as a message of `protocol` and is
+answered in `control`; `tenants` identifies the caller. Blocks are written to the device of
+`storage`, and copied to the `archive`, within the limits of `economics`. `config` holds the
+settings, `watch` exports metrics and recordings, and `pod` contains what several daemons and their
+hosts agree on. `firmware` moves every block.
 """

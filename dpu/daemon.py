@@ -1,8 +1,8 @@
 """The daemon: one loop over the control socket, the hand-out, its hosts' processes and the clock.
 
-The data plane is the firmware's thread; this loop only says who may use it. It takes requests,
-counts a host as dead when its process is gone or it falls silent, drains on SIGTERM, writes
-recordings, and leaves a snapshot for the metrics endpoint. Nothing in it blocks but the poll.
+The data plane is the firmware's thread; this loop only controls access to it. It serves requests,
+declares a host dead when its process exits or it falls silent, drains on SIGTERM, writes
+recordings, and stores a snapshot for the metrics endpoint. Only the poll blocks.
 """
 
 import contextlib

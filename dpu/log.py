@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object a line on stderr, text where a person looks at a terminal.
+"""Structured logs: one JSON object a line on stderr, plain text on a terminal.
 
-Each event may be written `RATE_MAX` times a second; what is above that is counted and reported with
-the next line, so that a hostile peer cannot fill a disk. Calls may come from any thread.
+Each event is limited to `RATE_MAX` lines a second. Suppressed lines are counted and the count is
+logged with the next line, so a hostile peer cannot fill a disk. Thread-safe.
 """
 
 import json

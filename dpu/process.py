@@ -1,8 +1,9 @@
-"""What the daemon's process keeps to itself: its memory, its descriptors, and the files it makes.
+"""Protects the daemon's process: its memory, its descriptors, and the files it creates.
 
-Called once, before anything secret is read. Linux gives a process that is not dumpable to root:
-another process of the same user can then neither trace it nor open `/proc/PID/mem` or
-`/proc/PID/fd`, nor take a descriptor out of it, and the kernel writes no core of it.
+Called once, before any secret is read. Linux makes root the owner of the `/proc` files of a process
+that is not dumpable: another process of the same user can then neither trace it nor open
+`/proc/PID/mem` or `/proc/PID/fd`, nor take a descriptor from it, and the kernel writes no core
+dump.
 """
 
 import ctypes

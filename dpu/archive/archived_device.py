@@ -1,11 +1,11 @@
-"""A device whose archived chunks also go to a bucket, and come back from it.
+"""A device whose archived chunks are also copied to a bucket, and restored from it.
 
-Model: it stands between the daemon and the device, and sees every session's chunks come and go;
-all that it does at once is to look into tables (state.py), the rest is its workers'. A chunk goes
-up when a session that has it ends and keeps its blocks; one that the store does not have any more
-comes back when a session names it, and the answer to that waits for it, up to `archive.wait`
-(returns.py). A delete is not acknowledged before it is noted for the bucket too. Belongs to the
-daemon's loop.
+Model: it wraps the device and sees the chunks of every session appear and leave. On the daemon's
+loop it only looks up tables (state.py); its workers do the rest. A chunk is uploaded when a session
+that has it ends and keeps its blocks. A chunk that the store no longer has is restored when a
+session names it, and the reply to that session waits for it, up to `archive.wait` (returns.py). A
+delete is acknowledged only after it has been recorded for the bucket too. Belongs to the daemon's
+loop.
 """
 
 import time

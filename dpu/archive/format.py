@@ -1,13 +1,13 @@
-"""One archived object: the blocks of a few chunks that follow each other, checksummed under a key.
+"""One archived object: the blocks of a few consecutive chunks, with a keyed checksum.
 
 ```text
 OFSARC1\\n | u32 header bytes | header (msgpack) | payloads in its order | BLAKE2b, 32 bytes
 ```
 
-The sum at the end is keyed by what is derived from the tenant's secret: no server and nobody who
-may write to the bucket can make or change an object that is taken for one of ours, nor pass one
-tenant's off as another's. The name says which chunks are in it: their store keys, which are keyed
-hashes of the tokens. Every number of the header is checked against what is there before it is used.
+The key of the checksum is derived from the tenant's secret: neither the server nor anyone else who
+can write to the bucket can forge or change an object, nor pass one tenant's object off as
+another's. The name lists the chunks in it by their store keys, which are keyed hashes of the
+tokens. Every number in the header is checked against the actual size before it is used.
 """
 
 import hashlib

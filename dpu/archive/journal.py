@@ -1,9 +1,9 @@
-"""What is to be deleted from the bucket and is not known to be: a file beside the store.
+"""Deletes of bucket objects that are not yet confirmed: a file next to the store.
 
-A delete is acknowledged when its line is on the disk; the bucket may be out of reach for days, and
-the daemon killed meanwhile: until the server has confirmed it, no start takes the object for one
-that is there. A line is `+ NAME` or `- NAME`; the file is written anew, of what is left to delete,
-at each open, and when it is long and most of it says nothing any more.
+A delete is acknowledged when its line is on the disk. The bucket may be out of reach for days, and
+the daemon may be killed meanwhile: until the server has confirmed the delete, no start takes the
+object for present. A line is `+ NAME` or `- NAME`. The file is rewritten, with the pending deletes
+only, at each open, and when it is long and most of its lines are obsolete.
 """
 
 import os

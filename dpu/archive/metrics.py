@@ -1,4 +1,4 @@
-"""The archive's figures as metrics: of each tenant that has one, and of the archive itself."""
+"""Metrics of the archive: for each tenant that uses it, and in total."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

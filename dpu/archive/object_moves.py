@@ -1,7 +1,8 @@
-"""One object's way: out of the store and up, down and into the store. Runs on a worker.
+"""Upload or restore of one object: from the store to the bucket, or back. Runs on a worker.
 
-Either way nothing of the local store is given up: an upload only reads it, and a return writes what
-was checked against the object's keyed sum, under the keys that its name and header agree on.
+Neither direction removes anything from the local store: an upload only reads it, and a restore
+writes payloads checked against the object's keyed sum, under the keys on which its name and its
+header agree.
 """
 
 import errno

@@ -1,9 +1,9 @@
-"""Answers to hosts whose chunks are on their way back from the archive: they wait a little.
+"""Deferred replies to hosts whose chunks are being restored from the archive.
 
-A host that appends chunks is told what the tier has of each, and computes the rest. Where the
-bucket has what the store lacks, the answer waits until it is there, at most `archive.wait`, and
-then says what the store has; what comes later is there for the next session. Everything else is as
-`control/deletes.py` has it. Belongs to the daemon's loop.
+The reply to an append says what the tier has of each chunk; the host computes the rest. Where the
+bucket has blocks that the store lacks, the reply waits until they are restored, at most
+`archive.wait`, and then says what the store has. Blocks restored later serve the next session. In
+all else as `control/deletes.py`. Belongs to the daemon's loop.
 """
 
 import time

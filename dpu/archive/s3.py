@@ -1,9 +1,8 @@
-"""The bucket: put, get, delete and list over S3, and what a failure means.
+"""The bucket: put, get, delete and list over S3, and the meaning of each failure.
 
-botocore, the client that the S3 API is defined by, in the archive's own threads; it is imported
-here alone, and only by a daemon that has an archive. One try a call, bounded in time:
-whether and when another follows is the archive's to say, since a server that is slow for one is
-slow for all.
+botocore is the reference client of the S3 API. It runs in the archive's threads and is imported
+only here, by a daemon that has an archive. Each call makes one attempt with a time limit; the
+archive decides about retries, since a server that is slow for one call is slow for all.
 """
 
 import concurrent.futures as futures

@@ -1,16 +1,17 @@
-"""What the archive knows and has to do: chunks in the bucket, uploads, returns, deletes.
+"""The archive's tables and queues: chunks in the bucket, uploads, restores, deletes.
 
-Model: plain tables under one lock; nobody here waits for a drive or a server. The daemon's loop
-asks and adds (`closed`, `deleting`, `wanted`), the archive's workers take jobs and report how they
-ended. Every queue has a bound: what a full one does not take is dropped and counted, since it can
-be had again: a chunk is archived when its next session ends, and one that does not come back is
-computed. A chunk that is deleted leaves the tables before the device is told, so that whoever looks
-at the device first and here second sees no chunk that was deleted in between.
+Model: plain tables under one lock; nothing here waits for a drive or a server. The daemon's loop
+queries and adds (`closed`, `deleting`, `wanted`); the archive's workers take jobs and report how
+they ended. Every queue is bounded: what a full queue rejects is dropped and counted, since it can
+be repeated: a chunk is archived when its next session ends, and a chunk that is not restored is
+recomputed. A deleted chunk leaves the tables before the device is called, so that a reader who
+checks the device first and the tables second never sees a chunk that was deleted in between.
 
-Until the bucket has been listed nobody knows which objects a deleted chunk is in, and one listing
-may lack some. It is listed until one has nothing that those before it lacked. Meanwhile a delete is
-also noted as that of an object with this chunk alone, that of all chunks as one of the tenant's
-folder: each listing takes these as orders for what it finds anew, and they outlast a restart.
+Until the bucket has been listed, the objects that contain a deleted chunk are unknown, and one
+listing may be incomplete. Listing repeats until one finds nothing that the earlier ones lacked.
+Meanwhile a delete is also recorded as the delete of an object that contains only this chunk, and
+the delete of all chunks as that of the tenant's folder. Each listing applies these to what it
+newly finds, and they survive a restart.
 """
 
 import threading

@@ -1,11 +1,11 @@
-"""The archive's threads: so many as `archive.connections`, and one that writes the journal.
+"""The archive's threads: `archive.connections` workers, and one that writes the journal.
 
-A worker takes what is most urgent: the listing at the start, then what a purge that keeps some has
-left to look up, since its answer waits, then what hosts wait for, another listing until two agree,
-deletes, which wait for that, and uploads. A server that
-does not answer, is full or refuses is left alone for a while, a second at first and a minute at
-most: uploads and deletes wait, and chunks that were to come back are misses at once. What waits is
-bounded; nothing that fails here touches the store.
+A worker takes the most urgent job: the listing at the start, then lookups of a purge that keeps
+some chunks, since its reply waits, then restores that hosts wait for, further listings until two
+agree, deletes, which wait for that, and uploads. A server that does not respond, is full or refuses
+is given a pause, one second at first and one minute at most: uploads and deletes wait, and chunks
+to be restored become misses immediately. The queues are bounded; a failure here never touches the
+store.
 """
 
 import threading

@@ -1,1 +1,1 @@
-"""How a daemon is set: its options, who gave them, and what follows from them."""
+"""Configuration of a daemon: its options, the source of each value, and the values derived."""

@@ -1,7 +1,7 @@
-"""The values that follow from the configuration, each computed once, and the relations they hold.
+"""Values derived from the configuration, each computed once, and the relations between options.
 
-A relation that does not hold is BadInput that names the options concerned: the daemon refuses to
-start instead of meeting the contradiction at its first full table.
+A violated relation raises BadInput that names the options concerned, so the daemon refuses to
+start instead of failing later, when a table first fills up.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Settings that do nothing beside others, as notes: of a daemon that starts, of `config show`, and
-a refusal where a move is asked for. Only what somebody gave counts; a default is nobody's wish.
+"""Settings that have no effect in combination with others: notes at the start of a daemon and in
+`config show`, and a refusal of a move. Only values that were set count; defaults are not reported.
 
-What can change while a daemon runs, such as its fabrics, is no reason to call a setting idle. Pure;
-nothing can fail.
+A condition that can change while a daemon runs, such as its fabrics, does not make a setting
+unused. Pure; nothing can fail.
 """
 
 from collections.abc import Callable

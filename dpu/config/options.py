@@ -1,7 +1,7 @@
-"""The options of the daemon, declared once: default, kind, range and help stand beside each field.
+"""The options of the daemon, declared once: each field carries its default, kind, range and help.
 
-The loader, `offstage config show`, the hot change of the policy and the reference page all read
-these declarations, so that they cannot drift apart.
+The loader, `offstage config show`, live policy changes and the reference page all read these
+declarations, so they cannot drift apart.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias

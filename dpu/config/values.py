@@ -1,7 +1,7 @@
-"""The daemon's configuration: one frozen value for each option, and who gave it.
+"""The daemon's configuration: one frozen value for each option, and the source of each.
 
-Precedence: command line, then `OFFSTAGE_<SECTION>_<KEY>`, then the file, then the default. How
-values are read and refused: `bindings/settings.py`. Nothing here touches the firmware.
+Precedence: command line, then `OFFSTAGE_<SECTION>_<KEY>`, then the file, then the default.
+`bindings/settings.py` parses and validates the values. Nothing here touches the firmware.
 """
 
 import os

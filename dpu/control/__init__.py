@@ -1,1 +1,1 @@
-"""What the daemon answers: one method for each control call, and how a host is attached."""
+"""The daemon's answers: one method for each control call, and the attaching of hosts."""

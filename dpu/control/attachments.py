@@ -1,5 +1,6 @@
-"""What an attached host gets: descriptors through its tenant's hand-out socket, a blob that is all,
-or the ZMQ fabric."""
+"""What an attached host gets: descriptors through its tenant's hand-out socket, or a blob alone, or
+the ZMQ fabric.
+"""
 
 from pathlib import Path
 from typing import Any

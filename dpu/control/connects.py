@@ -1,9 +1,9 @@
-"""Connecting a host beside the daemon's loop: to resolve its address may take a second.
+"""Connects a host off the daemon's loop: resolving its address may take a second.
 
-Model: `begin` gives what a host answered to its attach to a thread of its own, at most one for each
-port; when that has ended, `wake` is called on that thread and the loop takes the outcome from
-`ended`. The firmware connects no port beside its detach, so the detach of a port that is being
-connected is put off until then. All but `_run` belongs to the daemon's loop.
+Model: `begin` passes the host's answer to its attach to a separate thread, at most one for each
+port. When the thread ends, it calls `wake`, and the loop takes the outcome from `ended`. The
+firmware cannot connect and detach a port concurrently, so the detach of a port that is being
+connected is deferred until then. All but `_run` belongs to the daemon's loop.
 """
 
 import errno

@@ -1,11 +1,10 @@
-"""Answers to deletes, which are held until what was deleted stays so.
+"""Replies to deletes, deferred until the delete is durable.
 
-Model: the firmware forgets a block at once, and then has every copy of it on the drive overwritten.
-The answer to the host waits for that with a ticket of its tenant, which the loop shows again in
-each turn until the device says that all is done. Where nothing more of it ends for
-`storage.io_timeout`, the drive refuses the writes (it ended some with an error) or is busy: the
-host is told which, and that the delete may not outlast a restart; the device goes on trying.
-Belongs to the daemon's loop.
+Model: the firmware forgets a block immediately and then overwrites every copy of it on the drive.
+The reply waits for that with a ticket of the tenant, which the loop presents in each turn until
+the device reports completion. If nothing more completes for `storage.io_timeout`, the drive refuses
+the writes (some failed) or is busy: the reply says which, and that the delete may not survive a
+restart; the device keeps trying. Belongs to the daemon's loop.
 """
 
 import time

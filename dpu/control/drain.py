@@ -1,13 +1,13 @@
-"""The drain: whether new work is taken, who waits until all is on the store, and when that ends.
+"""The drain: whether new work is admitted, who waits for the write-back, and when that ends.
 
-    state       a drain is asked  an undrain is  a signal  all is stored  the deadline comes
-    SERVING     DRAINING          SERVING        STOPPING
-    DRAINING    DRAINING          SERVING        STOPPING
-    STOPPING    STOPPING          refused        STOPPED   STOPPED        STOPPED
+    state       drain requested  undrain   signal    all stored  deadline passes
+    SERVING     DRAINING         SERVING   STOPPING
+    DRAINING    DRAINING         SERVING   STOPPING
+    STOPPING    STOPPING         refused   STOPPED   STOPPED     STOPPED
 
-Everywhere but in SERVING new work is refused, in DRAINING until somebody asks for an undrain. Who
-asked for a drain is answered when all is on the store, or at its own deadline. The daemon's loop
-owns this, but `signalled`, and closes the daemon when it is STOPPED.
+New work is refused in every state but SERVING; DRAINING lasts until an undrain. A drain request is
+answered when all blocks are on the store, or at its deadline. The daemon's loop owns this, except
+`signalled`, and closes the daemon when it is STOPPED.
 """
 
 import errno

@@ -1,9 +1,9 @@
-"""Asking the other members of a pod for a promise, over their control sockets: `Hold` and `Held`.
+"""Asks the other members of a pod for a promise, over their control sockets: `Hold` and `Held`.
 
-A question and its answer prove to each other that both know the pod's secret, which whoever keeps
-the map has: who can change the map can also say that nobody will. No login, so that a member needs
-no secret of another's tenants. Where control sockets speak CURVE, members are not asked: then a
-daemon that is not heard serves for half its lease, as one that is alone cut off.
+Question and answer each prove knowledge of the pod's secret, which is stored with the map: anyone
+who can change the map could break the promise anyway. There is no login, so a member needs no
+secret of another member's tenants. Where control sockets use CURVE, members are not asked: then a
+daemon that cannot reach the map serves for half its lease, as if it were cut off alone.
 """
 
 import hmac

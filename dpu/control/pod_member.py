@@ -1,16 +1,18 @@
-"""What a daemon does as a member of a pod, on its loop: whom it lets in, what a newer map deletes.
+"""A daemon as a member of a pod, on its loop: which hosts it admits, and what a new map deletes.
 
-A connection is of one life of the daemon and of one epoch: both are said at the login and checked
-there, and a ticket, a port and a region are of one process. So nothing else has to carry them. When
-a map deletes a tenant's blocks, the connections of that tenant end, everything of it is dropped,
-and nobody of it is let in meanwhile, nor later under an older map; then the epoch counts as carried
-out. Where a life ends in a running process, the connections of all tenants end.
+A connection belongs to one incarnation of the daemon and to one epoch. Both are sent and checked at
+the login; since a ticket, a port and a region belong to one process, no other message repeats
+them. When a map deletes a tenant's blocks, the daemon closes that tenant's connections, drops all
+its data, and admits none of its hosts until that is done, nor later under an older map. Then the
+epoch counts as carried out. When an incarnation ends in a running process, the connections of all
+tenants are closed.
 
-The map that was carried out last stands beside the store, by the random ids of its change and of
-its deletions: a store that comes back without it has seen no deletion, and one that comes back to a
-map which does not come of it is in doubt (`pod.history`). One out of another pod, which is told by
-its secret, drops all that it has. The id under which the daemon had its name stands there too:
-started again, it takes it from its own earlier process at once, and from nobody else.
+A file next to the store records the map that was carried out last, by the random ids of its change
+and of its deletions. A store without the file has seen no deletion; a store whose recorded change
+the present map does not descend from is in doubt (`pod.history`). A store that belonged to another
+pod, recognized by the pod's secret, drops everything. The file also records the id under which the
+daemon held its name: after a restart it takes the name over from its own earlier process without
+waiting, and from no other.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The port of each host, and the fabrics over which hosts may attach.
 
-A fabric is opened and shut by an operator while the daemon runs; one that is shut ends with its
-last host. The daemon's loop owns this.
+An operator can open and close a fabric while the daemon runs; a closed fabric ends when its last
+host has left. The daemon's loop owns this.
 """
 
 from typing import Any, Protocol

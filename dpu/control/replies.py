@@ -1,4 +1,4 @@
-"""What is sent back: errors as the wire has them, and who waits for an answer that comes later."""
+"""Replies: errors in their wire form, and the addressees of deferred replies."""
 
 import errno
 import traceback

@@ -1,9 +1,10 @@
-"""What the daemon answers: one method for each call, no sockets and no clock of its own.
+"""The daemon's answers: one method for each call, without sockets or clock.
 
-`Service.answer` takes a ticket and a decoded call and returns the reply. What a host may not do or
-name comes back as `Error`; an unexpected failure of one call is logged, answered `internal` and
-leaves the daemon running. The method of a call is found by the type of its parameter `request`.
-Calls whose reply comes later begin in `daemon.py`: Connect, Drain and StorageMove.
+`Service.answer` takes a ticket and a decoded call and returns the reply. A request for something
+that the host may not do or name is answered with `Error`; an unexpected exception is logged,
+answered `internal`, and the daemon keeps running. The type of its parameter `request` binds a
+method to its call. Calls with a deferred reply start in `daemon.py`: Connect, Drain and
+StorageMove.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Moving the blocks to another storage: what may be asked for, and where a store went that moved.
+"""Moving the blocks to another storage: which moves are allowed, and where a moved store went.
 
-The move itself is the firmware's. Here a request is checked against this machine and the present
-storage, the tenants' generated secrets are laid beside the new store, and the move is begun on a
-thread of its own, since growing a file and making a store on it may take long. `follow` is what a
-start does with a store that was left: it goes where the record in it says, and to no other store.
+The firmware does the move. Here a request is checked against this machine and the present storage,
+the tenants' generated secrets are copied next to the new store, and the move is started on a
+separate thread, since growing a file and creating a store on it may take long. A start that finds a
+store that was left calls `follow`, which opens the store named by the record in it, and no other.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """The ZMQ fabric: for hosts that share no memory with the daemon and have no RDMA.
 
-For each such host the daemon attaches a port as it would for a local one, and a worker thread here
-runs the ordinary driver over it: the host's fetches and puts come as messages, are in flight
-together, and are answered as they end; the bytes go as frames of their own. It shows the protocol
-over a real link; it is not fast, and says so by being named. One thread owns the ROUTER; workers
-hand their replies back over an inproc socket.
+For each such host the daemon attaches a port as for a local one, and a worker thread here runs the
+ordinary driver on it. The host's fetches and puts arrive as messages, are in flight together, and
+are answered as they complete; block bytes travel in separate frames. This fabric runs the
+protocol over a real link; it is not built for speed. One thread owns the ROUTER; workers pass
+their replies to it through an inproc socket.
 """
 
 import errno

@@ -1,1 +1,1 @@
-"""What writing costs the drive, and what the daemon decides by that."""
+"""The cost of writing to the drive, and the decisions that depend on it."""

@@ -1,9 +1,9 @@
-"""The write budget: as a day's bytes to the drive are used up, fewer new chunks are admitted.
+"""The write budget: as a day's budget of drive writes is used up, fewer new chunks are admitted.
 
-Model: what the drive was written in the last 24 hours, an hour at a time, against a bound: given
-(`policy.write_budget`), or what `storage.endurance` allows if the drive is to last
-`policy.drive_years`. One integer follows: how many sessions must have come to put a new chunk
-before the one whose put is written. The window begins empty at a start. One thread owns this, the
+Model: the bytes written to the drive in the last 24 hours, in hourly buckets, are compared with a
+bound: `policy.write_budget`, or what `storage.endurance` allows if the drive is to last
+`policy.drive_years`. The result is one integer: how many sessions must have tried to put a new
+chunk before a put of it is written. The window is empty at a start. One thread owns this, the
 daemon's loop.
 """
 

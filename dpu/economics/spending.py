@@ -1,9 +1,9 @@
-"""What a daemon has written to its drive, and what its costs make it decide: wear, thresholds.
+"""What a daemon has written to its drive, and the resulting decisions: wear, thresholds.
 
-Model: integers follow from prices and measurements: how long an archived chunk is kept, which new
-ones are written, which come back from the archive (thresholds.py, wear.py, budget.py). They
-go to the device as any change of policy does: they are in the decision log, and a replay takes them
-from there. One thread owns this, the daemon's loop, which looks twice a second.
+Model: prices and measurements determine integers: how long an archived chunk is kept, which new
+chunks are written, which are restored from the archive (thresholds.py, wear.py, budget.py). They
+reach the device like any change of policy, so they are in the decision log, and a replay reads
+them from there. One thread owns this, the daemon's loop, which updates it twice a second.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,13 @@
-"""Integers that a daemon decides by, from the functions that `offstage plan` asks.
+"""The daemon's decision thresholds, from the same functions that `offstage plan` uses.
 
-Model: what stands in `[policy]`, prices and rates among it, and what was measured go into functions
-of `bindings/tradeoffs.py`; what comes out is rounded to integers, which the device has as part of
-its policy. They are made at the start, at each `policy set`, and when what was measured changes by
-a power of two. Where a price is unknown its threshold is that of a daemon without it. A value that
-is given itself in `[policy]` stays as it is.
+Model: the values in `[policy]`, including prices and rates, and the measurements are the inputs of
+functions in `bindings/tradeoffs.py`. Their results are rounded to integers, which the device gets
+as part of its policy. They are computed at the start, at each `policy set`, and when a measurement
+changes by a power of two. Where a price is unknown, its threshold is the default. A threshold that
+`[policy]` sets explicitly is not overridden.
 
-The formulas see one token of all layers: its record is what the drive is written. Nothing fails.
+The formulas consider one token over all layers: the record of a token is what the drive writes.
+Nothing fails.
 """
 
 import math

@@ -1,20 +1,20 @@
 """What the tier costs its drive: bytes written per useful hit, amplification, DWPD, years of life.
 
-Counters of device and ledger begin anew, with a reset, or with another storage after a move; here
-they go on. A *useful hit* is a demand that ended on time (glossary: hit), so a block that is
-written and never read makes every hit dearer. *Amplification* is what went to the drive over the
-records that hosts wrote: the cleaner's copies, headers, wipes, what the archive brought back. What
-the drive itself writes more than it is told is not seen here. One thread owns this, the daemon's
-loop; the formulas are `bindings.tradeoffs`.
+The counters of device and ledger restart at zero after a reset or a move to another storage; the
+sums here continue. A *useful hit* is a demand that ended on time (glossary: hit), so a block that
+is written and never read makes every hit dearer. *Amplification* is the bytes written to the drive
+divided by the records that hosts wrote: the excess is the cleaner's copies, headers, wipes, and
+restores from the archive. Writes that the drive adds internally are not included. One thread owns
+this, the daemon's loop; the formulas are `bindings.tradeoffs`.
 
 Admission by wear: what is written must be read again often enough to be worth it.
 
-Model: once an hour, what went to the drive for each useful hit of the hour is held against the
-most that a hit is worth (`Thresholds.written_per_hit_max`). Above it one session more must have
-come before a chunk is written, below a quarter of it one fewer: that a chunk comes again saves
-more than half of the writes and about half of the hits, so the two do not alternate. An hour in
-which nearly nothing was written says nothing, and one fewer must have come too. One thread owns
-this, the daemon's loop; it begins anew at each start.
+Model: once an hour, the bytes written for each useful hit of that hour are compared with the most
+that a hit is worth (`Thresholds.written_per_hit_max`). Above it, one more session must have come
+before a chunk is written; below a quarter of it, one fewer. Requiring one more session saves
+more than half of the writes and about half of the hits, so the two do not alternate. An hour with
+almost no writes also lowers the number by one. One thread owns this, the daemon's loop; it starts
+from zero at each start.
 """
 
 import time

@@ -1,11 +1,10 @@
-"""What the home of segments keeps of them beyond the map: heat, copies, pins. No clock, no socket.
+"""What the home of a segment tracks beyond the map: heat, copies, pins. No clock, no socket.
 
-The map says where a segment lives; that some have copies elsewhere, or are pinned, only their home
-knows, and says it to the hosts that ask. Hosts tell it what they demanded, wherever they read it,
-so the home sees the heat of all hosts together and decides alone: which host makes the next copy,
-and which copy goes. A host that dies with what it was given to do loses its turn by time. Nothing
-of this is durable: a daemon that starts anew knows no exceptions, and copies are found again when
-they are made again.
+The map says where a segment lives. Only its home knows whether it has copies elsewhere or is
+pinned, and tells the hosts that query it. Hosts report their demands, wherever they read, so the
+home sees the heat of all hosts together and decides alone which host makes the next copy, and which
+copy is deleted. If a host dies before it has made a copy, its turn times out. Nothing here is
+durable: a restarted daemon knows no exceptions, and learns of copies only when they are made again.
 """
 
 from dataclasses import dataclass, field

@@ -1,23 +1,23 @@
-"""When a daemon of a pod may serve, and when a host may believe what it read: pure functions.
+"""When a daemon of a pod may serve, and when a host may trust what it read: pure functions.
 
 A member whose lease has ended is taken out of the map, and its segments are given to others. The
-*fence* is the promise that nobody is served by that life of the daemon from then on, although no
-clock is shared and any process may be stopped at any point:
+*fence* is the guarantee that this incarnation of the daemon serves no host from then on, although
+no clock is shared and any process may be stopped at any point:
 
-- a daemon counts its lease from when it *asked* for the confirmation, and serves for half of it;
-- a host uses what it read of the daemon's memory by itself only for three eighths of it after it
-  asked what the daemon answered last: such a read asks no process, and one that is stopped cannot
-  take its memory back;
-- what is left, an eighth, is for clocks that run unlike.
+- a daemon counts its lease from when it *requested* the confirmation, and serves for half of it;
+- a host uses what it read directly from the daemon's memory for at most three eighths of the lease
+  after the last request that the daemon answered: such a read involves no process of the daemon,
+  and a stopped daemon cannot withdraw its memory;
+- the remaining eighth allows for clocks that run at different rates.
 
-So the last use is within 7/8 of a lease after it was asked for, and the lease ends no earlier than
+So the last use is within 7/8 of a lease after the request, and the lease ends no earlier than
 a whole one after that. A name belongs to a store, which one process at a time has open: so a daemon
-that comes back need not wait for the lease of its earlier life. Blocks are named by content and
-checked by who reads them; the fence is for what a name does not say: that something was deleted,
+that restarts need not wait for the lease of its earlier incarnation. Blocks are named by content
+and checked by their readers; the fence covers what a name does not say: that something was deleted,
 pinned, charged to a quota. `tests/simulation/test_pod_fence.py` explores these functions in every
 order, and each rule is needed there: docs/decisions/pod-membership.md.
 
-Times are whole numbers of one unit, of the clock of who calls.
+Times are integers in one unit, of the caller's clock.
 """
 
 from collections.abc import Collection, Iterable, Mapping

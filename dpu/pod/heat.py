@@ -1,12 +1,13 @@
-"""When a segment is copied, where to, which place is read, and when a copy goes: pure functions.
+"""When a segment is copied and where to, which copy is read, and when one is deleted: pure code.
 
-A segment that many sessions read is hot, and its one home a bottleneck. So it gets copies at the
-members that follow in its ranking, by load and never for durability: a lost block is computed
-again. Copies of a few items are enough: the O(N log N) hottest balance N members (Fan et al., SoCC
-2011), and each session reads the less loaded of two places drawn.
+A segment that many sessions read is hot, and its only home a bottleneck. So it gets copies at the
+next members in its ranking. Copies serve load, never durability: a lost block is recomputed.
+Copies of a few items are enough: the O(N log N) hottest balance N members (Fan et al., SoCC 2011),
+and each session reads from the less loaded of two places drawn at random.
 
-Hot is what has a large share of what a member serves, so nothing need be known of links and drives.
-Rates are demanded blocks per second; times are ns of one clock, and who calls brings them.
+A segment is hot when it has a large share of a member's traffic, so the rule needs no bandwidth of
+links or drives. Rates are demanded blocks per second; times are ns of one clock, given by the
+caller.
 """
 
 import math

@@ -1,15 +1,15 @@
-"""Which history a map of a pod is of: pure functions of maps and of what was seen of earlier ones.
+"""Which history a map of a pod belongs to: pure functions of maps and of earlier observations.
 
-Whoever keeps the map may be put back: a snapshot of etcd is restored, a file is copied over. Its
-counters then run through numbers that they had before, and say nothing of what was done under them.
-So each change of a map has a random id, and the map names those of its last changes; each deletion
-has one too. Who remembers the newest change that it saw knows whether a map comes of that: if not,
-what was deleted in between is unknown, and the map is *in doubt*. A member in doubt serves nobody
-and writes into the map that it is, so that nobody else serves either, and what it knows to be
-deleted; that stays until an operator accepts the map as it is (`offstage pod accept`).
+The stored map may be rolled back: a snapshot of etcd is restored, a file is copied over. Its
+counters then repeat earlier numbers and say nothing about what was done under them. So each change
+of a map has a random id, and the map lists the ids of its last changes; each deletion has an id
+too. A member that remembers the newest change it saw can tell whether a map descends from it. If
+not, the deletions in between are unknown, and the map is *in doubt*. A member in doubt serves no
+host. It records the doubt in the map, so that no other member serves either, together with the
+deletions it knows of. The doubt lasts until an operator accepts the map (`offstage pod accept`).
 
-An acceptance has a random id too. Who does not know the newest one follows the map: the operator
-has decided since. Reasons: docs/decisions/pod-membership.md.
+An acceptance has a random id too. A member that does not know the newest one follows the map: the
+operator has decided since. Reasons: docs/decisions/pod-membership.md.
 """
 
 import secrets

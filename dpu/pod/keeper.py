@@ -1,21 +1,23 @@
 """The lease of a daemon of a pod, kept by a thread that touches no block.
 
-Model: about six times in a lease the thread asks whoever keeps the map to confirm the lease, reads
-the map, and tells the reactor until when it may serve; what may follow from that is in `fence`. The
-daemon's loop carries out what a newer map says and calls `carried_out`. Who is in which phase:
+Model: about six times in a lease the thread asks the map service to confirm the lease, reads the
+map, and tells the reactor until when it may serve; `fence` has the rules. The daemon's loop carries
+out what a newer map says and calls `carried_out`. The phases:
 
-    adopting   its life is in the map, and what was deleted while it was away is being dropped
+    adopting   its incarnation is in the map; the deletions it missed are being carried out
     serving    hosts are served until `serves_until`
-    over       its lease has ended, or the map has it no more: the loop lets all hosts go, `left`
-    away       nobody knows it: it joins in a new life as soon as whoever keeps the map answers and
-               the map is in no doubt (`pod.history`); or it was removed from a map without leases,
-               and stays out until it is started anew
+    over       its lease has ended, or the map no longer lists it: the loop detaches all hosts and
+               calls `left`
+    away       not a member: it joins as a new incarnation when the map service answers and the map
+               is not in doubt (`pod.history`); or it was removed from a map without leases, and
+               stays out until it is restarted
 
-Where it is not heard, it asks the other members: whether these, which are not heard either, promise
-not to take this daemon out of the map. With a promise of each it serves as with a confirmation.
+If the map service does not answer, it asks the other members to promise, if they get no answer
+either, not to take this daemon out of the map. With a promise from each, it serves as with a
+confirmation.
 
-A thread that is stopped, or gets no answer, does nothing that makes a host be served: the reactor
-holds against its own clock what it was told last.
+A thread that is stopped, or gets no answer, extends no service: the reactor compares the last
+deadline it was given with its own clock.
 """
 
 import contextlib

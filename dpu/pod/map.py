@@ -1,12 +1,12 @@
-"""The map of a pod: its members, what state each is in, and the epoch that they were agreed under.
+"""The map of a pod: its members, the state of each, and the epoch of the map.
 
-A map never changes: a transition gives another one, and whoever keeps it (`pod.membership`) gives
-that its epoch, which grows with every change. A member's *incarnation* is one life of its daemon:
-it grows with each start, so what was addressed to an earlier life is told from what is meant now.
-A member that left stays in the map as `gone`, so that its incarnation is not used again.
+A map is immutable: a transition returns a new one, and the membership service (`pod.membership`)
+assigns its epoch, which grows with every change. A member's *incarnation* grows with each start of
+its daemon, so a message for an earlier incarnation is recognized as stale. A member that left stays
+in the map as `gone`, so that its incarnation is not reused.
 
-Counters order changes and name none: a map that was put back counts through the same numbers again.
-What names a change, a deletion or an acceptance is a random id (`pod.history`).
+Counters order changes but do not identify them: a map restored from a backup repeats the same
+numbers. A random id identifies a change, a deletion or an acceptance (`pod.history`).
 """
 
 import secrets

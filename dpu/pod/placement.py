@@ -1,13 +1,13 @@
-"""Where a segment lives: weighted rendezvous hashing, computed by everybody from the map alone.
+"""Where a segment lives: weighted rendezvous hashing, computed from the map alone.
 
-Every member draws, for a segment, an exponential time with its weight as rate, from a hash of both
-names; the smallest is the segment's home. So a member's share is its weight's share, a death moves
-only the dead member's segments, and a join moves only what the new one gets: at most 1/(N+1) of all
-where weights are equal (Thaler and Ravishankar 1998; weights as -ln(h)/w: Schindelhauer and
-Schomaker 2005). All in integers, so that every machine and library gives the same.
+For a segment, every member draws an exponential time with its weight as rate, from a hash of both
+names; the smallest is the segment's home. So a member's share equals its share of the weight, a
+death moves only the dead member's segments, and a join moves only what the new member gets: at most
+1/(N+1) of all segments with equal weights (Thaler and Ravishankar 1998; weights as -ln(h)/w:
+Schindelhauer and Schomaker 2005). All in integers, so that every machine and library agrees.
 
-Segments and never blocks: of a prefix of 256 blocks that are placed one by one over 16 members,
-hardly one survives a death, and a prefix is as long as its first hole; docs/decisions/pod.md.
+Segments are placed, not blocks: of a prefix of 256 blocks placed one by one over 16 members,
+hardly one survives a death, and a prefix ends at its first hole; docs/decisions/pod.md.
 """
 
 import hashlib

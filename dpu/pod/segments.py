@@ -1,8 +1,8 @@
-"""Where a session is cut into segments: the first is short, each next one reaches twice as far.
+"""Where a session is cut into segments: the first is short, each next one ends twice as far out.
 
-What many sessions share is how they begin. With segments of one length the common beginning, and
-whatever each session has behind it in the same segment, have one home; with those that double it
-is a segment of its own, and what follows goes elsewhere. A prefix of n segments' length costs about
+Sessions share their beginnings. With segments of equal length, a shared beginning and the private
+part after it in the same segment have one home; with doubling segments the beginning is a separate
+segment, and the rest is placed elsewhere. A prefix of n segments' length costs about
 log2(most / first) segments more; docs/decisions/pod.md.
 """
 

@@ -1,4 +1,4 @@
-"""A login: its versions, what shows that one has a secret, and where a daemon left it here."""
+"""Login: protocol versions, proofs of a secret, and where a local daemon leaves its secrets."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What the daemon's messages are made of: the types that they derive from, and those of fields."""
+"""Base types of the daemon's messages, and the types of their fields."""
 
 from functools import reduce
 from operator import or_

@@ -1,4 +1,4 @@
-"""What hosts and the home of segments say to each other: messages of the calls `heat` and `hot`."""
+"""Messages between hosts and the home of a segment, carried by the calls `heat` and `hot`."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
-"""The messages of the ZMQ fabric, on a socket of its own: `Attached.endpoint`.
+"""The messages of the ZMQ fabric, on a separate socket: `Attached.endpoint`.
 
-As the control calls of `protocol`, plus a frame for the bytes of blocks. Integers in packed byte
+Like the control calls of `protocol`, plus a frame for the bytes of blocks. Integers in packed byte
 fields are little-endian; a key is 16 bytes, `lo` then `hi`.
 """
 

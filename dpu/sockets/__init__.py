@@ -1,1 +1,1 @@
-"""The daemon's sockets, and who may come in by them."""
+"""The daemon's sockets, and the access checks on them."""

@@ -1,10 +1,10 @@
 """The control socket: a ROUTER behind a gate, and CURVE where keys are configured.
 
-Hosts come through the gate. The operator of this machine has a socket of its own in the runtime
-directory, private to the daemon's user: no host can take its place, and it needs no CURVE key.
+Hosts connect through the gate. The operator of this machine has a separate socket in the runtime
+directory, private to the daemon's user: hosts cannot exhaust it, and it needs no CURVE key.
 
-What is larger than `FRAME_FACTOR` times the message limit is refused by ZMQ itself, which
-drops that peer's connection before a byte is buffered for it; between the two, the daemon answers
+ZMQ itself refuses frames larger than `FRAME_FACTOR` times the message limit: it drops the
+connection before it buffers a byte. For sizes between the limit and that bound, the daemon answers
 with an error that says so.
 """
 

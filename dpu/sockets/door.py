@@ -1,6 +1,7 @@
-"""Who may fetch a tenant's descriptors on this machine: users and groups, as the kernel names them.
+"""Who may fetch a tenant's descriptors on this machine: users and groups, identified by the kernel.
 
-A tenant that lists neither is the daemon's own user's. Root may always: it can anyway.
+A tenant that lists neither admits only the daemon's own user. Root is always admitted: it could
+bypass the check anyway.
 """
 
 import grp

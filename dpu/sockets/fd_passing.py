@@ -1,9 +1,10 @@
-"""The hand-out of descriptors: how a host gets its region and port, and nobody else's.
+"""The hand-out of descriptors: a host gets its own region and port, and no other host's.
 
-A Unix socket for each tenant, with a door: who is not let in gets nothing, whatever token it shows.
-A host connects, sends the one-time token of its attach and a newline, and receives `ok` with the
-descriptors of its attachment by SCM_RIGHTS. The kernel says who asked (SO_PEERCRED), and a pidfd
-when that process is gone. One thread owns it, the daemon's loop; nothing here blocks.
+Each tenant has a Unix socket with a door: a user who is not admitted gets nothing, whatever token
+it presents. A host connects, sends the one-time token of its attach and a newline, and receives
+`ok` with the descriptors of its attachment by SCM_RIGHTS. The kernel identifies the peer
+(SO_PEERCRED), and a pidfd reports when its process has exited. One thread owns it, the daemon's
+loop; nothing here blocks.
 """
 
 import contextlib

@@ -1,19 +1,20 @@
-"""The gate before a ZeroMQ socket: how many may connect, and how much of each may wait.
+"""The gate in front of a ZeroMQ socket: limits the connections, and the bytes each may have queued.
 
-ZeroMQ bounds a frame but neither the frames of a message nor the connections, and keeps for each
-peer what it sends until a whole message is there. So hosts connect to the gate, which passes bytes
-on, without a look into them, to the socket behind it. It counts what it has passed on for each
-connection, and whoever reads that socket says with `took` what came out at the other end; a
-connection that is a message's length ahead is not read until then, and is closed when that lasts.
+ZeroMQ limits the size of a frame, but neither the number of frames in a message nor the number of
+connections, and it buffers what a peer sends until the message is complete. So hosts connect to the
+gate, which forwards bytes unparsed to the socket behind it. The gate counts the bytes forwarded for
+each connection, and the reader of that socket reports with `took` what it received. A connection
+that is a full message ahead is not read until the reader catches up; if that takes too long, the
+connection is closed.
 
-Where the gate is full, whoever has the most connections loses the one that has been silent for
-longest: nobody shuts another out by having many. A connection is its tenant's from the first
-message on that came by it with a host's ticket; until then it is its address's, or, where it is of
-this machine and by a path, its user's. Those that named no tenant displace each other while they
-are more than half, so that no number of addresses displaces a host. A host that loses an idle one
-connects again by itself.
+When the gate is full, the peer with the most connections loses the one that has been idle longest,
+so a peer cannot lock others out by opening many. A connection counts for its tenant from the first
+message that carries a host's ticket. Until then it counts for its address, or, on a local path,
+for its user. Connections without a tenant displace each other while they are more than half of all,
+so no number of addresses displaces a host. A host that loses an idle connection reconnects by
+itself.
 
-One thread of its own; `took` may come from any other.
+One dedicated thread; `took` may be called from any other.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Where blocks lie: drives, the store's file, and the device that is opened on them."""
+"""Where blocks are stored: drives, the store's file, and the device opened on them."""

@@ -1,4 +1,4 @@
-"""The device as the daemon holds it: opened from its configuration, policy in its own options."""
+"""The daemon's device: opened from its configuration, with the policy in terms of its options."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""What stands on a block device, and who uses it: looked at before a store may take one.
+"""Contents and users of a block device, checked before a store may take it.
 
-A drive is taken whole and overwritten. One that carries a file system, a partition table, a mount
-or anything else that is not a store is therefore refused by name. Everything is read from /sys,
-/proc and the first bytes of the device, below `root`, so that a test can give a machine that it
-does not have. Nothing is written; what cannot be read counts as occupied.
+A store takes a whole drive and overwrites it. A drive with a file system, a partition table, a
+mount or anything else that is not a store is therefore refused, and the error names what was found.
+Everything is read from /sys, /proc and the first bytes of the device, below `root`, so that a test
+can present a machine it does not have. Nothing is written; what cannot be read counts as occupied.
 """
 
 import os

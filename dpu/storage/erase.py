@@ -1,7 +1,7 @@
 """Erase a drive of SPDK, so that a store may take it: dataset management, then zeros at its head.
 
-What a drive reads where it was erased is its own to say, so what a store looks at is overwritten
-too. Only drives of SPDK: a file is removed, and a drive of the kernel has `blkdiscard`.
+What a drive returns for deallocated blocks depends on the drive, so the area that a store examines
+is overwritten too. Only for SPDK drives: remove a file, and use `blkdiscard` for a kernel drive.
 """
 
 from offstage.bindings import spdk

@@ -1,8 +1,8 @@
-"""What a configuration asks of this machine and its files, looked at before anything is opened.
+"""Requirements of a configuration on this machine and its files, checked before anything is opened.
 
-The firmware grows a store's file to its size when it opens it, and pre-faults its arena. A file
-that is not a store, a store that was cut short and an arena larger than the memory are therefore
-reported here, while nothing has been changed yet.
+When the firmware opens a store, it grows the file to its size and pre-faults the arena. A file
+that is not a store, a truncated store and an arena larger than the memory are therefore reported
+here, before anything is changed.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The daemon's own target, kept up: one that dies is started again, where and as it was.
+"""Supervises the daemon's own target: if it dies, it is restarted with the same settings.
 
-A thread waits for the program's end. What it starts then has the same address, names and file, so
-that the storage connects again by itself; I/Os that come meanwhile wait for `storage.io_timeout`.
-After RESTARTS_MAX times it stays down, and the storage's I/Os end with errors.
+A thread waits for the program's exit. The new process has the same address, names and file, so the
+storage reconnects by itself; I/Os submitted meanwhile wait for `storage.io_timeout`. After
+RESTARTS_MAX restarts it stays down, and the storage's I/Os complete with errors.
 """
 
 import threading

@@ -1,13 +1,13 @@
-"""A target of SPDK that runs for one process: started here, configured over JSON-RPC, ended here.
+"""A target of SPDK that runs for one process: started, configured over JSON-RPC, and stopped here.
 
-`Target` starts an `nvmf_tgt` without huge pages on a core of its own, and gives it drives (a file,
-memory) as NVMe-oF namespaces over TCP, RDMA or vfio-user; the transport id that a storage takes as
-path comes back. The daemon starts one where `storage.target` names the program; tests and benches
-do the same. The client package `spdk` (extra `spdk`) speaks to it.
+`Target` starts an `nvmf_tgt` without huge pages on a dedicated core and exports drives (a file,
+memory) as NVMe-oF namespaces over TCP, RDMA or vfio-user. It returns the transport id that a
+storage takes as its path. The daemon starts one where `storage.target` names the program; tests and
+benches do the same. The client package `spdk` (extra `spdk`) talks to it.
 
-The program polls: it burns its core. It dies with the thread that started it. Every wait has a
-deadline; what the program says goes to `log` in its folder. Whoever was killed left a folder
-behind: the next target removes those whose lock nobody holds.
+The program polls, so it keeps its core busy. It dies with the thread that started it. Every wait
+has a deadline; the program's output is in `log` in its folder. A killed process leaves its folder
+behind: the next target removes folders whose lock is free.
 """
 
 import contextlib

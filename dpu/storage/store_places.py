@@ -1,7 +1,7 @@
-"""Where a store is, as Python reaches it: a file, a block device, or a namespace of SPDK.
+"""Access to a store from Python: a file, a block device, or a namespace of SPDK.
 
-A namespace has no file, so what must be read of a store before the firmware opens it is read
-through a storage of its own, opened for that and closed again.
+A namespace has no file. What must be read of its store before the firmware opens it is read through
+a temporary storage.
 """
 
 import io

@@ -1,10 +1,9 @@
-"""Read a store file without the store: what `offstage dpu store FILE` shows, and the tests' oracle.
+"""Read a store file without the store: for `offstage dpu store FILE`, and the tests' oracle.
 
-The reader shares no code with the firmware but checksum (XXH3-64) and codec: the layout is
-written down a second time, from docs/reference/store-format.md, so that the two can disagree. The
-file is only read; a store that a daemon holds may change meanwhile, and then blocks in flight look
-torn.
-`recover` alone goes through the firmware.
+The reader shares only checksum (XXH3-64) and codec with the firmware. It implements the layout a
+second time, from docs/reference/store-format.md, so that the two can disagree. The file is only
+read; if a daemon has the store open, it may change meanwhile, and blocks in flight look torn.
+Only `recover` runs the firmware.
 """
 
 import time

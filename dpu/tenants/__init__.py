@@ -1,1 +1,1 @@
-"""Whose blocks: tenants, their secrets and bounds, and the hosts that are logged in as them."""
+"""Tenants, their secrets and bounds, and the hosts that are logged in for them."""

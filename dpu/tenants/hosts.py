@@ -1,9 +1,9 @@
-"""Who is logged in: hosts, their ports and their sessions, and how they are reclaimed.
+"""Hosts that are logged in, their ports and sessions, and how these are reclaimed.
 
-A host is named by its ticket. It owns at most one port and any number of sessions; whoever names a
-session of another host gets the answer that there is none. A host that falls silent, or whose
-process is gone, is reclaimed: its port is detached, and with it every session, pin and lease it
-had. One thread owns this, the daemon's loop.
+A host is identified by its ticket. It owns at most one port and any number of sessions; a request
+that names another host's session is answered as if there were none. A host that falls silent, or
+whose process exits, is reclaimed: its port is detached, and all its sessions, pins and leases
+end. One thread owns this, the daemon's loop.
 """
 
 import hashlib

@@ -1,5 +1,6 @@
-"""What hosts of a pod say of segments to a member, for each tenant apart: `dpu.pod.exceptions` with
-the daemon's clock."""
+"""Reports of a pod's hosts about segments, for each tenant separately: `dpu.pod.exceptions` with
+the daemon's clock.
+"""
 
 import time
 

@@ -1,8 +1,8 @@
-"""What a tenant has of what all share, its bounds, and the one warning where it is near one.
+"""A tenant's use of shared resources, its bounds, and the one warning when it nears one.
 
 Sessions, ports and logins are counted here, the rest by the firmware. Each quota is a pair of
-figures, what the tenant has and its bound, whatever they count; a bound of 0 is none. The arena is
-no such pair: what is staged fills it, and is evicted. One thread owns this, the daemon's loop.
+figures in the same unit: current use and bound; a bound of 0 means unlimited. The arena has no
+quota: it fills with staged blocks and evicts. One thread owns this, the daemon's loop.
 """
 
 from collections.abc import Iterator, Mapping

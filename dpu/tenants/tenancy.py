@@ -1,9 +1,9 @@
-"""Secrets and the runtime directory: what the daemon keeps private on this machine.
+"""Secrets and the runtime directory: the daemon's private files on this machine.
 
-A tenant's secret does two things: a host proves it at login, and the decision core keys the
-prefix hashes with it, so that no tenant can name another's blocks. Each use takes an HMAC-SHA256
-with a label of its own: neither gives the other away. Where the configuration names none,
-one is generated once and kept beside the store, because the keys on the store depend on it.
+A tenant's secret has two uses: a host proves it at login, and it keys the prefix hashes of the
+decision core, so that no tenant can name another's blocks. Each use derives a key by HMAC-SHA256
+with a distinct label: neither reveals the other. Where the configuration names no secret, one is
+generated and kept next to the store, because the keys on the store depend on it.
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""What is seen of a daemon: metrics, the ledger and decision log of its core, and their replay."""
+"""Observability of a daemon: metrics, the ledger and decision log of its core, and their replay."""

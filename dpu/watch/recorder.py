@@ -1,10 +1,10 @@
 """The recorder: drains ledger records and decision log into files while the daemon runs.
 
-A run directory holds `ledger.bin` (records of RECORD back to back), `decisions.log` (what
-`offstage dpu replay` takes) and `record.json` (version, dtype, counts, what was lost, how long the
-stages of a block took, the core's work). Both rings in the firmware are bounded: what comes faster
-than it is drained is lost, counted and reported, and a log with a hole is not replayed. A recording
-that lacks anything fails the run that made it.
+A run directory contains `ledger.bin` (records of RECORD back to back), `decisions.log` (the input
+of `offstage dpu replay`) and `record.json` (version, dtype, counts, losses, time spent in each
+stage of a block, the core's work). Both rings in the firmware are bounded: events that arrive
+faster than they are drained are lost, counted and reported. A log with a hole is not replayed, and
+an incomplete recording fails the run that made it.
 
 Replay of a recorded decision log: the same events must give the same decisions.
 """

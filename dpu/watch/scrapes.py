@@ -1,8 +1,7 @@
-"""The HTTP end of the metrics: one thread, a few connections, each with a deadline.
+"""The HTTP endpoint of the metrics: one thread, a few connections, each with a deadline.
 
-A scrape that is slow to ask or to read costs a place and no thread, and the oldest gives its place
-to the next that comes. What is answered follows from the token that the request shows, which
-`render` knows.
+A slow scrape occupies a connection, not a thread, and the oldest connection is closed to admit a
+new one. `render` decides from the request's token what the response contains.
 """
 
 import contextlib

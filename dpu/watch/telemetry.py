@@ -1,8 +1,9 @@
 """Prometheus: the ledger and the status as `offstage_<noun>_<unit>_total` with labels.
 
-The daemon's loop leaves a snapshot twice a second; a scrape reads that, on the exporter's own
-thread, and never asks the reactor. What it gets to see follows from its token: the operator's shows
-all, a tenant's that tenant's ledger, and none the daemon's own health, which is of no tenant.
+The daemon's loop stores a snapshot twice a second. A scrape reads the snapshot on the exporter's
+thread and never queries the reactor. The token decides what a scrape sees: the operator's token
+shows everything, a tenant's token shows that tenant's ledger, and no token shows only the daemon's
+health.
 """
 
 import hmac

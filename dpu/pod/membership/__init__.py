@@ -1,11 +1,11 @@
 """Where the map of a pod is kept: in a file, or in etcd. One contract, two sides.
 
-    file:pod.toml            one machine, the laboratory: whoever may write the file changes the map
+    file:pod.toml            one machine, the laboratory: write access to the file changes the map
     etcd:HOST:PORT,...       several machines: a lease for each daemon, the map changed by
                              compare-and-swap
 
-Whatever keeps the map may be gone: the map is then frozen, `map` gives the last one that was seen
-and says so by `fresh`, and nothing that moves blocks waits for it.
+If the map cannot be reached, it is frozen: `map` returns the last one seen, `fresh` says so, and
+nothing that moves blocks waits for it.
 """
 
 from collections.abc import Callable

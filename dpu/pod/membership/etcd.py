@@ -1,11 +1,11 @@
 """The map in etcd, through its JSON gateway: a key for each daemon under a lease, one for the map.
 
     offstage/pod/map             the map; its modification revision is the epoch, less `epoch_base`
-    offstage/pod/member/NAME     a daemon, under its lease; who is first has the name
-    offstage/pod/secret          what proves to a member that another is one; made by the first
+    offstage/pod/member/NAME     a daemon, under its lease; the first to create it has the name
+    offstage/pod/secret          by which members authenticate each other; created by the first
 
-Why the gateway and urllib3: docs/decisions/pod-membership.md. Members of the etcd
-cluster are asked in turn, the one that answered last first; each call has a deadline.
+Why the gateway and urllib3: docs/decisions/pod-membership.md. Members of the etcd cluster are tried
+in turn, starting with the one that answered last; each call has a deadline.
 """
 
 import base64

@@ -1,5 +1,6 @@
-"""The map in a TOML file, for the laboratory and for one machine: it has no leases, all members
-live, and a change renames a new file into its place, under a lock on the folder."""
+"""The map in a TOML file, for the laboratory and for one machine: no leases, all members count as
+alive, and a change renames a new file over the old one, under a lock on the folder.
+"""
 
 import contextlib
 import fcntl

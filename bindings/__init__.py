@@ -1,1 +1,1 @@
-"""The only code that touches compiled code; it imports nothing else of Offstage."""
+"""The only package that touches compiled code; it imports nothing else of Offstage."""

@@ -1,8 +1,8 @@
-"""The one door to the compiled analysis of the laboratory: no other module imports `_analysis`.
+"""The only import of the laboratory's compiled analysis: no other module imports `_analysis`.
 
-It is an extension of its own, which the daemon does not load. What it needs of a decision core goes
-through a table of the firmware's functions: `core_pointers` gives both as this extension takes
-them. Importing this module checks that the extension was built from this release's headers.
+It is a separate extension, which the daemon does not load. It calls a decision core through a table
+of the firmware's functions: `core_pointers` returns core and table in the form that this extension
+takes. Importing this module checks that the extension was built from this release's headers.
 """
 
 from typing import Any

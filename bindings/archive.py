@@ -1,4 +1,4 @@
-"""Blocks of the store by their key, read and written beside what hosts do. Contract: device.h.
+"""Access to blocks of the store by key, independent of the hosts. Contract: device.h.
 
 The device has `archive_places` records of memory; a caller owns those that it names until its call
 returns. Nothing is staged, and nothing counts as a demand.

@@ -1,7 +1,7 @@
 """What an attach gives a host: an opaque blob, and descriptors where host and DPU share a kernel.
 
-The DPU's end of a fabric writes the blob and the host's end reads it; what stands between carries
-it and looks at nothing in it (attach.h). Whoever holds an Attachment closes its descriptors.
+The DPU's end of a fabric writes the blob and the host's end reads it; everything in between passes
+it on unparsed (attach.h). The owner of an Attachment closes its descriptors.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A small device without a daemon: for tests and benches of everything between host and store.
 
-Live, its reactor runs on a thread of its own; simulated, clock and storage are virtual and whoever
-waits on a driver turns it. One tenant, one host to begin with, no control plane.
+Live, its reactor runs on a separate thread; simulated, clock and storage are virtual, and a caller
+that waits on a driver runs the reactor. One tenant, one host to begin with, no control plane.
 """
 
 import errno

@@ -1,8 +1,8 @@
-"""What any policy could hit at best: the bounds of ofs_bound.h over arrays of numpy.
+"""Upper bounds on the hits of any policy: the bounds of ofs_bound.h over arrays of numpy.
 
-`Demands` owns what is demanded and when; every bound is a pure function of it. A *row* is a set of
-blocks needed together, one layer of one step of one session. What fails is input, as `BadInput`,
-and memory. The model, and why each figure is a bound, stands in docs/reference/bounds.md.
+`Demands` owns the blocks demanded and their times; every bound is a pure function of it. A *row* is
+a set of blocks needed together, one layer of one step of one session. What can fail: bad input, as
+`BadInput`, and memory. docs/reference/bounds.md has the model, and why each figure is a bound.
 """
 
 from dataclasses import dataclass

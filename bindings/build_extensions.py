@@ -1,13 +1,13 @@
 """Build script of the extensions; setup.py names each in `cffi_modules`.
 
-`offstage.bindings._firmware` is the firmware; `_analysis` the laboratory's analysis in C and
+`offstage.bindings._firmware` is the firmware; `_analysis` is the laboratory's analysis in C and
 `_chip` the engine of the ASIC model, which the firmware does not need and the daemon does not load.
-Both have what they need of the firmware compiled in. `_spdk`, a side of the storage seam, is built
-where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds libibverbs, with
-librdmacm where it finds that too. Their headers are the only copy of their interface: what stands
-between the marks `cdef: begin` and `cdef: end` of each header is what Python sees, and a line
-`cdef: order N` in the header says when (lower first; a header without the line comes last).
-libxxhash is required, liburing is used where pkg-config finds it.
+Both have the parts of the firmware that they need compiled in. `_spdk`, a side of the storage seam,
+is built where pkg-config finds SPDK, and `_verbs`, one of the fabric seam, where it finds
+libibverbs, with librdmacm where it finds that too. Each interface is declared only in its header:
+Python sees the text between the marks `cdef: begin` and `cdef: end`, and a line `cdef: order N`
+sets the order (lower first; a header without the line comes last). libxxhash is required, liburing
+is used where pkg-config finds it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Many least-recently-used caches over the same numbered blocks, as Python sees them.
+"""Many least-recently-used caches over the same numbered blocks, for Python.
 
 Arrays in, arrays out; meanings are those of `ofs_caches.h`. Belongs to one thread.
 """

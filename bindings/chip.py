@@ -1,14 +1,13 @@
-"""A network of hardware units in virtual time: the engine of the ASIC model as Python sees it.
+"""A network of hardware units in virtual time: the engine of the ASIC model, for Python.
 
-A `Network` (bindings/network.py) says which units there are and which routes lead through them;
-a `Chip` runs requests
-along the routes, event by event, in C. Requests are an array of `REQUEST`, a whole trace in one
-call or batch after batch, so that a trace of any length passes through bounded memory. What a unit
-is, what blocks whom, and in which order things happen, stands in `asic_model/engine/chip.h` and
-docs/reference/asic-engine.md. Times are integer picoseconds; results are `modelled`.
+A `Network` (bindings/network.py) defines the units and the routes through them; a `Chip` runs
+requests along the routes, event by event, in C. Requests are an array of `REQUEST`, a whole trace
+in one call or batch after batch, so that a trace of any length passes through bounded memory. The
+units, the blocking between them and the order of events are defined in `asic_model/engine/chip.h`
+and docs/reference/asic-engine.md. Times are integer picoseconds; results are `modelled`.
 
-What can fail: `BadInput` for a network that contradicts itself or a trace whose time goes back;
-`Deadlock` when requests are inside and nothing is scheduled. It names the units.
+What can fail: `BadInput` for an inconsistent network or a trace whose time decreases; `Deadlock`
+when requests are inside and nothing is scheduled. It names the units.
 """
 
 import errno

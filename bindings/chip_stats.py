@@ -1,4 +1,4 @@
-"""What a chip did: figures of its units and routes, and how a run that cannot go on is told."""
+"""Figures of a chip's units and routes, and the error of a run that deadlocks."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,8 @@
-"""The decision core as Python sees it: one method per event, numpy arrays for what comes out.
+"""The decision core, for Python: one method per event, numpy arrays for its output.
 
-A `Core` is used from one thread. Events take the time in ns and never go back; what the core wants
-done is in `actions()`, to be taken after every event. Refused input raises `BadInput`, a full table
-`StoreFull`. Shapes and meanings are those of `ofs_core.h`, which is the reference.
+A `Core` is used from one thread. Events take the time in ns, which must not decrease. `actions()`
+returns what the core wants done; call it after every event. Refused input raises `BadInput`, a full
+table `StoreFull`. Shapes and meanings are those of `ofs_core.h`, which is the reference.
 """
 
 import errno

@@ -1,8 +1,8 @@
 """The firmware's device: `ofs_device_*` with Python's types.
 
-The reactor is the firmware's own thread. A call here is a message to it, waits for the answer with
-the GIL released, and may be made from any thread. What the firmware refuses comes out as the error
-tree of `offstage.bindings.errors`, with the firmware's own line where it gave one.
+The reactor is the firmware's thread. A call here sends it a message, waits for the answer with the
+GIL released, and may be made from any thread. A refusal raises an error of the tree of
+`offstage.bindings.errors`, with the firmware's error line where there is one.
 """
 
 import errno

@@ -2,8 +2,8 @@
 
 A `Fabric` whose calls are the firmware's. Contract: `bindings.fabric` and driver.h.
 
-It stands here because both sides use it: `host.fabrics` in the decode loop, and the daemon's ZMQ
-fabric, which runs a driver beside the daemon for hosts that share no memory with it. One thread
+It is here because both sides use it: `host.fabrics` in the decode loop, and the daemon's ZMQ
+fabric, which runs a driver in the daemon for hosts that share no memory with it. One thread
 owns a driver; the firmware releases the GIL while it waits.
 """
 

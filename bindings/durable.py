@@ -1,7 +1,7 @@
-"""Files that are there whole or as they were before, never in between.
+"""Atomic file writes: a file has its new contents or its old ones, never a mixture.
 
-`write_whole` keeps that promise through a cut of the power, for what a daemon keeps; `write_bytes`
-for whoever reads an output while it is written, or after the disk was full.
+`write_whole` keeps that promise through a power failure, for the daemon's files; `write_bytes`
+keeps it for concurrent readers of an output, and when the disk is full.
 """
 
 import contextlib

@@ -1,14 +1,14 @@
-"""Sessions that decode in virtual time, fed a few steps at a time, and the HBM pool before them.
+"""Sessions that decode in virtual time, fed a few steps at a time, and the HBM pool above the tier.
 
 An `Engine` owns the clock of one `Core`, asks a `Timing` how long the device takes, and runs in C
-until somebody is needed: a batch slot wants its next slab of steps, or its session has ended.
-Between two runs the caller may speak to the core, at `now_ns`; what the core asks then is carried
-out when the next run begins. How the steps are cut into slabs changes nothing. Times are simulated
-ns, results are `modelled`.
+until it needs the caller: a batch slot wants its next slab of steps, or its session has ended.
+Between two runs the caller may call the core, at `now_ns`; the core's actions from such calls are
+carried out when the next run begins. How the steps are cut into slabs does not affect the results.
+Times are simulated ns, results are `modelled`.
 
-What can fail: `BadInput` for shapes that do not fit or what the core refuses, and what a timing
-side says where it owes an end that never comes. After an error in `run` the engine is of no further
-use.
+What can fail: `BadInput` for shapes that do not fit or input that the core refuses, and the error
+of a timing side that never delivers a completion it owes. After an error in `run` the engine is
+unusable.
 """
 
 from dataclasses import dataclass

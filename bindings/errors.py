@@ -1,9 +1,9 @@
 """Every error that Offstage raises on purpose.
 
-An error says three things in one line: what happened, where, and the mend. The command line prints
-that line and exits with the class's `exit_code`: 2 where the user's input or machine must change
-before a second try can help, 3 where nobody answers, 1 where a run failed, 130 where the user ended
-it. A traceback means a mistake of ours.
+An error states three things in one line: what happened, where, and how to fix it. The command line
+prints that line and exits with the class's `exit_code`: 2 if the user's input or machine must
+change before a retry can help, 3 if there is no answer, 1 if a run failed, 130 if the user ended
+it. A traceback is a bug in Offstage.
 """
 
 __all__ = [

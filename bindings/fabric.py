@@ -1,10 +1,10 @@
-"""A fabric: how blocks get from a tier to this process and back, whatever lies between.
+"""A fabric: moves blocks between a tier and this process, over any transport.
 
 `Fabric` is the abstract class of every side: the driver over shared memory, RDMA and NIXL, messages
-to a daemon, the members of a pod, a tier of this machine, and those of tests. A side says how large
-a block is, begins a fetch and begins a put; all else has a default. The defaults are those of a
-side whose calls have ended when they begin, and which has no use for scores, guesses, pins and
-registered memory; a side that has overrides them. One whose calls end later overrides `_advance`.
+to a daemon, the members of a pod, a tier of this machine, and those of tests. A side must state the
+size of a block, begin a fetch and begin a put; everything else has a default. The defaults suit a
+side whose calls complete immediately, and which does not use scores, guesses, pins or registered
+memory; other sides override them. A side whose calls complete later overrides `_advance`.
 
 `tests/reference/smallest_fabric.py` is a complete side to start from.
 """

@@ -1,8 +1,8 @@
-"""The one door to the compiled firmware: no other module imports `_firmware`.
+"""The only import of the compiled firmware: no other module imports `_firmware`.
 
 `ffi` and `lib` are cffi's; `check_rc` turns the firmware's 0-or-negative-errno into the error tree
 of `offstage.bindings.errors`. Importing this module checks that the extension was built from this
-version of the headers, so that a stale build is one line and not a wrong struct offset.
+version of the headers, so that a stale build gives one error line and not a wrong struct offset.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""What the machine itself does, beside which benches of the driver stand; driver.h."""
+"""Baselines of the machine itself, for comparison with benches of the driver; driver.h."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
 """Blocks that are read in part: a host that works in granules of the tier's blocks.
 
 A driver that was `cut` takes requests in granules: each is a small block of the same layout, and
-what a host lacks of one block is one demand that names its granules. A block at the tier is its
-granules one behind the other, so that each is contiguous there. A block is written when its last
-granule is there; until that write has ended its granules are kept here and served from here. A
-write that fails is told to who completed the block, and its granules are kept no more.
+the granules that a host lacks of one block are one demand that names them. At the tier, the
+granules of a block lie one after another, so each is contiguous. A block is written when its last
+granule has arrived; until that write completes, its granules are kept here and served from here. A
+failed write is reported to the caller that completed the block, and its granules are dropped.
 
 One thread owns it, that of its driver. `host.link.granular` names the sessions' chunks.
 """

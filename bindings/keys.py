@@ -1,4 +1,4 @@
-"""Names of blocks: a chunk's key with the layer folded in, as the firmware does it."""
+"""Names of blocks: a chunk's key combined with the layer, as in the firmware."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,6 +1,6 @@
 """Enumerations and record layouts of the C headers, for Python: read from the extension.
 
-Nothing of a header is typed again in Python. A structure becomes a numpy dtype with the offsets
+No header definition is repeated in Python. A structure becomes a numpy dtype with the offsets
 that the compiler chose; an enumeration becomes its names in lower case, in the order of its
 numbers.
 """

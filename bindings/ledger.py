@@ -1,8 +1,8 @@
 """The tier's ledger, and the rates that every report computes from it.
 
-`Ledger` is `struct ofs_ledger` field by field, whoever counted: the daemon, a core in virtual time
-or a baseline without a DPU. `Demands` is how demands ended; late is not a hit. A rate over nothing
-is 0.0. The laboratory's figures have intervals and are None there
+`Ledger` mirrors `struct ofs_ledger` field by field, whatever its source: the daemon, a core in
+virtual time or a baseline without a DPU. `Demands` counts how demands ended; late is not a hit. A
+rate with divisor 0 is 0.0. The laboratory's figures have intervals and are None there
 (`testbeds/lab/results/measure.py`).
 """
 

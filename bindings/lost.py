@@ -1,4 +1,4 @@
-"""What a return code of the driver means for a whole connection, as the error that is raised."""
+"""Return codes of the driver that end a whole connection, as exceptions."""
 
 import errno
 

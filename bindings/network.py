@@ -1,7 +1,7 @@
-"""What a chip is made of, in words: units, routes of stages, and how much is inside at once.
+"""Description of a chip: units, routes of stages, and the capacities of the whole chip.
 
-Plain data without a line of C; `bindings.chip` runs it. The meaning of every field is that of
-`asic_model/engine/chip.h`. BadInput: a stage that names no unit, or goes to no stage.
+Plain data, no C; `bindings.chip` runs it. The meaning of every field is that of
+`asic_model/engine/chip.h`. BadInput: a stage that names no unit, or leads to no stage.
 """
 
 from collections.abc import Mapping, Sequence

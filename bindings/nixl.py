@@ -1,7 +1,7 @@
-"""NIXL, where it is installed: finding its C library, loading it, and a bare loop to measure with.
+"""NIXL, where it is installed: finds and loads its C library, and runs a bare loop as a baseline.
 
-The firmware links none of it (`nixl.h`): `load` opens the library once in a process, and `nixl` is
-a fabric from then on. NIXL's own Python interface is not imported.
+The firmware does not link it (`nixl.h`): `load` opens the library once in a process, which makes
+`nixl` available as a fabric. NIXL's Python interface is not imported.
 """
 
 import errno

@@ -1,8 +1,8 @@
 """What a reader must know before quoting a result: an input that had no effect, or a figure that
 means less than it seems to.
 
-There is one type for all of them, whatever found it: a trace's reader, a run, a model, a report. It
-stands directly under the headline, in the terminal and on a page, and as `notes` in every JSON.
+All sources use this one type: a trace's reader, a run, a model, a report. Notes appear directly
+under the headline, in the terminal and on a page, and as `notes` in every JSON.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

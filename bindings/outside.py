@@ -1,8 +1,8 @@
-"""JSON that somebody else wrote: a file, a line, an answer of a server.
+"""JSON from outside Offstage: a file, a line, an answer of a server.
 
-Whatever is wrong with it is a `BadInput` that says where: bytes that are no text, no JSON, nesting
-beyond any bound, a number of thousands of digits, other keys or types than asked for. Nobody else
-decodes JSON from outside. What a program said that we started is nobody's input: a `RunFailed`.
+Any defect raises a `BadInput` that says where: bytes that are not text, not JSON, nesting beyond
+any bound, a number with thousands of digits, other keys or types than expected. All JSON from
+outside is decoded here. Output of a program that Offstage started is not user input: a `RunFailed`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Prefix caching across requests as Python sees it: numpy arrays in, numpy arrays out.
+"""Prefix caching across requests, for Python: numpy arrays in, numpy arrays out.
 
 The walks over a trace run in C from the first access to the last; shapes and meanings are those of
 `ofs_prefix.h`. What `run` yields is `modelled`: virtual time over the decision core.

@@ -1,4 +1,4 @@
-"""Files that nobody but their user may read: secrets, keys, stores."""
+"""Files that only their owner may read: secrets, keys, stores."""
 
 import os
 import stat

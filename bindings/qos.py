@@ -1,11 +1,10 @@
-"""Who is served next where tenants share a device: the scheduler of `qos.h`.
+"""Scheduling between tenants that share a device: the scheduler of `qos.h`.
 
-A `Qos` holds `Item`s that wait and is told the time with each call; times are integer picoseconds
-and do not go back. `TenantShare` says what a tenant gets: a weight, and a token bucket. One thread
-owns a scheduler.
+A `Qos` queues `Item`s and takes the time with each call; times are integer picoseconds and must not
+decrease. `TenantShare` gives a tenant a weight and a token bucket. One thread owns a scheduler.
 
-What can fail: `BadInput` for a configuration or an item out of range, or for a time that goes back.
-A full queue is no failure: `put` answers with a `Refusal`.
+What can fail: `BadInput` for a configuration or an item out of range, or for a time that decreases.
+A full queue is no failure: `put` returns a `Refusal`.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """The best blocks of a layer by their 16-bit scores, and a regression on scores: `ofs_ranks.h`.
 
-Pure functions of numpy arrays, each layer by itself; of equal scores the lower ordinal is better.
-A mistake in a shape is ours and an assertion; nothing else can fail.
+Pure functions of numpy arrays, each layer separately; of equal scores the lower ordinal is better.
+A wrong shape is a bug in the caller and an assertion; nothing else can fail.
 """
 
 from collections.abc import Sequence

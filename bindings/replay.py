@@ -1,8 +1,8 @@
-"""A decision log event by event: what the core was given, and what a fresh core decides on it.
+"""A decision log event by event: the core's input, and what a fresh core decides on it.
 
 `events` is a generator over a `Walk`, which owns a copy of the log and the fresh core. Shapes and
-meanings are those of `replay.h`. The first event that does not agree with the log is the last one
-given. What fails is the log, as `Corrupt`: torn, foreign, or changed.
+meanings are those of `replay.h`. It stops after the first event that disagrees with the log. A
+torn, foreign or changed log raises `Corrupt`.
 """
 
 from collections.abc import Iterator

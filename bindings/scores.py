@@ -1,6 +1,6 @@
-"""Scores of a step as hosts send them, for a fabric that carries them in messages of its own.
+"""Scores of a step in wire form, for a fabric that carries them in its messages.
 
-The other fabrics' driver does the same with the same functions (scores.h). Pure.
+The driver of the other fabrics does the same with the same functions (scores.h). Pure.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""The one configuration stack: how settings are declared, given, read, refused and shown.
+"""The one configuration stack: how settings are declared, set, parsed, refused and shown.
 
-Model: a table of settings is a msgspec struct. A field's type carries its choices (`Literal`), and
-by `within` and `about` its bounds and what it is; `Size`, `Time`, `Rate` and `Price` are numbers
-that are written with their unit. A field's key in TOML is its name without the unit (`size_bytes`
-is written `size = "1GiB"`). The daemon's file, an experiment's spec and the options of a live run
-are read by these rules: whatever is wrong is one `BadInput` with the location and the remedy, and a
-key that is not known names the nearest that is.
+Model: a table of settings is a msgspec struct. A field's type carries its choices (`Literal`), and,
+by `within` and `about`, its bounds and its help. `Size`, `Time`, `Rate` and `Price` are numbers
+written with their unit. A field's key in TOML is its name without the unit (`size_bytes` is written
+`size = "1GiB"`). These rules apply to the daemon's file, an experiment's spec and the options of a
+live run: any mistake is one `BadInput` with the location and the remedy, and the error for an
+unknown key suggests the nearest known one.
 """
 
 import difflib

@@ -2,8 +2,8 @@
 
 A package offers one in the entry-point group `offstage.storages`: a name, and a function without
 arguments that returns the address of its `struct ofs_storage_ops` (storage.h). The table is added
-to the firmware when somebody asks for the name, and not before. `headers` is what such a
-package is compiled with: docs/how-to/add-a-storage.md, docs/examples/storage-mapped.
+to the firmware on the first use of the name. `headers` returns the headers that such a package is
+compiled with: docs/how-to/add-a-storage.md, docs/examples/storage-mapped.
 """
 
 import errno

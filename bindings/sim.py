@@ -1,8 +1,8 @@
 """The decision core in virtual time: a flat trace, or sessions that decode over a modelled drive.
 
-`flat` and `decode` run in C from the first access to the last; an `Engine` is
-fed a few steps at a time. Times are simulated ns; what they yield is `modelled`, and the same
-inputs give the same result everywhere.
+`flat` and `decode` run in C from the first access to the last; an `Engine` is fed a few steps at a
+time. Times are simulated ns, results are `modelled`, and equal inputs give equal results on every
+machine.
 """
 
 from dataclasses import dataclass

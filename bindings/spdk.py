@@ -1,9 +1,9 @@
-"""SPDK's user-space NVMe driver: a side of the storage seam, from an extension of its own.
+"""SPDK's user-space NVMe driver: a side of the storage seam, in a separate extension.
 
-`ensure` loads `_spdk`, which is built only where pkg-config finds SPDK, and gives its table to the
+`ensure` loads `_spdk`, which is built only where pkg-config finds SPDK, and passes its table to the
 firmware by pointer; from then on a storage can be opened as `spdk`, with transport ids as its path
-(docs/how-to/links-and-drives.md). SPDK's environment is brought up by the first storage that is
-opened and stays until the process ends; a child of fork may not use it.
+(docs/how-to/links-and-drives.md). The first storage opened initializes SPDK's environment, which
+lasts until the process ends; a child of fork may not use it.
 """
 
 from typing import Any

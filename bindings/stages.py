@@ -1,7 +1,7 @@
-"""Stage timers: where the time of a block goes, as the firmware's histograms count it.
+"""Stage timers: where a block's time is spent, from the firmware's histograms.
 
-One in 31 is timed; a quantile is at most an eighth too large. Which stages there are, and what each
-begins and ends with: `enum ofs_stage` in ofs_base.h.
+One block in 31 is timed; a quantile is at most an eighth too large. `enum ofs_stage` in ofs_base.h
+defines the stages, and where each begins and ends.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """The storage seam and the NVMe model for tests and benches; the daemon drives them from C.
 
-A `Storage` is one queue pair and belongs to the thread of its first submit. Offsets and sizes are
-bytes and multiples of `lba_size_bytes`; memory is a `Buffer`. What the
-device could not do stands in the completion's `result` (bytes moved, or -errno), never in an
-exception; bad configuration raises `BadInput` with the firmware's own line.
+A `Storage` is one queue pair and belongs to the thread of its first submission. Offsets and sizes
+are in bytes and multiples of `lba_size_bytes`; memory is a `Buffer`. A device error is reported in
+the completion's `result` (bytes moved, or -errno), never as an exception; bad configuration raises
+`BadInput` with the firmware's error line.
 """
 
 import errno

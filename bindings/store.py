@@ -1,10 +1,10 @@
-"""A store driven from Python: for tests and tools; the daemon drives its own from C.
+"""A store driven from Python: for tests and tools; the daemon drives its store from C.
 
-A `Store` lies on a `Storage`, belongs to the same thread, and owns one record buffer for each I/O
-in flight, so that callers deal in payload `bytes`. Keys are 128-bit integers. Calls that start
-I/O return 0 or -errno as `store.h` says (-EAGAIN: poll, then try again); the outcome of an I/O
-stands in its `StoreDone` only. A store that cannot be opened raises `BadInput` (or `StoreFull`,
-`DeviceTimeout`) with the firmware's own line.
+A `Store` uses a `Storage`, belongs to the same thread, and owns one record buffer for each I/O
+in flight, so that callers deal in payload `bytes`. Keys are 128-bit integers. Calls that start an
+I/O return 0 or -errno as in `store.h` (-EAGAIN: poll, then retry); only its `StoreDone` has the
+outcome of an I/O. A store that cannot be opened raises `BadInput` (or `StoreFull`, `DeviceTimeout`)
+with the firmware's error line.
 """
 
 import errno

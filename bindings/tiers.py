@@ -1,9 +1,9 @@
-"""Tiers below the staging arena, as Python sees them: one side of the timing seam.
+"""Tiers below the staging arena, for Python: one side of the timing seam.
 
-Shapes and meanings are those of `ofs_tiers.h`; the side runs in C. `open_tiers` gives it for an
-`Engine`; the caller tells it what prefill wrote, and asks it at the end what became of the blocks.
+Shapes and meanings are those of `ofs_tiers.h`; the side runs in C. `open_tiers` opens it for an
+`Engine`; the caller reports what prefill wrote, and reads at the end what became of the blocks.
 
-What can fail: `BadInput` for tiers out of range, or a chunk that is not there.
+What can fail: `BadInput` for tiers out of range, or a chunk that is absent.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """How long a modelled device takes, in virtual time: the sides of `timing.h`, and how to add one.
 
-A `Timing` is one side with its state; whoever simulates, an `Engine` say, asks it when a read, a
-write, a command or a hit ends. `TIMINGS` is the registry: a name, and what opens the side from one
-`Costs`, of which each side uses what it knows. A side of another extension is a pointer: it is
-registered with a function that returns `Timing(address, keep)`. Times of the seam are integer ps.
+A `Timing` is one side with its state; a simulator, such as an `Engine`, asks it when a read, a
+write, a command or a hit ends. `TIMINGS` is the registry: a name, and a function that opens the
+side from one `Costs`, of which each side uses the fields it knows. A side of another extension is a
+pointer: it is registered with a function that returns `Timing(address, keep)`. Times of the seam
+are integer ps.
 
 What can fail: `BadInput` for a name that is not registered or costs out of range, `Incompatible`
 for a side that was built for another version of the header.

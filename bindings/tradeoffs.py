@@ -1,14 +1,13 @@
-"""Where KV belongs and what that costs: the formulas, each with its unit and its source.
+"""Where to keep KV and what that costs: the formulas, each with its unit and its source.
 
-Model: pure functions of plain numbers. Every part of Offstage may import this module, so that what
-`offstage plan` prints and what a daemon or a connector decides by is one formula. A unit stands
-last in a name: `_bytes`, `_s`, `_bytes_per_s`, `_tokens`, dollars as `usd`; GB is 10^9 bytes. What
-money buys is spread evenly over the hours that it is kept for. Nothing is rounded but counts of
-things.
+Model: pure functions of plain numbers. Every part of Offstage may import this module, so that
+`offstage plan`, the daemon and the connector use one formula. The unit ends a name: `_bytes`, `_s`,
+`_bytes_per_s`, `_tokens`, dollars as `usd`; GB is 10^9 bytes. A purchase price is spread evenly
+over the hours of use. Only counts are rounded.
 
-The letters in the docstrings: b, KV bytes of one token; R, tokens that are prefilled in a second;
-n, tokens that are asked for; p, price of a gigabyte. What can fail: nothing for numbers above 0,
-which whoever reads a user's input has checked; a ratio whose divisor is 0 is infinite.
+The letters in the docstrings: b, KV bytes of one token; R, tokens prefilled per second; n, tokens
+requested; p, price of a gigabyte. What can fail: nothing for numbers above 0, which the readers of
+user input check; a ratio with divisor 0 is infinite.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Sizes, times, rates and prices as people write them: parse and format, nothing else.
+"""Sizes, times, rates and prices in human-readable form: parse and format, nothing else.
 
 Sizes are bytes (int): 1 KiB = 1,024 B and 1 KB = 1,000 B. Times are nanoseconds (int). Rates are
-bytes per second (float). Prices are millionths of a dollar (int). A bare number is taken in the
-base unit, but for a time or a price: nobody who writes `30` means nanoseconds. Whatever does not
-parse raises `BadInput` that names what was given and shows one that would do.
+bytes per second (float). Prices are millionths of a dollar (int). A bare number is in the base
+unit, but a time or a price needs its unit: a bare `30` hardly means nanoseconds. Text that does not
+parse raises `BadInput`, which quotes it and shows a valid example.
 """
 
 import re

@@ -1,11 +1,11 @@
-"""RDMA: the `verbs` side of the fabric seam, an extension of its own, and the adapter it uses.
+"""RDMA: the `verbs` side of the fabric seam, in a separate extension, and the adapter it uses.
 
 `prepare` opens the adapter that a `Rdma` names and adds the side to the firmware, once in a
 process; from then on the daemon attaches hosts over "verbs", and a host's `Driver` opens the blob
 of such an attach. Contract: verbs.h and side.h.
 
-What can fail: `Incompatible` where the extension was not built, `BadInput` for an adapter, GID or
-MTU that is not there, or too little memory that may be locked.
+What can fail: `Incompatible` where the extension was not built, `BadInput` for an absent adapter,
+GID or MTU, or a limit on locked memory that is too low.
 """
 
 import errno

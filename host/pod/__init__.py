@@ -1,5 +1,5 @@
 """A host over several daemons: its sessions spread over the members of a pod, segment by segment.
 
-The agent and the decode loop do not know it: they speak to `PodSessions` where one daemon has its
-`Control`, and to `PodFabric` where it has its fabric. `Joined` is one member as this host sees it.
+The agent and the decode loop do not know that there is a pod: `PodSessions` takes the place of a
+daemon's `Control`, and `PodFabric` that of its fabric. `Joined` is one member as this host sees it.
 """

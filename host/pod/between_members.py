@@ -1,9 +1,9 @@
-"""Blocks of segments brought from one member to another, beside the decode loop and within bounds.
+"""Moves segments from one member to another, alongside the decode loop and within bounds.
 
-The host reads them where they are and puts them where they are to be, as any others: so they pass
-the checks of every read, and no daemon needs a way to another. A few segments are under way at once
-and one call of each; what is not done by itself goes on at the next turn. A move that somebody does
-not take part in ends, and is begun anew by who still wants it.
+The host fetches the blocks from the source and puts them at the target like any others: they pass
+the checks of every read, and daemons need no connection to each other. A few segments move at the
+same time, with one call in flight for each; every turn advances them. A move ends when a member
+fails, and is started again by the caller that still wants it.
 
     WAITING -> BETWEEN     there is room for it: it is opened at both members
     BETWEEN -> READING     the source has room for the next batch
@@ -11,7 +11,7 @@ not take part in ends, and is begun anew by who still wants it.
     READING -> WRITING     the batch has come, and the target has room
     READING -> BETWEEN     nothing of it came
     WRITING -> BETWEEN     the batch is written
-    any     -> ENDED       a member is silent, lost or refuses; what is moved is deleted
+    any     -> ENDED       a member is silent, lost or refuses; the segment is deleted
 """
 
 from collections import Counter, deque
@@ -48,7 +48,7 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Move:
-    """One segment: the names of its chunks there, and what becomes of it."""
+    """The move of one segment: the names of its chunks, and its progress."""
 
     name: bytes
     chain: list[bytes]
@@ -56,7 +56,7 @@ class Move:
     target: Joined
     kind: Kind
     ended: "Callable[[Move], None]"
-    """Called when nothing more is done for it."""
+    """Called when the move has ended."""
     state: State = State.WAITING
     whole: bool = False
     """Whether the target has all of it."""
@@ -78,7 +78,7 @@ class Move:
 
 
 class Moves:
-    """Those under way over one fabric, whose owner calls `turn`."""
+    """The moves in progress over one fabric; its owner calls `turn`."""
 
     def __init__(self, fabric: PodFabric, layers: int) -> None:
         """`layers`: of a chunk."""
@@ -96,39 +96,39 @@ class Moves:
         return len(self._waiting) + len(self._under_way)
 
     def wants(self, name: bytes, target: Joined) -> bool:
-        """Whether it is brought there already."""
+        """Whether a move of this segment to `target` is already in progress."""
         return any(
             one.name == name and one.target is target for one in (*self._waiting, *self._under_way)
         )
 
     def add(self, move: Move) -> None:
-        """To be done when its turn comes; the same twice is done once."""
+        """Queue a move; a duplicate is ignored."""
         if not self.wants(move.name, move.target):
             self._waiting.append(move)
 
     def turn(self) -> None:
-        """Go on with what has ended, and begin what there is room for."""
+        """Advance moves whose calls have completed, and start new ones while there is room."""
         for move in list(self._under_way):
             self._go_on(move)
         while self._waiting and self._free:
             self._go_on(self._waiting.popleft())
 
     def drop(self, name: bytes) -> None:
-        """What is deleted is not moved; a call in flight is waited for."""
+        """End the moves of a deleted segment; waits for calls in flight."""
         for move in [one for one in (*self._waiting, *self._under_way) if one.name == name]:
             self._go_on(move, "it is deleted")
         self._waiting = deque(one for one in self._waiting if one.state is State.WAITING)
 
     def close(self) -> None:
-        """Drop what has not ended; calls in flight are waited for."""
+        """Drop all moves; waits for calls in flight."""
         self._waiting.clear()
         for move in list(self._under_way):
             self._go_on(move, "given up")
         self._fabric.unregister(self._buffer)
 
     def _go_on(self, move: Move, why: str = "") -> None:
-        """The one function that changes a move's state, as far as nothing has to be waited for.
-        `why`: it ends now."""
+        """Advance a move until it has to wait. Only this function changes its state. `why`: end it
+        now, for this reason."""
         while move.state is not State.ENDED:
             why = why or self._hindered(move)
             if why:
@@ -156,16 +156,17 @@ class Moves:
         return None
 
     def _hindered(self, move: Move) -> str:
-        """Why it cannot go on."""
+        """Why the move cannot continue, or ""."""
         if move.state is not State.WAITING:
             return "a member was lost" if move.source.lost or move.target.lost else ""
         now_ns = move.source.clock.now_ns()
         if move.source.usable(now_ns) and move.target.usable(now_ns):
             return ""
-        return "a member does not answer"  # so its time is lost once, not once for each of these
+        return "a member does not answer"  # so one timeout is paid, not one for each move
 
     def _begin(self, move: Move) -> str:
-        """Open it at both, and see what is to be brought; why that cannot be done."""
+        """Open the segment at both members and list the blocks to move. Returns the reason when
+        that fails."""
         move.row = self._free.pop()
         self._under_way.append(move)
         try:
@@ -173,7 +174,7 @@ class Moves:
             lacks, _ = self._open(move, move.target)
         except Silent as error:
             return str(error)
-        except OffstageError as error:  # full, draining: nobody is suspected for that
+        except OffstageError as error:  # full or draining: no reason to suspect a member
             return error.what
         whole = lacks == self._layers
         chunks = np.flatnonzero(~whole & (has == self._layers)).astype(np.uint32)
@@ -188,7 +189,7 @@ class Moves:
         return ""
 
     def _open(self, move: Move, at: Joined) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """A session of its own there: how many layers of each chunk are stored, and the keys."""
+        """Open a separate session there: the stored layers of each chunk, and the keys."""
         handle = at.ask(at.control.session_open, select_blocks=BATCH_BLOCKS, may_refuse=True)
         move.sessions.append((at, handle))
         found = at.ask(at.control.append, handle, move.chain, may_refuse=True)
@@ -225,7 +226,7 @@ class Moves:
         )
 
     def _write(self, move: Move) -> None:
-        """What came is put; what did not come is lost to this move."""
+        """Put the blocks that came; the others count as lost to this move."""
         assert isinstance(move.call, Fetch)
         result = self._fabric.fetch_end(move.call)
         move.call = None

@@ -1,11 +1,11 @@
-"""The fabric of a host over a pod: each fetch and put cut by segment, its pieces in flight at all
-members at once, and what came put together again.
+"""The fabric of a host over a pod. It splits each fetch and put by segment, sends the pieces to all
+members in parallel, and merges the results.
 
-A piece has the fetch deadline, a put four times that. One whose member did not answer has an error
-for each block that did not come: the decode loop computes it again, and its put goes to the
-segment's next home. Where a member's fabric has not ended a piece in twice its time it is closed,
-after which nothing is written into the host's memory any more, and the member is lost. Whatever
-came was checked by the member's own fabric, as ever.
+A piece of a fetch has the fetch deadline, a put four times that. When a member does not answer,
+every missing block gets an error: the decode loop recomputes the block, and its put goes to the
+segment's next home. If a member's fabric has not completed a piece within twice its deadline, the
+fabric is closed, so that nothing writes into the host's memory any more, and the member is lost.
+The member's own fabric checks the blocks, as it does for a single daemon.
 """
 
 import errno
@@ -35,12 +35,12 @@ from offstage.host.pod.pod_sessions import PodSessions, Segment
 __all__ = ["FETCH_DEADLINE_NS", "PodFabric"]
 
 FETCH_DEADLINE_NS = 1_000_000_000
-"""What one fetch may wait for one member: it bounds what a dead one costs."""
+"""How long a fetch waits for one member: the bound on the cost of a dead member."""
 PUT_SHARE = 4
 LOOK_NS = 100_000
-"""How long one member is listened to while others are waited for too."""
+"""How long to poll one member while other members have calls in flight too."""
 TRIES_MAX = 4
-"""Homes that a put is tried at."""
+"""How many homes a put tries."""
 NO_SEGMENT = Segment(b"", 0, 0)
 InFlight = TypeVar("InFlight", Fetch, Put)
 SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
@@ -48,8 +48,8 @@ SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
 
 @dataclass(eq=False)
 class _Piece:
-    """What one member has to do of a call: `at` are its blocks' places in the call. `only`: it is
-    for that member and no other, and says nothing of whether that one answers in time."""
+    """One member's part of a call: `at` are the positions of its blocks in the call. `only`: the
+    piece is bound to that member, and its result does not change whether the member is trusted."""
 
     whole: "_Whole"
     segment: Segment
@@ -63,7 +63,7 @@ class _Piece:
 
 @dataclass(eq=False)
 class _Whole:
-    """A call of the host: `begin` gives a piece to its member; `left` pieces have not ended."""
+    """A call of the host: `begin` submits a piece to its member; `left` pieces are in flight."""
 
     session: int
     allowed_ns: int
@@ -97,11 +97,11 @@ class PodFabric(Fabric):
         }
         self._registered: list[NDArray[Any]] = []
         self._counted: dict[str, int] = {}
-        """By members that are no more."""
+        """Counters of members that have left."""
 
     def admit(self, coming: Joined) -> Joined | None:
-        """A member that came, or came back: between two calls, also while some are in flight. The
-        one that it was before, whose fabric and connection are to be closed."""
+        """Add a member that joined or came back; allowed while calls are in flight. Returns the
+        previous `Joined` of that member, whose fabric and connection the caller closes."""
         before = self._sessions.admit(coming)
         self._flying[coming] = {}
         for array in self._registered:
@@ -115,7 +115,7 @@ class PodFabric(Fabric):
         return before
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
-        """`keys` are not used: the names are those at each segment's home of now."""
+        """Begin a fetch. `keys` is ignored: each segment has its keys at its current home."""
         index, more, layer = request.rows, request.resident, request.layer
         allowed_ns = min(request.timeout_ns, self._deadline_ns)
 
@@ -148,20 +148,20 @@ class PodFabric(Fabric):
             for segment, at in self._sessions.parts(request.session, request.ordinals)
         )
         none = np.empty(0, np.intp)
-        if request.scores is not None:  # every segment hears of the step, also with no demand
+        if request.scores is not None:  # every segment gets the step's scores, demands or not
             for segment in self._sessions.segments(request.session):
                 parts.setdefault(segment.first, (segment, none))
         self._start(request.session, allowed_ns, fetch, begin, list(parts.values()))
         return fetch
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """Wait for this fetch, moving the others on meanwhile."""
+        """Wait for this fetch; advances the others meanwhile."""
         self._finish(fetch)
         whole: _Whole = fetch.work
         return fetch.result(stall_ns=whole.stall_ns, **whole.counts)
 
     def put_begin(self, request: PutRequest) -> Put:
-        """Where a home does not answer the blocks are put at the segment's next."""
+        """Begin a put. If a home does not answer, the blocks go to the segment's next home."""
         allowed_ns = min(request.timeout_ns, PUT_SHARE * self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Put:
@@ -189,14 +189,14 @@ class PodFabric(Fabric):
     def _now_ns(self) -> int:
         return self._clock.now_ns()
 
-    # ---- of one member alone, for what is brought from one to another ----
+    # ---- calls to one member, for moves between members ----
 
     def has_room(self, at: Joined) -> bool:
-        """Whether a call beside the others may begin there: half of the room is for these."""
+        """Whether a move's call may start there: half of the room is reserved for moves."""
         return len(self._flying[at]) < max(1, at.fabric.calls_max // 2)
 
     def fetch_at(self, at: Joined, request: FetchRequest) -> Fetch:
-        """As `fetch_begin`, of a session of that member; `poll` does not tell of it."""
+        """Like `fetch_begin`, for a session of that member; `poll` does not report it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
         request = replace(request, timeout_ns=allowed_ns)
         return self._start_at(
@@ -204,7 +204,7 @@ class PodFabric(Fabric):
         )
 
     def put_at(self, at: Joined, request: PutRequest) -> Put:
-        """As `put_begin`, of a session of that member; `poll` does not tell of it."""
+        """Like `put_begin`, for a session of that member; `poll` does not report it."""
         allowed_ns = PUT_SHARE * self._deadline_ns
         request = replace(request, timeout_ns=allowed_ns)
         return self._start_at(
@@ -212,7 +212,7 @@ class PodFabric(Fabric):
         )
 
     def in_flight(self, segment: Segment) -> bool:
-        """Whether a call is under way for it where it is open."""
+        """Whether a call for the segment is in flight at the member where it is open."""
         at = segment.at
         flying = {} if at is None else self._flying.get(at, {})
         return any(one.segment is segment for one in flying.values())
@@ -245,12 +245,12 @@ class PodFabric(Fabric):
             self._send(_Piece(whole, segment, at))
 
     def _send(self, piece: _Piece) -> None:
-        """Give a piece to its segment's home; another home where that one's connection ended."""
+        """Submit a piece to its segment's home, or to another home if that connection ended."""
         while True:
             piece.tries += 1
             try:
                 at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
-            except RunFailed:  # nobody answers: its blocks have not come, and were not taken
+            except RunFailed:  # no member answers: the piece has failed
                 piece.whole.ended_one()
                 return
             if piece.only is not None and (at.lost or at not in self._flying):
@@ -268,7 +268,7 @@ class PodFabric(Fabric):
                 self._lose(at, error.what)
 
     def _collect(self, at: Joined, timeout_ns: int) -> None:
-        """Take in what ended at one member."""
+        """Process one member's completions."""
         flying = self._flying[at]
         if not flying:
             return
@@ -279,7 +279,7 @@ class PodFabric(Fabric):
                 if piece is None:
                     continue
                 try:
-                    came = self._took(at, piece)  # raises where it is lost with the others there
+                    came = self._took(at, piece)  # raises if the whole connection is lost
                 except RunFailed as error:
                     if error.errno != errno.EKEYEXPIRED:
                         raise
@@ -294,11 +294,11 @@ class PodFabric(Fabric):
         if any(one.until_ns < now_ns for one in flying.values()):
             at.fabric.close()
             self._lose(at, "its fabric did not end a call in time")
-        for piece in again:  # apart: that nobody answers is no end of this member's connection
+        for piece in again:  # outside the try: a failure here is not this member's failure
             self._failed(piece)
 
     def _lose(self, at: Joined, why: str) -> None:
-        """Its connection has ended: what was under way there did not come."""
+        """The member's connection has ended: fail its pieces in flight."""
         now_ns = self._clock.now_ns()
         at.suspect(now_ns, why, lost=True)
         pieces = list(self._flying[at].values())
@@ -309,7 +309,7 @@ class PodFabric(Fabric):
             self._failed(piece)
 
     def _took(self, at: Joined, piece: _Piece) -> bool:
-        """Take in what a piece gave; False: it is to be tried elsewhere."""
+        """Process a piece's result; False: retry it at another home."""
         assert piece.handle is not None
         whole, now_ns = piece.whole, self._clock.now_ns()
         if isinstance(piece.handle, Put):
@@ -350,7 +350,7 @@ class PodFabric(Fabric):
         return True
 
     def _failed(self, piece: _Piece) -> None:
-        """A fetch leaves its blocks as not come; a put is tried at the next home."""
+        """A fetch's blocks stay marked as failed; a put goes to the next home."""
         again = piece.only is None and isinstance(piece.whole.handle, Put)
         if again and piece.tries < TRIES_MAX:
             self._send(piece)
@@ -359,20 +359,20 @@ class PodFabric(Fabric):
             piece.whole.stall_ns = max(piece.whole.stall_ns, waited_ns)
             piece.whole.ended_one()
 
-    # ---- what goes to every member ----
+    # ---- calls to every member ----
 
     def register(self, array: NDArray[Any]) -> None:
-        """With every member, also one that comes later."""
+        """Register with every member, including ones that join later."""
         self._registered.append(array)
         self._each(partial(_register, array))
 
     def unregister(self, array: NDArray[Any]) -> None:
-        """With every member."""
+        """Unregister with every member."""
         self._registered = [one for one in self._registered if one is not array]
         self._each(lambda one: one.fabric.unregister(array))
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """Each segment's home gets its own; how many were sent, from the first on."""
+        """Send each guess to its segment's home; returns how many were sent, from the first."""
         for segment, at in self._sessions.parts(session, guesses["ordinal"]):
             own = guesses[at].copy()
             own["ordinal"] -= segment.first
@@ -381,11 +381,11 @@ class PodFabric(Fabric):
         return len(guesses)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """At every member."""
+        """Set the limits at every member."""
         self._each(lambda one: one.fabric.limit_scores(scores_max, every_steps, score_bits))
 
     def release(self, session: int) -> None:
-        """At every member that a segment is open at."""
+        """Release at every member where a segment of the session is open."""
         for segment in self._sessions.segments(session):
             if segment.at is not None:
                 self._each(partial(_release, segment), segment.at)
@@ -398,7 +398,7 @@ class PodFabric(Fabric):
         return total
 
     def stages(self) -> dict[str, StageTimes]:
-        """By member, as `NAME.stage`."""
+        """The stages of each member, as `NAME.stage`."""
         return {
             f"{one.member.name}.{name}": stage
             for one in self._flying
@@ -406,7 +406,7 @@ class PodFabric(Fabric):
         }
 
     def close(self) -> None:
-        """Nothing more is in flight; the members' fabrics stay with them."""
+        """End the calls in flight; the members keep their fabrics."""
         super().close()
         for pieces in self._flying.values():
             pieces.clear()

@@ -1,10 +1,10 @@
-"""A host that follows the map: it logs in to who joins or comes back, and leaves who is gone.
+"""Follows the pod's map: logs in to members that join or come back, and leaves those that are gone.
 
-A thread of its own reads the map now and then and logs in, since both may take seconds; what it
-found is taken over by the thread that owns sessions and fabric, between two of its calls. Where
-whoever keeps the map does not answer, the last map stands, and members that were lost are still
-tried again. It stands too where a map comes that is in doubt or not made of it
-(`dpu.pod.history`): its members serve nobody until an operator accepts it, and then all follow.
+A separate thread polls the map and logs in, since both may take seconds. The thread that owns
+sessions and fabric takes over the results between two of its calls. While the map store does not
+answer, the last map stays in force and logins to lost members are still retried. It also stays in
+force when a new map is in doubt or does not descend from it (`dpu.pod.history`): the members of
+such a map serve no requests until an operator accepts it.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ __all__ = ["LOOK_S", "Follower"]
 
 LOG = logging.getLogger("offstage.pod")
 LOOK_S = 0.5
-"""Between two looks at the map."""
+"""Interval between two polls of the map."""
 
 
 class Follower:
-    """`membership` is its own from now on; `login` logs in to a member by the map of
-    an epoch, or raises OffstageError."""
+    """Takes ownership of `membership`; `login` logs in to a member by the map of an epoch, or
+    raises OffstageError."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Follower:
         sessions: PodSessions,
         look_s: float = LOOK_S,
     ) -> None:
-        """Begin to look; `look_s` 0: whoever it belongs to calls `look`."""
+        """Start polling; with `look_s` 0 the owner calls `look`."""
         self._membership, self._login = membership, login
         self._fabric, self._sessions, self._look_s = fabric, sessions, look_s
         self._known = {one.member.name: one for one in sessions.members}
@@ -57,7 +57,7 @@ class Follower:
             self._thread.start()
 
     def take(self) -> None:
-        """Take over what was found since the last time. By the owner of sessions and fabric."""
+        """Take over new results. Called by the thread that owns sessions and fabric."""
         came = list(_all_of(self._came))  # first: the map is then no older than their logins
         found = self._map
         if found is not None:
@@ -72,7 +72,7 @@ class Follower:
                 self._left.put(before)
 
     def close(self) -> None:
-        """Look no more; members stay with who uses them."""
+        """Stop polling; the members stay open for their users."""
         self._stop.set()
         if self._look_s:
             self._thread.join()
@@ -87,7 +87,7 @@ class Follower:
             self.look()
 
     def look(self) -> None:
-        """Read the map once, and log in to whom this host has no connection with."""
+        """Read the map once, and log in to members that this host has no connection to."""
         self._leave()
         with contextlib.suppress(OffstageError):
             self._read(self._membership.map())
@@ -107,7 +107,7 @@ class Follower:
             self._map, self._epoch, self._seen = pod, pod.epoch, Seen.of(pod)
 
     def _leave(self) -> None:
-        """Here, because a daemon that is gone lets whoever leaves it wait."""
+        """Leave lost members on this thread: leaving a dead daemon blocks until a timeout."""
         for one in _all_of(self._left):
             one.control.close()
 
@@ -119,9 +119,9 @@ def _all_of(waiting: "queue.SimpleQueue[Joined]") -> Iterator[Joined]:
 
 
 def _follow(one: Joined, found: PodMap, now_ns: int) -> None:
-    """What the map says of a member that this host is logged in to. One that may not have carried
-    out the tenant's deletion is left before who has is read or written: what it still serves is not
-    to be put there again."""
+    """Apply the map to a member that this host is logged in to. A member that may not have carried
+    out the tenant's deletion is left before any other is read or written, so that deleted blocks
+    are not put again."""
     member = found.find(one.member.name)
     if found.deleted.get(one.tenant, 0) > one.epoch and not one.lost:
         one.suspect(now_ns, "the tenant's blocks are deleted under a newer map", lost=True)
@@ -131,4 +131,4 @@ def _follow(one: Joined, found: PodMap, now_ns: int) -> None:
     elif member.incarnation == one.member.incarnation:
         one.member = member
     elif not one.lost and one.member.incarnation:
-        one.suspect(now_ns, "it lives a new life", lost=True)
+        one.suspect(now_ns, "the daemon has a new incarnation", lost=True)

@@ -1,12 +1,12 @@
 """One member of a pod as a host sees it: its connection, whether it is suspected, what it served.
 
-A member that did not answer in time is suspect (`suspicion`): it is not asked, and what was on it
-is computed again and put elsewhere. So one that stopped costs a host its deadline once, however
-long it is away. Suspicion is this host's own; the map and its leases say later whether the daemon
-is gone for all.
+A member that did not answer in time is suspect (`suspicion`): it gets no requests, and its blocks
+are recomputed and put elsewhere. A member that stopped therefore costs the host one deadline,
+however long it is away. Each host suspects on its own; the map and its leases decide later whether
+the daemon is gone for all hosts.
 
-What was open there when it was left alone is not forgotten: sessions are closed when it is asked
-again, and blocks that are to go are deleted, also in its next life.
+Cleanup at a suspect member is deferred: once it gets requests again its sessions are closed and
+its deleted blocks are deleted, also by its next incarnation.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ from offstage.host.pod.suspicion import Event, State, Suspicion
 __all__ = ["LEFT_AT_ONCE", "LEFT_MAX", "Joined", "Silent"]
 
 LEFT_MAX = 16_384
-"""What is left to be done at one member; of more the oldest is forgotten: its next life has no
-sessions, and what was to be deleted goes in its turn as what is cold."""
+"""Limit of deferred cleanup at one member. Beyond it the oldest is dropped: the next incarnation
+has no sessions, and blocks that were to be deleted are evicted once cold."""
 LEFT_AT_ONCE = 64
 Chain = tuple[bytes, ...]
 
 
 class Silent(Exception):
-    """A member did not answer, or not with what it was asked for; it is suspect by now."""
+    """A member did not answer, or not as the request requires; it has become suspect."""
 
 
 @dataclass(eq=False)
@@ -56,50 +56,49 @@ class Joined:
     fabric: Fabric
     clock: Clock = field(default_factory=Clock)
     lease_ns: int = 0
-    """Of its lease in the pod; 0: it has none, and nothing is fenced."""
+    """Length of its lease in the pod; 0: no lease and no fencing."""
     tenant: str = ""
-    """Whom it was logged in to for, by its name in the map."""
+    """The tenant of the login, by its name in the map."""
     epoch: int = 0
-    """By which map: what is deleted under a newer one may still be served on this connection."""
+    """Epoch of the map at login. This connection may still serve what a newer map deletes."""
     fenced: int = 0
-    """How often it said that its lease is not confirmed, or answered too late to be believed."""
+    """Calls whose result was rejected: its lease was not confirmed, or the answer came too late."""
     waited_ns: int = 0
-    """What its silence cost this host: calls there that it did not do, counted once where they
-    overlap."""
+    """Time spent on its failed calls; calls that overlap count once."""
     waited_until_ns: int = 0
     segments: int = 0
-    """Segments of open sessions that are there."""
+    """Segments of open sessions at this member."""
     left: deque[tuple[int, Chain]] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
-    """Sessions to be closed there, the oldest first; with a chain what it names is to be deleted,
-    without one it is archived."""
+    """Sessions to close there, oldest first. With a chain, the session's blocks are deleted;
+    without one, the session is archived."""
     deletes: deque[Chain] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
-    """Chains that no session is open of and that are to be deleted there."""
+    """Chains to delete there that no open session names."""
     ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
-    """Ends of the demands that it answered, as it told them."""
+    """Ends of the demands that it answered, as it reported them."""
     moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
-    """Of them, of blocks that were brought from there to other members."""
+    """Those of `ends` that belong to moves from this member to others."""
     stale: int = 0
-    """Segments that it lacked as their home, and who was home before had."""
+    """Segments that it lacked as their home while their previous home had them."""
     came: int = 0
-    """Segments that it got because their home did not answer."""
+    """Segments opened here because their home did not answer."""
     load: float = 0.0
-    """Demands per second of all hosts there, as it said last."""
+    """Demands per second of all its hosts, as last reported."""
     failed: int = 0
-    """Demands that it answered with an error: it had lost the block, or never had it."""
+    """Demands that failed there: the block was lost or never stored."""
     fetch_ns: int = 0
-    """The longest that one fetch from it took."""
+    """Longest fetch from it."""
 
     def __post_init__(self) -> None:
         self.suspicion = Suspicion(lambda: self.control.probe())
 
     @property
     def lost(self) -> str:
-        """Why its connection ended; "": it has not."""
+        """Why its connection ended; "" while it is open."""
         return self.suspicion.lost_why
 
     @property
     def suspected(self) -> int:
-        """How often it was."""
+        """How often it became suspect."""
         return self.suspicion.count
 
     @property
@@ -108,7 +107,7 @@ class Joined:
         return self.suspicion.state is State.SUSPECT
 
     def usable(self, now_ns: int) -> bool:
-        """Whether it is asked. Looks whether one that is suspect has answered."""
+        """Whether requests go to it. Checks whether a suspect member has answered the probe."""
         one = self.suspicion
         if one.state is State.SUSPECT and now_ns >= one.until_ns:
             if one.question > 0 and self.control.probed(one.question):
@@ -120,41 +119,41 @@ class Joined:
         return one.state is State.TRUSTED
 
     def waited(self, begun_ns: int, now_ns: int) -> None:
-        """A call there that began then was not done."""
+        """Count a failed call that began at `begun_ns`."""
         self.waited_ns += max(0, now_ns - max(begun_ns, self.waited_until_ns))
         self.waited_until_ns = max(now_ns, self.waited_until_ns)
 
     def suspect(self, now_ns: int, why: str, *, lost: bool = False) -> None:
-        """It did not answer in time, or its connection has ended (`lost`)."""
+        """Record that it did not answer in time, or that its connection has ended (`lost`)."""
         self.suspicion.move(Event.ENDED if lost else Event.FAILED, now_ns, why)
 
     def believed(self, asked_ns: int, *, unanswered: bool) -> bool:
-        """Whether what a call brought, all of it, may be used now: it was answered, by this life of
-        the daemon, and begun (`asked_ns`) no longer ago than the fence allows."""
+        """Whether the result of a call may be used: this incarnation of the daemon answered all of
+        it, and the call began (`asked_ns`) no longer ago than the fence allows."""
         lease_ns, now_ns = self.lease_ns // self.clock.dilation, self.clock.now_ns()
         good = not lease_ns or (not unanswered and reads_memory(asked_ns, now_ns, lease_ns))
         self.fenced += not good
         return good
 
     def close_session(self, handle: int, deleted: Sequence[bytes] = ()) -> None:
-        """Now where it answers, else when it is asked again; what `deleted` names is not kept."""
+        """Close a session now, or once the member answers again; delete the chunks in `deleted`."""
         self.left.append((handle, tuple(deleted)))
         self._settle_now()
 
     def delete(self, chain: Sequence[bytes]) -> None:
-        """As far as no session names it: now where it answers, else when it is asked again."""
+        """Delete chunks that no session names, now or once the member answers again."""
         self.deletes.append(tuple(chain))
         self._settle_now()
 
     def inherit(self, before: "Joined") -> None:
-        """This is the next life of `before`: its sessions are gone, and its store has what was to
-        be deleted."""
+        """Take over the deletions of `before`, an earlier incarnation: its sessions are gone, but
+        its store still has the blocks."""
         self.deletes.extend(chain for _, chain in before.left if chain)
         self.deletes.extend(before.deletes)
 
     def settle(self, most: int = LEFT_AT_ONCE) -> None:
-        """Do so many of what is left. Silent: it does not answer, and the rest stays left. Sessions
-        come first: what they name is not deleted."""
+        """Do up to `most` of the deferred cleanups. Silent: it does not answer, and the rest stays
+        queued. Sessions come first, since chunks that an open session names cannot be deleted."""
         for _ in range(min(most, len(self.left) + len(self.deletes))):
             if self.left:
                 handle, chain = self.left[0]
@@ -173,20 +172,20 @@ class Joined:
                 self.settle()
 
     def _close(self, handle: int, *, archive: bool) -> None:
-        with contextlib.suppress(Unknown):  # it was closed, and only its answer did not come
+        with contextlib.suppress(Unknown):  # closed before, but the reply was lost
             self.control.session_close(handle, archive=archive)
 
     def _delete(self, chain: Chain) -> None:
-        """In a session that names it, and does not keep it."""
+        """Delete a chain: open a session that names it, and close it without archive."""
         handle = self.ask(self.control.session_open, select_blocks=1, may_refuse=True)
         self.left.append((handle, chain))
         self.ask(self.control.append, handle, list(chain), may_refuse=True)
         self.settle(len(self.left))
 
     def ask(self, call: Any, *args: Any, may_refuse: bool = False, **words: Any) -> Any:
-        """A call of its control connection. Silent: it did not do it, and is not asked for a while;
-        where it knows this host no more, never again. `may_refuse`: of use and not needed, so one
-        that is full or drains is asked on, and its OffstageError is raised as it is."""
+        """Make a call on its control connection. Silent: the call failed and the member is suspect,
+        or lost if it no longer knows this host. `may_refuse`: the call is optional; a refusal by a
+        full or draining member is raised unchanged and does not make it suspect."""
         begun_ns = self.clock.now_ns()
         try:
             return call(*args, **words)

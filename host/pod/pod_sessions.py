@@ -1,15 +1,16 @@
 """Sessions over the members of a pod: the `Sessions` of a host that has several daemons.
 
-A session is cut into segments as the map says. Each has a home, computed from the map (see
-`offstage.dpu.pod.placement`), and is there a session of its own, whose chain begins with the
-segment's name: a hash of all chunks before it and of its first. So a segment that two sessions
-share has one home and the same blocks there, whatever the map put beside it, also while it grows.
+A session is split into segments as the map says. Each has a home, computed from the map (see
+`offstage.dpu.pod.placement`), where it is a separate session. Its chain begins with the segment's
+name: a hash of all chunks before it and of its first. A segment that two sessions share therefore
+has one home and the same blocks there, also while it grows.
 
-Where the home does not answer, the segment gets another one among the members that do, and begins
-there with what that member has stored of it: the rest is a miss, computed and put again. A segment
-that its home lacks something of is read where there is more of it: at who was home before a change
-of the map, or would be without a drain. One that has copies is read at the less loaded of two
-places drawn. Who brings blocks home, and who makes copies: `offstage.host.pod.upkeep`.
+If the home does not answer, the segment gets another home among the members that do, and starts
+with what that member has stored: the rest is a miss, recomputed and put again. If the home lacks
+part of a segment, the segment is read at a member that has more: its home before the last map
+change, or the home that it would have without a drain. A segment with copies is read at the less
+loaded of two randomly drawn places. `offstage.host.pod.upkeep` moves segments home and makes
+copies.
 """
 
 import random
@@ -40,7 +41,7 @@ RECENT_MAX = 1024
 
 @dataclass
 class Segment:
-    """Consecutive chunks of a session, from chunk `first` on, and where they are."""
+    """Consecutive chunks of a session, from chunk `first` on, and the member that has them."""
 
     name: bytes
     first: int
@@ -50,15 +51,15 @@ class Segment:
     handle: int = -1
     chunk_keys: list[bytes] = field(default_factory=list)
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.zeros((0, 0, 2), np.uint64))
-    """Of its blocks there, uint64 `[layers, chunks, 2]`."""
+    """Keys of its blocks at that member, uint64 `[layers, chunks, 2]`."""
     to_fill: bool = False
-    """It is read where it was before, since its home lacks something of it."""
+    """It is read at a previous home, since its home lacks part of it."""
     been: set[str] = field(default_factory=set)
-    """Members that it was open at."""
+    """Members where it was open before."""
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Where it is open, to be put back by the setter."""
+        """Where it is open, for saving and restoring."""
         return self.at, self.handle, self.keys, self.chunk_keys
 
     @place.setter
@@ -67,7 +68,7 @@ class Segment:
 
     @property
     def chain(self) -> list[bytes]:
-        """What its chunks are called in a member's chain: the first by the segment's name."""
+        """Names of its chunks in a member's chain; the first is the segment's name."""
         return [self.name, *self.contents[1:]]
 
 
@@ -87,34 +88,34 @@ class PodSessions:
     def __init__(
         self, members: Sequence[Joined], grid: SegmentGrid, clock: Clock | None = None
     ) -> None:
-        """`grid`: of chunks. `clock`: that of the members."""
+        """`grid`: shape of the chunks. `clock`: the members' clock."""
         self.members, self.grid = list(members), grid
         self.clock = clock or Clock()
         self.map: PodMap | None = None
-        """The newest that is known; None: none that says who was home before."""
+        """The newest known map; None without one: then no previous homes are known."""
         self.wall_s: Callable[[], float] = time.time
         self.copies: dict[bytes, tuple[str, ...]] = {}
-        """By segment, members that have a copy, as the homes said last."""
+        """Members that have a copy, by segment, as the homes last reported."""
         self.demanded: Counter[bytes] = Counter()
-        """Blocks by segment, since the homes were told."""
+        """Demanded blocks by segment, since the last report to the homes."""
         self.asked: dict[bytes, int] = {}
-        """Blocks that were stored of each segment when it was opened last."""
+        """Stored blocks of each segment when it was last opened."""
         self.recent: dict[bytes, Segment] = {}
-        """The segments that were opened last, some of which are closed by now."""
+        """The most recently opened segments, open or closed."""
         self.lacking: dict[bytes, tuple[list[bytes], Joined, Joined]] = {}
-        """Segments that were not whole at their home: their chain, where there is more, the home;
-        until somebody brings it home."""
+        """Segments that were incomplete at their home: chain, the member that has more, and the
+        home; kept until `Upkeep` takes them."""
         self._random = random.Random(0)
         self.hints = ALL_SCORES
         self.rehomed = 0
-        """Segments that got another home because the first did not answer."""
+        """How many segments got another home because the first did not answer."""
         self._layers = members[0].control.geometry.layer_count
         self._sessions: dict[int, _Session] = {}
         self._number = 0
 
     def admit(self, coming: Joined) -> Joined | None:
-        """A member that came, or came back: it is asked from now on. The one that it was before,
-        if any, which has to be lost."""
+        """Add a member that joined or came back. Returns the previous `Joined` of that member, if
+        any; it must be lost."""
         before = next((one for one in self.members if one.member.name == coming.member.name), None)
         assert before is None or before.lost, "two connections to one member"
         if before is not None:
@@ -125,7 +126,7 @@ class PodSessions:
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:
-        """Open a session; no member hears of it before its first segment."""
+        """Open a session; members learn of it with its first segment."""
         self._number += 1
         self._sessions[self._number] = _Session(select_blocks, sink_blocks, window_blocks, step_ns)
         return self._number
@@ -154,8 +155,8 @@ class PodSessions:
             self._tell(segment, "set_generating", generating)
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Who does not answer now is told when it is asked again; without `archive` all members
-        are told that may have a copy. A host with an `Upkeep` deletes by its `delete`."""
+        """Close a session. Members that do not answer close it later; without `archive`, every
+        member that may have a copy deletes it. With an `Upkeep`, call its `delete` instead."""
         for segment in self._sessions.pop(session).segments:
             if segment.at is not None:
                 segment.at.close_session(segment.handle, () if archive else segment.chain)
@@ -164,7 +165,7 @@ class PodSessions:
                 self._delete_elsewhere(segment)
 
     def _delete_elsewhere(self, segment: Segment) -> None:
-        """Where it was read or put, where a copy is, and at its home of now and of the last map."""
+        """Delete it where it was read or put, at copies, and at its current and previous home."""
         names = {*segment.been, *self.copies.pop(segment.name, ())}
         homes = [one for one in self.members if one.member.state == "up"]
         likely = [*([_best(homes, segment)] if homes else []), *self._before(segment, self.members)]
@@ -183,25 +184,26 @@ class PodSessions:
         return [(segments[number], np.flatnonzero(of == number)) for number in np.unique(of)]
 
     def segments(self, session: int) -> list[Segment]:
-        """All of a session, in order."""
+        """The segments of a session, in order."""
         return self._sessions[session].segments
 
     def each(self) -> Iterator[tuple[int, Segment]]:
-        """All segments of open sessions, with their session."""
+        """All segments of open sessions, each with its session number."""
         return (
             (number, segment) for number, one in self._sessions.items() for segment in one.segments
         )
 
     def generating(self, session: int) -> bool:
-        """As `set_generating` said last."""
+        """Whether the session is generating."""
         return self._sessions[session].generating
 
     def homes(self, now_ns: int) -> list[Joined]:
-        """Who takes new segments and answers."""
+        """Members that take new segments and answer."""
         return [one for one in self.members if one.usable(now_ns) and one.member.state == "up"]
 
     def switch(self, session: int, segment: Segment, to: Joined) -> bool:
-        """Read the segment there from now on, if all of it is; no call may be in flight for it."""
+        """Read the segment at `to` from now on, if `to` has all of it. No call may be in flight for
+        it."""
         place = segment.place
         try:
             found = self._open_at(to, self._sessions[session], segment)
@@ -219,15 +221,15 @@ class PodSessions:
         return False
 
     def home(self, session: int, segment: Segment) -> Joined:
-        """Who has the segment and answers; another home where the first does not. RunFailed where
-        nobody answers."""
+        """The member where the segment is open and that answers; gives it another home if needed.
+        RunFailed if no member answers."""
         if segment.at is None or not segment.at.usable(self.clock.now_ns()):
             self._rehome(self._sessions[session], segment)
         assert segment.at is not None
         return segment.at
 
     def _open_end(self, one: _Session, coming: list[bytes]) -> Segment:
-        """The segment that takes the next chunk."""
+        """The segment that gets the next chunk."""
         number = len(one.segments)
         if number and len(one.segments[-1].contents) < self.grid.size(number - 1):
             return one.segments[-1]
@@ -243,7 +245,7 @@ class PodSessions:
         return segment
 
     def _append(self, one: _Session, segment: Segment, batch: list[bytes]) -> p.Appended:
-        """The batch, which stands in the segment's contents already, is told its home."""
+        """Append the batch at the segment's home; the segment's contents have it already."""
         if segment.at is not None and segment.at.usable(self.clock.now_ns()):
             try:
                 return self._told(segment, batch)
@@ -294,8 +296,8 @@ class PodSessions:
     def _open_where(
         self, homes: list[Joined], usable: list[Joined], one: _Session, segment: Segment
     ) -> p.Appended:
-        """Open it at its home or at a copy; where that lacks some of it, at who has more. Silent:
-        the first that was asked does not answer."""
+        """Open it at its home or at a copy; if that member lacks part of it, at one that has more.
+        Silent: the first member does not answer."""
         home = _best(homes, segment)
         held = self.copies.get(segment.name, ())
         copies = [each for each in homes if each is not home and each.member.name in held]
@@ -330,7 +332,7 @@ class PodSessions:
         return any(stored < self._layers for stored in found.stored_layers)
 
     def _before(self, segment: Segment, usable: list[Joined]) -> Iterator[Joined]:
-        """Who may have it from before: by the map, and who would be home without a drain."""
+        """Members that may still have it: the previous home, and the home without a drain."""
         names = []
         if self.map is not None and self.map.former and self.map.homes:
             names = former_homes(self.map, [segment.name], int(self.wall_s()))[0]
@@ -341,7 +343,7 @@ class PodSessions:
             yield drained
 
     def _open_at(self, at: Joined, one: _Session, segment: Segment) -> p.Appended:
-        """The segment in a session of its own there, with all its chunks."""
+        """Open the segment there as a separate session, with all its chunks."""
         segment.at, segment.handle, segment.chunk_keys = at, -1, []
         segment.been.add(at.member.name)
         at.settle()
@@ -359,7 +361,7 @@ class PodSessions:
         return found
 
     def _told(self, segment: Segment, batch: list[bytes]) -> p.Appended:
-        """Chunks appended at the segment's home; the first is named by the segment."""
+        """Append chunks at the segment's home; the first gets the segment's name."""
         assert segment.at is not None
         named = batch if segment.chunk_keys else segment.chain
         found: p.Appended = segment.at.ask(segment.at.control.append, segment.handle, named)
@@ -368,7 +370,7 @@ class PodSessions:
         return found
 
     def _tell(self, segment: Segment, name: str, *args: object, **words: Any) -> None:
-        """What a member need not know that is silent: the segment is opened anew elsewhere."""
+        """Make a call that may be lost: if the member is silent, the segment reopens elsewhere."""
         at = segment.at
         if at is not None and at.usable(self.clock.now_ns()):
             try:
@@ -378,7 +380,7 @@ class PodSessions:
 
 
 def _leave(segment: Segment) -> None:
-    """Its member did not answer; what is open there is closed when it is asked again."""
+    """Leave a member that did not answer; its session is closed once it answers again."""
     if segment.at is not None and segment.handle >= 0:
         segment.at.left.append((segment.handle, ()))
     segment.at, segment.handle = None, -1

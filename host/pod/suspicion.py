@@ -1,13 +1,13 @@
-"""Whether a host asks a member: a state machine.
+"""Whether a host sends requests to a member: a state machine.
 
     state      FAILED           ENDED    ANSWERED   OVERDUE
-    TRUSTED    SUSPECT, asks    LOST     -          -
-    SUSPECT    SUSPECT, asks    LOST     TRUSTED    asks again
+    TRUSTED    SUSPECT, probe   LOST     -          -
+    SUSPECT    SUSPECT, probe   LOST     TRUSTED    probe again
     LOST       -                -        -          -
 
-A member that failed once is asked one question that nobody waits for, and again for as long as it
-does not answer. It is trusted again when it has answered, and not before SUSPECT_NS have passed
-since its last failure. A connection that has ended is lost: another is made in its place.
+A member that failed gets a probe, which blocks nothing and is repeated until it answers. The member
+is trusted again once it has answered and SUSPECT_NS have passed since its last failure. A
+connection that has ended is lost; the host makes a new one.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SUSPECT_NS = 2_000_000_000
 
 
 class State(Enum):
-    """What a host thinks of a member."""
+    """State of a member for this host."""
 
     TRUSTED = "trusted"
     SUSPECT = "suspect"
@@ -28,7 +28,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What changes that."""
+    """Events that change the state."""
 
     FAILED = "it did not answer in time, or with an error that it must not have"
     ENDED = "its connection has ended"
@@ -38,22 +38,22 @@ class Event(Enum):
 
 @dataclass
 class Suspicion:
-    """Of one connection; `ask` sends the question and returns its number, 0: it could not."""
+    """State of one connection; `ask` sends the probe and returns its number, or 0 on failure."""
 
     ask: Callable[[], int]
     state: State = State.TRUSTED
     count: int = 0
-    """How often it became suspect, or was lost while it was trusted."""
+    """How often it became suspect, or was lost while trusted."""
     until_ns: int = 0
-    """It is not trusted before."""
+    """Earliest time at which it is trusted again."""
     question: int = 0
     overdue_ns: int = 0
     why: str = ""
-    """Of the last failure."""
+    """Reason of the last failure."""
     lost_why: str = ""
 
     def move(self, event: Event, now_ns: int, why: str = "") -> None:
-        """The one function that changes the state."""
+        """Only this function changes the state."""
         if event in (Event.ANSWERED, Event.OVERDUE):
             if self.state is not State.SUSPECT:
                 return

@@ -1,10 +1,9 @@
-"""What a host does for the pod beside its own calls: fill who joined, copy what is hot, move what a
-drain moves.
+"""Background work of a host for its pod: filling new members, copying hot segments, draining.
 
-Twice a second it tells each home what it demanded of its segments and is told who has copies; where
-the home says so it makes one or deletes one. A segment that its home lacks is read where it was and
-brought home meanwhile; when all of it is there it is read at home. It all happens in `Upkeep.turn`,
-which the thread of sessions and fabric calls, and of moves only a few are under way.
+Twice a second the host reports to each home its demands for that home's segments; the reply lists
+the copies, and may ask the host to make or delete one. If the home lacks a segment, the host reads
+it at its previous member and moves it home; once complete, the segment is read at home. All of this
+runs in `Upkeep.turn`, on the thread that owns sessions and fabric, with few moves in flight.
 """
 
 import contextlib
@@ -30,17 +29,17 @@ __all__ = ["TELL_NS", "Counts", "Upkeep", "in_messages"]
 
 TELL_NS = 500_000_000
 NEWS_MAX = 256
-"""Of one message, which is also no longer than the daemon takes."""
+"""Most entries in one message; the daemon also limits its size."""
 ENVELOPE_BYTES = 512
-"""Of a message beside its news, at most."""
+"""Upper bound of a message's size without its entries."""
 SPREAD_NS = 3 * HALF_LIFE_NS
-"""Loads follow a change of places that late."""
+"""How long reported loads take to reflect a change of placement."""
 TRIES_MAX = 8
 
 
 @dataclass
 class Counts:
-    """What this host did, and had to: bytes are of payload."""
+    """Counters of this host's background work; bytes are payload."""
 
     filled_bytes: int = 0
     copied_bytes: int = 0
@@ -51,20 +50,20 @@ class Counts:
     stale_lookups: int = 0
     rehomed: int = 0
     asked_blocks: int = 0
-    """Of all segments opened since the last change of who is home, as far as they were stored."""
+    """Stored blocks of all segments opened since the last change of homes."""
     refilled_blocks: int = 0
-    """Brought home since then."""
+    """Blocks moved home since then."""
     least_share: float = 0.0
-    """Which share of all blocks any placement moves for that change."""
+    """The least share of all blocks that any placement would move for that change."""
 
     @property
     def asked_moved_share(self) -> float:
-        """Which share of what was asked was brought home since the last change."""
+        """`refilled_blocks` as a share of `asked_blocks`."""
         return self.refilled_blocks / self.asked_blocks if self.asked_blocks else 0.0
 
 
 def in_messages(news: Sequence[News], bytes_max: int) -> Iterator[list[News]]:
-    """What is said in one message each, at least one; contents that have no room are left out."""
+    """Split entries into messages, at least one. Contents that do not fit are left out."""
     some: list[News] = []
     left = bytes_max - ENVELOPE_BYTES
     for one in news:
@@ -85,12 +84,12 @@ def _size(one: News) -> int:
 
 
 class Upkeep:
-    """Of one host; `rule` comes with the map."""
+    """Background work of one host; the copy rule comes with the map."""
 
     def __init__(
         self, sessions: PodSessions, fabric: PodFabric, layers: int, follow: Callable[[], None]
     ) -> None:
-        """`layers`: of a chunk; `follow` takes over what a follower of the map has found."""
+        """`layers`: layers of a chunk; `follow` takes over what the map's follower has found."""
         self._sessions, self._fabric, self._layers = sessions, fabric, layers
         self._follow, self._former = follow, Former(until_s=0, weights={})
         self.moves = Moves(fabric, layers)
@@ -109,8 +108,8 @@ class Upkeep:
         self._draw = np.random.default_rng(0)
 
     def turn(self) -> None:
-        """Whatever is due. The agent calls it at every layer of a tick, and prefill before it
-        writes; between two calls of the fabric, some of which may be in flight."""
+        """Do what is due. The agent calls it at every layer of a tick, prefill before it writes;
+        always between two calls of the fabric, though fetches and puts may be in flight."""
         now_ns = self._sessions.clock.now_ns()
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + TELL_NS
@@ -123,8 +122,8 @@ class Upkeep:
         self.moves.turn()
 
     def delete(self, session: int) -> None:
-        """Close a session and delete what no other has, at every member. First nothing of it is
-        brought anywhere any more; its homes hear that their copies are gone."""
+        """Close a session and delete, at every member, what no other session uses. Ends its moves
+        first, and reports its deleted copies to the homes."""
         for one in self._sessions.segments(session):
             self.moves.drop(one.name)
             self._made += [
@@ -133,7 +132,8 @@ class Upkeep:
         self._sessions.session_close(session, archive=False)
 
     def close(self) -> None:
-        """Tell the homes the last, and what they ask of it; let go of what is under way."""
+        """Drop the moves, send the last report and the contents that homes asked for, and clean
+        up."""
         self.moves.close()
         self._tell_all(self._sessions.clock.now_ns())
         if self._wanted:
@@ -141,7 +141,7 @@ class Upkeep:
         self._settle(self._sessions.clock.now_ns(), LEFT_MAX)
 
     def total(self) -> Counts:
-        """The counts as they are now."""
+        """The current counters."""
         counts, sessions = self.counts, self._sessions
         counts.stale_lookups = sum(one.stale for one in sessions.members)
         counts.rehomed = sessions.rehomed
@@ -152,10 +152,10 @@ class Upkeep:
         counts.refilled_blocks = self.moves.blocks["filled"] - self._filled_before
         return counts
 
-    # ---- what was left ----
+    # ---- deferred cleanup ----
 
     def _settle(self, now_ns: int, most: int = LEFT_AT_ONCE) -> None:
-        """At members that are asked again."""
+        """Do deferred cleanup at members that answer again."""
         for one in self._sessions.members:
             if (one.left or one.deletes) and one.usable(now_ns):
                 with contextlib.suppress(Silent):
@@ -187,7 +187,7 @@ class Upkeep:
         if before.homes:
             self.counts.least_share = moved_share(before, found)[1]
 
-    # ---- what homes are told ----
+    # ---- reports to homes ----
 
     def _tell_all(self, now_ns: int) -> None:
         self._forget_left()
@@ -226,8 +226,7 @@ class Upkeep:
                 self._tell(at, some, homes)
 
     def _forget_left(self) -> None:
-        """Connections that a newer one stands in the place of, and spreads of copies that are no
-        more."""
+        """Forget connections that were replaced, and copies that no longer exist."""
         there = set(self._sessions.members)
         for kept in (self._told, self._moved):
             for one in kept.keys() - there:
@@ -238,8 +237,8 @@ class Upkeep:
     def _at(
         self, home: Joined, segment: Segment | None, news: dict[Joined, list[News]]
     ) -> list[News]:
-        """Who keeps it: a member that is being drained, as long as it is read there, so that its
-        drain knows that it is read; else its home."""
+        """The entries for the member that gets the report: a draining member while the segment is
+        read there, so that the drain knows it is in use; otherwise the home."""
         at = None if segment is None else segment.at
         return news[at if at in news and at.member.state == "draining" else home]
 
@@ -263,7 +262,7 @@ class Upkeep:
         for one, answer in zip(news, reply.answers, strict=False):
             self._take(one.name, answer, at, homes)
 
-    # ---- what homes say ----
+    # ---- answers of homes ----
 
     def _take(self, name: bytes, answer: Answer, home: Joined, homes: list[Joined]) -> None:
         if answer.unknown:
@@ -317,7 +316,8 @@ class Upkeep:
         copies: tuple[str, ...],
         homes: list[Joined],
     ) -> None:
-        """Each session reads at the less loaded of two places drawn, by loads as they become."""
+        """Let each session read at the less loaded of two randomly drawn places; loads are updated
+        after each choice."""
         places = [home, *(one for one in homes if one.member.name in copies and one is not home)]
         loads = [one.load for one in places]
         segments = [one for one in segments if one[1].at in places and not one[1].to_fill]
@@ -334,7 +334,7 @@ class Upkeep:
     def _drop(
         self, name: bytes, member: str, segments: list[tuple[int, Segment]], home: Joined
     ) -> None:
-        """Read it there no more, then delete it there."""
+        """Delete a copy, after its readers have switched to the home."""
         at = next((one for one in self._sessions.members if one.member.name == member), None)
         known = self._sessions.recent.get(name)
         self.counts.dropped_copies += 1
@@ -345,7 +345,7 @@ class Upkeep:
             if segment.at is at and not self._fabric.in_flight(segment):
                 self._sessions.switch(number, segment, home)
         if any(segment.at is at for _, segment in segments):
-            return  # what is read is not deleted: it stays until that member has no room
+            return  # still read: the copy stays until that member evicts it
         with contextlib.suppress(Silent, OffstageError):
             handle = at.ask(at.control.session_open, select_blocks=1, may_refuse=True)
             try:
@@ -353,11 +353,11 @@ class Upkeep:
             finally:
                 at.close_session(handle, known.chain)
 
-    # ---- home ----
+    # ---- moves home ----
 
     def _fill(self, now_ns: int) -> None:
-        """Bring home what is read where it was; and what an open session reads at a member that is
-        its home no more."""
+        """Move segments home: those that their home lacked, and those that an open session reads at
+        a member that is no longer their home."""
         if self._sessions.map is None:
             return
         homes = self._sessions.homes(now_ns)
@@ -382,7 +382,7 @@ class Upkeep:
             if from_.member.name in self._sessions.copies.get(segment.name, ()):
                 continue
             if from_.member.state == "draining" and not self._sessions.generating(number):
-                continue  # what nobody reads stays there
+                continue  # not being read: it stays there
             self._bring(segment.name, segment.chain, from_, home)
 
     def _bring(self, name: bytes, chain: list[bytes], at: Joined, home: Joined) -> None:
@@ -402,7 +402,7 @@ class Upkeep:
         self.moves.add(Move(name, chain, at, home, "filled", filled))
 
     def _switch_some(self) -> None:
-        """Those that no call is in flight for."""
+        """Switch the segments that have no call in flight."""
         for key, (segment, to) in list(self._switches.items()):
             if self._fabric.in_flight(segment):
                 continue

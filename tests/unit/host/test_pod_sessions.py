@@ -257,7 +257,7 @@ def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() 
     put = fabric.put_begin(PutRequest(session, 0, np.arange(40, dtype=np.uint32), rows))
     before, anew = sessions.members[1], Daemon()
     segment = next(one for one in sessions.segments(session) if one.at is before)
-    before.suspect(0, "it lives a new life", lost=True)
+    before.suspect(0, "the daemon has a new incarnation", lost=True)
     coming = Joined(before.member, anew, anew)  # type: ignore[arg-type]
     assert fabric.admit(coming) is before and daemons[1].closed
     assert not fabric.in_flight(dataclasses.replace(segment, at=before))

@@ -197,7 +197,7 @@ def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
         world.upkeep._moved[lost] = {"filled_bytes": 1}
         world.upkeep._spread_ns[b"gone"] = 0
         world.pass_time(8)
-        lost.suspect(world.clock.at_ns, "it lives a new life", lost=True)
+        lost.suspect(world.clock.at_ns, "the daemon has a new incarnation", lost=True)
         world.fabric.admit(world._joined(int(lost.member.name[-1])))
     world.pass_time(8)
     upkeep = world.upkeep
@@ -213,7 +213,7 @@ def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
     segment = world.sessions.recent[name]
     home = segment.at
     assert home is not None
-    home.suspect(world.clock.at_ns, "it lives a new life", lost=True)
+    home.suspect(world.clock.at_ns, "the daemon has a new incarnation", lost=True)
     others = [one for one in world.sessions.members if one is not home]
     world.upkeep._copy(segment, others[0], (), others)
     assert not len(world.upkeep.moves)

@@ -1,8 +1,8 @@
-"""The host side: what runs beside the GPU.
+"""The host side: the code that runs next to the GPU.
 
-A block is shaped by `model`, chosen by `selection`, and read in a `decode` step: from a daemon by
-one of the `fabrics` over its `link`, or from several by `pod`. `transfers` bring it into the
-`arrays` of the pool, and a kernel of `attention` or `gpu` reads it there. `agent` decodes sessions
-that are drawn, `transformer` a real model; `connectors` serve the objects of an engine. `endpoint`
-says which daemon, `baselines` are what a host has without one.
+`model` gives a block its shape, `selection` selects it, and a `decode` step reads it: from a daemon
+through one of the `fabrics` over its `link`, or from several daemons through `pod`. `transfers`
+copy it into the `arrays` of the pool, where a kernel of `attention` or `gpu` reads it. `agent`
+decodes synthetic sessions, `transformer` a real model; `connectors` store an engine's objects.
+`endpoint` names the daemon; `baselines` are hosts without one.
 """

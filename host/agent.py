@@ -2,8 +2,8 @@
 
 One thread. A tick is one token of every active session: layer by layer, all sessions of a layer
 together, as a batched decode does. The GPU's own time is a given number (`time_per_token_s`),
-spread evenly over the layers; what the tier adds is the stall, which is measured. Where the machine
-cannot keep the pace the tick takes longer, and the record shows the time that it took.
+spread evenly over the layers; the stall that the tier adds is measured. If the machine cannot keep
+the pace, the tick takes longer, and the record has its actual time.
 """
 
 from collections import deque
@@ -27,14 +27,14 @@ from offstage.host.selection import ScoreQuantizer
 __all__ = ["Agent", "DecodeJob"]
 
 ROOM_NS = 100_000
-"""Between two looks whether the fabric has room for more guesses."""
+"""Interval between two checks whether the fabric has room for more guesses."""
 
 Watcher = Callable[[AgentRecord], None]
 
 
 @dataclass(frozen=True)
 class DecodeJob:
-    """One session to decode: `start_s` after the run began, over a context that is stored."""
+    """One session to decode: `start_s` after the start of the run, over a stored context."""
 
     number: int
     name: str
@@ -44,7 +44,7 @@ class DecodeJob:
     grown_identity: Callable[[int], int]
     """Content identity of the chunk that decoding fills at an ordinal."""
     queries: Callable[[int], Queries]
-    """Those of a layer, from step 0 on."""
+    """The queries of a layer, from step 0 on."""
     guesses: NDArray[np.void] | None = None
     """`bindings.core.GUESS` `[n]`: what its first step will demand; see `Agent.lead_s`."""
 
@@ -58,20 +58,20 @@ class Agent:
     time_per_token_s: float = 0.02
     active_max: int = 64
     ahead: bool = False
-    """Begin each layer while the one before it is computed: for queries that are known by then."""
+    """Begin each layer while the previous one is computed; needs queries that are known by then."""
     lead_s: float = 0.0
-    """From a session's open, when its guesses are told, to its first step."""
+    """Time from a session's open, when its guesses are sent, to its first step."""
     rule: Rule = field(default_factory=Rule)
-    """Who begins next where more wait than there is room for."""
+    """Which job starts next when more wait than there is room for."""
     waiting_max: int = WAITING_MAX
-    """Jobs that may wait; who comes then is refused, and counted."""
+    """Length of the waiting queue; jobs beyond it are refused and counted."""
     upkeep: Callable[[], None] = lambda: None
-    """What else this host has to do, at every layer of a tick: the turn of a pod's `Upkeep`."""
+    """Called at every layer of a tick; for a pod, `Upkeep.turn`."""
 
     def run(self, jobs: Sequence[DecodeJob], watch: Watcher = lambda record: None) -> AgentRecord:
-        """Decode every job to its end. `watch` sees the record after every tick.
+        """Decode every job to its end. `watch` gets the record after every tick.
 
-        Raises RunFailed where the tier is gone or refuses a write."""
+        Raises RunFailed if the tier is gone or refuses a write."""
         record = AgentRecord()
         queue = Admission(jobs, self.rule, self.waiting_max)
         active: list[tuple[HostSession, TailBlock]] = []
@@ -104,7 +104,7 @@ class Agent:
         active: list[tuple[HostSession, TailBlock]],
         begun_ns: int,
     ) -> None:
-        """Open the sessions that may begin."""
+        """Open the sessions that may start."""
         while True:
             running = [*(one for _, one in told), *active]
             room = self.active_max - len(running)
@@ -116,11 +116,11 @@ class Agent:
 
     @property
     def clock(self) -> Clock:
-        """Time as the tier has it."""
+        """The tier's clock."""
         return self.decoder.clock
 
     def _open(self, job: DecodeJob) -> tuple[int, tuple[HostSession, TailBlock]]:
-        """The job's session, and when its first step is due."""
+        """Open the job's session; also returns when its first step is due."""
         rule, geometry = self.decoder.rule, self.decoder.kv.geometry
         layers = range(geometry.layer_count)
         handle = self.control.session_open(
@@ -147,7 +147,8 @@ class Agent:
         return due_ns, (session, TailBlock(self.control, self.decoder, job.grown_identity))
 
     def _tell(self, handle: int, job: DecodeJob) -> int:
-        """Tell the job's guesses, as far as there is room for them in time; when that ends."""
+        """Send the job's guesses while there is room, until its first step is due; returns when
+        that is."""
         due_ns = self.clock.now_ns() + int(self.lead_s * 1e9)
         left = np.zeros(0, GUESS) if job.guesses is None else job.guesses
         while len(left):
@@ -203,7 +204,7 @@ class Agent:
         return self.decoder.begin(batch, layer, record, early=early)
 
     def _pace(self, layer: int, until_ns: int, coming: Coming | None, record: AgentRecord) -> None:
-        """Wait until the GPU would be done with the layer, taking in what comes for the next."""
+        """Wait until the GPU would be done with the layer; process the next one's fetches."""
         paced_ns = self.clock.now_ns()
         if coming is not None:
             self.decoder.tend(coming, until_ns, record)

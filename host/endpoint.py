@@ -1,9 +1,9 @@
-"""Which daemon a host talks to, as whom, and over which fabric.
+"""The daemon that a host connects to, its tenant, and the fabric.
 
 An `Endpoint` is a value: it opens nothing until `control`, `connect` or `attached` is called, and
-these are the only calls that make a `Control`. It is written in three ways: `--endpoint` with the
-options beside it, an entry of the user's file of daemons, and the settings of an engine's
-connector. What a command line or the environment gives wins over the entry.
+only these calls make a `Control`. It comes from one of three places: `--endpoint` and related
+options, an entry of the user's daemons file, or the settings of an engine's connector. The command
+line and the environment override the entry.
 
     # ~/.config/offstage/daemons.toml
     [lab]
@@ -32,7 +32,7 @@ __all__ = ["DEFAULT_ENDPOINT", "Endpoint"]
 
 PATHS = ("curve_dir", "runtime_dir", "secret", "operator_secret")
 ENTRY = ("endpoint", "tenant", *PATHS)
-"""Keys of an entry of the user's file."""
+"""Keys of an entry of the user's daemons file."""
 SECONDS = ("timeout_s", "patience_s")
 ENGINE = ("endpoint", "tenant", "fabric", "rdma", "name", *PATHS[:3], *SECONDS)
 """Settings of an engine's connector."""
@@ -40,11 +40,11 @@ ENGINE = ("endpoint", "tenant", "fabric", "rdma", "name", *PATHS[:3], *SECONDS)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`address`: the daemon's control socket. `tenant`: whose blocks, or `operator`. `secret`,
-    `runtime_dir` and `curve_dir` as `Control` takes them; None: what the daemon left for this user,
-    and no CURVE. `rdma`: the adapter of verbs; None: the first. `timeout_s`: for each answer of the
-    daemon. `patience_s`: for an object that is read or looked up, where no other bound is given.
-    `life`: the incarnation of a pod's member, and the epoch of the map that names it."""
+    """`address`: the daemon's control socket. `tenant`: a tenant's name, or `operator`. `secret`,
+    `runtime_dir` and `curve_dir`: see `Control`; None: the secret that the daemon left for this
+    user, and no CURVE. `rdma`: the adapter of verbs; None: the first. `timeout_s`: limit for each
+    reply of the daemon. `patience_s`: limit for reading or looking up an object, unless the call
+    gives another. `life`: incarnation of a pod's member, and the epoch of the map that names it."""
 
     address: str = DEFAULT_ENDPOINT
     tenant: str = "default"
@@ -70,8 +70,8 @@ class Endpoint:
         environ: Mapping[str, str] | None = None,
         **more: Any,
     ) -> "Endpoint":
-        """What `--endpoint` names: an address, or an entry of the user's file. "" and None: as the
-        entry says. BadInput: it is neither, or the entry has a wrong key or value."""
+        """Resolve `--endpoint`: an address, or an entry of the user's file. "" and None: use the
+        entry's value. BadInput: it is neither, or the entry has a wrong key or value."""
         found: dict[str, Any] = {"address": endpoint}
         if "://" not in endpoint:
             found = _entry(endpoint, os.environ if environ is None else environ)
@@ -95,18 +95,18 @@ class Endpoint:
 
     @property
     def operator(self) -> "Endpoint":
-        """The same daemon as its operator, whose secret is on the daemon's machine."""
+        """The same daemon, logged in as operator; the secret is on the daemon's machine."""
         return replace(self, tenant=OPERATOR, secret=None)
 
     def at(self, member: Member, runtime_dir: Path | None, epoch: int | None = None) -> "Endpoint":
-        """The daemon of a pod's member, whose runtime folder is `runtime_dir/NAME`. `epoch`: only
-        the incarnation that the map of that epoch names."""
+        """The daemon of a pod's member, with runtime folder `runtime_dir/NAME`. `epoch`: accept
+        only the incarnation that the map of that epoch names."""
         folder = None if runtime_dir is None else runtime_dir / member.name
         life = (0, 0) if epoch is None else (member.incarnation, epoch)
         return replace(self, address=member.endpoint, runtime_dir=folder, life=life)
 
     def control(self, *, heartbeat: bool = True) -> Control:
-        """Log in. BadInput where no daemon answers or it refuses."""
+        """Log in. BadInput if no daemon answers or it refuses."""
         return Control(
             self.address,
             name=self.name,
@@ -120,8 +120,8 @@ class Endpoint:
         )
 
     def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:
-        """Log in and attach; both are the caller's to close, the fabric first. `timeout_s`: instead
-        of the endpoint's own. BadInput, RunFailed: no daemon, or it refuses."""
+        """Log in and attach; the caller closes both, the fabric first. `timeout_s` overrides the
+        endpoint's. BadInput, RunFailed: no daemon answers, or it refuses."""
         control = (self if timeout_s is None else replace(self, timeout_s=timeout_s)).control()
         try:
             return control, open_fabric(control, self.fabric, self.rdma)
@@ -131,7 +131,7 @@ class Endpoint:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[tuple[Control, Fabric]]:
-        """As `connect`, and both are closed at the end."""
+        """Like `connect`; closes both at the end."""
         control, fabric = self.connect()
         with control:
             try:

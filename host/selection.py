@@ -5,12 +5,12 @@ in float32, updated when a block is written, and turns a query into one score pe
 all query heads are pooled by their mean, because a block carries all KV heads and is read whole.
 Quest and the mean key are linear in a vector made once per query, so the mean over heads is taken
 in that vector, and a step costs one matrix-vector product over the summaries; `mass` is the exact
-weight that they stand in for.
+weight that they approximate.
 
-To add a selector: write a class with the three methods of `Selector`, enter it in `SELECTORS`; the
-tests over all selectors then hold it to the contract.
+To add a selector: write a class with the three methods of `Selector` and enter it in `SELECTORS`;
+the tests over all selectors then check it against the contract.
 
-Nothing here can fail after construction except by a mistake of the caller.
+After construction only a caller's mistake can fail.
 """
 
 import difflib
@@ -66,8 +66,8 @@ class Selector(Protocol):
         ...
 
     def scores(self, query: Floats) -> Floats:
-        """One score per block, float32 `[blocks]`, from `[q_heads, head_dim]`; the greater the
-        better, in units of the selector's own."""
+        """One score per block, float32 `[blocks]`, from `[q_heads, head_dim]`; higher is better.
+        Units differ between selectors."""
         ...
 
 
@@ -183,8 +183,8 @@ class MeanKey:
 
 class Mass:
     """The attention that falls on the block, as a logarithm: the softmax over all keys, summed in
-    the block, mean over the heads. The best selection there is by weight, and no summary: it keeps
-    and reads every key, so it is for comparing with, not for serving."""
+    the block, mean over the heads. It selects optimally by weight but is no summary: it keeps and
+    reads every key, so it is a reference, not for serving."""
 
     def __init__(self, geometry: KvGeometry, layer: int = 0) -> None:
         self._shape = _head_shape(geometry, layer)
@@ -233,7 +233,7 @@ SELECTORS: dict[str, type[Quest] | type[MeanKey] | type[Mass]] = {
 
 
 class MakeSelector(Protocol):
-    """What makes the selector of a layer: `selector`, or one whose summaries lie elsewhere."""
+    """Makes the selector of a layer: `selector`, or one with its summaries on a device."""
 
     def __call__(self, name: str, geometry: KvGeometry, layer: int = 0) -> Selector:
         """A new, empty selector."""
@@ -274,7 +274,7 @@ def select(
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """Blocks one layer reads in a step: `sink_blocks` first ones, `window_blocks` last ones and
+    """Blocks that a layer reads in a step: the first `sink_blocks`, the last `window_blocks` and
     the best of the rest, `select_blocks` in all."""
 
     selector: str = "quest"
@@ -336,7 +336,7 @@ class ScoreQuantizer:
         return quantize(scores, self.scale(lambda: scores))
 
     def scale(self, scores: Callable[[], Floats]) -> ScoreScale:
-        """The scale of the next scores; these are asked for only where it is fitted to them."""
+        """The scale of the next scores; calls `scores` only when it is fitted to them."""
         if self._scale is None:
             self._scale = ScoreScale.fit(scores())
         elif self._calls % _REFRESH_STEPS == 0:

@@ -1,1 +1,1 @@
-"""A decode step: requests, sessions, the pool, a layer of a batch, and where the time went."""
+"""A decode step: requests, sessions, the HBM pool, the layers of a batch, and the time spent."""

@@ -2,11 +2,11 @@
 
 The parts are what a layer does for one token of each session of a batch: the projections to query,
 key and value and back, the gated MLP, and the paged kernel over blocks scattered in a pool, as it
-is called in a decode step. Weights and KV are random; a time does not hang on what they are. Each
-is timed alone and warm, the median of several; on a CUDA device by its own events. One layer is
-in memory at a time. Where it is asked for, also what selection takes of a context's blocks, as a
-decode step does it with that kernel. Can fail: Missing without torch, BadInput for a device that is
-not there or a layer without K and V, RunFailed where memory does not suffice.
+is called in a decode step. Weights and KV are random; times do not depend on their values. Each
+part is timed alone and warm, as the median of several runs; on a CUDA device with CUDA events. One
+layer is in memory at a time. On request it also times selection over a context's blocks, as a
+decode step does it with that kernel. Can fail: Missing without torch, BadInput for an absent device
+or a layer without K and V, RunFailed when memory does not suffice.
 """
 
 import copy
@@ -36,14 +36,14 @@ WIDTHS: dict[str, tuple[int, int]] = {"llama-3-8b": (4096, 14336), "llama-3-70b"
 
 REPEATS, REPEATS_MIN = 9, 3
 SHORTEST_S, LONGEST_S = 2e-3, 2.0
-"""One timed stretch is of as many calls as take so long; all together end after about so long."""
+"""Least time of one measurement, which repeats the call; limit for all measurements of a part."""
 WRITTEN_BLOCKS = 32
-"""Of a context, at once, to be selected of."""
+"""Blocks written per batch when a context for selection is filled."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `widths`: hidden and MLP."""
+    """What to measure. `widths`: widths of hidden state and MLP."""
 
     geometry: KvGeometry
     widths: tuple[int, int]
@@ -53,20 +53,20 @@ class Plan:
     batches: tuple[int, ...]
     tokens: tuple[int, ...]
     processor: str
-    """What the CPU is called."""
+    """Name of the CPU."""
     command: str
     selectors: tuple[str, ...] = ()
-    """Whose selection is measured too."""
+    """Selectors to measure."""
     context_tokens: int = 131_072
-    """Of each session, for the selection."""
+    """Context of each session, for selection."""
 
     @property
     def steps(self) -> int:
-        """How many times `calibrate` tells of its progress."""
+        """How often `calibrate` reports progress."""
         return len(self.batches) * (len(self.tokens) + len(self.selectors))
 
     def check(self) -> None:
-        """Raises BadInput for numbers that cannot be."""
+        """Raises BadInput for impossible numbers."""
         planes, *_ = self.geometry.block_shape(0)
         if planes != 2:
             raise BadInput(
@@ -81,7 +81,7 @@ class Plan:
 
 
 def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -> DecodeCost:
-    """Measure every batch at every number of tokens; `advance` is told of each row."""
+    """Measure every batch at every number of tokens; `advance` is called after each row."""
     plan.check()
     if importlib.util.find_spec("torch") is None:
         raise Missing("host", "torch is not installed", "host calibrate")
@@ -129,7 +129,7 @@ def calibrate(plan: Plan, advance: Callable[[int], None] = lambda count: None) -
 
 
 class _Layer:
-    """The weights of one layer, and what it computes of a batch of tokens."""
+    """The weights of one layer, and its computation for a batch of tokens."""
 
     def __init__(self, plan: Plan) -> None:
         import torch
@@ -166,7 +166,7 @@ class _Layer:
 
 
 def _attention(plan: Plan, arrays: Arrays, batch: int, tokens: int) -> Callable[[], Any]:
-    """The kernel over `tokens` tokens of each session, in blocks that lie in no order."""
+    """The kernel over `tokens` tokens of each session, in scattered blocks."""
     shape = plan.geometry
     blocks = shape.block_count(tokens)
     memory = arrays.memory(batch * blocks, shape.block_bytes(0), 1)

@@ -1,10 +1,10 @@
-"""How well a layer's selection was foretold, one session, layer by layer; and its guesses.
+"""How well each layer's selection was predicted for one session, and the guesses made from it.
 
-Told are the scores that a foretold query gives the layer's blocks, a layer before its own query
-exists. Judged is what of the selection by score was among the best foretold; beside it what the
-step before and the layer before had selected. Sinks and window are left out: they are certain.
-How often a layer's foretold blocks came true is the probability that the next guesses carry.
-One thread; nothing can fail.
+A predicted query scores a layer's blocks one layer before the layer's own query exists. Accuracy is
+the share of the layer's selection by score that was predicted; for comparison, the shares selected
+by the previous step and by the previous layer. Sinks and window do not count: they are certain.
+A layer's recent accuracy is the probability that its next guesses carry. One thread; nothing can
+fail.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ __all__ = ["Foretold", "LayerAgreement"]
 Ordinals = NDArray[np.int32]
 RECENT_STEPS = 16
 UNKNOWN = 0.5
-"""How likely a guess of a layer is that nothing was foretold of yet."""
+"""Probability of guesses for a layer without earlier predictions."""
 
 
 @dataclass
 class LayerAgreement:
-    """Shares of one layer's selections, means over the steps that had something to compare."""
+    """Shares of one layer's selections, means over the steps that can be compared."""
 
     layer: int
     steps: int
@@ -38,7 +38,7 @@ class LayerAgreement:
 
 
 class Foretold:
-    """`told` before a layer runs, `ran` after; `agreement` at the end. Selections by `rule`."""
+    """Call `told` before a layer runs, `ran` after it, `agreement` at the end."""
 
     def __init__(self, layer_count: int, rule: SelectionRule) -> None:
         self._rule = rule
@@ -47,11 +47,11 @@ class Foretold:
         self._shares: list[list[tuple[float, float, float]]] = [[] for _ in range(layer_count)]
 
     def told(self, layer: int, scores: NDArray[np.float32]) -> None:
-        """What a foretold query gives the stored blocks of a layer."""
+        """Record the scores of a layer's stored blocks for its predicted query."""
         self._told[layer] = self._best(scores)
 
     def ran(self, layer: int, scores: NDArray[np.float32]) -> None:
-        """What a layer's own query gave the same blocks."""
+        """Record the scores of the same blocks for the layer's own query."""
         own = self._best(scores)
         told, before = self._told.pop(layer, None), self._before.get(layer)
         if told is not None and before is not None and own.size:
@@ -61,8 +61,7 @@ class Foretold:
         self._before[layer] = own
 
     def guesses(self, layer: int, wanted: Ordinals) -> NDArray[np.void]:
-        """What was told of a layer, as the tier takes guesses for the step that runs; of it those
-        that are `wanted`."""
+        """Guesses for the current step: the predicted blocks of a layer that are in `wanted`."""
         told = self._told.get(layer, np.empty(0, np.int32))
         recent = [row[0] for row in self._shares[layer][-RECENT_STEPS:]]
         likely = float(np.mean(recent)) if recent else UNKNOWN
@@ -72,7 +71,7 @@ class Foretold:
         return found
 
     def agreement(self) -> list[LayerAgreement]:
-        """Layers that had a step to compare."""
+        """The layers with at least one step to compare."""
         return [
             LayerAgreement(layer, len(rows), *(float(one) for one in np.mean(rows, axis=0)))
             for layer, rows in enumerate(self._shares)

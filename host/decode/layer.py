@@ -1,15 +1,16 @@
 """One layer of a decode step of a batch of sessions: query, selection, fetch, check, attention.
 
-This is the path that the whole project is about. A query scores every block through the summaries;
-sinks, window and the best of the rest are read; what the HBM pool lacks is demanded of the DPU,
+This is the project's main path. A query scores every block through the summaries; sinks, window and
+the best of the rest are selected. Blocks that the HBM pool lacks are demanded from the DPU,
 together with the scores of all blocks, selected or not: the hint for the next step. Every block
-that arrives is compared with the checksum of what was written, and sampled outputs against dense
+that arrives is checked against the checksum of what was written, and sampled outputs against dense
 attention over the same selection. The fetches of all sessions are in flight together, so that one
-is copied and checked while the others wait; the attention of the layer is one call for all of them.
+is copied and checked while the others wait; attention is one call per layer for all sessions.
 
-A layer is begun and later attended to. Whoever knows early what the next layer selects begins it
-before this one is attended to: its blocks then come in while this one is computed. Whoever only
-foretells it (`begin_foretold`) fetches that ahead, and the layer's own begin fetches the rest.
+A layer has two phases, `begin` and `attend`. A caller that knows the next layer's selection early
+begins that layer before it attends the current one, so that its blocks arrive during the
+computation. A caller that can only predict it prefetches with `begin_foretold`; the layer's own
+`begin` then fetches the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,15 +38,14 @@ __all__ = ["Coming", "Decoder", "DemandObserver", "SelectionRule", "merged"]
 
 UNKNOWN_END = 255
 ROOM_BLOCKS = 64
-"""By which sessions may grow before a selection on a device is laid out anew."""
+"""Headroom for growing sessions before a selection on a device is allocated again."""
 
 DemandObserver = Callable[[HostSession, int, NDArray[np.uint32], NDArray[np.uint16]], None]
-"""Sees (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
+"""Gets (session, layer, demanded ordinals, scores of all stored blocks) of every fetch."""
 
 
 def merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The stretches inside at least one of the spans (begin, end), in order: what overlaps counts
-    once."""
+    """The union of the spans (begin, end), in order; overlaps are merged."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -64,9 +64,9 @@ def _stored_scores(
 @dataclass(slots=True)
 class _Member:
     """One session in a layer of the batch. `missing`: indices into `ordinals` to fetch;
-    `indices`: the pool index of each ordinal, those of the missing ones free to be written; `rows`:
-    where the missing ones land; `failed`: ordinals that were demanded and did not come; `hint`:
-    scores of all stored blocks, None where it is foretold: read ahead and not attended to."""
+    `indices`: the pool index of each ordinal, writable for the missing ones; `rows`: landing rows
+    of the missing ones; `failed`: ordinals whose demand failed; `hint`: scores of all stored
+    blocks, None for a predicted layer, which is prefetched and not attended."""
 
     session: HostSession
     token: Token
@@ -82,8 +82,8 @@ class _Member:
 
 @dataclass
 class Coming:
-    """A layer of a batch whose blocks are coming in. `early`: it was begun while another layer was
-    computed, so that only what is waited for at its own turn delays anybody."""
+    """A layer of a batch with fetches in flight. `early`: it was begun while another layer was
+    computed, so that only waits at its own turn count as stall."""
 
     layer: int
     members: list[_Member]
@@ -102,7 +102,7 @@ class Decoder:
     rule: SelectionRule
     kernel_name: str = "numpy"
     check_every: int = 50
-    """One layer output in so many is compared with dense attention."""
+    """One layer output in `check_every` is compared with dense attention."""
     timeout_ns: int = 10_000_000_000
     observe: DemandObserver | None = None
 
@@ -116,7 +116,7 @@ class Decoder:
         self._decode: Decode = kernel(self.kernel_name)
         self._outputs = 0
         self.clock = Clock(self.driver.dilation)
-        """Time as the tier has it: what is waited and how long a token takes."""
+        """The tier's clock, for waits and token times."""
         self._stamps = self.pool.arrays.stamps()
         self._kernel_bytes = 0
         self._finders: dict[int, BatchBest] = {}
@@ -125,9 +125,9 @@ class Decoder:
     def layer(
         self, batch: Sequence[tuple[HostSession, Token]], layer: int, record: AgentRecord
     ) -> Any:
-        """Decode one layer of every session's current step; the KV of their tokens is in.
+        """Decode one layer of every session's current step; the pool has the KV of their tokens.
 
-        What the layer's attention gives, float32 `[batch, q_heads, value_dim]`, where the pool is.
+        Returns the attention output, float32 `[batch, q_heads, value_dim]`, on the pool's device.
         """
         output = self.attend(self.begin(batch, layer, record), record)
         self.end_tick(record)
@@ -141,8 +141,8 @@ class Decoder:
         *,
         early: bool = False,
     ) -> Coming:
-        """Select what a layer reads and begin to fetch what is lacking: in the order of the
-        sessions, as many at once as there is room for. `early`: see `Coming`."""
+        """Select a layer's blocks and start fetching the missing ones: in the order of the
+        sessions, as many in flight as there is room for. `early`: see `Coming`."""
         members = self._select(batch, layer)
         coming = Coming(layer, members, early)
         for member in members:
@@ -157,8 +157,8 @@ class Decoder:
         scores: NDArray[np.float32],
         record: AgentRecord,
     ) -> Coming:
-        """Begin to fetch what foretold scores of the stored blocks select of a layer that is not
-        due. It is for `end_foretold`, before the layer's own begin; no scores go to the tier."""
+        """Start fetching what predicted scores of the stored blocks select for a later layer. Pass
+        the result to `end_foretold` before the layer's own `begin`. Sends no scores to the tier."""
         ordinals = self._chosen(scores, scores.size)
         member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
         coming = Coming(layer, [member], early=True)
@@ -167,8 +167,8 @@ class Decoder:
         return coming
 
     def end_foretold(self, coming: Coming, record: AgentRecord) -> None:
-        """Its layer is due: wait for what is still on its way. A block that did not come leaves the
-        pool, so that the layer's own begin asks for it if it wants it."""
+        """Wait for the fetches in flight, once the layer is due. A failed block leaves the pool, so
+        that the layer's own `begin` demands it again if it is selected."""
         self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
@@ -182,13 +182,13 @@ class Decoder:
         record.timeline.add("copy", coming.layer, begun_ns, self.clock.now_ns())
 
     def tend(self, coming: Coming, until_ns: int, record: AgentRecord) -> None:
-        """Take in what arrives until then, while something else is computed: nobody waits."""
+        """Process completions until `until_ns`, while another layer is computed; adds no stall."""
         assert coming.early, "its layer is due"
         while coming.flying and (left_ns := until_ns - self.clock.now_ns()) > 0:
             self._end_some(coming, record, timeout_ns=left_ns)
 
     def settle(self, coming: Coming, record: AgentRecord) -> None:
-        """Wait for the rest of the blocks of a layer that is due."""
+        """Wait for the remaining blocks of a layer that is due."""
         if not coming.flying:
             return
         due_ns, begun = self.clock.now_ns() if coming.early else 0, self._mark()
@@ -197,7 +197,7 @@ class Decoder:
         self._marked.append(("stall", coming, begun, self._mark()))
 
     def attend(self, coming: Coming, record: AgentRecord) -> Any:
-        """Decode a layer once its blocks are there; the result is `layer`'s."""
+        """Compute the layer's attention once its blocks are there; returns the same as `layer`."""
         self._wait(coming, record)
         for member in coming.members:
             if member.failed.size:
@@ -214,8 +214,8 @@ class Decoder:
                 self._stalled(coming, begin_ns, end_ns, record)
 
     def end_tick(self, record: AgentRecord) -> None:
-        """Everything of a token is asked for: take what computing waited and worked, from the
-        device's own marks where it has them."""
+        """All layers of a token are submitted: record wait and compute times, from the device's
+        stamps if it has any."""
         if self._stamps is not None:
             record.timeline.source = f"{self._stamps.source}; copies and fetches: the host's clock"
         for lane, coming, begun, ended in self._marked:
@@ -242,7 +242,7 @@ class Decoder:
             member.token.stall_ns += end_ns - begin_ns
 
     def _select(self, batch: Sequence[tuple[HostSession, Token]], layer: int) -> list[_Member]:
-        """What each session's layer reads, each block with its index in the pool."""
+        """Select each session's blocks, with their indices in the pool."""
         queries = [
             session.queries[layer].next(session.step, session.block_count(self.pool.geometry))
             for session, _ in batch
@@ -270,7 +270,7 @@ class Decoder:
         selectors: Sequence[DeviceSelector],
         queries: Sequence[NDArray[np.float32]],
     ) -> list[Found]:
-        """The same, scored and chosen on the device for all sessions together."""
+        """The same, scored and selected on the device for all sessions together."""
         blocks = max(len(one.rows) for one in selectors)
         finder = self._finders.get(layer)
         if finder is None or not finder.fits(selectors[0].summaries, len(batch), blocks):
@@ -313,7 +313,7 @@ class Decoder:
         return _Member(session, token, query, hint, ordinals, indices, missing)
 
     def _has_room(self, member: _Member, flying: int) -> bool:
-        """Whether one more fetch may begin: a call of the fabric, and rows to land in."""
+        """Whether one more fetch may begin: a free call of the fabric, and landing rows."""
         if flying == self.driver.calls_max:
             return False
         rows = self.pool.memory.land(member.indices[member.missing])
@@ -329,7 +329,7 @@ class Decoder:
         return rows is not None
 
     def _begin(self, member: _Member, layer: int) -> Fetch:
-        """Demand the missing blocks, with the hint. The block being filled is never missing."""
+        """Demand the missing blocks and send the hint. The tail block is never missing."""
         session = member.session
         member.begun_ns = self.clock.now_ns()
         demanded = member.ordinals[member.missing].astype(np.uint32)
@@ -358,8 +358,8 @@ class Decoder:
         due_ns: int = 0,
         timeout_ns: int | None = None,
     ) -> None:
-        """Wait until a fetch has ended, then take in all that have. Their waits are added, from
-        `due_ns` on; with a timeout nobody waits, and it may be that none has ended."""
+        """Wait for a completion, then process all that are there. Adds the wait, from `due_ns` on,
+        to the stall; with a timeout it adds none, and there may be no completion."""
         polled = self.driver.poll(self.timeout_ns if timeout_ns is None else timeout_ns)
         ended = [one for one in polled if isinstance(one, Fetch)]
         seen_ns = self.clock.now_ns()
@@ -391,7 +391,7 @@ class Decoder:
 
     @staticmethod
     def _check(member: _Member, layer: int, result: FetchResult, record: AgentRecord) -> None:
-        """Hold every fetched block against what prefill wrote, and note what did not come."""
+        """Check every fetched block against what prefill wrote, and note the failed ones."""
         demanded = member.ordinals[member.missing]
         good = result.rcs == 0
         expected = member.session.context.checksums[layer, demanded]
@@ -403,7 +403,7 @@ class Decoder:
     def _recompute(
         self, session: HostSession, layer: int, ordinals: NDArray[np.int32], record: AgentRecord
     ) -> None:
-        """The tier has lost blocks: compute them again, use them, and write them again."""
+        """Recompute blocks that the tier has lost, use them, and put them again."""
         identities = [session.context.identities[ordinal] for ordinal in ordinals]
         blocks = self.kv.blocks_at(layer, ordinals, identities)
         self.pool.memory.write(self.pool.lookup(session.number, layer, ordinals), blocks)
@@ -411,7 +411,7 @@ class Decoder:
         record.blocks_recomputed += ordinals.size
 
     def _attend(self, members: Sequence[_Member], layer: int, record: AgentRecord) -> Any:
-        """One call for the batch, with its output left where the pool is."""
+        """One kernel call for the batch; the output stays on the pool's device."""
         geometry, arrays, storage = self.pool.geometry, self.pool.arrays, self.pool.memory.storage
         counts = [member.session.token_counts(geometry, member.ordinals) for member in members]
         self._kernel_bytes += sum(int(one.sum()) for one in counts) * geometry.entry_bytes(layer)
@@ -440,7 +440,7 @@ class Decoder:
         output: NDArray[np.float32],
         record: AgentRecord,
     ) -> None:
-        """Hold one session's output against dense attention over the same blocks, in float64."""
+        """Compare one session's output with dense attention over the same blocks, in float64."""
         blocks = self.pool.memory.read(member.indices)
         table = np.arange(len(blocks), dtype=np.int32)[None]
         dense = dense_decode(

@@ -1,20 +1,20 @@
-"""The HBM pool (G1): a fixed number of equal blocks, and who lives in them.
+"""The HBM pool (G1): a fixed number of blocks of equal size, and the table of their contents.
 
 Owns the blocks, one array `[pool_blocks, block_bytes]` of the library and on the device that its
 `Arrays` names, and one block table per (session, layer) from ordinal (index of the block in the
 session) to pool index. The tables and all bookkeeping are numpy on the CPU. Belongs to one thread.
 
-What is fetched is read into host memory, rows of `memory.landing`, and then committed to its
-blocks; where the host addresses the blocks, the two are one memory and a commit does nothing.
+A fetch reads into host memory, rows of `memory.landing`, and then commits the rows to their blocks.
+If the host can address the blocks, both are the same memory and a commit does nothing.
 
 A resident block is *pinned* while it is in its layer's selection of the current step (`hold`) or
-in its lasting set, sinks and window (`pin`); all others leave in the order in which they were last
-pinned. A block's recency is thus set when its last pin ends, so the queue of candidates is
+in its lasting set, sinks and window (`pin`). All others are evicted in the order in which they were
+last pinned. A block's recency is thus set when its last pin ends, so the eviction queue is
 append-only, a batch costs a few numpy calls, and a block costs O(1) amortised.
 
-With `layer_blocks` each (session, layer) has room of its own, as in the laboratory: no more stay
-than these, its own coldest leave first, and only what is pinned may be more. With 0 nothing stays
-from one step to the next but the lasting set.
+With `layer_blocks` each (session, layer) has a quota, as in the laboratory: beyond it the layer's
+coldest blocks are evicted first, and only pinned blocks may exceed it. With 0 only the lasting set
+stays from one step to the next.
 
 Can fail: `PoolFull`, before anything changed, when the pinned blocks leave too little room.
 """
@@ -35,13 +35,13 @@ SessionId = int | str
 Indices = npt.NDArray[np.int32]
 
 _NOBODY = -1
-# Room of the queue in pools: it is compacted when full and never holds more than one pool of valid
-# entries, so each compaction pays for at least this many less one pools of appends.
+# Capacity of the queue in pools. It is compacted when full and has at most one pool of valid
+# entries, so a compaction comes after at least (this - 1) pools of appends.
 _QUEUE_POOLS = 4
 
 
 class PoolFull(RunFailed):
-    """The blocks that one step needs at once do not fit beside those that are pinned."""
+    """The blocks of one step do not fit next to the pinned ones."""
 
 
 @dataclass
@@ -56,11 +56,10 @@ class _Table:
 class HbmPool:
     """`pool_blocks` blocks of `geometry`; where layers differ in size, each has the largest.
 
-    `layer_blocks`: most that stay of one layer of a session; None: as many as there is room for.
-    `arrays` says where they lie (numpy by default), `landing_rows` how many blocks can be on their
-    way at once where that is not host memory. Attributes: `memory`, the blocks and the rows that
-    fetches land in; `evictions`, blocks evicted so far. Raises `BadInput` when `pool_blocks` is
-    below 1.
+    `layer_blocks`: quota of one layer of a session; None: no quota. `arrays`: array library and
+    device (numpy by default); `landing_rows`: how many blocks can be in flight if the blocks are
+    not in host memory. Attributes: `memory`, the blocks and landing rows; `evictions`, blocks
+    evicted so far. Raises `BadInput` when `pool_blocks` is below 1.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class HbmPool:
 
     @property
     def free_count(self) -> int:
-        """Blocks nobody lives in."""
+        """Free blocks."""
         return self._free_count
 
     @property
@@ -138,10 +137,10 @@ class HbmPool:
         return found
 
     def hold(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
-        """Make `ordinals` the layer's selection of this step, instead of its last one.
+        """Make `ordinals` the layer's selection of this step, in place of the last one.
 
-        Pins those that are resident. Returns the pool index of each, -1 where it must be fetched
-        and then given a block with `allocate`."""
+        Pins the resident ones. Returns the pool index of each, -1 for those that must get a block
+        with `allocate` and be fetched."""
         table = self._table(session, layer)
         if self.layer_blocks == 0:
             self._free_blocks(table.held[~self._lasting[table.held]])
@@ -159,9 +158,9 @@ class HbmPool:
     def allocate(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
         """Add `ordinals` to the layer's selection and give each a block.
 
-        Returns their pool indices; what was resident keeps its block and its bytes, a new block
-        holds the bytes of its last user until the caller writes it. Raises `PoolFull`, with
-        nothing changed, when free and evictable blocks are too few."""
+        Returns their pool indices. Resident ordinals keep their blocks; a new block has its former
+        bytes until the caller writes it. Raises `PoolFull`, with nothing changed, when there are
+        too few free and evictable blocks."""
         wanted = np.asarray(ordinals, np.int64)
         found = self.lookup(session, layer, wanted)
         missing = np.flatnonzero(found < 0)
@@ -197,9 +196,9 @@ class HbmPool:
         self.hold(session, layer, np.empty(0, np.int32))
 
     def pin(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> Indices:
-        """Make `ordinals`, sinks and window, the layer's lasting set, instead of its last one.
+        """Make `ordinals`, sinks and window, the layer's lasting set, in place of the last one.
 
-        Pins those that are resident; returns the pool index of each, -1 where it is not."""
+        Pins the resident ones. Returns the pool index of each, -1 if it is not resident."""
         found = self.lookup(session, layer, ordinals)
         resident = found[found >= 0]
         table = self._table(session, layer)
@@ -211,7 +210,7 @@ class HbmPool:
         return found
 
     def drop(self, session: SessionId, layer: int, ordinals: npt.ArrayLike) -> None:
-        """Free the resident ones among `ordinals`, pinned or not: their bytes are not wanted."""
+        """Free the resident ones among `ordinals`, pinned or not."""
         found = self.lookup(session, layer, ordinals)
         resident = np.unique(found[found >= 0])
         if resident.size == 0:
@@ -251,7 +250,7 @@ class HbmPool:
             table.blocks = wider
 
     def _trim(self, table: _Table, coming: int = 0) -> None:
-        """Free the table's own coldest until it has room for `coming` more."""
+        """Evict the table's coldest blocks until it has room for `coming` more."""
         if self.layer_blocks in (0, self.pool_blocks):
             return
         resident = table.blocks[table.blocks >= 0]
@@ -263,7 +262,7 @@ class HbmPool:
             self.evictions += victims.size
 
     def _free_blocks(self, blocks: Indices) -> None:
-        """Nobody lives in `blocks` from now on, pinned or not."""
+        """Free `blocks`, pinned or not."""
         self._held[blocks] = False
         self._lasting[blocks] = False
         self._claim(blocks)
@@ -277,7 +276,7 @@ class HbmPool:
         self._stamp[blocks] = 0
 
     def _rest(self, blocks: Indices) -> None:
-        """Append those of `blocks` that nothing pins any more to the queue, in the given order."""
+        """Append those of `blocks` that are no longer pinned to the queue, in the given order."""
         idle = blocks[~(self._held[blocks] | self._lasting[blocks])]
         if self._tail + idle.size > self._queue.size:
             self._compact()
@@ -300,8 +299,8 @@ class HbmPool:
         self._head, self._tail = 0, queue.size
 
     def _take(self, count: int) -> Indices:
-        """`count` blocks: free ones first, then the ones unpinned longest. The caller checked
-        that there are as many."""
+        """`count` blocks: free ones first, then the ones unpinned longest. The caller has checked
+        that there are enough."""
         from_free = min(count, self._free_count)
         taken = self._free[self._free_count - from_free : self._free_count][::-1].copy()
         self._free_count -= from_free

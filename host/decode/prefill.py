@@ -1,9 +1,8 @@
 """Prefill: compute the KV of a context and write what the tier does not have yet.
 
 A real prefill computes a layer for all tokens, then the next; so does this one, and the blocks
-reach the store layer by layer, each layer one sequential range. The host keeps the summaries and
-the checksums; nothing else of the bytes stays. A block whose write is refused is a failed run,
-never a silent hole: the error names the cause and the mend.
+reach the store layer by layer, each layer one sequential range. The host keeps only the summaries
+and the checksums. A refused write fails the run: the error names the cause and the fix.
 """
 
 import errno
@@ -62,9 +61,9 @@ def compute_context(
     write: BlockWriter | None = None,
     make: MakeSelector = selector,
 ) -> Context:
-    """Summaries and checksums of a chain of full chunks, the former by what `make` makes.
+    """Summaries (by selectors from `make`) and checksums of a chain of full chunks.
 
-    The bytes are made once, given to `write` batch by batch, and dropped."""
+    The bytes are made once, passed to `write` batch by batch, and dropped."""
     layers = source.geometry.layer_count
     context = Context(
         list(identities),
@@ -84,7 +83,7 @@ def compute_context(
 
 @dataclass
 class MissingWriter:
-    """Writes what the tier lacks of one session's context: a `BlockWriter`.
+    """Writes the blocks of one session's context that the tier lacks: a `BlockWriter`.
 
     `stored_layers` uint32 `[chunks]`: how many layers of each chunk the store has; a chunk with
     fewer than all is written whole. `bytes_written` and `blocks_written` count what was put."""
@@ -110,8 +109,8 @@ class MissingWriter:
 
 
 def put_blocks(driver: Fabric, handle: int, puts: Iterable[LayerBlocks]) -> None:
-    """Write blocks of any layers, as many puts together as the fabric takes, and wait for their
-    acknowledgement. StoreFull, RunFailed: see the message; by then none is in flight."""
+    """Write blocks of any layers, with as many puts in flight as the fabric takes, and wait for
+    their acknowledgement. StoreFull, RunFailed: the message has the cause; none is in flight."""
     flying: deque[tuple[int, Put]] = deque()
     failed: list[tuple[int, NDArray[np.int32]]] = []
 

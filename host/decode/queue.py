@@ -1,8 +1,8 @@
-"""The queue in front of an agent: who has come, who is next, and who is refused.
+"""The agent's request queue: arrivals, admission and refusals.
 
-Requests come at their times. Which of them begins when there is room is the affair of
-`offstage.host.decode.schedule`, for one host: what it holds already is the context of the sessions
-that decode now, since their blocks are staged. Belongs to the agent's thread; told the time.
+Requests arrive at given times. `offstage.host.decode.schedule`, called for one host, picks the
+next one to start. The prefixes that the host has are the contexts of the sessions that decode now,
+since their blocks are staged. Used on the agent's thread; the caller passes the time.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ WAITING_MAX = 1 << 20
 
 
 class Request(Protocol):
-    """What is asked of a request; `start_s` counts from the run's begin."""
+    """Fields of a request; `start_s` counts from the start of the run."""
 
     @property
     def number(self) -> int: ...
@@ -34,8 +34,8 @@ R = TypeVar("R", bound=Request)
 
 
 class Admission(Generic[R]):
-    """Requests of one run. `refused`: that found `waiting_max` before them; `passed_over`: how
-    often one that came earlier was."""
+    """Requests of one run. `refused`: requests that arrived while `waiting_max` were waiting;
+    `passed_over`: how often a later request started before an earlier one."""
 
     def __init__(self, requests: Sequence[R], rule: Rule, waiting_max: int = WAITING_MAX) -> None:
         self._coming = deque(sorted(requests, key=lambda one: (one.start_s, one.number)))
@@ -46,16 +46,16 @@ class Admission(Generic[R]):
         self.passed_over = 0
 
     def __bool__(self) -> bool:
-        """Whether anybody is still to begin."""
+        """Whether a request has yet to start."""
         return bool(self._coming or self._waiting)
 
     @property
     def next_s(self) -> float | None:
-        """When the next one comes; None: nobody does."""
+        """Time of the next arrival; None: there is none."""
         return self._coming[0].start_s if self._coming else None
 
     def arrive(self, now_s: float, room: int) -> None:
-        """Take in who has come by now; `room`: how many could begin at once."""
+        """Queue the requests that have arrived; `room`: how many could start immediately."""
         while self._coming and self._coming[0].start_s <= now_s:
             one = self._coming.popleft()
             if len(self._waiting) >= self._waiting_max + room:
@@ -65,7 +65,7 @@ class Admission(Generic[R]):
             self._passed.append(0)
 
     def take(self, running: Sequence[Context]) -> R | None:
-        """Who begins beside those that run; None: nobody waits."""
+        """The next request to start, given the running contexts; None: the queue is empty."""
         held = [one.identities for one in running]
         own = [one.context.identities for one in self._waiting]
         reuse = self._rule.kind == "reuse" and len(own) > 1
@@ -91,7 +91,7 @@ class Admission(Generic[R]):
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Chunks that both begin with."""
+    """Length of the common prefix, in chunks."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

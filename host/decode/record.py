@@ -1,7 +1,7 @@
-"""What the host agent saw: per token and per step, in arrays, with nothing averaged yet.
+"""Measurements of the host agent, per token and per step, not averaged.
 
-Owned by the agent's thread. Times are of the host's clock. `ends` counts are the device's verdicts
-as they came back with each fetch, so they can be compared with the device's own ledger.
+Owned by the agent's thread. Times are of the host's clock. `ends` counts demands by how the device
+says that they ended, as each fetch returns it; they can be compared with the device's ledger.
 """
 
 from array import array
@@ -27,9 +27,9 @@ class Token:
     selected: int = 0
     demands: int = 0
     stall_ns: int = 0
-    """While blocks were awaited that some session of its batch lacked: all of them waited."""
+    """Time in which the batch waited for missing blocks of any of its sessions."""
     copy_ns: int = 0
-    """One-sided reads of its own blocks, with their checks."""
+    """One-sided reads of this session's blocks, with their checks."""
     put_ns: int = 0
     begun_ns: int = 0
     ended_ns: int = 0
@@ -45,7 +45,7 @@ class AgentRecord:
     blocks_corrupt: int = 0
     blocks_recomputed: int = 0
     untold: int = 0
-    """Demands that came as an error: the device counted how they ended, and did not tell."""
+    """Demands that failed: the device counted how they ended but did not return it."""
     attention_checked: int = 0
     attention_error_max: float = 0.0
     """Largest difference from dense attention, relative to the largest output of its layer."""
@@ -53,17 +53,17 @@ class AgentRecord:
     retries: int = 0
     bytes_put: int = 0
     fetch_ns: "array[int]" = field(default_factory=lambda: array("q"))
-    """Of each fetch, from its begin until its blocks were seen to be there."""
+    """Latency of each fetch, from submission until its completion was seen."""
     kernel_bytes: int = 0
     """K and V of the tokens that the attention kernel read, in `kernel_ns`."""
     kernel_ns: int = 0
     roof_bytes_per_s: float = 0.0
-    """Read and written by a copy inside the memory of the HBM pool, measured beside the run."""
+    """Bytes per second of a copy within the HBM pool's memory, measured apart from the run."""
     wall_s: float = 0.0
     refused: int = 0
-    """Sessions that found no place to wait."""
+    """Sessions refused because the queue was full."""
     passed_over: int = 0
-    """How often a session that came earlier was, for one that shares more."""
+    """How often a session was passed over for a later one that shares more."""
     timeline: Timeline = field(default_factory=Timeline)
 
     def stall_ms(self) -> NDArray[np.float64]:
@@ -75,11 +75,11 @@ class AgentRecord:
         return np.array([t.ended_ns - t.begun_ns for t in self.tokens], np.float64) / 1e6
 
     def ends(self) -> NDArray[np.int64]:
-        """Of all tokens, `[len(ENDS)]`."""
+        """Sum over all tokens, `[len(ENDS)]`."""
         return sum((token.ends for token in self.tokens), np.zeros(len(ENDS), np.int64))
 
     def ended(self) -> Demands:
-        """Of all tokens; what no answer came for is `unanswered`."""
+        """Demands of all tokens by end; those without an answer are `unanswered`."""
         ends = self.ends()
         return Demands.of(ends, sum(token.demands for token in self.tokens) - int(ends.sum()))
 

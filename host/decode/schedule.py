@@ -1,19 +1,19 @@
 """Which waiting request begins next, and on which host: one pure function for agent and laboratory.
 
-Work is in tokens. A host's *ahead* is the work that stands there before a new request; a request's
-*total* is its own, and *matched* the part of it whose prefix the host holds already. The score of a
-request on a host is
+Work is in tokens. A host's *ahead* is its work queued before a new request, a request's *total* is
+its work, and *matched* the part of it whose prefix the host already has. The score of a request on
+a host is
 
     weight * matched / total - ahead / total
 
-which with weight 1 is largest where the first token comes first: what is saved against what is
-waited for, both in units of the request itself (the shape of production-stack's issue 1035, with
-the host's own work in the place of a mean, which is 0 where nobody works). A larger weight follows
-prefixes further into load. Requests whose prefix is held begin first, so that sessions that share
-one run together; a request that was passed over `patience` times is next whatever it shares, so
-none waits for ever: the k-th in the queue begins after at most k * (patience + 1) others.
+With weight 1 it is largest on the host with the earliest first token: work saved minus work waited
+for, both relative to the request (the form of production-stack's issue 1035, with the host's own
+work in place of a mean, which is 0 when no host works). A larger weight favours shared prefixes
+over low load. Requests with a matched prefix start first, so that sessions that share one run
+together. A request that was passed over `patience` times is next, so none starves: the k-th in the
+queue starts after at most k * (patience + 1) others.
 
-Nothing here reads a clock or draws a number. What can fail: nothing, given arrays that fit.
+Nothing here reads a clock, draws a number or can fail, given arrays of matching shapes.
 """
 
 from dataclasses import dataclass
@@ -42,15 +42,15 @@ class Rule(Settings, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Begin:
-    """The request, by its place in the queue, and the host that takes it."""
+    """A request, by its position in the queue, and the host that takes it."""
 
     waiting: int
     host: int
 
 
 def scores(matched: I64, total: I64, ahead: I64, weight: float) -> NDArray[np.float64]:
-    """Of each request on each host, `[requests, hosts]`; `matched` is of that shape, `total`
-    `[requests]` and `ahead` `[hosts]`, all in tokens."""
+    """Score of each request on each host, `[requests, hosts]`; `matched` has that shape, `total`
+    is `[requests]` and `ahead` `[hosts]`, all in tokens."""
     own = np.maximum(total, 1)[:, None].astype(np.float64)
     found: NDArray[np.float64] = weight * (matched / own) - ahead[None, :] / own
     return found
@@ -65,7 +65,7 @@ def begin_next(
     room: NDArray[np.bool_],
     turn: int,
 ) -> Begin | None:
-    """Who is next, or None where nobody waits or no host has room.
+    """The next request to start, or None if none waits or no host has room.
 
     `matched` `[requests, hosts]`, `total` and `passed` (how often it was passed over) `[requests]`,
     requests in order of arrival; `ahead` and `room` `[hosts]`; `turn`: how many have begun."""

@@ -1,8 +1,8 @@
-"""One decode session as the host holds it: its blocks' names, summaries, and where it stands.
+"""One decode session on the host: the names and summaries of its blocks, and its progress.
 
 Owned by the agent's thread. The KV bytes are elsewhere: in the HBM pool, the arena or the store.
-What stays here is what a GPU node keeps in HBM for a sparse model anyway: a summary of the keys of
-every block (the selector), and, to check the tier, the checksum of every block that was written.
+The host keeps what a GPU node keeps in HBM for a sparse model anyway, a summary of the keys of
+every block (the selector), and, to check the tier, the checksum of every written block.
 """
 
 import copy
@@ -20,7 +20,7 @@ __all__ = ["Context", "HostSession", "KvSource", "Queries"]
 
 
 class KvSource(Protocol):
-    """Whatever computed the KV: it can do so again, byte for byte, where the tier has lost it."""
+    """Computes KV, and recomputes blocks that the tier has lost, byte for byte."""
 
     @property
     def geometry(self) -> KvGeometry:
@@ -31,7 +31,7 @@ class KvSource(Protocol):
         self, layer: int, ordinals: NDArray[np.integer], identities: Sequence[int]
     ) -> NDArray[np.uint8]:
         """Full blocks at any ordinals of the context, uint8 `[blocks, block_bytes]`. Raises
-        `RunFailed` where it cannot."""
+        `RunFailed` if it cannot."""
         ...
 
 
@@ -39,14 +39,14 @@ class Queries(Protocol):
     """The queries of one layer of one session."""
 
     def next(self, step: int, length_blocks: int) -> NDArray[np.float32]:
-        """Those of `step`, float32 `[q_heads, head_dim]`, over `length_blocks` blocks; asked for
-        once for each step, in turn."""
+        """The queries of `step`, float32 `[q_heads, head_dim]`, over `length_blocks` blocks;
+        called once for each step, in order."""
         ...
 
 
 @dataclass(slots=True)
 class Context:
-    """The full blocks of one chain of chunks: what prefill computed, whoever stores the bytes.
+    """The full blocks of one chain of chunks, as prefill computed them.
 
     `identities` [chunks] 128-bit; `checksums` uint64 `[layers, chunks]`, XXH3-64 of each block's
     payload; one selector per layer that has seen their keys.
@@ -82,7 +82,7 @@ class HostSession:
         return geometry.block_count(self.length_tokens)
 
     def token_counts(self, geometry: KvGeometry, ordinals: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tokens in each of the blocks: full, but for the last."""
+        """Tokens in each of the blocks; only the last may be partly filled."""
         left = self.length_tokens - ordinals.astype(np.int64) * geometry.block_tokens
         return np.minimum(left, geometry.block_tokens).astype(np.int32)
 

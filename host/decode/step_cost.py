@@ -1,11 +1,11 @@
-"""What a decode step costs the device that computes it: measured times of a layer, and a token's.
+"""Cost of a decode step on its device: measured times of a layer, and from them those of a token.
 
-A file of `offstage host calibrate` holds them for one geometry on one device: projections, MLP, and
-attention over so many tokens, each for several batches. Between what was measured times are
-straight lines; outside of it there is no answer. Norms, sampling and the head are not in it.
+`offstage host calibrate` writes a file of them for one geometry on one device: projections, MLP,
+and attention over several numbers of tokens, each for several batches. Times are interpolated
+linearly and never extrapolated. Norms, sampling and the head are not included.
 
-Immutable, any thread. Raises BadInput for a file that is none, another geometry, and a batch or a
-number of tokens that was not measured.
+Immutable, any thread. Raises BadInput for an invalid file, another geometry, or a batch or number
+of tokens outside the measured range.
 """
 
 from bisect import bisect_left
@@ -41,9 +41,9 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one layer's selection takes of `batch` sessions of `context_tokens` tokens each: scores
-    of all blocks, the best of them, the hint. Not part of a token's time: a host agent really does
-    it, beside the time that it is given."""
+    """Time of one layer's selection for `batch` sessions of `context_tokens` tokens each: scores
+    of all blocks, the best of them, the hint. Not part of a token's time: a host agent performs the
+    selection itself, in addition to the time that it is given."""
 
     batch: int
     context_tokens: int
@@ -52,7 +52,7 @@ class SelectionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: what was measured, of what, on what."""
+    """One file: the geometry, the device and the measured times."""
 
     format: str
     geometry: str
@@ -67,7 +67,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
     value_type: str
     kernel: str
     device: str
-    """Its own name, not torch's."""
+    """The device's product name, not torch's."""
     versions: dict[str, str]
     date: str
     command: str
@@ -76,8 +76,8 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
     provenance: str = "measured"
 
     def token_ns(self, geometry: KvGeometry, batch: int, tokens: int) -> int:
-        """The device's time for one token of each of `batch` sessions of `geometry`, that attend to
-        `tokens` tokens each: of all layers."""
+        """The device's time, over all layers, for one token of each of `batch` sessions that attend
+        to `tokens` tokens each."""
         self._check(geometry)
         batches = sorted({row.batch for row in self.rows})
 
@@ -94,7 +94,7 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
         return round(layer_ns * geometry.layer_count)
 
     def said(self) -> dict[str, Any]:
-        """Where the times come from, for a report."""
+        """The source of the times, for a report."""
         return {
             "provenance": self.provenance,
             "geometry": self.geometry,
@@ -133,7 +133,7 @@ def read(path: Path) -> DecodeCost:
 
 
 def _between(points: Sequence[int], asked: int, what: str, value: Callable[[int], float]) -> float:
-    """The straight line between the two measured points around `asked`."""
+    """Linear interpolation between the two measured points around `asked`."""
     if not points[0] <= asked <= points[-1]:
         raise BadInput(
             f"{asked:,} {what}, and measured were {points[0]:,} to {points[-1]:,}",

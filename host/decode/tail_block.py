@@ -1,8 +1,8 @@
-"""The block that decoding is filling: it lives in the HBM pool until it is full.
+"""The tail block, which decoding fills; it stays in the HBM pool until it is full.
 
 Every token adds its K and V to the last block of each layer. A full block is appended to the
-session at the tier and written there; from then on it can leave the HBM pool like any other. One
-TailBlock belongs to one session and to the agent's thread.
+session at the tier and put there; from then on it can be evicted from the HBM pool like any other.
+A TailBlock belongs to one session and to the agent's thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class TailBlock:
         return NewToken(self._indices[layer], slot, values)
 
     def _open(self, ordinal: int) -> None:
-        """The block's tokens are known ahead, as they are drawn and not decoded."""
+        """Open a block. Its tokens are known in advance, as they are drawn and not decoded."""
         where, chunk = np.array([ordinal], np.uint32), self._identity(ordinal)
         layers = range(self._decoder.pool.geometry.layer_count)
         self._blocks = [self._decoder.kv.blocks_at(layer, where, [chunk])[0] for layer in layers]
@@ -80,8 +80,8 @@ class TailBlock:
         return values
 
     def end_token(self, session: HostSession, record: AgentRecord) -> int:
-        """Hand the block of every layer to the tier if it is full, all together; returns the
-        nanoseconds that took."""
+        """Put the block of every layer to the tier, together, if it is full; returns the time that
+        took in nanoseconds."""
         geometry = self._decoder.pool.geometry
         if session.length_tokens % geometry.block_tokens:
             return 0

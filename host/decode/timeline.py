@@ -1,18 +1,17 @@
 """Where the time of a tick went: spans on lanes, in nanoseconds of the host's clock.
 
-Owned by the decode loop's thread. Every tick is recorded, up to `TICKS_MAX` of them; the one that
-is shown is chosen afterwards, by its stall and not by its looks. What a lane holds:
+Owned by the decode loop's thread. Every tick is recorded, up to `TICKS_MAX` of them; the tick to
+show is chosen afterwards, by its stall. The lanes:
 
-- compute: the attention kernel, which really runs;
-- pace: what is left of the given time of a GPU, in which nothing runs;
-- copy: the host copies and checks blocks that are there, or a device takes them in;
-- fetch: a fetch in flight, one for each session: what the fabric and the drive do meanwhile;
-- stall: the kernel could not begin, because blocks were not there.
+- compute: the attention kernel runs;
+- pace: the rest of the GPU's given time, in which nothing runs;
+- copy: the host copies and checks blocks that have arrived, or a device takes them in;
+- fetch: a fetch is in flight, one for each session, in the fabric and the drive;
+- stall: the kernel could not start, because blocks were missing.
 
-The host's time: the machine's, or slower by as much as that of the tier it decodes against.
-
-Against a modelled device in dilated time everything a host waits for takes `dilation` times longer
-on the machine: the device's own times, the GPU's, every deadline. Figures are in the device's time.
+Times are of the host's clock, which runs slower by the dilation of the tier it decodes against.
+Against a modelled device in dilated time every wait takes `dilation` times longer on the machine:
+the device's times, the GPU's, every deadline. Figures are in the device's time.
 """
 
 import time
@@ -23,7 +22,7 @@ __all__ = ["LANES", "Clock", "Span", "Timeline"]
 LANES = ("compute", "pace", "stall", "copy", "fetch")
 TICKS_MAX = 400
 SHOWN_SHARE = 0.9
-"""The tick that is shown has this quantile of the stall."""
+"""Quantile of the stall by which the shown tick is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Timeline:
         self._open = False
 
     def begin_tick(self) -> None:
-        """What follows belongs to a new tick; nothing is kept once there are enough."""
+        """Start a new tick; beyond `TICKS_MAX` nothing is recorded."""
         self._open = len(self.ticks) < TICKS_MAX
         if self._open:
             self.ticks.append([])
@@ -68,7 +67,7 @@ class Timeline:
 
 
 class Clock:
-    """Reads and waits; one of its nanoseconds takes `dilation` of the machine's."""
+    """A clock of which one nanosecond takes `dilation` of the machine's."""
 
     def __init__(self, dilation: int = 1) -> None:
         self.dilation = dilation
@@ -78,7 +77,7 @@ class Clock:
         return time.monotonic_ns() // self.dilation
 
     def sleep_until_ns(self, then_ns: int) -> None:
-        """Returns at once when that has passed."""
+        """Sleep until `then_ns`; returns immediately if it has passed."""
         left_ns = then_ns - self.now_ns()
         if left_ns > 0:
             time.sleep(left_ns * self.dilation / 1e9)

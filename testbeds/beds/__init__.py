@@ -1,1 +1,1 @@
-"""Where a run finds its daemon: for now, a process on this machine."""
+"""Testbeds: where a daemon runs and how a host reaches it."""

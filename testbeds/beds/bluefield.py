@@ -1,10 +1,10 @@
-"""A real pair: a DPU that is reached by ssh, and this machine as the host.
+"""A real pair: a DPU reached by ssh, and this machine as the host.
 
-What is done there is a list of steps, each one shell command with what goes in and where its output
-goes: they are printed by `--dry-run` and otherwise run, in order, and the first that fails ends it.
-A step that finds its work done leaves it: `up` may be given again. The DPU gets the wheel, the
-unit and the user that it names, huge pages, keys and secrets; copies of what this machine needs
-come back.
+Setup is a list of steps. Each step is one shell command with its input and the destination of
+its output. `--dry-run` prints the steps; otherwise they run in order and the first failure stops
+the rest. A step skips work that is already done, so `up` can be repeated. The DPU gets the
+wheel, the systemd unit and its user, huge pages, keys and secrets; the files that this machine
+needs are copied back.
 """
 
 import shlex
@@ -60,7 +60,8 @@ class Dpu(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Step:
-    """One command on `place` ("dpu" or "host"); `given` goes in, its output goes to `kept`."""
+    """One command on `place` ("dpu" or "host"); `given` is its input, `kept` the file for its
+    output."""
 
     place: str
     command: str
@@ -70,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Far:
-    """The pair as a run sees it."""
+    """The pair as a run uses it."""
 
     bed: str
     out: Path
@@ -83,7 +84,7 @@ class Far:
 
     @property
     def operator(self) -> Endpoint:
-        """By the copy of the operator's secret."""
+        """The endpoint with the copied operator's secret."""
         return Endpoint(
             self.endpoint,
             "operator",
@@ -94,7 +95,7 @@ class Far:
 
     @property
     def real(self) -> dict[str, str]:
-        """What is real of it."""
+        """Which parts are real."""
         return {
             "gpu": "not real: this machine's processor decodes",
             "host software": "real",
@@ -105,14 +106,14 @@ class Far:
         }
 
     def host(self, *words: str) -> list[str]:
-        """`offstage host run` on this machine, with more words."""
+        """The words of `offstage host run` on this machine, with `more` appended."""
         way = ["--endpoint", self.endpoint, "--tenant", TENANT, "--fabric", "zmq"]
         way += ["--secret", str(self.out / "tenant.secret"), "--curve-dir", str(self.out / "keys")]
         return offstage_words("host", "run", *way, *words)
 
 
 def read_inventory(path: Path) -> Dpu:
-    """BadInput: no such file, no table [dpu], or one that names no machine."""
+    """BadInput: the file does not exist, has no table [dpu], or names no machine."""
     tables = settings.read_toml(path, "write the inventory, or name another --inventory")
     settings.check_known(
         next((name for name in tables if name != "dpu"), "dpu"), ["dpu"], str(path), "table"
@@ -127,7 +128,7 @@ def read_inventory(path: Path) -> Dpu:
 
 
 def up_steps(dpu: Dpu, out: Path, sizes: DaemonSizes) -> list[Step]:
-    """Everything from a bare DPU to a daemon that is started."""
+    """The steps from a bare DPU to a running daemon."""
     return [
         *_installed(dpu),
         *_keys(dpu, out),
@@ -226,7 +227,7 @@ def _looked_at(dpu: Dpu, out: Path) -> list[Step]:
 
 
 def words_of(dpu: Dpu, step: Step) -> list[str]:
-    """The command as this machine starts it."""
+    """The argument list with which this machine starts the command."""
     if step.place == "host":
         return ["sh", "-c", step.command]
     there = f"sh -c {shlex.quote(step.command)}"
@@ -234,7 +235,7 @@ def words_of(dpu: Dpu, step: Step) -> list[str]:
 
 
 def shown(dpu: Dpu, step: Step) -> str:
-    """The command as a shell takes it, with what goes in and out."""
+    """The step as a shell command with its redirections."""
     line = shlex.join(words_of(dpu, step))
     if isinstance(step.given, Path):
         line += f" < {shlex.quote(str(step.given))}"
@@ -244,7 +245,7 @@ def shown(dpu: Dpu, step: Step) -> str:
 
 
 def execute(dpu: Dpu, step: Step) -> None:
-    """Run it. RunFailed with the last line that it said."""
+    """Run the step. RunFailed with the last line of its output."""
     given = step.given.read_bytes() if isinstance(step.given, Path) else step.given or b""
     try:
         done = subprocess.run(
@@ -258,7 +259,7 @@ def execute(dpu: Dpu, step: Step) -> None:
         raise RunFailed("did not end", step.command, f"try it by hand on {step.place}") from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise RunFailed(f"{said[-1]} (on {step.place})", step.command, "mend it, and try again")
+        raise RunFailed(f"{said[-1]} (on {step.place})", step.command, "fix it and run this again")
     if step.kept is not None:
         step.kept.parent.mkdir(parents=True, exist_ok=True)
         step.kept.touch(mode=0o600)
@@ -266,7 +267,7 @@ def execute(dpu: Dpu, step: Step) -> None:
 
 
 def wait(far: Far) -> None:
-    """Until the daemon answers. BadInput: what it last said, once the time is over."""
+    """Wait until the daemon answers. BadInput with the last error after the timeout."""
     end = time.monotonic() + ANSWER_S
     while True:
         try:

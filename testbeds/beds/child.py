@@ -1,8 +1,8 @@
-"""A process under a user of its own: a fork of this one, which runs one function.
+"""A process under another user: a fork of this one that runs one function.
 
-Another user need not be able to read this checkout or its Python: what the function needs is to be
-imported before. The forking process should have no threads yet. RunFailed, with what the process
-wrote on stderr, where it ends early or says nothing.
+The other user may be unable to read this checkout or its Python, so the function's imports must
+be done before the fork. The forking process should have no threads yet. RunFailed, with the
+child's stderr, if it ends early or prints nothing.
 """
 
 import ctypes
@@ -29,14 +29,14 @@ COMPLAINT_BYTES = 1 << 28
 
 
 def ends_with_its_parent() -> None:
-    """However the process that forked this one ends, the kernel ends this one, too."""
+    """Have the kernel end this process when its parent ends, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Child:
-    """It runs `act(*words)` as user and group `uid`, over pipes of its own, and prints what that
-    returns as a line of JSON. Its stdin is open: `go` lets it read a line. `log`: where its stderr
-    goes, instead of a file without a name."""
+    """Runs `act(*words)` as user and group `uid` and prints the result as a line of JSON. Its
+    stdin stays open: `go` sends it a line. `log` receives its stderr; the default is an unnamed
+    file."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Child:
         os.setuid(uid)
         os.chdir("/")
         os.environ["HOME"] = "/"
-        # Linux shuts a process that changed its user; an exec would open it again, as this does.
+        # A change of user clears the dumpable flag and an exec would set it again, as this does.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         ends_with_its_parent()
 
     def line(self, wait_s: float = 120.0) -> dict[str, Any]:
-        """The next line that it says."""
+        """The next line of its output."""
         try:
             found = self._lines.next(wait_s)
         except TimeoutError:
@@ -95,7 +95,7 @@ class Child:
         return said_json(found, self.complaint(), self._name, "see above")
 
     def go(self) -> None:
-        """Let it read a line."""
+        """Let it read one line."""
         os.write(self._given, b"go\n")
 
     def wait(self, timeout: float = 120.0) -> int:
@@ -113,17 +113,17 @@ class Child:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Nothing where it has ended."""
+        """No effect after it has ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it now; nothing where it has ended."""
+        """Kill it; no effect after it has ended."""
         self.send_signal(signal.SIGKILL)
         self.wait()
 
     def complaint(self) -> str:
-        """What it wrote on stderr."""
+        """Its stderr so far."""
         return os.pread(self._errors.fileno(), COMPLAINT_BYTES, 0).decode(errors="replace")
 
     def _failed(self, what: str) -> RunFailed:

@@ -1,10 +1,10 @@
-"""A DPU daemon in a process of its own, as a user starts it: `offstage dpu serve --config FILE`.
+"""A DPU daemon in a separate process, as a user starts it: `offstage dpu serve --config FILE`.
 
 `start` writes the configuration, starts the daemon and waits for its ready line; `serve` also
-drains and ends it. The configuration and the log stay in the folder for whoever debugs the run.
-A daemon ends with the process that started it, unless it `stays`: it watches its standard input,
-whose other end the kernel closes however that process dies. Started again in the same folder, it
-serves what its store holds.
+drains and stops it. The configuration and the log stay in the folder for debugging. A daemon
+ends with the process that started it, unless it `stays`: it watches its standard input, whose
+other end the kernel closes however that process dies. A daemon restarted in the same folder
+serves the contents of its store.
 """
 
 import os
@@ -35,24 +35,24 @@ READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 
 Sections = Mapping[str, Any]
-"""A daemon's configuration as its file has it: keys by section, and `tenant`, a list of tables."""
+"""A daemon's configuration as in its file: keys by section, and `tenant`, a list of tables."""
 
 
 def offstage_words(*words: str) -> list[str]:
-    """The command `offstage WORDS` of this installation. `-P`: modules in the working directory are
-    not imported in place of Python's own."""
+    """The command `offstage WORDS` of this installation. `-P`: modules in the working directory
+    do not shadow Python's own."""
     return [sys.executable, "-P", "-m", "offstage", *words]
 
 
 def write_config(path: Path, sections: Sections) -> None:
-    """Write a daemon's file."""
+    """Write a daemon's configuration file."""
     write_text(path, tomli_w.dumps(sections))
 
 
 @dataclass
 class Daemon:
-    """A daemon that answers. `ready`: its ready line; `log`: what it writes on stderr; `tenant`:
-    the first of its configuration; `record`: the folder of its decision log."""
+    """A running daemon. `ready`: its ready line; `log`: the file of its stderr; `tenant`: the
+    first tenant of its configuration; `record`: the folder of its decision log."""
 
     process: "subprocess.Popen[bytes] | Child"
     ready: dict[str, Any]
@@ -67,7 +67,7 @@ class Daemon:
 
     @property
     def runtime_dir(self) -> Path:
-        """Where its secrets and sockets are."""
+        """The folder of its secrets and sockets."""
         return Path(str(self.ready["runtime_dir"]))
 
     @property
@@ -81,7 +81,7 @@ class Daemon:
         return int(self.ready["metrics_port"])
 
     def at(self, tenant: str = "", **more: Any) -> Endpoint:
-        """How a host on this machine reaches it, as its first tenant or another."""
+        """The endpoint for a host on this machine, as the first tenant or another."""
         local = {"runtime_dir": self.runtime_dir} | more
         return Endpoint(self.endpoint, tenant or self.tenant, **local)
 
@@ -90,13 +90,13 @@ class Daemon:
         return self.at(tenant, **more).control(heartbeat=heartbeat)
 
     def complaint(self) -> str:
-        """The last line that it logged."""
+        """The last line of its log."""
         return _complaint(self.log)
 
     def stop(self) -> None:
-        """Drain and end it. RunFailed: it does not end in time, or not well. That a recording lacks
-        something is no end of that kind: `read_lost` tells it, for a run to fail by when its files
-        are written."""
+        """Drain and stop it. RunFailed: it does not end in time, or ends with an error. An
+        incomplete recording is no error here: `read_lost` reports it, and a run fails on it
+        after writing its files."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(STOP_TIMEOUT_S)
@@ -114,13 +114,13 @@ class Daemon:
             )
 
     def kill(self) -> None:
-        """End it now; nothing where it has ended."""
+        """Kill it; no effect after it has ended."""
         self.process.kill()
         self.process.wait()
         _close_pipes(self.process)
 
     def _lacks(self) -> bool:
-        """Whether the rings lost a part of the recording, and the disk refused none of it."""
+        """Whether the rings lost records of the recording, with no write error on the disk."""
         lost = read_lost(self.record) if self.record else None
         return lost is not None and bool(lost) and not lost.write_errors
 
@@ -135,13 +135,11 @@ def start(
     stays: bool = False,
     append: bool = False,
 ) -> Daemon:
-    """Start a daemon by `folder/NAME.toml`, which logs to `folder/NAME.log`. Where `sections` do
-    not say otherwise its control socket and runtime directory are in `folder`, and it has no
-    metrics.
-
-    `within`: words of a command that runs it, such as one in another namespace. `stays`: it
-    outlives this process. `append`: the log keeps what an earlier daemon wrote. RunFailed, with the
-    daemon's last line, where it does not come up."""
+    """Start a daemon by `folder/NAME.toml`, which logs to `folder/NAME.log`. By default its
+    control socket and runtime directory are in `folder`, and metrics are off; `sections`
+    overrides this. `within`: the words of a command that runs it, for example one in another
+    namespace. `stays`: it outlives this process. `append`: keep the log of an earlier daemon.
+    RunFailed, with the daemon's last line, if it does not come up."""
     config, log = folder / f"{name}.toml", folder / f"{name}.log"
     own = {"endpoint": f"ipc://{folder}/control", "runtime_dir": str(folder / "run")}
     daemon = {**own, "metrics_endpoint": "", **sections.get("daemon", {})}
@@ -171,14 +169,14 @@ def start(
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without the settings of a daemon: these would win over the file."""
+    """This process's environment without daemon settings, which would override the file."""
     names = tuple(f"OFFSTAGE_{section.upper()}_" for section in SECTIONS)
     return {name: value for name, value in os.environ.items() if not name.startswith(names)}
 
 
 @contextmanager
 def serve(sections: Sections, folder: Path, **more: Any) -> Iterator[Daemon]:
-    """As `start`; on the way out, `Daemon.stop`, or `kill` where something was raised."""
+    """As `start`; on exit calls `Daemon.stop`, or `kill` after an exception."""
     one = start(sections, folder, **more)
     try:
         yield one
@@ -189,7 +187,7 @@ def serve(sections: Sections, folder: Path, **more: Any) -> Iterator[Daemon]:
 
 
 def fork(uid: int, sections: Sections, folder: Path, groups: tuple[int, ...] = ()) -> Daemon:
-    """A daemon under another user, who need not be able to read this installation: a fork of this
+    """A daemon under another user, who may be unable to read this installation: a fork of this
     process (root), which should have no threads yet. It ends with this process. RunFailed as
     `start`."""
     # Imported before the fork: the other user may not be able to.

@@ -1,8 +1,8 @@
-"""Testbeds of this machine: a daemon, and a way for a host to reach it as that bed's host would.
+"""Testbeds of this machine: a daemon, and the endpoint at which that bed's host reaches it.
 
-`local`: one machine, shared memory. `netns`: two network namespaces, messages under CURVE, between
-them a link that is shaped where the kernel can. What is up is written in `testbed.json` of the
-bed's folder, by which another command finds it and ends it.
+`local`: one machine, shared memory. `netns`: two network namespaces and messages under CURVE;
+the link between them is shaped if the kernel supports it. `testbed.json` in the bed's folder
+records what is up, so that another command can find it and stop it.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ STOP_S = 120.0
 
 @dataclass(frozen=True)
 class Up:
-    """A bed that is up. `real`: for each part, what it is."""
+    """A running bed. `real`: for each part, what it is."""
 
     bed: str
     out: Path
@@ -47,13 +47,13 @@ class Up:
 
     @property
     def operator(self) -> Endpoint:
-        """The operator's way in, on the daemon's machine."""
+        """The operator's endpoint, on the daemon's machine."""
         return Endpoint(
             self.endpoint, "operator", name="testbed", runtime_dir=LocalBed(self.out).runtime
         )
 
     def host(self, *words: str) -> list[str]:
-        """`offstage host run` as the bed's host gives it, with more words."""
+        """The words of `offstage host run` for the bed's host, with `more` appended."""
         runtime, keys = LocalBed(self.out).runtime, LocalBed(self.out).work / "keys"
         within = netns.Network(self.names).words("node") if self.names else []
         way = ["--runtime-dir", str(runtime)]
@@ -64,7 +64,8 @@ class Up:
 
 
 def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "") -> Up:
-    """Start it. BadInput: one is up there, or this machine cannot. RunFailed: the daemon ended."""
+    """Start a bed. BadInput: one is already up in this folder, or this machine does not support
+    it. RunFailed: the daemon ended."""
     if (found := find(out)) is not None:
         raise BadInput(
             f"the testbed {found.bed} is up there",
@@ -105,7 +106,7 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
 
 
 def _over_the_link(place: LocalBed) -> dict[str, str]:
-    """Addresses of the namespace, and keys of both sides."""
+    """The addresses of the namespaces, and the keys of both sides."""
     keys = place.work / "keys"
     old_mask = os.umask(0o077)
     try:
@@ -146,21 +147,21 @@ def _real(ready: Mapping[str, Any], network: netns.Network | None) -> dict[str, 
 
 
 def find(out: Path) -> Up | None:
-    """What is up there; None where nothing is, or its daemon has ended."""
+    """The bed that is up in this folder; None if there is none or its daemon has ended."""
     try:
         state = read_json(_state(out), "")
         command = Path(f"/proc/{state['pid']}/cmdline").read_text(encoding="utf-8")
     except (OSError, BadInput, KeyError, TypeError):
         return None
     if "serve" not in command.split("\0"):
-        return None  # another process has its number
+        return None  # the process id was reused
     return Up(
         state["bed"], out.absolute(), state["pid"], state["endpoint"], state["names"], state["real"]
     )
 
 
 def down(out: Path) -> bool:
-    """Drain and end it; False where nothing was up. RunFailed: the daemon did not end."""
+    """Drain and stop it; False if nothing was up. RunFailed: the daemon did not end."""
     found = find(out)
     if found is None:
         return False

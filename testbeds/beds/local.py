@@ -1,4 +1,4 @@
-"""A daemon on this machine: where it keeps its files, and its configuration for one run."""
+"""A daemon on this machine: its folders, and its configuration for one run."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ __all__ = ["DaemonSizes", "LocalBed", "claim"]
 
 TENANT = "demo"
 MARK = ".offstage"
-"""In a folder: what is there is a bed's, and may be deleted."""
+"""Marks a folder as a bed's: its contents may be deleted."""
 LBA_BYTES = 4096
 SEGMENT_BYTES = 4 << 20
 STORE_SLACK = 1.25
@@ -22,7 +22,7 @@ STORE_SLACK = 1.25
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonSizes:
-    """What a run needs of its daemon. `context_tokens` is the longest that a context grows to."""
+    """The daemon sizes that a run needs. `context_tokens` is the longest context, in tokens."""
 
     payload_bytes: int
     layers: int
@@ -35,9 +35,9 @@ class DaemonSizes:
 
 
 def claim(folder: Path, *files: Path) -> bool:
-    """Make a folder that a bed fills and empties; whether a bed had it before. BadInput, and
-    nothing is changed, where it holds what no bed made or cannot be written, and where one of
-    `files`, which a bed writes too, is there and no bed was."""
+    """Create a folder that a bed fills and empties; returns whether it was a bed's before.
+    BadInput, with nothing changed, if the folder has contents of other origin or is not
+    writable, or if one of `files`, which a bed writes too, exists and no bed made it."""
     try:
         had = (folder / MARK).is_file()
         others = [] if had else [*files]
@@ -60,7 +60,7 @@ def claim(folder: Path, *files: Path) -> bool:
 
 @dataclass(frozen=True)
 class LocalBed:
-    """`out/work` holds store, configurations, logs and records; `out` what people read."""
+    """`out/work` contains store, configurations, logs and records; `out` the files for readers."""
 
     out: Path
 
@@ -70,18 +70,18 @@ class LocalBed:
         return self.out / "work"
 
     def take(self, *files: str) -> bool:
-        """`claim` of `work`, with what a bed writes beside it."""
+        """`claim` of `work`, with the bed's other output files."""
         return claim(self.work, *(self.out / name for name in files))
 
     def clear(self, *files: str) -> None:
-        """As `take`; what a run before left in `work` goes."""
+        """As `take`; also deletes the contents of `work` from an earlier run."""
         self.take(*files)
         shutil.rmtree(self.work, ignore_errors=True)
         self.take()
 
     @property
     def records(self) -> Path:
-        """The decision logs that stay, a folder for each run."""
+        """The decision logs that are kept, one folder for each run."""
         return self.out / "records"
 
     @property
@@ -91,7 +91,7 @@ class LocalBed:
 
     @property
     def runtime(self) -> Path:
-        """Sockets and secrets of the daemons. One daemon at a time."""
+        """Sockets and secrets of the daemons, of which one runs at a time."""
         return self.work / "run"
 
     def sections(

@@ -1,9 +1,9 @@
-"""Two machines of one kernel: network namespaces `dpu` and `node`, linked by a pair of veth.
+"""Two machines in one kernel: network namespaces `dpu` and `node`, linked by a veth pair.
 
-Each has its own addresses, ports and /etc/hosts, in which the other is found by its name;
-processes, users and files are one machine's. Where this kernel can shape the link, it is shaped: a
-rate by the token bucket (tbf), a delay by netem. Needs root; what is missing is said with its mend.
-Everything is gone at the end, processes in a namespace included.
+Each namespace has its own addresses, ports and /etc/hosts, which names the other; processes,
+users and files are shared. The link is shaped if the kernel supports it: rate by the token
+bucket (tbf), delay by netem. Needs root; errors name the fix. At exit everything is removed,
+including the processes in the namespaces.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ COMMAND_S = 60.0
 
 @dataclass(frozen=True)
 class Network:
-    """The two namespaces by the place that each stands for. `shaped`: what the link's kernel does
-    to it, as `tc` says it; "" nothing."""
+    """The two namespaces, each by the place it represents. `shaped`: the link's discipline as
+    `tc` prints it; "" if none."""
 
     names: dict[str, str]
     shaped: str = ""
 
     def words(self, place: str, uid: int | None = None) -> list[str]:
-        """What a command is preceded by in order to run there, as that user."""
+        """The command prefix that runs a command in the namespace as that user."""
         within = ["ip", "netns", "exec", self.names[place]]
         if uid is None:
             return within
@@ -44,7 +44,7 @@ class Network:
 
 
 def check() -> None:
-    """BadInput, with the mend, where this machine makes no namespaces."""
+    """BadInput, with the fix, if this machine cannot create namespaces."""
     if os.getuid() != 0:
         raise BadInput("network namespaces are made by root", "testbed netns", "run it as root")
     for name, package in (("ip", "iproute2"), ("tc", "iproute2"), ("setpriv", "util-linux")):
@@ -56,8 +56,8 @@ def check() -> None:
 
 @contextmanager
 def network(rate: str = "", delay: str = "") -> Iterator[Network]:
-    """Make both, linked; `rate` as `tc` takes it (10gbit), `delay` (50us). BadInput: see `check`,
-    or where the kernel has no veth, or cannot shape as it is asked."""
+    """Create both, linked; `rate` and `delay` in `tc` syntax (10gbit, 50us). BadInput: see
+    `check`, or the kernel lacks veth or the requested shaping."""
     made = make(f"{os.getpid()}", rate, delay)
     try:
         yield made
@@ -66,7 +66,7 @@ def network(rate: str = "", delay: str = "") -> Iterator[Network]:
 
 
 def make(tag: str, rate: str = "", delay: str = "") -> Network:
-    """As `network`, to stay until `end`."""
+    """As `network`, but kept until `end`."""
     check()
     names = {place: f"ofs-{place}-{tag}" for place in ADDRESSES}
     try:
@@ -77,7 +77,7 @@ def make(tag: str, rate: str = "", delay: str = "") -> Network:
 
 
 def end(names: dict[str, str]) -> None:
-    """Take them down, with every process in them."""
+    """Remove them, and end every process in them."""
     for name in names.values():
         _end(name)
 
@@ -101,7 +101,7 @@ def _make(names: dict[str, str], rate: str, delay: str) -> str:
 
 
 def _shape(name: str, rate: str, delay: str) -> list[str]:
-    """One discipline, or netem with the rate within it where both are asked for."""
+    """One discipline, or netem with the rate inside it if both are given."""
     if delay:
         words = ["netem", "delay", delay, *(["rate", rate] if rate else [])]
     elif rate:
@@ -124,7 +124,7 @@ def _shape(name: str, rate: str, delay: str) -> list[str]:
 
 
 def _end(name: str) -> None:
-    """Processes, namespace and hosts file; one that is not there is no error."""
+    """Remove processes, namespace and hosts file; a missing one is no error."""
     done = subprocess.run(
         ["ip", "netns", "pids", name],
         capture_output=True,

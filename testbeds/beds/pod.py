@@ -1,10 +1,9 @@
-"""A pod on this machine: four daemons, and the map in an etcd of three where it is installed.
+"""A pod on this machine: four daemons, with the map in an etcd of three if etcd is installed.
 
-Each daemon is the one of `local`, with a folder of its own below `work/dpus`; etcd's members have
-theirs below `work/etcd`. A daemon joins by itself, in etcd under a lease. All is on loopback and in
-sockets of the folder, so what it cannot show is what several machines would: links of their own,
-drives of their own, a rack that fails. What is up is written in `testbed.json`, by which another
-command finds and ends it.
+Each daemon is the one of `local`, in a folder below `work/dpus`; etcd's members are below
+`work/etcd`. A daemon joins by itself, in etcd under a lease. All traffic is on loopback and Unix
+sockets, so the bed cannot show the effects of separate links, separate drives or a failing rack.
+`testbed.json` records what is up, so that another command can find it and stop it.
 """
 
 import contextlib
@@ -40,27 +39,27 @@ STATE = "testbed.json"
 
 @dataclass(frozen=True)
 class PodBed:
-    """A pod that is up. `processes`: their numbers, daemons first, by name."""
+    """A running pod. `processes`: process ids by name, daemons first."""
 
     out: Path
     place: str
-    """Of its map."""
+    """The address of its map."""
     processes: dict[str, int]
 
     @property
     def runtime_dir(self) -> Path:
-        """Holds the daemons' runtime folders, by name."""
+        """The folder of the daemons' runtime folders, by name."""
         return runtime_dir(self.out)
 
 
 def runtime_dir(out: Path) -> Path:
-    """Of the daemons of a bed."""
+    """The folder of the runtime folders of a bed's daemons."""
     return LocalBed(out).work / "dpus"
 
 
 def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBed:
-    """Start it; `with_etcd` None: where etcd is installed. BadInput: one is up there. RunFailed: a
-    process did not come up."""
+    """Start a pod; `with_etcd` None: with etcd if it is installed. BadInput: one is already up.
+    RunFailed: a process did not come up."""
     out = out.absolute()
     if find(out) is not None:
         raise BadInput(
@@ -90,7 +89,7 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
 
 
 def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tuple[Member, int]:
-    """Start a daemon of a bed, over the store that it left there if any; it and its process. It
+    """Start a daemon of a bed over its existing store, if any; returns it and its process. It
     joins the pod whose map is at `pod`; "": none."""
     place, home = LocalBed(out), runtime_dir(out) / name
     home.mkdir(parents=True, exist_ok=True)
@@ -103,13 +102,13 @@ def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tup
 
 
 def _segment_tokens(sizes: DaemonSizes) -> int:
-    """An eighth of a context, so that a small one is spread too; 512 to 4,096 tokens."""
+    """An eighth of a context, 512 to 4,096 tokens, so that a short context is spread too."""
     blocks = min(max(sizes.context_tokens // 8, 512), 4096) // sizes.block_tokens
     return blocks * sizes.block_tokens
 
 
 def find(out: Path) -> PodBed | None:
-    """What is up there; None where nothing is, or all of it has ended."""
+    """The pod that is up in this folder; None if there is none or all its processes have ended."""
     try:
         state = read_json(out / STATE, "")
         found = PodBed(out.absolute(), state["place"], state["processes"])
@@ -119,7 +118,7 @@ def find(out: Path) -> PodBed | None:
 
 
 def down(out: Path) -> bool:
-    """End all of it; False where nothing was up. RunFailed: a daemon did not end."""
+    """Stop all of it; False if nothing was up. RunFailed: a daemon did not end."""
     found = find(out)
     if found is None:
         return False
@@ -128,13 +127,13 @@ def down(out: Path) -> bool:
 
 
 def end(bed: PodBed) -> None:
-    """End what runs of a bed, also what was started after it was up. RunFailed as `down`."""
+    """Stop all processes of a bed, including those started after `up`. RunFailed as `down`."""
     _end({name: pid for name, pid in bed.processes.items() if runs(pid, name)})
     (bed.out / STATE).unlink(missing_ok=True)
 
 
 def _begin_etcd(folder: Path, processes: dict[str, int]) -> list[str]:
-    """Three members of a new cluster on loopback; the addresses of their clients."""
+    """Start three members of a new cluster on loopback; returns their client addresses."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with _free_ports(2 * ETCD_MEMBERS) as ports:
@@ -193,7 +192,7 @@ def runs(pid: int, name: str) -> bool:
 
 
 def _end(processes: dict[str, int]) -> None:
-    """Daemons first, which drain; then etcd, which they may still ask."""
+    """Daemons first, since a drain may still need etcd; then etcd."""
     for some in (False, True):
         ending: dict[int, str] = {}
         for name, pid in processes.items():

@@ -1,8 +1,8 @@
-"""What a process that we started says, within bounds: lines by a deadline, or its whole output.
+"""Bounded output of a process that we started: lines by a deadline, or all of it.
 
-A process of ours may die, hang, or say something else than agreed, and so may a program of others;
-each is a RunFailed with one cause, the last line of its stderr where there is one. Owns nothing but
-the process while `ask` runs.
+A process may die, hang, or print something unexpected, whether it is ours or another program;
+each case is a RunFailed with one cause, the last line of its stderr if there is one. Owns
+nothing except the process while `ask` runs.
 """
 
 import os
@@ -22,14 +22,14 @@ _PIECE_BYTES = 1 << 16
 
 
 class Lines:
-    """Lines out of a descriptor that somebody else owns, one at a time."""
+    """Lines from a descriptor that the caller owns, one at a time."""
 
     def __init__(self, fd: int) -> None:
         self.fd, self.kept = fd, b""
 
     def next(self, wait_s: float) -> bytes:
-        """The next line, with its end; what there is of it where the other end closed. TimeoutError
-        where none came in time; RunFailed where it has no end."""
+        """The next line with its newline, or the partial line if the other end closed.
+        TimeoutError if none came in time; RunFailed if the line is too long."""
         until_s = time.monotonic() + wait_s
         while b"\n" not in self.kept:
             if len(self.kept) > BYTES_MAX:
@@ -45,7 +45,7 @@ class Lines:
         return line + end
 
     def whole(self, wait_s: float) -> bytes:
-        """As `next`, and empty where no whole line came in time."""
+        """As `next`, but empty if no whole line came in time."""
         try:
             line = self.next(wait_s)
         except TimeoutError:
@@ -62,8 +62,8 @@ def ask(
     given: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> tuple[bytes, str]:
-    """What a program prints, at most BYTES_MAX and one more, and its stderr. RunFailed where it is
-    not there, does not end in time, or ends with another code than 0."""
+    """A program's output, at most BYTES_MAX + 1 bytes, and its stderr. RunFailed if it does not
+    exist, does not end in time, or exits with another code than 0."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             done = subprocess.run(

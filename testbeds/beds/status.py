@@ -1,4 +1,4 @@
-"""What a run reads from the daemon that serves it: counters, stages, wear."""
+"""What a run reads from its daemon: counters, stages, wear."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +14,15 @@ __all__ = ["counters_since", "device_counters", "device_status", "stages", "wear
 
 
 def device_status(endpoint: Endpoint) -> dict[str, Any]:
-    """The device's own counters, which a daemon shows to its operator. BadInput where the
-    operator's secret cannot be read: it is on the daemon's machine, for the daemon's user."""
+    """The device's counters, which a daemon shows only to its operator. BadInput if the
+    operator's secret is not readable: it is on the daemon's machine, for the daemon's user."""
     with endpoint.operator.control(heartbeat=False) as control:
         return dict(control.status()["device"])
 
 
 def wear(endpoint: Endpoint) -> dict[str, Any] | None:
-    """What the daemon's drive was written since its start (dpu/economics/wear.py); None where this
-    user is not its operator."""
+    """What was written to the daemon's drive since its start (dpu/economics/wear.py); None if
+    this user is not its operator."""
     try:
         return dict(device_status(endpoint)["wear"])
     except OffstageError:
@@ -34,7 +34,7 @@ STORAGE_COUNTERS = ("reads", "writes", "emulation_late", "emulation_late_ns_sum"
 
 
 def device_counters(endpoint: Endpoint) -> dict[str, int] | None:
-    """What the device counts that a run needs, by name; None where this user is not its operator.
+    """The device's counters that a run needs, by name; None if this user is not its operator.
     Counts run from the daemon's start: a run takes the difference with `counters_since`."""
     try:
         status = device_status(endpoint)
@@ -45,9 +45,8 @@ def device_counters(endpoint: Endpoint) -> dict[str, int] | None:
 
 
 def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, StageTimes]:
-    """How long the stages took: the reactor's since its last reset, where this user is the
-    daemon's operator, and those that this host's own driver timed, which have their buckets too:
-    nobody else keeps them."""
+    """Stage times: the reactor's since its last reset, if this user is the daemon's operator,
+    and those that only this host's driver times, which have buckets too."""
     own = fabric.stages()
     try:
         with endpoint.operator.control(heartbeat=False) as control:
@@ -59,7 +58,7 @@ def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, StageTimes]:
 def counters_since(
     before: Mapping[str, int] | None, after: Mapping[str, int] | None
 ) -> dict[str, int] | None:
-    """`after` - `before`; None where either is not known."""
+    """`after` - `before`; None if either is unknown."""
     if before is None or after is None:
         return None
     return {name: after[name] - before[name] for name in before}

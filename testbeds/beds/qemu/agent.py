@@ -1,9 +1,9 @@
 """Commands inside a guest, through QEMU's guest agent.
 
-The agent is a program of Debian in the guest that answers lines of JSON on a virtual serial port;
-QEMU shows that port here as a socket. Every call has a deadline, and every wait notices when the
-guest has ended. One thread uses an `Agent`. What a command prints is kept in the guest's memory
-until it ends: what prints much writes to a file in the shared folder instead.
+The agent is a Debian program in the guest that answers lines of JSON on a virtual serial port;
+QEMU exposes that port here as a socket. Every call has a deadline, and every wait notices when
+the guest has ended. One thread uses an `Agent`. A command's output stays in the guest's memory
+until it ends, so a command with large output writes to a file in the shared folder.
 """
 
 import base64
@@ -24,7 +24,7 @@ from offstage.testbeds.beds.said import Lines
 __all__ = ["Agent", "Done"]
 
 CALL_TIMEOUT_S = 60.0
-"""For one answer of the agent; a guest under emulation on a busy machine is slow."""
+"""Timeout of one agent call; a guest under emulation on a busy machine is slow."""
 POLL_S = 0.2
 
 
@@ -38,7 +38,7 @@ class Done:
 
 
 class Agent:
-    """The agent behind the socket `path`. `alive` raises where the guest has ended."""
+    """The agent behind the socket `path`. `alive` raises if the guest has ended."""
 
     def __init__(self, name: str, path: Path, alive: Callable[[], None]) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Agent:
         self.lines = Lines(-1)
 
     def connect(self, timeout_s: float) -> None:
-        """Wait until the guest has started and answers. DeviceTimeout, or what `alive` raises."""
+        """Wait until the guest has booted and answers. DeviceTimeout, or what `alive` raises."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.alive()
@@ -61,7 +61,7 @@ class Agent:
         raise DeviceTimeout(f"does not answer within {timeout_s:.0f} s", self.name, "read its log")
 
     def close(self) -> None:
-        """The guest goes on, and so does what runs in it."""
+        """Close the socket; the guest and its commands keep running."""
         if self.socket is not None:
             self.socket.close()
         self.socket = None
@@ -81,7 +81,7 @@ class Agent:
         return int(done["pid"])
 
     def poll(self, pid: int) -> Done | None:
-        """How the command ended, once; None while it runs."""
+        """How the command ended, reported once; None while it runs."""
         status = self._call("guest-exec-status", {"pid": pid}, "exited")
         if not status["exited"]:
             return None
@@ -89,8 +89,8 @@ class Agent:
         return Done(code, _text(status, "out-data"), _text(status, "err-data"))
 
     def wait(self, pid: int, timeout_s: float, tick: Callable[[], None] | None = None) -> Done:
-        """Wait for a command's end; `tick` is called meanwhile. DeviceTimeout, or an interrupt: the
-        command has been killed."""
+        """Wait for a command's end; `tick` is called meanwhile. On DeviceTimeout or an interrupt
+        the command is killed."""
         deadline = time.monotonic() + timeout_s
         try:
             while (done := self.poll(pid)) is None:
@@ -118,8 +118,7 @@ class Agent:
         self.lines = Lines(self.socket.fileno())
 
     def _synchronize(self, timeout_s: float) -> None:
-        """Skip what the agent answered to somebody before; the agent repeats a number that only
-        this call knows."""
+        """Discard answers to earlier clients; the agent echoes a number known only to this call."""
         number = random.SystemRandom().randrange(1 << 31)
         self._send({"execute": "guest-sync", "arguments": {"id": number}})
         deadline = time.monotonic() + timeout_s
@@ -134,7 +133,7 @@ class Agent:
             self._send({"execute": name, "arguments": arguments})
             answer = self._receive(time.monotonic() + CALL_TIMEOUT_S)
         except BaseException as error:
-            self.close()  # the answer may still come, and is not the next call's
+            self.close()  # a late answer must not reach the next call
             if isinstance(error, DeviceTimeout | OSError):
                 self.alive()
             if isinstance(error, OSError):

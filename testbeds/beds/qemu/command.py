@@ -1,7 +1,7 @@
-"""Programs of this machine that are run to their end, and ended whole where that is cut short.
+"""Runs programs of this machine to completion and kills their whole process group on interruption.
 
-A build starts programs that start others. Each is a session of its own, so that Ctrl-C comes to
-this process alone, which then ends all of them.
+A build starts programs that start others. Each runs in a new session, so that Ctrl-C reaches
+this process alone, which then ends the whole group.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ __all__ = ["finished", "uninterrupted"]
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM act at its end: for what must not be half done. They come to the main
-    thread; on another there is nothing to do."""
+    """Defers Ctrl-C and SIGTERM to the end of the block, for work that must not be left half
+    done. Signals reach the main thread; on other threads this has no effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -46,8 +46,8 @@ def finished(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """What the command said and its code. subprocess.TimeoutExpired, or an interrupt: it has been
-    killed, and whatever it had started."""
+    """The command's output and exit code. On subprocess.TimeoutExpired or an interrupt the
+    command and all its children are killed."""
     process: subprocess.Popen[str] | None = None
     try:
         with uninterrupted():

@@ -1,11 +1,11 @@
 """One virtual machine: its command line, its process, its end.
 
-A guest's root file system is shared and read-only; what it writes stays in its memory, and what is
-to outlive it goes to `/share`, a folder of this machine. QEMU emulates the processor everywhere: a
-machine that offers KVM does not always run it, and nothing here is timed.
+A guest's root file system is shared and read-only. Its writes stay in its memory; files that must
+outlive it are written to `/share`, a folder of this machine. QEMU emulates the processor
+everywhere: a machine that offers KVM does not always run it, and nothing here is timed.
 
-A guest is a process of this user and is only ever ended by its process id, after a look at whether
-that process is still the one that was started.
+A guest is a process of this user. It is ended only by process id, after a check that the id has
+not been reused.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ __all__ = ["Guest", "GuestSpec", "Process", "start"]
 
 STOP_TIMEOUT_S = 10.0
 QBOOT = Path("/usr/share/qemu/qboot.rom")
-"""Firmware that starts a kernel and nothing else; it comes with QEMU for x86."""
+"""Firmware that only starts a kernel; part of QEMU for x86."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestSpec:
-    """What one guest has. `share` is the folder of this machine that it sees as /share; `devices`
-    go to QEMU as they are."""
+    """The hardware of one guest. `share` is the folder of this machine that it sees as /share;
+    `devices` are QEMU options, passed unchanged."""
 
     name: str
     image: Image
     share: Path
     address: str = ""
-    """Its own, with the prefix length; needs a network device named `eth0`."""
+    """Its address with prefix length; needs a network device named `eth0`."""
     modules: Sequence[str] = ()
     memory_mib: int = 1024
     cpus: int = 1
@@ -48,14 +48,15 @@ class GuestSpec:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that may no longer be there; `started` tells it from a later one of that number."""
+    """A process that may have ended; `started` distinguishes it from a later one with the same
+    id."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> "Process":
-        """The process that has this number now."""
+        """The process that has this id now."""
         return cls(pid, _start_time(pid) or 0)
 
     def alive(self) -> bool:
@@ -63,7 +64,7 @@ class Process:
         return self.started != 0 and _start_time(self.pid) == self.started
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL where that does not help. Ends only when the process has."""
+        """SIGTERM, then SIGKILL. Returns when the process has ended."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + STOP_TIMEOUT_S
             if self.alive():
@@ -77,7 +78,7 @@ class Process:
 
 @dataclass
 class Guest:
-    """A guest that was started. `folder` has its sockets and its console's log."""
+    """A started guest. `folder` contains its sockets and its console log."""
 
     name: str
     folder: Path
@@ -88,7 +89,7 @@ class Guest:
         self.agent = Agent(self.name, self.folder / f"{self.name}.agent", self.check)
 
     def check(self) -> None:
-        """RunFailed with the last line of its console where the guest has ended."""
+        """RunFailed with the last line of its console if the guest has ended."""
         if self.process.alive():
             return
         said = last_line(self.console.read_text(encoding="utf-8", errors="replace"))
@@ -96,19 +97,19 @@ class Guest:
 
     @property
     def console(self) -> Path:
-        """What its kernel, its first process and QEMU itself said."""
+        """The output of its kernel, its first process and QEMU."""
         return self.folder / f"{self.name}.console"
 
     def end(self) -> None:
-        """End it by its process id. Nothing is lost that /share or its drives hold."""
+        """End it by process id. Data in /share and on its drives is kept."""
         self.agent.close()
         self.process.end()
 
 
 def start(spec: GuestSpec, folder: Path, *, stays: bool) -> Guest:
-    """Start a guest and return at once; `guest.agent.connect` waits for it. Its sockets and its log
-    go to `folder`, whose path must be short, for they are Unix sockets. It ends with this process
-    unless it `stays`. BadInput where QEMU is missing."""
+    """Start a guest without waiting; `guest.agent.connect` waits for it. Its sockets and its log
+    are in `folder`, whose path must be short because of the limit on Unix socket paths. It ends
+    with this process unless it `stays`. BadInput if QEMU is missing."""
     arch = spec.image.arch
     needs((arch.emulator, arch.package))
     command = _command(spec, folder)
@@ -190,7 +191,7 @@ def _command(spec: GuestSpec, folder: Path) -> list[str]:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks; None where there is none any more."""
+    """A process's start time in kernel ticks; None if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:

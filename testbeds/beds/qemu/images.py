@@ -1,12 +1,12 @@
-"""What a guest boots: kernel, initrd and root file system, from Debian packages and Python wheels.
+"""A guest's boot files: kernel, initrd and root file system, from Debian packages and wheels.
 
-An image is made once for each architecture and recipe and kept in the user's cache, in a folder
-that is named after the hash of everything that went into it; a folder with that name is complete.
-Packages are extracted and not configured, so that neither an emulator nor a change of this machine
-is needed. The tree that the file system was made of stays beside it: a cross compiler takes headers
-and libraries from it, and qemu-user its programs.
+An image is built once for each architecture and recipe and kept in the user's cache, in a folder
+named after the hash of all its inputs; a folder with that name is complete. Packages are extracted
+but not configured, so neither an emulator nor a change to this machine is needed. The source tree
+of the file system is kept next to it: a cross compiler takes headers and libraries from it, and
+qemu-user its programs.
 
-Raises BadInput, naming the mend, where a tool is missing or the registry does not answer.
+Raises BadInput, with the fix, if a tool is missing or the registry does not answer.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ from offstage.testbeds.progress import Progress
 __all__ = ["AARCH64", "X86_64", "Arch", "Image", "cache_folder", "get", "needs"]
 
 FORMAT = 1
-"""Raise it when this file builds something else from the same lists."""
+"""Increment it when this file builds something else from the same lists."""
 SUITE = "bookworm"
 GUEST_PYTHON = (3, 11)
 GLIBC_MINOR = 36
@@ -84,7 +84,7 @@ PACKAGES = (
     "librdmacm-dev",
 )
 NOT_IN_A_GUEST = ("matplotlib", "pyarrow")
-"""Dependencies of Offstage that only reports and capture files need; both are drawn outside."""
+"""Dependencies of Offstage needed only by reports and capture, which run outside the guest."""
 DROPPED = (
     "usr/share/doc",
     "usr/share/man",
@@ -108,7 +108,7 @@ NOT_IN_ROOTFS = (
 
 @dataclass(frozen=True)
 class Arch:
-    """One kind of guest: its name here and in Debian, what runs it, and that one's package."""
+    """One kind of guest: its name here and in Debian, its emulator, and the emulator's package."""
 
     name: str
     debian: str
@@ -117,7 +117,7 @@ class Arch:
 
     @property
     def triplet(self) -> str:
-        """Debian's name of the architecture in paths and of its compiler."""
+        """Debian's name of the architecture in paths and compiler names."""
         return f"{self.name}-linux-gnu"
 
 
@@ -134,12 +134,12 @@ class Image:
 
     @property
     def kernel(self) -> Path:
-        """The kernel, uncompressed: nothing has to be unpacked under emulation."""
+        """The kernel, uncompressed, so that nothing is unpacked under emulation."""
         return self.folder / "kernel"
 
     @property
     def initrd(self) -> Path:
-        """Reaches the root file system and nothing else."""
+        """Mounts the root file system and does nothing else."""
         return self.folder / "initrd"
 
     @property
@@ -162,8 +162,8 @@ def cache_folder() -> Path:
 
 
 def needs(*tools: tuple[str, str]) -> None:
-    """BadInput for the first of these (program, Debian package) that this machine lacks; the mend
-    installs all that are missing."""
+    """BadInput for the first (program, Debian package) that this machine lacks; the fix installs
+    all that are missing."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     missing = [package for tool, package in tools if shutil.which(tool, path=path) is None]
     if missing:
@@ -195,7 +195,7 @@ def get(arch: Arch, progress: Progress) -> Image:
 
 
 def _pins() -> list[str]:
-    """Offstage's own dependencies at this machine's versions, so that a guest has the same."""
+    """Offstage's dependencies pinned to this machine's versions, so that a guest has the same."""
     names = []
     for requirement in importlib.metadata.requires("offstage") or ():
         name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
@@ -206,7 +206,7 @@ def _pins() -> list[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Two that want one image: the second waits for the first."""
+    """Serializes builds of one image: the second waits for the first."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_suffix(".lock").open("w")
@@ -247,7 +247,7 @@ def _build(image: Image, pins: Sequence[str], progress: Progress) -> None:
 
 
 def _extract(arch: Arch, tree: Path) -> None:
-    """The packages, and by hand the little that their scripts would have done."""
+    """Extract the packages, and do by hand the little that their scripts would have done."""
     _run(
         "mmdebstrap",
         "--quiet",
@@ -335,7 +335,7 @@ def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:
 
 
 def _write_kernel(packed: Path, out: Path) -> None:
-    """The kernel itself, out of its self-extracting file where it is one: QEMU starts that too."""
+    """Extract the kernel if the file is self-extracting; QEMU starts the extracted one too."""
     data = packed.read_bytes()
     at = data.find(b"\xfd7zXZ\x00")
     while at >= 0:
@@ -368,7 +368,7 @@ def _squash(made: Image) -> None:
 
 
 def _run(*command: str, mend: str = "") -> None:
-    """RunFailed with the last line that the command said."""
+    """RunFailed with the last line of the command's output."""
     try:
         done = finished(command, BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:

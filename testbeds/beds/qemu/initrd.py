@@ -1,7 +1,7 @@
-"""Kernel modules of a guest: which stay, and the initrd that loads the few before the root.
+"""Kernel modules of a guest: which to keep, and the initrd that loads those the root needs.
 
-The tree of a Debian kernel has thousands of modules for hardware that no guest has. What stays is
-what is named here and what that depends on, by the kernel's own list of dependencies.
+A Debian kernel has thousands of modules for hardware that no guest has. Kept are the modules
+named here and their dependencies, by the kernel's own list.
 """
 
 import gzip
@@ -119,7 +119,7 @@ def _dependencies(folder: Path) -> dict[str, list[str]]:
 
 
 def _closure(wanted: Iterable[str], needed: Mapping[str, list[str]]) -> list[str]:
-    """What is wanted with all that it needs, in loading order."""
+    """The wanted modules and all their dependencies, in loading order."""
     order: dict[str, None] = {}
     for path in wanted:
         for one in (*reversed(needed[path]), path):
@@ -128,7 +128,7 @@ def _closure(wanted: Iterable[str], needed: Mapping[str, list[str]]) -> list[str
 
 
 def _name(path: str) -> str:
-    """A module's name by its file; the kernel takes - and _ for the same."""
+    """A module's name from its file; the kernel treats - and _ alike."""
     return Path(path).name.split(".ko")[0].replace("-", "_")
 
 

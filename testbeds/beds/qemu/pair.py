@@ -1,8 +1,8 @@
 """The two guests of the testbed: `node`, x86, and `dpu`, aarch64 with an NVMe drive, on one link.
 
-The link is a pair of Unix sockets between the two QEMUs; nothing of it is visible to the machine's
-own network. Both guests see one folder of this machine as /share. What runs is written to a file in
-the cache, so that `up`, `run` and `down` may be three programs; there is one pair for each cache.
+The link is a pair of Unix sockets between the two QEMUs, invisible to the machine's own network.
+Both guests see one folder of this machine as /share. A file in the cache records what runs, so
+that `up`, `run` and `down` may be three programs; there is one pair for each cache.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Pair:
     dpu: Guest
     share: Path
     fdp: bool
-    """Whether the drive places data by its lifetime."""
+    """Whether the drive supports flexible data placement."""
 
     def end(self) -> None:
         """End both."""
@@ -55,7 +55,7 @@ class Pair:
 
 
 class _State(msgspec.Struct):
-    """What the cache says of a running pair: (process id, its start) of each."""
+    """What the cache records of a running pair: (process id, start time) of each guest."""
 
     folder: str
     share: str
@@ -65,8 +65,8 @@ class _State(msgspec.Struct):
 
 
 def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
-    """Make what is missing, start both guests and install Offstage in them. They end with this
-    process unless they stay. BadInput, RunFailed or DeviceTimeout: nothing is left running."""
+    """Build what is missing, start both guests and install Offstage in them. They end with this
+    process unless they stay. On BadInput, RunFailed or DeviceTimeout nothing is left running."""
     if (pair := running()) is not None:
         pair.node.agent.close()
         raise BadInput("a pair of guests runs", str(_state_path()), "offstage testbed down qemu")
@@ -110,7 +110,7 @@ def up(out: Path, progress: Progress, *, stays: bool) -> Pair:
 
 
 def _end(guests: Sequence[Guest], folder: Path, share: Path | None = None) -> None:
-    """End guests, whole also where the user is impatient; their consoles go to `share`."""
+    """End the guests completely even on repeated Ctrl-C; copy their consoles to `share`."""
     with uninterrupted():
         for guest in guests:
             guest.end()
@@ -121,7 +121,7 @@ def _end(guests: Sequence[Guest], folder: Path, share: Path | None = None) -> No
 
 
 def running() -> Pair | None:
-    """The pair that an earlier `up` left, with its agents connected; None where there is none."""
+    """The pair that an earlier `up` left, with its agents connected; None if there is none."""
     state = _read_state()
     if state is None:
         return None
@@ -137,7 +137,7 @@ def running() -> Pair | None:
 
 
 def down() -> bool:
-    """End the pair that `up` left; whether there was one."""
+    """End the pair that `up` left; returns whether there was one."""
     state = _read_state()
     if state is None:
         return False
@@ -153,7 +153,7 @@ def down() -> bool:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """One program at a time. BadInput where another is at work."""
+    """Lock out other programs. BadInput if another is at work."""
     path = _state_path().with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def alone() -> Iterator[None]:
 
 
 def checked(done: Done, guest: Guest, what: str) -> Done:
-    """RunFailed, with the last line that it said, where a command in a guest failed."""
+    """RunFailed, with the last line of its output, if a command in a guest failed."""
     if done.code != 0:
         said = last_line(done.err if done.err.strip() else done.out)
         raise RunFailed(f"{what} ended with {done.code}: {said}", guest.name)
@@ -204,8 +204,7 @@ def _link(folder: Path, name: str) -> list[str]:
 
 
 def _drive(out: Path, fdp: bool) -> list[str]:
-    """A fresh NVMe drive that forgets what is given back to it; with flexible data placement where
-    this QEMU has it."""
+    """A fresh NVMe drive with discard; with flexible data placement if this QEMU supports it."""
     image = out / "nvme.img"
     with image.open("wb") as file:
         file.truncate(NVME_BYTES)

@@ -1,13 +1,13 @@
-"""What `offstage testbed run qemu` does with two guests, and what it found.
+"""`offstage testbed run qemu`: its runs on two guests and their results.
 
 1. The workload of the demo, small: the daemon in the `dpu` guest on its NVMe drive under io_uring,
    the host agent in the `node` guest, blocks over the chosen fabric. Every block that lands is
    compared with what prefill wrote.
 2. A second, shorter run with host and daemon both in `node`, so that each machine has recorded a
-   decision log. Both logs are replayed on both.
+   decision log. Both logs are replayed on both machines.
 3. One seeded run in virtual time on each machine: the logs must have the same bytes.
 
-RunFailed where a block was corrupt or none was checked, or a decision or a byte differed.
+RunFailed if a block was corrupt, no block was checked, or a decision or a byte differed.
 """
 
 import contextlib
@@ -41,12 +41,12 @@ RUN_TIMEOUT_S = 1800.0
 REPLAY_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT = "120s"
-"""Of the daemon: an emulated processor on a busy machine may not have its turn for seconds."""
+"""The daemon's answer timeout: an emulated processor on a busy machine may not run for seconds."""
 PHASES = 4
 OFFSTAGE = "/usr/local/bin/offstage"
 SLOTS_PER_SELECTED = 4
 SELECTED = 32
-"""Blocks that a session selects in a layer of a step: the demo's."""
+"""Blocks that a session selects per layer and step, as in the demo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +60,12 @@ class Sizes:
 
 
 def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
-    """All of it; returns what was found. See above for what fails."""
+    """Run all of it and return the findings. The module header lists what fails."""
     begun = time.monotonic()
     work = pair.share / "run"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700)
-    for guest in (pair.node, pair.dpu):  # what a run that was ended in the middle left there
+    for guest in (pair.node, pair.dpu):  # left there by an interrupted run
         guest.agent.run(["/usr/bin/pkill", "-KILL", "-f", "offstage.testbeds"], 60)
     _make_keys(pair.share / "keys")
     progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1)
@@ -132,7 +132,7 @@ def _alone(pair: Pair, work: Path) -> dict[str, Any]:
 
 @contextmanager
 def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any]]:
-    """A daemon in a guest, recorded into `folder`, from its ready line to its drained end."""
+    """A daemon in a guest, recorded into `folder`, from its ready line to the end of its drain."""
     inside = f"/share/run/{folder.name}"
     command = (
         f"mkdir -p /run/offstage && exec {OFFSTAGE} dpu serve --config /share/run/{config.name} "
@@ -226,7 +226,7 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
 
 
 def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[str, Any]:
-    """Feed a log to a fresh core on each machine; every decision must be the one in the log."""
+    """Replay a log on a fresh core on each machine; every decision must equal the log's."""
     inside = f"/share/{log.relative_to(pair.share)}"
     agreed = {}
     for name, guest in _machines(pair):
@@ -314,7 +314,7 @@ def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: in
 
 
 def _make_keys(folder: Path) -> None:
-    """CURVE keys of the daemon and of the one host that it lets in."""
+    """CURVE keys of the daemon and of the one host that it accepts."""
     if (folder / "clients").is_dir():
         return
     folder.mkdir(mode=0o700, exist_ok=True)

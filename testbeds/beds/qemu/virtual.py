@@ -1,7 +1,7 @@
 """One seeded run in virtual time, and its decision log: the same bytes on every machine.
 
-`python3 -m offstage.testbeds.beds.qemu.virtual FILE` writes the log to FILE. What is decoded is
-drawn by the seed in integers alone; the rest is the decision core over the model of an NVMe drive.
+`python3 -m offstage.testbeds.beds.qemu.virtual FILE` writes the log to FILE. The decode is drawn
+from the seed in integers alone; the rest is the decision core over the model of an NVMe drive.
 """
 
 import sys
@@ -45,7 +45,7 @@ def log(seed: int) -> bytes:
         populate(core, opened[-1], BLOCKS, content=1 + number // 2)
     draw = np.random.Generator(np.random.PCG64(seed))
     scores = draw.integers(0, 1 << 16, (SESSIONS, STEPS, LAYERS, BLOCKS), np.uint16)
-    scores[..., : BLOCKS // 4] |= 0xC000  # some blocks are wanted again and again
+    scores[..., : BLOCKS // 4] |= 0xC000  # some blocks are demanded repeatedly
     best = np.argsort(~scores, axis=-1, kind="stable")[..., :SELECTED]
     demands = np.sort(best, axis=-1).astype(np.uint32).ravel()
     offsets = np.arange(SESSIONS * STEPS * LAYERS + 1, dtype=np.uint64) * SELECTED

@@ -1,10 +1,10 @@
-"""Offstage as a wheel for a guest, compiled here from this checkout's own sources.
+"""Offstage as a wheel for a guest, compiled here from this checkout's sources.
 
-The compiler takes headers and libraries from the guest image's tree, so that what it makes runs
-there whatever this machine has. A copy of the sources and what was compiled of it stay in the
-cache, so that the second wheel takes only what has changed.
+The compiler takes headers and libraries from the guest image's tree, so the result does not depend
+on this machine's libraries. A copy of the sources and the objects compiled from it stay in the
+cache, so that the next wheel compiles only what has changed.
 
-Raises BadInput where there is no checkout or no cross compiler, RunFailed where compiling fails.
+Raises BadInput if there is no checkout or no cross compiler, RunFailed if compiling fails.
 """
 
 import filecmp
@@ -29,7 +29,7 @@ SKIPPED = ("build", "__pycache__", "*.so", "*.o", "*.pyc", "_firmware.c", "_anal
 
 
 def build(image: Image) -> Path:
-    """The wheel for guests of `image`. One program at a time for each cache: see `pair.alone`."""
+    """The wheel for guests of `image`. One program at a time per cache: see `pair.alone`."""
     checkout = Path(offstage.__file__ or "").resolve().parents[2]
     if not (checkout / "setup.py").is_file():
         raise BadInput(
@@ -63,13 +63,13 @@ def _sources(checkout: Path) -> Iterator[Path]:
 
 
 def _update(checkout: Path, tree: Path) -> bool:
-    """Make the copy what the checkout is; whether anything had to change. Only what differs is
-    written, and so newer than what was compiled of it."""
+    """Update the copy from the checkout; returns whether anything changed. Only files that
+    differ are written, so that they are newer than the objects compiled from them."""
     wanted = {path.relative_to(checkout): path for path in _sources(checkout)}
     names = tree.parent / "names"
     listed = "\n".join(map(str, wanted))
     changed = not names.exists() or names.read_text(encoding="utf-8") != listed
-    if changed:  # a file that is gone may be part of what was compiled
+    if changed:  # a deleted file may be part of a compiled object
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(
             checkout / "src",

@@ -1,5 +1,5 @@
 /*
- * self_check.c: walk every table and recompute its counters. For tests: it costs as much as it checks.
+ * self_check.c: walk every table and recompute its counters. For tests: costs as much as it checks.
  *
  * Model: each check states one relation between two tables; the first that does not hold is named
  * on stderr with its number.

@@ -57,7 +57,7 @@ class Derived:
 
     @property
     def slot_count(self) -> int:
-        """Slots of all tenants together."""
+        """Slots of all tenants."""
         return sum(self.slot_counts)
 
 
@@ -67,7 +67,7 @@ def daily_bytes(endurance_bytes: int, policy: PolicyOptions) -> int:
         return policy.write_budget_bytes
     if not endurance_bytes:
         raise BadInput(
-            "policy.drive_years is given, and not what the drive may be written",
+            "policy.drive_years is set, but not the endurance of the drive",
             "policy",
             "set storage.endurance at the start, or policy.write_budget instead",
         )
@@ -75,7 +75,7 @@ def daily_bytes(endurance_bytes: int, policy: PolicyOptions) -> int:
 
 
 def derive(config: Config) -> Derived:
-    """Check every relation and work the values out. Raises BadInput; reads no file."""
+    """Check every relation and compute the values. Raises BadInput; reads no file."""
     where = config.file or "configuration"
     _check_tenants(config, where)
     _check_block(config, where)
@@ -123,14 +123,14 @@ def derive(config: Config) -> Derived:
 
 
 def _part(total: int, slots: int, slot_counts: tuple[int, ...]) -> int:
-    """A tenant's part of a table, as that of the arena; all of one that is too small to divide."""
+    """A tenant's part of a table, in proportion to the arena; a tiny table is not divided."""
     part = total * slots // sum(slot_counts)
     return part if part >= PART_MIN else total
 
 
 def _core_reads(config: Config, demand_max: int) -> int:
-    """With one tenant, what may be in flight. With several none waits behind another in the core:
-    two steps of each, and what is prefetched, wait for their turn at the drive instead."""
+    """With one tenant, the reads in flight. With several, tenants do not queue behind each other in
+    the core: two steps of each, and the prefetches, queue for the drive instead."""
     if len(config.tenants) == 1:
         return config.limits.reads
     wanted = 2 * demand_max * len(config.tenants)
@@ -188,10 +188,10 @@ def _check_tenants(config: Config, where: str) -> None:
 
 
 def _check_users(config: Config, tenant: Tenant, which: str) -> None:
-    """Users are told apart by the kernel alone, where hosts come for descriptors."""
+    """Only the kernel tells users apart, when hosts fetch descriptors."""
     if not (tenant.users or tenant.groups):
         raise BadInput(
-            "sharing is 'user', and nobody but the daemon's user may attach",
+            "sharing is 'user', and only the daemon's user may attach",
             which,
             "name its users or groups, or leave sharing out",
         )
@@ -263,7 +263,7 @@ def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ..
         for tenant in config.tenants
     ]
     part = rest // max(open_count, 1)
-    while True:  # each turn there is more for fewer, until nobody else is at its maximum
+    while True:  # the rest is divided again until no other tenant exceeds its maximum
         capped = [
             count
             for tenant, count in zip(config.tenants, most, strict=True)
@@ -316,7 +316,7 @@ def _check_storage(config: Config, where: str) -> None:
 
 
 def _check_spdk(storage: Storage, where: str) -> None:
-    """The transport ids themselves are read when they are opened."""
+    """Transport ids are parsed when they are opened."""
     if bool(storage.path) == bool(storage.target):
         raise BadInput(
             "storage 'spdk' needs storage.path or storage.target, and not both",
@@ -375,7 +375,7 @@ def _check_store(config: Config, record_bytes: int, where: str) -> int:
 
 
 def check_endpoint(config: Config, name: str, endpoint: str, where: str) -> None:
-    """BadInput for what nobody can listen at, and for what is open to a network unguarded."""
+    """BadInput for an invalid endpoint, and for one open to a network without CURVE."""
     scheme, separator, rest = endpoint.partition("://")
     if scheme not in ("tcp", "ipc") or not separator or not rest or not rest.isprintable():
         raise BadInput(
@@ -418,7 +418,7 @@ def _check_endpoints(config: Config, where: str) -> None:
         )
     if daemon.curve_dir and not list(Path(daemon.curve_dir, "clients").glob("*.key")):
         raise BadInput(
-            "has no client's key under clients/: nobody could connect",
+            "has no client's key under clients/: no client could connect",
             daemon.curve_dir,
             f"offstage keys add {daemon.curve_dir} CLIENT.key",
         )

@@ -27,7 +27,7 @@ class Idle:
 
 
 def _backend(*names: str) -> Callable[[Config], bool]:
-    """One of ours that is none of these; what an installed package offers may take anything."""
+    """A built-in storage that is none of these; one of an installed package may use any setting."""
     others = {"auto", "io_uring", "posix", "emulated", "spdk"} - set(names)
     return lambda config: config.storage.backend in others
 
@@ -61,7 +61,7 @@ IDLE = (
     Idle(
         ("storage.discard",),
         lambda one: one.storage.backend == "spdk" and bool(one.storage.target),
-        "beside storage.target, whose file takes no discards",
+        "with storage.target, whose file takes no discards",
     ),
     Idle(
         ("storage.discard",),
@@ -76,7 +76,7 @@ IDLE = (
     Idle(
         ("storage.nvme",),
         lambda one: bool(one.model.device),
-        "beside model.device, which says how long everything takes",
+        "with model.device, which determines all times",
     ),
     Idle(("storage.threads",), _no_posix, "on a storage other than posix"),
     Idle(("storage.direct",), _no_file, "on a storage that opens no file"),
@@ -90,7 +90,7 @@ IDLE = (
     Idle(
         ("pod.endpoint", "pod.weight", "pod.zone", "pod.lease"),
         lambda one: bool(one.pod.map) and not one.pod.map.startswith("etcd:"),
-        "with a map in a file: `offstage pod add` says them there, and there is no lease",
+        "with a map in a file: `offstage pod add` sets them there, and there is no lease",
     ),
     Idle(_of("rdma", "enabled"), lambda one: not one.rdma.enabled, "without rdma.enabled"),
     Idle(
@@ -106,7 +106,7 @@ IDLE = (
     Idle(
         ("limits.tenant_in_flight",),
         lambda one: len(one.tenants) == 1,
-        "with one tenant, who shares the drive with nobody",
+        "with one tenant, which does not share the drive",
     ),
     Idle(
         ("daemon.metrics_token_file",),
@@ -121,14 +121,14 @@ IDLE = (
     Idle(
         ("policy.drive_years",),
         lambda one: one.policy.write_budget_bytes > 0,
-        "beside policy.write_budget",
+        "with policy.write_budget",
     ),
 )
 
 
 def unused(config: Config) -> list[Note]:
-    """A note for each row of which somebody gave a setting that does nothing, and for what is said
-    of a tenant."""
+    """A note for each row with a setting that was given but has no effect, and for such settings of
+    a tenant."""
     found = [
         (", ".join(given), row.why)
         for row in IDLE

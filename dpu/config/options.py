@@ -51,7 +51,7 @@ class Daemon(Settings, frozen=True):
     ] = ""
     fabrics: Annotated[
         tuple[Literal["shm", "verbs", "nixl", "zmq"], ...],
-        about("what hosts may attach over; `offstage dpu fabric` changes it live"),
+        about("fabrics that hosts may attach over; `offstage dpu fabric` changes them live"),
     ] = ("shm", "verbs", "nixl", "zmq")
     runtime_dir: Annotated[
         str, about("lock, hand-out socket, generated secrets; empty: chosen by user and endpoint")
@@ -61,7 +61,7 @@ class Daemon(Settings, frozen=True):
         str, about("file with the token that shows all; empty: metrics.token in runtime_dir")
     ] = ""
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], about("least level that is logged")
+        Literal["debug", "info", "warning", "error"], about("lowest level that is logged")
     ] = "info"
     curve_dir: Annotated[
         str,
@@ -81,7 +81,7 @@ class Daemon(Settings, frozen=True):
         Time, within(0, 10**13, "the longest that SIGTERM waits for write-back")
     ] = 30_000_000_000
     record_dir: Annotated[str, about("write ledger records and decision log here; empty: off")] = ""
-    stage_timers: Annotated[bool, about("time one in 31 of the stages of a block's way")] = True
+    stage_timers: Annotated[bool, about("time the stages of one block in 31")] = True
     cpu: Annotated[int, within(-1, 4095, "core the reactor is pinned to; -1: none")] = -1
     spin_ns: Annotated[
         Time, within(0, 10**18, "the reactor polls this long after its last work, then sleeps")
@@ -89,7 +89,7 @@ class Daemon(Settings, frozen=True):
 
 
 class Arena(Settings, frozen=True):
-    """The staging memory, and what a block is."""
+    """The staging memory, and the layout of a block."""
 
     size_bytes: Annotated[Size, within(0, 1 << 46, "staging memory of all tenants")] = 1 << 30
     payload_bytes: Annotated[Size, within(512, 1 << 26, "largest block")] = 32 << 10
@@ -101,7 +101,7 @@ class Arena(Settings, frozen=True):
 
 
 class Memory(Settings, frozen=True):
-    """What the memory lies in that devices read and write: staging, buffers of the store."""
+    """The pages of the memory that devices read and write: staging, buffers of the store."""
 
     huge: Annotated[
         Literal["auto", "off"], about("2 MiB pages: reserved, else transparent; off: base pages")
@@ -150,7 +150,10 @@ class Storage(Settings, frozen=True):
     size_bytes: Annotated[Size, within(0, 1 << 50, "the file is made this large")] = 8 << 30
     lba_bytes: Annotated[Size, within(512, 65536, "logical block, power of two")] = 4 << 10
     endurance_bytes: Annotated[
-        Size, within(0, 1 << 62, "what the drive may be written, by its data sheet; 0: unknown")
+        Size,
+        within(
+            0, 1 << 62, "bytes that may be written to the drive, from its data sheet; 0: unknown"
+        ),
     ] = 0
     queue_depth: Annotated[int, within(1, 4096, "I/Os in flight on the device")] = 64
     threads: Annotated[int, within(1, 64, "posix: threads")] = 4
@@ -172,7 +175,7 @@ class Storage(Settings, frozen=True):
 
 
 class Model(Settings, frozen=True):
-    """A modelled device behind real software: what it does ends when the model says."""
+    """A modelled device behind real software: the model decides when operations complete."""
 
     device: Annotated[str, about("preset of `offstage asic presets`; empty: no model")] = ""
     dilation: Annotated[
@@ -199,7 +202,7 @@ class Store(Settings, frozen=True):
     reserve_segments: Annotated[int, within(1, 4096, "kept free for the cleaner")] = 4
     io_max: Annotated[int, within(1, 65536, "puts and gets in flight")] = 64
     erase: Annotated[
-        bool, about("what is deleted is overwritten on the drive before that is acknowledged")
+        bool, about("deleted blocks are overwritten on the drive before the delete is acknowledged")
     ] = False
     codec: Annotated[
         Codec, about("dtype of the KV, to write it coded where that saves a logical block; or off")
@@ -207,12 +210,12 @@ class Store(Settings, frozen=True):
 
 
 class Archive(Settings, frozen=True):
-    """An object store behind the drive (G4): what is archived goes there too, and comes back."""
+    """An object store behind the drive (G4): archived chunks are copied there and restored."""
 
     bucket: Annotated[str, about("of an S3 server; empty: no archive")] = ""
     endpoint: Annotated[str, about("http://host:port or https://host; empty: Amazon's")] = ""
     region: Annotated[str, about("as the server names it; most do not care")] = "us-east-1"
-    prefix: Annotated[str, about("folder in the bucket; each daemon needs one of its own")] = (
+    prefix: Annotated[str, about("folder in the bucket; each daemon needs a different one")] = (
         "offstage"
     )
     key_file: Annotated[
@@ -221,15 +224,15 @@ class Archive(Settings, frozen=True):
     chunk_tokens: Annotated[
         int, within(1, 65536, "of one object, in whole chunks and at most 16 of them")
     ] = 256
-    connections: Annotated[int, within(1, 64, "calls to the server at once")] = 4
-    queue: Annotated[int, within(1, 1 << 20, "objects waiting to go up; above it they are not")] = (
-        1024
-    )
+    connections: Annotated[int, within(1, 64, "concurrent calls to the server")] = 4
+    queue: Annotated[
+        int, within(1, 1 << 20, "objects waiting to be uploaded; above it they are dropped")
+    ] = 1024
     timeout_ns: Annotated[
         Time, within(100_000_000, 10**12, "the server connects, and goes on answering, in this")
     ] = 10_000_000_000
     wait_ns: Annotated[
-        Time, within(0, 10**11, "the longest that a host waits for chunks that come back")
+        Time, within(0, 10**11, "the longest that a host waits for chunks being restored")
     ] = 2_000_000_000
 
 
@@ -247,14 +250,17 @@ class PolicyOptions(Settings, frozen=True):
         within(
             0,
             255,
-            "sessions that must put a new chunk before the one whose put is written; 255: never",
+            "sessions that must put a new chunk before a put of it is written; 255: never",
         ),
     ] = 0
     write_budget_bytes: Annotated[
-        Size, within(0, 1 << 62, "to the drive in 24 hours: near it less is admitted; 0: no bound")
+        Size,
+        within(
+            0, 1 << 62, "written to the drive in 24 hours: near it less is admitted; 0: no limit"
+        ),
     ] = 0
     drive_years: Annotated[
-        int, within(0, 100, "the same from storage.endurance, to last so long; 0: no bound")
+        int, within(0, 100, "the same from storage.endurance, to last this many years; 0: no limit")
     ] = 0
     prefill_price_microusd: Annotated[
         Price, within(0, 10**15, "of GPU time, to prefill a million tokens; 0: unknown")
@@ -268,7 +274,7 @@ class PolicyOptions(Settings, frozen=True):
         within(
             0,
             KEEP_MAX_NS,
-            "an archived chunk that no session names for so long is "
+            "an archived chunk that no session names for this long is "
             "dropped, in minutes; 0: from the prices, else never",
         ),
     ] = 0
@@ -277,7 +283,7 @@ class PolicyOptions(Settings, frozen=True):
         within(
             0,
             65535,
-            "for fewer nothing comes back from the archive; 65535: never; "
+            "with fewer missing nothing is restored from the archive; 65535: never; "
             "0: from prefill_tokens_per_s and its pace",
         ),
     ] = 0
@@ -314,14 +320,14 @@ class PolicyOptions(Settings, frozen=True):
 
 
 class Limits(Settings, frozen=True):
-    """Every table of the daemon is sized by these at its start."""
+    """These size every table of the daemon at its start."""
 
-    sessions: Annotated[int, within(1, 65536, "sessions at once")] = 64
-    chunks: Annotated[int, within(16, 1 << 26, "chunks known at once, over all tenants")] = 65_536
+    sessions: Annotated[int, within(1, 65536, "concurrent sessions")] = 64
+    chunks: Annotated[int, within(16, 1 << 26, "known chunks, over all tenants")] = 65_536
     context_tokens: Annotated[int, within(1, 1 << 24, "tokens of one session")] = 131_072
-    ports: Annotated[int, within(1, 254, "hosts at once")] = 16
-    port_entries: Annotated[int, within(2, 4096, "commands of a port at once; power of two")] = 64
-    put_slots: Annotated[int, within(1, 4096, "blocks of a port being written at once")] = 64
+    ports: Annotated[int, within(1, 254, "attached hosts")] = 16
+    port_entries: Annotated[int, within(2, 4096, "commands in flight on a port; power of two")] = 64
+    put_slots: Annotated[int, within(1, 4096, "block writes in flight on a port")] = 64
     demands: Annotated[int, within(1, 65536, "demands of one layer of one step")] = 512
     reads: Annotated[int, within(1, 65536, "block reads in flight, of all tenants")] = 64
     tenant_in_flight_bytes: Annotated[
@@ -334,9 +340,7 @@ class Limits(Settings, frozen=True):
         ),
     ] = 512 << 10
     queue: Annotated[int, within(16, 1 << 20, "prefetch candidates waiting")] = 4096
-    connections: Annotated[int, within(8, 65536, "control connections at once; a host has two")] = (
-        256
-    )
+    connections: Annotated[int, within(8, 65536, "control connections; a host has two")] = 256
     message_bytes: Annotated[Size, within(4096, 1 << 28, "largest control message")] = 1 << 20
     records: Annotated[
         int, within(16, 1 << 26, "ledger records kept until they are written out")
@@ -347,7 +351,7 @@ class Limits(Settings, frozen=True):
 
 
 class Pod(Settings, frozen=True):
-    """The pod of daemons that this one is a member of."""
+    """The pod of daemons that this daemon belongs to."""
 
     map: Annotated[
         str, about("etcd:HOST:PORT,... or a .toml file that has the pod's map; empty: no pod")
@@ -356,7 +360,7 @@ class Pod(Settings, frozen=True):
     endpoint: Annotated[
         str, about("where hosts and members reach its control socket; empty: daemon.endpoint")
     ] = ""
-    weight: Annotated[int, within(1, 1 << 20, "its share against the others'")] = 1
+    weight: Annotated[int, within(1, 1 << 20, "its share relative to the others'")] = 1
     zone: Annotated[str, about("what fails together with it: a rack, a power feed")] = ""
     lease_ns: Annotated[
         Time, within(2 * 10**9, 600 * 10**9, "of its lease at etcd; it serves for half of it")
@@ -381,11 +385,11 @@ class Tenant(Settings, frozen=True):
         Rate, within(0, 1 << 43, "of all its reads and writes, such as 200MB/s; 0: no cap")
     ] = 0
     sessions: Annotated[
-        int, within(0, 65536, "sessions at once; 0: its part of limits.sessions")
+        int, within(0, 65536, "concurrent sessions; 0: its part of limits.sessions")
     ] = 0
-    ports: Annotated[int, within(0, 254, "hosts at once; 0: its part of limits.ports")] = 0
+    ports: Annotated[int, within(0, 254, "attached hosts; 0: its part of limits.ports")] = 0
     in_flight_bytes: Annotated[
-        Size, within(0, 1 << 40, "at the drive at once; 0: by weight, of limits.tenant_in_flight")
+        Size, within(0, 1 << 40, "in flight on the drive; 0: by weight, of limits.tenant_in_flight")
     ] = 0
     arena_max_bytes: Annotated[
         Size, within(0, 1 << 46, "of the arena at most, whatever its part is; 0: no bound")
@@ -403,7 +407,7 @@ class Tenant(Settings, frozen=True):
         tuple[str, ...],
         about("users of this machine who may attach over shm; empty, like groups: the daemon's"),
     ] = ()
-    groups: Annotated[tuple[str, ...], about("groups whose members may, too")] = ()
+    groups: Annotated[tuple[str, ...], about("groups whose members may attach too")] = ()
     sharing: Annotated[
         Literal["tenant", "user"],
         about("who is served whose bytes; user: each user only what that user put, over shm alone"),

@@ -57,7 +57,7 @@ class Ok(Reply, kw_only=True):
 
 
 class Error(Reply, kw_only=True):
-    """`code` for programs, the rest for people: what happened, where, and the mend."""
+    """`code` for programs, the rest for people: what happened, where, and how to fix it."""
 
     code: ErrorCode
     what: str
@@ -70,7 +70,7 @@ class Error(Reply, kw_only=True):
 
 
 class Geometry(msgspec.Struct, kw_only=True):
-    """What a block is on this daemon, and how many of them the tenant's arena holds."""
+    """The layout of a block on this daemon, and how many fit in the tenant's arena."""
 
     payload_size_bytes: int
     layer_count: int
@@ -81,7 +81,7 @@ class Geometry(msgspec.Struct, kw_only=True):
 
 
 class Limits(msgspec.Struct, kw_only=True):
-    """What the daemon refuses to go past."""
+    """Limits that the daemon enforces."""
 
     message_size_bytes_max: int
     session_max: int
@@ -104,7 +104,7 @@ class Challenge(Reply, kw_only=True):
 
 class Hello(Call[Challenge], kw_only=True):
     """Begins a login with a tenant's name or `operator`. The daemon takes the newest common
-    version and proves itself; its nonce lives 10 s and belongs to the connection."""
+    version and proves itself; its nonce expires after 10 s and belongs to the connection."""
 
     by: ClassVar[By] = "anyone"
     versions: Annotated[list[Count], Meta(min_length=1, max_length=16)]
@@ -114,8 +114,8 @@ class Hello(Call[Challenge], kw_only=True):
 
 
 class Welcome(Reply, kw_only=True, omit_defaults=True):
-    """The host is known. `epoch` differs at every start of the daemon. `lease_ns`: of the daemon's
-    lease in its pod; 0: it has none."""
+    """The host is logged in. `epoch` differs at every start of the daemon. `lease_ns`: the daemon's
+    lease in its pod; 0: none."""
 
     ticket: bytes
     version: int
@@ -128,8 +128,8 @@ class Welcome(Reply, kw_only=True, omit_defaults=True):
 
 class Prove(Call[Welcome], kw_only=True, omit_defaults=True):
     """Ends the login: `proof` is `prove(secret, nonce, tenant, name)`, and a nonce counts once. A
-    host of a pod also names the life of the daemon that it means, and the epoch of the map that it
-    read; the connection holds for these alone."""
+    host of a pod also names the incarnation of the daemon that it addresses, and the epoch of the
+    map that it read; the connection is valid for these only."""
 
     by: ClassVar[By] = "anyone"
     nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -139,7 +139,7 @@ class Prove(Call[Welcome], kw_only=True, omit_defaults=True):
 
 
 class Heartbeat(Call[Ok], kw_only=True):
-    """The host lives. Any call says so; one that is silent for `Limits.host_timeout_ns` counts as
+    """The host is alive. Any call counts; a host silent for `Limits.host_timeout_ns` counts as
     dead."""
 
 
@@ -153,7 +153,7 @@ class Detach(Call[Ok], kw_only=True):
 class Attached(Reply, kw_only=True):
     """Where the blocks flow.
 
-    `blob` is what the DPU's end of the fabric says to the host's end, opaque to all between. shm:
+    `blob` goes from the DPU's end of the fabric to the host's end, opaque in between. shm:
     connect to the Unix socket `socket_path`, send `token` and a newline, receive the descriptors
     that go with it. verbs: the blob is all, and is answered by `Connect`. nixl: the blob is all.
     zmq: `endpoint` is the fabric's ROUTER and `token` (hex) the ticket of every frame sent to it.
@@ -181,8 +181,8 @@ class Attach(Call[Attached], kw_only=True):
 
 
 class Connect(Call[Ok], kw_only=True):
-    """The answer of the host's end of `verbs` to the blob of its attach. Blocks flow once the
-    daemon has replied."""
+    """The reply of the host's end of `verbs` to the blob of its attach. Blocks flow once the daemon
+    has replied."""
 
     by: ClassVar[By] = "attached"
     blob: Annotated[bytes, Meta(max_length=8192)]
@@ -192,8 +192,8 @@ class Connect(Call[Ok], kw_only=True):
 
 
 class Opened(Reply, kw_only=True, omit_defaults=True):
-    """`hints`: of a layer's scores the best so many are taken in (0: all), of one step in so many,
-    and so many bits of each. None: all."""
+    """`hints`: how many of a layer's best scores are used (0: all), one step in how many, and how
+    many bits of each. None: all."""
 
     session: int
     hints: tuple[Count, Count, Count] | None = None
@@ -220,7 +220,7 @@ class Appended(Reply, kw_only=True):
 
 class Append(Call[Appended], kw_only=True):
     """Adds chunks to a session, each named by the 128-bit hash of its own tokens. `stored_layers`
-    says what need not be computed again."""
+    says what need not be recomputed."""
 
     by: ClassVar[By] = "owner"
     session: Session
@@ -228,7 +228,7 @@ class Append(Call[Appended], kw_only=True):
 
 
 class SetGenerating(Call[Ok], kw_only=True):
-    """A generating session is the last to lose its blocks."""
+    """Blocks of a generating session are evicted last."""
 
     by: ClassVar[By] = "owner"
     session: Session
@@ -302,14 +302,14 @@ class PolicySet(Call[PolicyReply], kw_only=True):
 
 
 class StatusReply(Reply, kw_only=True):
-    """What the host may know."""
+    """The status visible to the host."""
 
     status: dict[str, Any]
 
 
 class Status(Call[StatusReply], kw_only=True):
-    """Asks how the daemon is. An operator sees hosts, device and counters; a tenant's host sees its
-    quotas, how many hosts the tenant has attached, and what the store holds."""
+    """Asks for the daemon's status. An operator sees hosts, device and counters; a tenant's host
+    sees its quotas, how many hosts the tenant has attached, and what the store holds."""
 
 
 class LedgerReply(Reply, kw_only=True):
@@ -373,7 +373,7 @@ class Drain(Call[Drained], kw_only=True):
 
 
 class Undrain(Call[Ok], kw_only=True):
-    """Takes new work again. A drain that still waits is answered as not done."""
+    """Admits new work again. A pending drain is answered as not done."""
 
     by: ClassVar[By] = "operator"
 
@@ -387,7 +387,7 @@ class StorageMove(Call[Ok], kw_only=True):
 
 
 class Dismissed(Reply, kw_only=True):
-    """How many hosts there were of that name."""
+    """The number of hosts of that name."""
 
     hosts: int
 
@@ -402,8 +402,7 @@ class Dismiss(Call[Dismissed], kw_only=True):
 
 
 class FabricOpen(Call[Ok], kw_only=True):
-    """Hosts may attach over this fabric from now on. zmq listens at `endpoint`, or where the
-    configuration says."""
+    """Opens this fabric to hosts. zmq listens at `endpoint`, or at the configured one."""
 
     by: ClassVar[By] = "operator"
     fabric: FabricName
@@ -411,7 +410,7 @@ class FabricOpen(Call[Ok], kw_only=True):
 
 
 class FabricShut(Call[Ok], kw_only=True):
-    """No more hosts attach over this fabric. Those that are attached go on."""
+    """Closes this fabric to new hosts. Attached hosts continue."""
 
     by: ClassVar[By] = "operator"
     fabric: FabricName
@@ -429,10 +428,10 @@ class SegmentsReply(Reply, kw_only=True, omit_defaults=True):
 
 
 class Segments(Call[SegmentsReply], kw_only=True, omit_defaults=True):
-    """A host of a pod says what it demanded here since it last said so: in all (`served`), and of
-    segments whose home this is (`news`). It learns who has copies of each, whether to make or
-    delete one, and the load here. `hot_per_s` asks for the segments of that rate and the pinned;
-    0: for none."""
+    """A host of a pod reports its demands here since its last report: in total (`served`), and of
+    segments whose home this is (`news`). The reply says which members have copies of each, whether
+    to make or delete one, and the load here. `hot_per_s` asks for the segments of that rate and
+    the pinned; 0: for none."""
 
     by: ClassVar[By] = "tenant"
     served: Count = 0
@@ -448,8 +447,8 @@ class Held(Reply, kw_only=True):
 
 
 class Hold(Call[Held], kw_only=True):
-    """A member of a pod that etcd does not answer asks another member not to take it out of the
-    map. `to` and `life` name the member that is asked; both sides prove themselves by the pod's
+    """A member of a pod that cannot reach etcd asks another member not to take it out of the map.
+    `to` and `life` (its incarnation) name the member asked; both sides authenticate by the pod's
     secret (`prove_member`)."""
 
     by: ClassVar[By] = "anyone"

@@ -39,7 +39,7 @@ ErrorCode = Literal[
 ]
 By = Literal["anyone", "host", "tenant", "attached", "owner", "operator"]
 FabricName = Literal["shm", "verbs", "nixl", "zmq"]
-SAID_MAX = 300  # characters that a refusal, and so the log, has of what is wrong
+SAID_MAX = 300  # most characters of the cause in a refusal, and so in the log
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 R = TypeVar("R", bound="Reply", covariant=True)
@@ -52,14 +52,14 @@ class Message(msgspec.Struct, tag=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Reply(Message, kw_only=True):
-    """What the daemon answers: a type derived from this is known to every host."""
+    """A reply of the daemon: every host can decode a type derived from this."""
 
 
 class Call(Message, Generic[R], kw_only=True):
     """A control call, answered by `R` or by an error: a type derived from this is known to the
     daemon. `by` says who may make it, and is checked before the service's method is called:
 
-    anyone: no login is needed. host: whoever is logged in, a tenant's host or an operator.
+    anyone: no login is needed. host: any login, a tenant's host or an operator.
     tenant: a tenant's host. attached: one that has a port. owner: the host that has `session`.
     operator: an operator.
     """
@@ -68,7 +68,7 @@ class Call(Message, Generic[R], kw_only=True):
 
     @classmethod
     def reply(cls) -> type[R]:
-        """The type of what answers it."""
+        """The type of its reply."""
         kind: type[R] = get_args(vars(cls)["__orig_bases__"][0])[0]
         return kind
 

@@ -15,7 +15,7 @@ MemberName = Annotated[str, Meta(max_length=64)]
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What a host says of one segment. `hot_per_s` and the next: the pod's rule as it has it;
+    """A host's report about one segment. `hot_per_s` and the next: the pod's rule as it has it;
     `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
     16 bytes each, where the home said that it does not know them."""
 
@@ -31,21 +31,21 @@ class News(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
-    """What hosts did at a member since they told last. The daemon adds it up for its metrics."""
+    """Events at a member since the hosts' last report. The daemon sums them for its metrics."""
 
     stale: Time = 0
-    """Segments that the member, their home, did not have, and who was home before did."""
+    """Segments absent at the member, their home, and present at the previous home."""
     rehomed: Time = 0
-    """Segments that the member got because their home did not answer."""
+    """Segments placed at the member because their home did not answer."""
     filled_bytes: Time = 0
-    """Put there because it is the home now, out of who was before."""
+    """Bytes copied there from the previous home."""
     copied_bytes: Time = 0
-    """Put there as copies of hot segments."""
+    """Bytes of hot segments copied there."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What the home says of it: `copies`, members that have one. `make`: that host is to make one;
-    `drop`: to delete that one, of which nobody is told any more; `unknown`: say its contents."""
+    """The home's reply: `copies`, members that have one. `make`: the host must make one; `drop`: it
+    must delete that one, which is no longer advertised; `unknown`: it must send the contents."""
 
     copies: tuple[str, ...] = ()
     make: bool = False
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hot(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that goes along where its home is drained; `contents` may be empty: unknown."""
+    """A segment that moves when its home is drained; `contents` may be empty: unknown."""
 
     name: bytes
     contents: bytes

@@ -9,7 +9,7 @@ import msgspec
 from offstage.dpu.protocol import Error, Ok
 from offstage.dpu.protocol.message import Count, Message, Session, Wait, decode
 
-FABRIC_REQUESTS_MAX = 16  # of one host, unanswered at once; more are answered `busy`
+FABRIC_REQUESTS_MAX = 16  # pending, of one host; more are answered `busy`
 
 
 class FabricFetch(Message, kw_only=True, omit_defaults=True):
@@ -35,7 +35,7 @@ class FabricFetch(Message, kw_only=True, omit_defaults=True):
 class FabricPut(Message, kw_only=True):
     """Frames `[ticket][FabricPut][payload]`: n rows of `length_bytes` of one layer.
 
-    `ordinals` u32[n]; `checksums` u64[n], XXH3-64 of each row: a row that was damaged on the way
+    `ordinals` u32[n]; `checksums` u64[n], XXH3-64 of each row: a row damaged in transit
     is answered -EBADMSG and not stored. At most `Limits.put_slot_count` rows fit in a message.
     """
 
@@ -63,8 +63,8 @@ class FabricRelease(Message, kw_only=True):
 class FabricFetchReply(Message, kw_only=True):
     """Per demand: `ends` u8[n] (255 unknown), `rcs` i32[n], `lengths` u32[n], `checksums` u64[n].
 
-    The checksum is the one that the driver beside the daemon verified; the host checks its row
-    against it. `stall_ns` and `copy_ns` were measured beside the daemon, without the network.
+    The checksum is the one that the driver in the daemon verified; the host checks its row against
+    it. `stall_ns` and `copy_ns` were measured in the daemon, without the network.
     """
 
     ends: bytes

@@ -45,12 +45,12 @@ CALLS_MAX = 64  # of one drain, so that the daemon's loop goes on
 
 
 class Lost(msgspec.Struct):
-    """What a recording lacks; `record.json` has it."""
+    """What is missing from a recording, as in `record.json`."""
 
     records_lost: int = 0
     log_bytes_lost: int = 0
     write_errors: int = 0
-    """Times that the disk refused the recording: nothing is written from the first on."""
+    """Failed writes to the disk: nothing is written after the first."""
 
     def __bool__(self) -> bool:
         return self != Lost()
@@ -66,13 +66,13 @@ class Recorder:
         log: Log,
         about: Mapping[str, str | int] | None = None,
     ) -> None:
-        """Make the directory; BadInput where it holds a run already or cannot be written. `about`:
-        what else the manifest says of the device."""
+        """Create the directory; BadInput if it already holds a run or cannot be written. `about`:
+        further entries of the manifest about the device."""
         self._device, self._log, self._directory = device, log, directory
         self._about = dict(about or {})
         self._record_count = self._log_bytes = 0
         self.lost = Lost()
-        self._work: dict[str, Any] = {}  # of the core, for all that the log holds
+        self._work: dict[str, Any] = {}  # of the core, for all events in the log
         try:
             # Private: the decision log says which sessions had what in common, and when.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,8 +94,8 @@ class Recorder:
         self._write_manifest(closed=False)
 
     def drain(self) -> bool:
-        """Take what the rings hold, at most CALLS_MAX portions; False once the disk refused: the
-        daemon lives on, and the rings lose what comes."""
+        """Drain the rings, at most CALLS_MAX portions; False once a write has failed: the daemon
+        keeps running, and the rings overflow."""
         try:
             for _ in range(CALLS_MAX):
                 if self.lost.write_errors:
@@ -110,7 +110,7 @@ class Recorder:
         except OSError as error:
             self._refused(error)
             return False
-        except OffstageError as error:  # the reactor did not answer; its rings wait for the next
+        except OffstageError as error:  # the reactor did not answer; retried at the next drain
             self._log.error("record_failed", error=str(error))
         return True
 
@@ -132,7 +132,7 @@ class Recorder:
             setattr(self.lost, name, count)
 
     def close(self) -> None:
-        """Drain once more, and write down how many there are, what was lost and what it cost."""
+        """Drain once more, and write the manifest: counts, losses and costs."""
         self._drain_quiet()
         self.check_lost()
         for file in (self._records, self._decisions):
@@ -145,12 +145,12 @@ class Recorder:
     def _stages(self) -> Stages:
         try:
             return self._device.stages()
-        except OffstageError as error:  # what was recorded is worth having without them
+        except OffstageError as error:  # the recording is useful without them
             self._log.error("record_failed", error=str(error))
             return {}
 
     def _drain_quiet(self) -> None:
-        """Drain until no event reached the core meanwhile: its work is that of the log."""
+        """Drain until no event reached the core meanwhile, so that its work matches the log."""
         self.drain()
         for _ in range(CALLS_MAX):
             try:
@@ -184,7 +184,7 @@ class Recorder:
 
 
 def forget(directory: Path) -> None:
-    """A recorded run goes, and its directory, unless there is more in it."""
+    """Delete a recorded run, and its directory, unless it has other files."""
     for name in FILES:
         (directory / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
@@ -206,7 +206,7 @@ def read_records(directory: Path) -> NDArray[np.void]:
 
 
 def read_lost(directory: Path) -> Lost:
-    """What a recording lacks by its own manifest. BadInput where there is none."""
+    """What is missing from a recording by its manifest. BadInput if there is no manifest."""
     path = directory / "record.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Lost)

@@ -33,48 +33,51 @@ STAGE_POWERS = range(7, 34)  # buckets of /metrics: 128 ns to 8.6 s
 
 # Ledger field -> metric (without `offstage_` and `_total`) and help.
 LEDGER = {
-    "selected": ("selected_blocks", "blocks that layers selected, the HBM pool's included"),
+    "selected": ("selected_blocks", "blocks selected by layers, including those in the HBM pool"),
     "steps": ("layer_steps", "layers of steps served"),
     "demand_bytes_read": ("demand_read_bytes", "read from the store for demands"),
     "prefetch_bytes_read": ("prefetch_read_bytes", "read from the store ahead of need"),
     "demand_bytes_wanted": (
         "demand_wanted_bytes",
-        "of those, what demands named: read / wanted is the read amplification",
+        "of those, bytes that demands named: read / wanted is the read amplification",
     ),
-    "demand_bytes_spared": ("demand_spared_bytes", "of blocks read in part: what was not read"),
-    "hint_bytes": ("hint_bytes", "of scores and guesses that hosts sent"),
+    "demand_bytes_spared": ("demand_spared_bytes", "bytes not read of blocks read in part"),
+    "hint_bytes": ("hint_bytes", "bytes of scores and guesses that hosts sent"),
     "pollution": ("polluted_demands", "misses whose block a prefetch had evicted"),
     "evictions": ("evicted_blocks", "blocks evicted from the arena"),
     "evictions_generating": ("evicted_generating_blocks", "of them, of a generating session"),
     "appended_chunks": ("appended_chunks", "chunks appended to sessions"),
-    "shared_chunks": ("shared_chunks", "appended chunks that were already there"),
-    "leases_expired": ("expired_leases", "pins that ended by their time"),
-    "busy": ("busy_demands", "demands answered ask again"),
-    "records_lost": ("lost_records", "ledger records the ring had no room for"),
-    "log_bytes_lost": ("lost_log_bytes", "decision log the ring had no room for"),
+    "shared_chunks": ("shared_chunks", "appended chunks that were already known"),
+    "leases_expired": ("expired_leases", "pins that expired"),
+    "busy": ("busy_demands", "demands answered busy: retry"),
+    "records_lost": ("lost_records", "ledger records lost because the ring was full"),
+    "log_bytes_lost": ("lost_log_bytes", "bytes of decision log lost because the ring was full"),
 }
 STATUS_COUNTERS = {
     "commands": ("commands", "commands of hosts"),
-    "commands_bad": ("bad_commands", "commands of hosts that were refused"),
+    "commands_bad": ("bad_commands", "refused commands of hosts"),
     "puts": ("put_blocks", "blocks written by hosts"),
     "puts_failed": ("failed_put_blocks", "blocks whose write failed"),
     "puts_conflicting": (
         "conflicting_put_blocks",
-        "blocks refused: other bytes are known by their key",
+        "blocks refused: their key is known with other bytes",
     ),
     "check_failures": ("check_failed_blocks", "blocks that failed their check: served as misses"),
     "reads_timed_out": ("timed_out_reads", "reads that passed their deadline"),
     "store_full": ("store_full_puts", "puts refused because the store was full"),
-    "target_restarts": ("storage_target_restarts", "starts of the own target after its death"),
+    "target_restarts": ("storage_target_restarts", "restarts of the daemon's own target"),
     "puts_unadmitted": (
         "unadmitted_put_blocks",
-        "blocks refused: the policy finds them not worth a write",
+        "blocks refused: by policy not worth a write",
     ),
     "chunks_idle": (
         "idle_dropped_chunks",
         "archived chunks dropped: unnamed for longer than they are kept",
     ),
-    "publish_overflow": ("unpublished_blocks", "blocks the directory had no room for"),
+    "publish_overflow": (
+        "unpublished_blocks",
+        "blocks not published because the directory was full",
+    ),
 }
 STATUS_GAUGES = {
     "ports": ("ports", "hosts attached"),
@@ -86,19 +89,19 @@ STATUS_GAUGES = {
 }
 # Of each tenant: field of `struct ofs_tenant_status` -> metric and help.
 SHARE_COUNTERS = {
-    "issued": ("tenant_ios", "reads and writes that had their turn at the drive"),
-    "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes that had their turn"),
-    "purged": ("tenant_purged_chunks", "archived chunks lost for want of room"),
-    "held_back": ("tenant_held_back_turns", "reactor turns in which its commands had to wait"),
+    "issued": ("tenant_ios", "reads and writes submitted to the drive"),
+    "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes submitted to the drive"),
+    "purged": ("tenant_purged_chunks", "archived chunks evicted for lack of room"),
+    "held_back": ("tenant_held_back_turns", "reactor turns that delayed its commands"),
     "quota_refused": ("tenant_quota_refused", "appends and blocks refused: at its quota"),
 }
 SHARE_SECONDS = {
-    "wait_ns_sum": ("tenant_io_wait_seconds", "reads and writes waited for their turn"),
-    "throttled_ns": ("tenant_throttled_seconds", "something waited for the bandwidth cap"),
+    "wait_ns_sum": ("tenant_io_wait_seconds", "time that reads and writes queued for the drive"),
+    "throttled_ns": ("tenant_throttled_seconds", "time that I/O waited for the bandwidth cap"),
 }
 SHARE_GAUGES = {
-    "waiting": ("tenant_ios_waiting", "reads and writes that wait for their turn"),
-    "in_flight": ("tenant_ios_in_flight", "reads and writes at the drive"),
+    "waiting": ("tenant_ios_waiting", "reads and writes queued for the drive"),
+    "in_flight": ("tenant_ios_in_flight", "reads and writes in flight on the drive"),
     "in_flight_max": ("tenant_ios_in_flight_max", "their bound"),
     "weight": ("tenant_weight", "share of the drive"),
     "sessions": ("tenant_sessions", "sessions open"),
@@ -108,33 +111,33 @@ SHARE_GAUGES = {
     "logins": ("tenant_logins", "hosts logged in"),
     "logins_max": ("tenant_logins_max", "their bound"),
     "chunks": ("tenant_chunks", "chunks known"),
-    "chunks_max": ("tenant_chunks_max", "their bound; 0: none of its own"),
-    "archived_chunks": ("tenant_archived_chunks", "of them, those that no session names"),
+    "chunks_max": ("tenant_chunks_max", "limit on known chunks; 0: none"),
+    "archived_chunks": ("tenant_archived_chunks", "known chunks that no session names"),
     "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
-    "stored_bytes": ("tenant_stored_bytes", "that they take of it, trailers included"),
-    "stored_bytes_max": ("tenant_stored_bytes_max", "their bound; 0: none of its own"),
+    "stored_bytes": ("tenant_stored_bytes", "bytes of the store in use, trailers included"),
+    "stored_bytes_max": ("tenant_stored_bytes_max", "limit on stored bytes; 0: none"),
     "dirty_blocks": ("tenant_dirty_blocks", "blocks staged and not yet on the store"),
-    "dirty_blocks_max": ("tenant_dirty_blocks_max", "their bound; 0: puts go through"),
+    "dirty_blocks_max": ("tenant_dirty_blocks_max", "limit on dirty blocks; 0: write through"),
     "arena_bytes": ("tenant_arena_bytes", "its part of the arena"),
-    "arena_bytes_max": ("tenant_arena_bytes_max", "what that is at most; 0: no bound"),
+    "arena_bytes_max": ("tenant_arena_bytes_max", "limit on arena bytes; 0: none"),
 }
-# Of each tenant that hosts told of as one of a pod: `Exceptions.counts` -> metric and help.
+# Of each tenant with hosts in a pod: `Exceptions.counts` -> metric and help.
 POD_COUNTERS = {
     "stale": (
         "pod_stale_lookups",
-        "segments found neither here, their home, nor at their home before",
+        "segments absent here, at their home, and at their previous home",
     ),
-    "rehomed": ("pod_rehomed_segments", "segments that came here: their home did not answer"),
-    "filled_bytes": ("pod_filled_bytes", "copied here from the home before a change"),
-    "copied_bytes": ("pod_copied_bytes", "copied here for load, of hot segments"),
+    "rehomed": ("pod_rehomed_segments", "segments placed here because their home did not answer"),
+    "filled_bytes": ("pod_filled_bytes", "bytes copied here from the previous home after a change"),
+    "copied_bytes": ("pod_copied_bytes", "bytes of hot segments copied here for load"),
 }
 POD_GAUGES = {
-    "segments": ("pod_segments", "segments known whose home this is"),
+    "segments": ("pod_segments", "known segments whose home is here"),
     "copies": ("pod_copies", "copies of them at other members"),
-    "pinned": ("pod_pinned_segments", "of them, those that a generating session reads"),
+    "pinned": ("pod_pinned_segments", "of them, segments that a generating session reads"),
     "demands_per_s": (
         "pod_demands_per_second",
-        "blocks that hosts demand here, decayed with a half-life of 5 s",
+        "rate of blocks demanded here, decayed with a half-life of 5 s",
     ),
 }
 WEAR_GAUGES = {
@@ -144,40 +147,46 @@ WEAR_GAUGES = {
     ),
     "amplification": (
         "store_write_amplification",
-        "bytes written to the drive over the records that hosts wrote",
+        "bytes written to the drive per byte of records that hosts wrote",
     ),
     "drive_writes_per_day": (
         "drive_writes_per_day",
-        "how often a day the whole store is written (DWPD)",
+        "full writes of the store per day (DWPD)",
     ),
-    "budget_bytes": ("write_budget_bytes", "that the drive may be written in a day; 0: no bound"),
-    "budget_used_bytes": ("write_budget_used_bytes", "that it was in the last 24 hours"),
-    "life_years": ("drive_life_years", "until storage.endurance is used up at this rate"),
+    "budget_bytes": ("write_budget_bytes", "limit on bytes written to the drive in a day; 0: none"),
+    "budget_used_bytes": (
+        "write_budget_used_bytes",
+        "bytes written to the drive in the last 24 hours",
+    ),
+    "life_years": ("drive_life_years", "years until storage.endurance is used up at this rate"),
 }
 THRESHOLD_GAUGES = {
     "admit_named_min": (
         "admit_sessions_min",
-        "sessions before the one whose new chunk is written; 255: none is",
+        "sessions that must come before a new chunk is written; 255: never written",
     ),
-    "written_per_hit_max": ("written_bytes_per_hit_max", "above it admission is stricter; 0: none"),
+    "written_per_hit_max": (
+        "written_bytes_per_hit_max",
+        "limit above which admission is stricter; 0: none",
+    ),
     "return_tokens_min": (
         "archive_return_tokens_min",
-        "for fewer missing tokens nothing comes back from the archive",
+        "fewest missing tokens that are restored from the archive",
     ),
 }
 DAEMON_COUNTERS = {
     "messages": "control messages taken",
-    "messages_bad": "control messages that were refused",
-    "requests_failed": "requests that failed by a mistake of the daemon's, see its log",
+    "messages_bad": "refused control messages",
+    "requests_failed": "requests that failed by a bug in the daemon; see its log",
     "logins_refused": "logins with a wrong proof",
     "hosts_dead": "hosts that fell silent or vanished; sessions and leases reclaimed",
-    "connections": "connections that were let in",
-    "connections_displaced": "of them, closed for another where there were too many",
-    "connections_stalled": "of them, closed in the middle of a message that did not end",
+    "connections": "connections admitted",
+    "connections_displaced": "of them, closed to admit another at the limit",
+    "connections_stalled": "of them, closed because a message did not complete",
 }
 
 DAEMON_GAUGES = {
-    "pod_in_doubt": "1: the pod's map was put back or is another one, and nothing is served",
+    "pod_in_doubt": "1: the pod's map was rolled back or replaced, and nothing is served",
 }
 
 
@@ -187,7 +196,7 @@ class Snapshot(dict[str, Any]):
 
 
 class View(Collector):
-    """One snapshot as the owner of a token may see it: "" is nobody."""
+    """One snapshot, filtered for the owner of a token; "" is no token."""
 
     def __init__(self, snapshot: Snapshot, who: str) -> None:
         self._snapshot, self._who = snapshot, who
@@ -200,7 +209,7 @@ class View(Collector):
         state = {name: (name, text) for name, text in DAEMON_GAUGES.items()}
         yield from _plain(snapshot["daemon"], state, GaugeMetricFamily)
         yield from _reactor_metrics(snapshot["status"])
-        # The exposition escapes what ends a label, and nothing that acts on a reader's terminal.
+        # The exposition format escapes label ends, but not terminal control sequences.
         tenants = {printable(name): one for name, one in snapshot["tenants"].items()}
         shares = {printable(name): one for name, one in snapshot["shares"].items()}
         if who != OPERATOR:
@@ -223,7 +232,7 @@ class View(Collector):
 
 
 class Telemetry:
-    """The exporter. `set` leaves a snapshot, `show` says whose tokens there are, `start` opens
+    """The exporter. `set` stores a snapshot, `show` sets the tokens, `start` opens
     the endpoint."""
 
     def __init__(self) -> None:
@@ -237,7 +246,7 @@ class Telemetry:
         self._snapshot = snapshot
 
     def show(self, tokens: Mapping[str, str]) -> None:
-        """Who is named by which token."""
+        """Set the owner of each token."""
         self._tokens = tokens
 
     def start(self, host: str, port: int) -> None:
@@ -253,7 +262,7 @@ class Telemetry:
 
     def _render(self, token: str) -> tuple[str, bytes]:
         who = ""
-        for known, name in self._tokens.items():  # all of them, however soon one fits
+        for known, name in self._tokens.items():  # no early exit: constant time
             who = name if hmac.compare_digest(known.encode(), token.encode()) else who
         registry = CollectorRegistry(auto_describe=False)
         registry.register(View(self._snapshot, who))
@@ -263,12 +272,12 @@ class Telemetry:
 def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
     ends = CounterMetricFamily(
         "offstage_demands",
-        "demands by their end; late, cold, capacity and policy are no hits",
+        "demands by outcome; late, cold, capacity and policy are no hits",
         labels=["tenant", "end", "trivial"],
     )
     fates = CounterMetricFamily(
         "offstage_prefetched_blocks",
-        "prefetched blocks by cause and end",
+        "prefetched blocks by cause and outcome",
         labels=["tenant", "cause", "fate"],
     )
     reads = CounterMetricFamily(
@@ -277,7 +286,7 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
     resident = GaugeMetricFamily("offstage_resident_blocks", "staged now", labels=["tenant"])
     lead = HistogramMetricFamily(
         "offstage_prefetch_lead_seconds",
-        "arrival to need, of prefetched and used blocks; the sum takes mid-buckets",
+        "time from arrival to use of prefetched blocks; the sum uses mid-buckets",
         labels=["tenant"],
     )
     plain = {
@@ -304,7 +313,7 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
 def _known_gauges(
     figures: Mapping[str, Any], table: Mapping[str, tuple[str, str]]
 ) -> Iterable[Metric]:
-    """A ratio that has nothing to divide by is left out."""
+    """A ratio with divisor 0 is left out."""
     for name, (metric, text) in table.items():
         if figures.get(name) is not None:
             yield GaugeMetricFamily(f"offstage_{metric}", text, value=figures[name])
@@ -333,7 +342,7 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
     yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
     near: Any = GaugeMetricFamily(
         "offstage_tenant_quota_used_ratio",
-        "what a tenant has over its bound, for each quota with a bound",
+        "used fraction of each quota that has a limit",
         labels=["tenant", "quota"],
     )
     for tenant, figures in shares.items():
@@ -372,7 +381,7 @@ def _log2_buckets(counts: list[int]) -> tuple[list[tuple[str, float]], float]:
 def _stage_metrics(stages: Stages) -> Metric:
     """The buckets of a power of two together: finer than a scrape has use for."""
     family = HistogramMetricFamily(
-        "offstage_stage_seconds", "where the time of a block goes", labels=["stage"]
+        "offstage_stage_seconds", "time that a block spends in each stage", labels=["stage"]
     )
     for name, stage in stages.items():
         buckets = [
@@ -406,7 +415,7 @@ def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
     )
     moved = CounterMetricFamily(
         "offstage_core_table_bytes",
-        "bytes of its tables read or written",
+        "bytes of the core's tables read or written",
         labels=["event", "table"],
     )
     for event, counters in work.items():
@@ -435,7 +444,7 @@ def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
         return
     storage = status["storage"]
     moved = CounterMetricFamily(
-        "offstage_storage_bytes", "read and written by the storage", labels=["direction"]
+        "offstage_storage_bytes", "bytes read and written by the storage", labels=["direction"]
     )
     moved.add_metric(["read"], storage["bytes_read"])
     moved.add_metric(["write"], storage["bytes_written"])

@@ -107,7 +107,7 @@ def test_values_that_contradict_each_other_are_refused(
     ("lines", "words"),
     [
         ("sharing = 'host'\nusers = ['7']", r"\[\[tenant\]\] 1 sharing.*user"),
-        ("sharing = 'user'", "'a'.*nobody but the daemon's user.*name its users or groups"),
+        ("sharing = 'user'", "'a'.*sharing is 'user'.*name its users or groups"),
         ("sharing = 'user'\ngroups = ['7']\n[daemon]\nfabrics = ['zmq']", "add shm to daemon"),
     ],
 )

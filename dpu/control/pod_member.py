@@ -45,16 +45,19 @@ __all__ = ["PodMember"]
 ADOPT_S = 0.001
 MENDS: dict[Refusal, tuple[str, str]] = {
     "fenced": (
-        "this daemon's lease is not confirmed: it serves nobody",
-        "it goes on by itself once whoever keeps the pod's map answers it",
+        "this daemon's lease is not confirmed: it serves no host",
+        "it resumes by itself when the service that keeps the pod's map answers",
     ),
-    "foreign": ("another life of this daemon was meant", "read the pod's map anew"),
+    "foreign": (
+        "the request was for another incarnation of this daemon",
+        "read the pod's map anew",
+    ),
     "stale": ("the pod's map has changed since", "read the pod's map anew"),
 }
 
 
 class _Carried(msgspec.Struct):
-    """The file beside the store: `Seen` of the map that was carried out, and `Keeper.holder`."""
+    """The file next to the store: `Seen` of the map carried out last, and `Keeper.holder`."""
 
     pod: str = ""
     change: str = ""
@@ -70,7 +73,7 @@ class _Carried(msgspec.Struct):
 
 
 class PodMember:
-    """Of a daemon whose configuration names a pod. Belongs to the daemon's loop."""
+    """The membership of a daemon whose configuration names a pod. Belongs to the daemon's loop."""
 
     def __init__(
         self,
@@ -86,8 +89,8 @@ class PodMember:
         peers: Peers | None = None,
         clock: Callable[[], int] = boot_ns,
     ) -> None:
-        """`leave` takes everything back from a host. `membership`, `peers`: others than those that
-        the configuration names. BadInput: `pod.name` is missing."""
+        """`leave` reclaims everything from a host. `membership`, `peers` replace those of the
+        configuration. BadInput: `pod.name` is missing."""
         pod = config.pod
         if not pod.name:
             raise BadInput(
@@ -126,15 +129,15 @@ class PodMember:
 
     def join(self) -> None:
         """Become a member, and drop what was deleted meanwhile: from then on hosts are served.
-        RunFailed where whoever keeps the map does not answer."""
+        RunFailed if the map service does not answer."""
         self.keeper.start()
         while self.keeper.phase == "adopting":
             if not self.turn():
                 time.sleep(ADOPT_S)
 
     def admit(self, tenant: TenantState | None, incarnation: int, epoch: int) -> int:
-        """A login that is proved; Refused where it is not let in. The operator always is. The
-        daemon's lease in ns."""
+        """Admit an authenticated login, or raise Refused; the operator is always admitted. Returns
+        the daemon's lease in ns."""
         standing = self.keeper.standing
         if tenant is None:
             return standing.ttl
@@ -142,13 +145,13 @@ class PodMember:
         return standing.ttl
 
     def check(self, host: Host, request: Any) -> None:
-        """Refused: a request of a tenant's host while nobody is served."""
+        """Refused: a request of a tenant's host while no host is served."""
         if host.tenant is not None and not isinstance(request, (p.Heartbeat, p.Detach, p.Status)):
             self._refuse("" if self.keeper.serves() else "fenced")
 
     def hold(self, request: p.Hold) -> p.Held:
-        """What another member asks when it is not heard. Refused: it is no member, means another
-        life, or is promised nothing."""
+        """Answer a member that cannot reach the map service. Refused: it is no member, means
+        another incarnation, or gets no promise."""
         life = (request.to, request.life)
         if not asks_rightly(self._secret, request):
             raise Refused(
@@ -178,13 +181,13 @@ class PodMember:
         """Carry out what the newest map says, a batch at a time; False where nothing was done."""
         keeper = self.keeper
         if keeper.phase == "over":
-            self._drop(None, "its life in the pod is over")
+            self._drop(None, "its incarnation in the pod has ended")
             self._purging.clear()
             self._target = PodMap()  # it may join a map whose epochs are counted anew
             keeper.left()
             return True
         if keeper.phase == "away":
-            return False  # what it knows is of a life that is over, and perhaps of another history
+            return False  # its knowledge is of an ended incarnation, and perhaps of another history
         newest, done = keeper.newest, keeper.standing.epoch
         if newest.epoch > max(done, self._target.epoch):
             self._target = newest
@@ -206,7 +209,7 @@ class PodMember:
         return False
 
     def status(self) -> dict[str, Any]:
-        """What an operator sees."""
+        """The status for an operator."""
         keeper = self.keeper
         standing = keeper.standing
         left_ns = 0 if not standing.ttl else serves_until(standing) - keeper.now()
@@ -222,7 +225,7 @@ class PodMember:
         }
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving hosts."""
         self.keeper.close()
         self._peers.close()
 
@@ -245,7 +248,7 @@ class PodMember:
         if why:
             what, mend = MENDS[why]
             if self.keeper.doubt:
-                what, mend = "the pod's map is in doubt: it serves nobody", "offstage pod status"
+                what, mend = "the pod's map is in doubt: it serves no host", "offstage pod status"
             raise Refused(why, what, self._name, mend)
 
     def _drop(self, tenant: TenantState | None, reason: str) -> None:
@@ -255,8 +258,8 @@ class PodMember:
                 self._leave(host, reason)
 
     def _purged(self, tenant: TenantState) -> bool:
-        """Whether nothing of the tenant is left, nor could come back: with a start, or with the end
-        of a write that was under way when its hosts were let go."""
+        """Whether nothing of the tenant is left, nor can reappear: by a restart, or by the
+        completion of a write that was in flight when its hosts were detached."""
         purged = self._device.tenant_purge(tenant.index, 0)
         if purged["named"]:
             self._drop(tenant, "the tenant's blocks are being deleted")
@@ -269,8 +272,8 @@ class PodMember:
             return _Carried()
 
     def _write(self, seen: Seen) -> None:
-        """On the drive before it is told to anybody. Raises nothing: a store with an older one
-        drops more than it must when it comes back."""
+        """Write it to the drive before it is announced. Raises nothing: after a restart, a store
+        with an older one drops more than it must."""
         self._done = _Carried(
             self._pod, seen.change, seen.epoch, seen.accepted, dict(seen.purges), self.keeper.holder
         )

@@ -43,23 +43,23 @@ Refusal = Literal["", "fenced", "foreign", "stale"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a daemon knows of itself. `ttl` 0: a map without leases, which fences nobody."""
+    """A daemon's own state. `ttl` 0: a map without leases, which fences no member."""
 
     incarnation: int
     epoch: int
-    """Of the newest map that it has carried out: what that map deleted is gone here."""
+    """Epoch of the newest map whose deletions it has carried out."""
     ttl: int
     asked: int
-    """When it asked for the confirmation that it got last."""
+    """When it requested the last confirmation that it got."""
 
 
 def confirmed(standing: Standing, asked: int, epoch: int) -> Standing:
-    """The lease was confirmed, as of when that was asked, and the map of `epoch` carried out."""
+    """The lease was confirmed, as of the request, and the map of `epoch` carried out."""
     return replace(standing, asked=max(standing.asked, asked), epoch=max(standing.epoch, epoch))
 
 
 def serves_until(standing: Standing) -> int:
-    """The last moment at which the daemon may answer: half its lease after it asked."""
+    """The last moment at which the daemon may answer: half its lease after the request."""
     return standing.asked + standing.ttl // 2
 
 
@@ -69,8 +69,8 @@ def serves(standing: Standing, now: int) -> bool:
 
 
 def refusal(standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool) -> Refusal:
-    """Why a request is not carried out; "": it is. A read under an older map costs time and never
-    truth; a write under one might bring back what a newer one deleted."""
+    """Why a request is not carried out; "": it is. A read under an older map is slow but never
+    wrong; a write under one might restore what a newer one deleted."""
     if not serves(standing, now):
         return "fenced"
     if incarnation != standing.incarnation:
@@ -79,36 +79,36 @@ def refusal(standing: Standing, now: int, incarnation: int, epoch: int, *, write
 
 
 def reads_memory(asked: int, now: int, ttl: int) -> bool:
-    """Whether a host may use what it read of a daemon's memory by itself; `asked`: when it asked
-    what that life of the daemon answered last. To be asked after the copy."""
+    """Whether a host may use what it read directly from a daemon's memory; `asked`: when it sent
+    the last request that this incarnation answered. Call it after the copy."""
     return ttl == 0 or now - asked <= 3 * ttl // 8
 
 
 def adopts(carried_out: Collection[str], purges: Iterable[str]) -> bool:
-    """Whether a tenant's blocks stand as a store has them: of each deletion that the map names, by
-    its random id, the store has seen that it was carried out. Epochs do not tell: they are counted
-    anew where the map was put back."""
+    """Whether a tenant's blocks in a store are valid: the store has seen every deletion that the
+    map names, by its random id, carried out. Epochs cannot tell: they repeat if the map was rolled
+    back."""
     return all(one in carried_out for one in purges)
 
 
 def held_since(
     promises: Mapping[tuple[str, int], int], others: Iterable[tuple[str, int]], now: int
 ) -> int | None:
-    """As of when a daemon that whoever keeps the map does not answer counts as confirmed by the
-    lives of all other members of its newest map: since it asked for the promise that it asked for
-    first. `promises`: when each was asked for the one that it gave last. None: one gave none."""
+    """As of when a daemon without an answer from the map service counts as confirmed by all other
+    members of its newest map: since the earliest of its requests for their last promises.
+    `promises`: when each was asked for its last promise. None: one gave none."""
     asked = [promises.get(life) for life in others]
     return None if None in asked else min([now, *(one for one in asked if one is not None)])
 
 
 def takes_out(joined: int, reported: int, promised: int | None, now: int, ttl: int) -> bool:
-    """Whether a member may take another, whose lease has ended, out of the map: that one knew of it
-    (it had carried out the epoch in which this life joined, so that it would have asked it for a
-    promise), and what it was promised last, if anything, was a whole lease ago."""
+    """Whether a member may take another, whose lease has ended, out of the map: the other knew of
+    it (had carried out the epoch in which this incarnation joined, so would have asked it for a
+    promise), and its last promise, if any, was a whole lease ago."""
     return reported >= joined and (promised is None or now - promised > ttl)
 
 
 def deletion_holds(epoch: int, members: Iterable[str], carried_out: Mapping[str, int]) -> bool:
     """Whether a deletion that made the map of `epoch` may be acknowledged: every member that is not
-    gone from the map has said that it carried that map, or a later one, out."""
+    gone has reported that it carried out that map, or a later one."""
     return all(carried_out.get(name, 0) >= epoch for name in members)

@@ -46,7 +46,7 @@ make and drop copies in turn."""
 class CopyRule(msgspec.Struct, frozen=True, kw_only=True):
     """`[copies]` of the map: what makes a segment hot, the same for all members and hosts."""
 
-    copies_max: Annotated[int, within(0, 16, "copies of a segment beside its home; 0: none")] = 3
+    copies_max: Annotated[int, within(0, 16, "copies of a segment besides its home; 0: none")] = 3
     hot_percent: Annotated[
         int, within(1, 1000, "of a member's mean load: what one place serves of one segment")
     ] = 50
@@ -68,7 +68,7 @@ COLD = Heat(0.0, 0)
 
 
 def warmed(heat: Heat, demands: int, now_ns: int, half_life_ns: int = HALF_LIFE_NS) -> Heat:
-    """The heat after so many more demands. A clock that went back decays nothing."""
+    """The heat after `demands` more demands. A clock that went back causes no decay."""
     return Heat(_decayed(heat, now_ns, half_life_ns) + demands, max(now_ns, heat.at_ns))
 
 
@@ -89,7 +89,7 @@ def hot_rate(loads: Sequence[float], rule: CopyRule) -> float:
 
 
 def copies_wanted(rate_per_s: float, hot_per_s: float, copies_max: int) -> int:
-    """How many copies beside its home a segment of that rate is to have."""
+    """How many copies besides its home a segment of that rate should have."""
     return max(0, math.ceil(min(rate_per_s / hot_per_s, copies_max + 1)) - 1)
 
 

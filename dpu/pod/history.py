@@ -28,7 +28,7 @@ ACCEPTED_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What somebody remembers of the newest map that it saw; as it is made: of none."""
+    """What a member remembers of the newest map it saw; by default, of none."""
 
     change: str = ""
     epoch: int = 0
@@ -42,25 +42,25 @@ class Seen:
 
 
 def comes_of(pod: PodMap, seen: Seen) -> bool:
-    """Whether it is the map that was seen, or one made of it by changes."""
+    """Whether it is the map seen, or one that descends from it."""
     if not seen.change:
         return pod.epoch >= seen.epoch
     return seen.change in pod.history
 
 
 def told(pod: PodMap) -> str:
-    """Why the map is in doubt for everybody who reads it; "": it is not."""
+    """Why the map is in doubt for every reader; "": it is not."""
     if pod.cluster and pod.kept_by != pod.cluster:
         return f"it was made in etcd cluster {pod.cluster}, and cluster {pod.kept_by} has it now"
     if pod.doubt:
         who = ", ".join(f"{name} has seen epoch {epoch}" for name, epoch in pod.doubt.items())
-        return f"{who}, of which the map of epoch {pod.epoch} does not come"
+        return f"{who}, from which the map of epoch {pod.epoch} does not descend"
     return ""
 
 
 def doubt(pod: PodMap, seen: Seen) -> str:
-    """Why a map is not followed by who saw that; "": it is. One that was away for more changes than
-    a map names cannot tell, and follows; it drops what it has (`PodMember`)."""
+    """Why a member that saw `seen` does not follow a map; "": it does. A member that missed more
+    changes than a map names cannot tell; it follows and drops what it has (`PodMember`)."""
     if said := told(pod):
         return said
     if comes_of(pod, seen) or (pod.accepted and pod.accepted[0] not in seen.accepted):
@@ -68,14 +68,14 @@ def doubt(pod: PodMap, seen: Seen) -> str:
     if pod.is_long and pod.epoch > seen.epoch:
         return ""
     return (
-        f"epoch {seen.epoch} was seen here, and the map of epoch {pod.epoch} does not come of "
-        "it: it went back, or is another one"
+        f"epoch {seen.epoch} was seen here, and the map of epoch {pod.epoch} does not descend "
+        "from it: it was rolled back, or is another one"
     )
 
 
 def keeps(pod: PodMap, tenant: str, purge: str) -> bool:
-    """Whether a deletion that was put into the map may be acknowledged by that map: it is in it
-    still, and nobody is in doubt of it. Counters of who carried it out say nothing before that."""
+    """Whether a deletion entered in the map may be acknowledged by that map: it is still in it, and
+    no member is in doubt. Until then the members' counters prove nothing."""
     return purge in pod.purges.get(tenant, ()) and not told(pod)
 
 
@@ -83,7 +83,7 @@ def keeps(pod: PodMap, tenant: str, purge: str) -> bool:
 
 
 def brought(pod: PodMap, seen: Seen) -> PodMap:
-    """With the deletions that were seen and that the map lacks, under an epoch of its own: who has
+    """Add the deletions that were seen and that the map lacks, under a new epoch: members that have
     not carried them out will."""
     lacking = {
         tenant: [one for one in ids if one not in pod.purges.get(tenant, ())]
@@ -99,15 +99,15 @@ def brought(pod: PodMap, seen: Seen) -> PodMap:
 
 
 def doubted(pod: PodMap, name: str, seen: Seen) -> PodMap:
-    """The member is in doubt of the map, and says what it knows to be deleted."""
+    """Record that the member is in doubt of the map, and the deletions it knows of."""
     return replace(brought(pod, seen), doubt={**pod.doubt, name: seen.epoch})
 
 
 def accepted(pod: PodMap) -> PodMap:
-    """The operator takes the map as it is. Epochs go on past all that members have seen, so that
-    who has an old one is behind. BadInput: nobody is in doubt."""
+    """The operator accepts the map as it is. The epoch advances past all that members have seen, so
+    that older maps are stale. BadInput: no member is in doubt."""
     if not told(pod):
-        raise BadInput("nobody is in doubt of it", "pod map", "see offstage pod status")
+        raise BadInput("no member is in doubt of it", "pod map", "see offstage pod status")
     past = max([pod.epoch, *pod.doubt.values()]) - pod.epoch
     return replace(
         pod,

@@ -50,15 +50,15 @@ __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
 
 BEATS_PER_LEASE = 6
 UNANSWERED_PER_LEASE = 24
-"""A question to whoever keeps the map that is unanswered for such a part of a lease is silence
-already: members ask at unlike times, and one that waits for another to notice would be fenced."""
+"""A request to the map service that is unanswered for this part of a lease already counts as
+silence: members ask at different times, and waiting for others to notice would fence a member."""
 LOOK_S = 0.3
 STATIC_NS = 3 * 10**9
-"""In the place of a lease where the map has none: how soon a change of the map is seen."""
+"""Used as the lease if the map has none: determines how soon a change of the map is seen."""
 Phase = Literal["away", "adopting", "serving", "over"]
 Life = tuple[str, int]
 Asking = Callable[[Life, Sequence[Member]], Iterable[Life]]
-"""Asks members on behalf of a life of this daemon; those lives that promised."""
+"""Asks members on behalf of an incarnation of this daemon; returns those that promised."""
 
 
 def boot_ns() -> int:
@@ -67,11 +67,11 @@ def boot_ns() -> int:
 
 
 class _AsItWas(Exception):
-    """A transition that changes nothing."""
+    """A transition that makes no change."""
 
 
 class Keeper:
-    """Keeps the lease of `member`. The calls marked so are the loop's, any other the thread's."""
+    """Keeps the lease of `member`. Calls are for the loop or for the thread, as marked."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Keeper:
         peers: Asking,
         clock: Callable[[], int] = boot_ns,
     ) -> None:
-        """`seen`: the newest map whose deletions its store has seen; `holder`: under which id this
-        daemon had its name last. `serve_until` may be called from any thread; `wake` makes the loop
-        turn; `peers` asks other members."""
+        """`seen`: the newest map whose deletions its store has seen; `holder`: the id under which
+        this daemon last held its name. `serve_until` may be called from any thread; `wake` wakes
+        the loop; `peers` asks other members."""
         self._membership, self._member, self._clock = membership, member, clock
         self._peers = peers
         self._serve_until, self._wake, self._log = serve_until, wake, log
@@ -101,34 +101,34 @@ class Keeper:
         self._joined = 0
         self._reported: dict[Life, int] = {}
         self._silent = ""
-        self._asked: int | None = None  # when whoever keeps the map was asked, who has not answered
+        self._asked: int | None = None  # time of the pending request to the map service
         self._all_promise = True
-        self._not_before = 0  # hosts may read memory of the life in doubt for part of its lease
+        self._not_before = 0  # hosts may read memory of the old incarnation for part of its lease
         self._removed = False
         self._taking: set[Life] = set()
-        self._held: dict[Life, int] = {}  # when who was asked for the promise that it gave last
+        self._held: dict[Life, int] = {}  # when each was asked for its last promise
         self.phase: Phase = "away"
         self.newest = PodMap()
         self.seen, self.holder = seen, holder
         self.doubt = ""
         """Why the newest map is not followed."""
         self.unknown = False
-        """It cannot tell what it missed: more was changed meanwhile than the map names, or its
-        store is of another pod. Then all that it has is dropped."""
+        """It cannot tell what it missed: there were more changes than the map names, or its store
+        is of another pod. Then everything in the store is dropped."""
         self.standing = Standing(0, seen.epoch, 1, 0)
         self.promised: dict[Life, int] = {}
-        """When each life was promised last that this daemon does not take it out."""
+        """When this daemon last promised each incarnation not to take it out."""
         serve_until(0)
 
     # ---- the loop's ----
 
     def start(self) -> None:
-        """Join, which raises what keeps it from that, then go on in the thread."""
+        """Join, which raises if it cannot, then continue in the thread."""
         self._join()
         self._thread.start()
 
     def now(self) -> int:
-        """By the clock of leases."""
+        """The present time, by the clock of leases."""
         return self._clock()
 
     def serves(self) -> bool:
@@ -136,7 +136,7 @@ class Keeper:
         return self.phase == "serving" and serves(self.standing, self._clock())
 
     def carried_out(self, epoch: int) -> None:
-        """What the maps up to `epoch` deleted is gone here."""
+        """The deletions of the maps up to `epoch` are carried out here."""
         with self._lock:
             self.standing = confirmed(self.standing, self.standing.asked, epoch)
             self.unknown = False
@@ -146,8 +146,8 @@ class Keeper:
         self._kick.set()
 
     def look(self, epoch: int) -> bool:
-        """Read the map now, since somebody knows of this epoch; whether this daemon does then. The
-        loop has others too: it waits for LOOK_S at most, and not again for ten times that."""
+        """Read the map now, since a peer knows this epoch; whether this daemon then does too. The
+        loop has other work: it waits for LOOK_S at most, and not again for ten times that."""
         now_s = time.monotonic()
         until_s = now_s
         if now_s >= self._looks_again_s and self.newest.epoch < epoch:
@@ -161,9 +161,9 @@ class Keeper:
         return self.newest.epoch >= epoch
 
     def promise(self, life: Life) -> bool:
-        """Another member asks not to be taken out for a whole lease from now on. Not where this
-        daemon is heard: then the other is cut off alone; nor once it has begun to take it out. One
-        that is refused makes this daemon ask now whether it is heard still."""
+        """Promise another member not to take it out for a whole lease from now on. Refused if the
+        map service answers this daemon: then only the other is cut off; or if this daemon has
+        begun to take it out. After a refusal this daemon checks the map service immediately."""
         with self._lock:
             now, asked, ttl = self._clock(), self._asked, self.standing.ttl
             waits = asked is not None and now - asked >= ttl // UNANSWERED_PER_LEASE
@@ -175,14 +175,14 @@ class Keeper:
         return good
 
     def left(self) -> None:
-        """No host of the life that is over has anything of this daemon any more."""
+        """No host of the ended incarnation has access to this daemon any more."""
         with self._lock:
             self.phase = "away"
         self._kick.set()
 
     def close(self) -> None:
-        """Serve nobody from now on. The lease runs on until it ends: what hosts have mapped can be
-        read for as long, and nobody takes the daemon out of the map before."""
+        """Stop serving hosts. The lease runs until it ends: hosts can read what they have mapped
+        until then, and no member takes the daemon out of the map earlier."""
         self._serve_until(0)
         self._stop.set()
         self._kick.set()
@@ -208,18 +208,18 @@ class Keeper:
                 self.beat()
             except OffstageError as error:
                 self._note_silence(str(error))
-            except Exception as error:  # whatever it is: who is not confirmed serves nobody
+            except Exception as error:  # any error: without a confirmation no host is served
                 self._log.error("pod_failed", error=repr(error))
             self._beaten.set()
 
     def beat(self) -> None:
-        """Ask once: for the lease, for the map, for who else lives."""
+        """One round: confirm the lease, read the map, list the live members."""
         if self.phase == "over" or self._removed:
             return
         if self._lease is None:
             self._join()
             return
-        if self._silent:  # first, since whoever keeps the map may take its time not to answer
+        if self._silent:  # first, since the map service may take long to time out
             self._unheard()
         self._asked = asked = self._clock()
         kept = self._lease.keep()
@@ -242,9 +242,9 @@ class Keeper:
         if own is None or own.incarnation != self.standing.incarnation or own.state == "gone":
             self._removed = not self.standing.ttl and own is not None and own.state == "gone"
             self._over(
-                "it was removed: start it anew"
+                "it was removed: restart it"
                 if self._removed
-                else "the map has this life no more"
+                else "the map no longer has this incarnation"
             )
             return
         self._note_silence("")
@@ -261,8 +261,8 @@ class Keeper:
         self._look(pod)
 
     def _unheard(self) -> None:
-        """Nobody who keeps the map answers: do the others hear as little?"""
-        self._note_silence("nobody answers")
+        """The map service does not answer: ask the others whether they get no answer either."""
+        self._note_silence("no answer")
         asked = self._clock()
         own = (self._member.name, self.standing.incarnation)
         others = [one for one in self.newest.readable if one.incarnation and one.name != own[0]]
@@ -278,7 +278,7 @@ class Keeper:
                 self._tell()
 
     def _join(self) -> None:
-        """A new life: first its key under a lease, then its place in the map. Not in doubt."""
+        """Join as a new incarnation: first its key under a lease, then the map. Not in doubt."""
         name, pod = self._member.name, self._membership.map()
         if why := doubt(pod, self.seen):
             self._in_doubt(pod, why)
@@ -318,7 +318,7 @@ class Keeper:
         self._wake()
 
     def _joined_to(self, found: PodMap, member: Member, lease: Lease) -> PodMap:
-        """The map with the member, and with the deletions that it saw in a history that is over."""
+        """The map with the member, and with the deletions that it saw in an ended history."""
         if why := doubt(found, self.seen):
             raise BadInput(why, "pod map", "see offstage pod status")
         if not comes_of(found, self.seen) and not found.is_long:
@@ -328,8 +328,8 @@ class Keeper:
         return _registered(found, msgspec.structs.replace(member, incarnation=0))
 
     def _in_doubt(self, pod: PodMap, why: str) -> None:
-        """Nobody is served until an operator accepts the map. What this daemon alone knows of it,
-        it says to all: once, and with what it has seen deleted."""
+        """No host is served until an operator accepts the map. What only this daemon knows, it
+        reports to all: once, and with the deletions that it has seen."""
         self._note_silence("")
         self._note_doubt(why)
         name = self._member.name
@@ -376,7 +376,7 @@ class Keeper:
         self._said = epoch
 
     def _look(self, pod: PodMap) -> None:
-        """Take out of the map whose lease has ended, as far as `takes_out` lets this daemon."""
+        """Take members with an ended lease out of the map, if `takes_out` permits."""
         alive = self._membership.alive()
         for one in alive:
             life = (one.name, one.incarnation)
@@ -418,7 +418,7 @@ class Keeper:
                 self._clock(),
                 self.standing.ttl,
             ):
-                self._taking.add(life)  # from now on it is promised nothing
+                self._taking.add(life)  # from now on it gets no promise
             return life in self._taking
 
     def _note_silence(self, why: str) -> None:
@@ -436,7 +436,7 @@ def _living(member: Member, epoch: int, holder: str) -> Living:
 
 
 def _registered(pod: PodMap, member: Member) -> PodMap:
-    """In a map without leases: there, whoever was there under the name."""
+    """In a map without leases: replaces any earlier member of the name."""
     known = pod.find(member.name)
     if known is not None and known.incarnation:
         raise BadInput(f"{member.name} is there under a lease", "pod map", "give another name")

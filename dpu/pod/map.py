@@ -60,14 +60,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Former(msgspec.Struct, frozen=True, kw_only=True):
-    """Who took new segments before a change of the map, so that one can compute who was home."""
+    """The members that took new segments before a change of the map, to find previous homes."""
 
     until_s: Annotated[int, within(0, 2**62, "until then; seconds since 1970")]
     weights: Annotated[dict[str, int], about("of those that took new segments, by name")]
 
 
 class Living(Member, frozen=True, kw_only=True):
-    """A daemon as it says of itself, under its lease."""
+    """A daemon's report of itself, under its lease."""
 
     carried_out: Annotated[int, within(0, 2**62, "newest epoch whose deletions are done here")] = 0
     holder: Annotated[str, about("random id of the process that has the name")] = ""
@@ -76,7 +76,7 @@ class Living(Member, frozen=True, kw_only=True):
 
 
 class PodMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is in the pod. Members stand in the order of their names, each name once."""
+    """The members of the pod, ordered by name, each name once."""
 
     epoch: Annotated[int, within(0, 2**62, "the revision of this map")] = 0
     identity: Annotated[str, about("of the pod, where the map is in a file; made with it")] = ""
@@ -87,7 +87,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     ] = 512
     member: tuple[Member, ...] = ()
     deleted: dict[str, int] = {}
-    """By tenant, the epoch of its last deletion: what was written under an earlier one is gone."""
+    """By tenant, the epoch of its last deletion: blocks of earlier ones are deleted."""
     purges: dict[str, tuple[str, ...]] = {}
     """By tenant, random ids of its last deletions, the newest first."""
     history: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     accepted: tuple[str, ...] = ()
     """Random ids of the last times that an operator accepted the map, the newest first."""
     doubt: dict[str, int] = {}
-    """Members that have seen an epoch of which this map does not come."""
+    """Members that have seen an epoch from which this map does not descend."""
     epoch_base: Annotated[int, within(0, 2**62, "in etcd: the epoch, less the revision")] = 0
     cluster: Annotated[str, about("the etcd cluster in which the map was begun or accepted")] = ""
     kept_by: Annotated[str, about("the etcd cluster that has it now")] = ""
@@ -108,12 +108,12 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def homes(self) -> list[Member]:
-        """Who takes new segments."""
+        """The members that take new segments."""
         return [one for one in self.member if one.state == "up"]
 
     @property
     def readable(self) -> list[Member]:
-        """Who may still be asked: a draining member keeps what it has."""
+        """The members that may still be read: a draining member keeps what it has."""
         return [one for one in self.member if one.state != "gone"]
 
     @property
@@ -132,7 +132,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_tables(tables: Mapping[str, object], where: str) -> PodMap:
-    """A map out of TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice."""
+    """A map from TOML or JSON. BadInput: an unknown key, a number out of bounds, a name twice."""
     return checked(convert(tables, PodMap, where), where)
 
 
@@ -152,15 +152,15 @@ def checked(pod: PodMap, where: str) -> PodMap:
     return replace(pod, member=tuple(sorted(pod.member, key=lambda one: one.name)))
 
 
-# Transitions. Each is tried again on the newest map where somebody else was faster.
+# Transitions. Each is retried on the newest map if another change came first.
 
 
 def added(pod: PodMap, member: Member) -> PodMap:
-    """The member joins, or comes back in a new life. BadInput where it is an old one."""
+    """The member joins, or rejoins as a new incarnation. BadInput for an old one."""
     before = pod.find(member.name)
     if before is not None and before.incarnation and member.incarnation <= before.incarnation:
         raise BadInput(
-            f"{member.name} was already seen in life {before.incarnation}",
+            f"{member.name} was already seen with incarnation {before.incarnation}",
             "pod map",
             "start that daemon again, or give the new one another name",
         )
@@ -171,8 +171,8 @@ def added(pod: PodMap, member: Member) -> PodMap:
 
 
 def leased(pod: PodMap, name: str, lease_ns: int) -> PodMap:
-    """The member has such a lease: of the others each counts what it promised by its own, so all
-    have one. BadInput where another member that is not gone has another."""
+    """Set the lease, the same for all members: each measures its promises by its own lease.
+    BadInput if another member that is not gone has a different one."""
     others = [one.name for one in pod.readable if one.incarnation and one.name != name]
     if others and pod.lease_ns and pod.lease_ns != lease_ns:
         raise BadInput(
@@ -185,18 +185,18 @@ def leased(pod: PodMap, name: str, lease_ns: int) -> PodMap:
 
 
 def moved(pod: PodMap, name: str, state: State) -> PodMap:
-    """The member changes its state; one that is gone only comes back by `added`."""
+    """The member changes its state; one that is gone only returns by `added`."""
     member = pod.find(name)
     if member is None or member.state == "gone":
-        known = ", ".join(one.name for one in pod.readable) or "nobody"
+        known = ", ".join(one.name for one in pod.readable) or "none"
         raise BadInput(f"no member is called {name!r}", "pod map", f"choose one of {known}")
     others = [one for one in pod.member if one.name != name]
     return checked(replace(pod, member=(*others, replace(member, state=state))), "pod map")
 
 
 def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
-    """The map after a look at the leases: whose lease of this life is no more is gone, and no
-    other. A member without lives (a static map's) is nobody's to remove."""
+    """The map after a check of the leases: exactly the members without a lease for their
+    incarnation are gone. A member without incarnations (in a static map) is never removed."""
     lives = {(one.name, one.incarnation) for one in alive}
     members = tuple(
         replace(one, state="gone")
@@ -208,7 +208,7 @@ def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
 
 
 def deleted(pod: PodMap, tenant: str) -> PodMap:
-    """Everything of the tenant that was written up to this epoch is deleted."""
+    """All blocks of the tenant written up to this epoch are deleted."""
     ids = (secrets.token_hex(8), *pod.purges.get(tenant, ()))[:PURGES_MAX]
     return replace(
         pod, deleted={**pod.deleted, tenant: pod.epoch + 1}, purges={**pod.purges, tenant: ids}
@@ -216,8 +216,8 @@ def deleted(pod: PodMap, tenant: str) -> PodMap:
 
 
 def noted(before: PodMap, after: PodMap, now_s: int) -> PodMap:
-    """The map after a change, which has an id, remembers who was home before it and forgets what is
-    past `fill_s`. Whoever keeps the map does this with every change, by its own clock."""
+    """The map after a change, which gets an id: it records the previous homes and drops those older
+    than `fill_s`. The map service does this with every change, by its clock."""
     kept = [one for one in after.former if now_s - one.until_s < after.fill_s]
     weights = {one.name: one.weight for one in before.homes}
     if weights and weights != {one.name: one.weight for one in after.homes} and after.fill_s:

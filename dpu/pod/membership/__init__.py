@@ -29,11 +29,11 @@ class Lease(Protocol):
     lost: bool
 
     def keep(self) -> bool:
-        """Confirm it; False where it is lost for good, or nobody answered."""
+        """Confirm it; False if it is lost for good, or there was no answer."""
         ...
 
     def say(self, member: Living) -> None:
-        """What the key says from now on. RunFailed where nobody answers, or the lease is lost."""
+        """Set the value of the key. RunFailed if there is no answer, or the lease is lost."""
         ...
 
     def end(self) -> None:
@@ -48,12 +48,12 @@ class Membership(Protocol):
     """Whether the last `map` came from where it is kept and not from memory."""
 
     def map(self) -> PodMap:
-        """The newest map; the last one seen where nobody answers. BadInput: there never was one."""
+        """The newest map; without an answer, the last one seen. BadInput: there never was one."""
         ...
 
     def change(self, transition: Transition) -> PodMap:
-        """Put `transition` of the newest map in its place, tried again while others are faster; the
-        map with its new epoch. RunFailed where nobody answers: a frozen map does not change."""
+        """Put `transition` of the newest map in its place, retried while others are faster; returns
+        the map with its new epoch. RunFailed without an answer: a frozen map does not change."""
         ...
 
     def announce(self, member: Living, before: str = "") -> Lease:
@@ -62,7 +62,7 @@ class Membership(Protocol):
         ...
 
     def alive(self) -> list[Living]:
-        """Whose lease holds. RunFailed where nobody answers."""
+        """The daemons with a valid lease. RunFailed if there is no answer."""
         ...
 
     def secret(self) -> bytes:

@@ -89,7 +89,7 @@ class EtcdMembership:
     def __init__(
         self, addresses: Sequence[str], ttl_s: int = TTL_S, call_s: float = CALL_S
     ) -> None:
-        """Nobody is asked yet. `call_s`: what each address has for its answer."""
+        """Makes no call yet. `call_s`: the time limit of a call to each address."""
         try:
             import urllib3
         except ImportError:
@@ -138,7 +138,7 @@ class EtcdMembership:
                 },
                 patient=True,
             )
-            # Not succeeded, and yet there: an earlier try of this call was answered by nobody.
+            # Failed, yet present: the answer to an earlier attempt of this call was lost.
             if done.get("succeeded") or self._raw(MAP_KEY) == value:
                 return self.map()
         raise RunFailed(f"the map changed {TRIES_MAX} times meanwhile", "etcd", "try again")
@@ -175,7 +175,7 @@ class EtcdMembership:
         ]
 
     def secret(self) -> bytes:
-        """See `Membership`: whoever is first makes it."""
+        """See `Membership`: the first member creates it."""
         made = secrets.token_bytes(32)
         self.call(
             "kv/txn",

@@ -22,7 +22,7 @@ __all__ = ["StaticMembership", "write_map"]
 
 
 class StaticLease:
-    """Of a map that nobody watches: nothing ends it."""
+    """The lease of an unwatched map: it never ends."""
 
     ttl_ns = 0
     lost = False
@@ -32,10 +32,10 @@ class StaticLease:
         return True
 
     def say(self, member: Living) -> None:
-        """Nobody is told."""
+        """No effect."""
 
     def end(self) -> None:
-        """Nobody is told."""
+        """No effect."""
 
 
 class StaticMembership:
@@ -88,8 +88,8 @@ class StaticMembership:
         return [Living(**msgspec.structs.asdict(one)) for one in self.map().readable]
 
     def secret(self) -> bytes:
-        """See `Membership`: what the file says of itself, and nothing that is kept from anybody.
-        A file that says nothing yet is changed."""
+        """See `Membership`: the file's identity, which is not secret. A file without one is
+        changed."""
         pod = self._read()
         return (pod.identity or self.change(lambda pod: pod).identity).encode()
 

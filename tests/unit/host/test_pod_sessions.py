@@ -374,7 +374,7 @@ def test_a_host_does_not_follow_a_map_that_went_back() -> None:
     kept.pod = replace(first, epoch=32, history=("c", "a"))
     follower.look()
     follower.take()
-    assert "does not come of it" in follower.doubt and sessions.map == first
+    assert "does not descend" in follower.doubt and sessions.map == first
     kept.pod = replace(kept.pod, epoch=33, history=("d", "c", "a"), accepted=("e",))
     follower.look()
     follower.take()

@@ -17,7 +17,7 @@ def test_a_new_life_takes_the_place_of_the_old() -> None:
     again = added(POD, member("b", 4))
     assert [one.incarnation for one in again.member] == [1, 4]
     for old in (3, 2):
-        with pytest.raises(BadInput, match="already seen in life 3"):
+        with pytest.raises(BadInput, match="incarnation 3"):
             added(POD, member("b", old))
 
 

@@ -63,10 +63,10 @@ OpenDevice = Callable[[], Device]
 
 
 class Daemon:
-    """Everything of one running daemon. `run` returns the exit code; errors at start raise."""
+    """All parts of one running daemon. `run` returns the exit code; errors at start raise."""
 
     def __init__(self, config: Config, derived: Derived, open_device: OpenDevice) -> None:
-        """Open it all, in the order in which it can be refused most cheaply."""
+        """Open all parts, cheapest checks first."""
         self._config, self._derived = config, derived
         self.log = Log(config.daemon.log_level)
         self._closing: list[Callable[[], object]] = []
@@ -111,7 +111,7 @@ class Daemon:
             self.log.warning(note.code.replace("-", "_"), what=note.what)
 
     def _listen(self) -> None:
-        """Take the endpoint and the runtime directory, each before anybody else has it."""
+        """Claim the endpoint and the runtime directory before any other process can."""
         config = self._config
         directory = config.daemon.runtime_dir
         if "*" in config.daemon.endpoint:  # the port, and so the directory, is known once bound
@@ -145,7 +145,7 @@ class Daemon:
         return recorder
 
     def _open_hosts(self) -> None:
-        """What answers hosts, and who they may be."""
+        """Create the service and the registry of hosts."""
         config = self._config
         self.connects = Connects(self.device, self._wake)
         self._closing.append(self._close_connects)
@@ -178,7 +178,7 @@ class Daemon:
         self._closing.append(self.moves.close)
 
     def _join(self) -> None:
-        """Become a member of its pod; nobody is served before."""
+        """Join its pod; no host is served before."""
         self.service.pod = PodMember(
             self._config,
             self.endpoint,
@@ -234,7 +234,7 @@ class Daemon:
         return tenants
 
     def ready(self) -> dict[str, Any]:
-        """What the ready line says."""
+        """The fields of the ready line."""
         return {
             "event": "ready",
             "endpoint": self.endpoint,
@@ -245,10 +245,10 @@ class Daemon:
         }
 
     def run(self, ready_fd: int | None = None, watch_fd: int | None = None) -> int:
-        """Say that it is ready, serve until a signal, drain, close. Returns the exit code.
+        """Report ready, serve until a signal, drain, close. Returns the exit code.
 
-        Once the other end of `watch_fd` is closed, that counts as the signal: whoever started the
-        daemon for its own use holds that end, and the kernel closes it however it dies."""
+        When the other end of `watch_fd` is closed, that counts as the signal: a parent that starts
+        the daemon for itself keeps that end open, and the kernel closes it when the parent dies."""
         self._watch_fd = watch_fd
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -289,7 +289,7 @@ class Daemon:
             self._watch()
         for handed in self.attachments.serve(ready):
             self.hosts.took(handed)
-        for pidfd, host in processes.items():  # one that has just come may have a number of `ready`
+        for pidfd, host in processes.items():  # a new one may reuse a number in `ready`
             if pidfd in ready:
                 self.service.leave(host, "process gone")
         self._take_messages()
@@ -311,7 +311,7 @@ class Daemon:
         return self.drain.state is not State.STOPPED
 
     def _watch(self) -> None:
-        """Something came on the watched descriptor: bytes mean nothing, its end is a SIGTERM."""
+        """The watched descriptor is readable: bytes are ignored, its end counts as SIGTERM."""
         assert self._watch_fd is not None
         try:
             if os.read(self._watch_fd, 4096):
@@ -373,7 +373,7 @@ class Daemon:
             self._take(frames)
 
     def _take(self, frames: list[bytes]) -> None:
-        """One message: garbage is answered with an error where it can be, and counted."""
+        """Handle one message: a malformed one is counted, answered with an error if possible."""
         try:
             if len(frames) != 3:
                 raise BadInput(
@@ -385,7 +385,7 @@ class Daemon:
                 raise BadInput(
                     f"a message of {len(frames[2])} B",
                     "control message",
-                    "raise limits.message or send less at once",
+                    "raise limits.message or send smaller messages",
                 )
             request = p.decode_request(frames[2])
         except BadInput as error:
@@ -402,7 +402,7 @@ class Daemon:
             self._answer(Waiting(frames[0], request.id), refused)
 
     def _handle(self, frames: list[bytes], request: p.Request) -> None:
-        """Raises what the requester is to be told."""
+        """Raises the errors that the requester gets."""
         if not isinstance(request, p.Connect | p.Drain | p.StorageMove):
             done = self.service.answer(frames[1], request, frames[0])
             self.deletes.answer(done.deleted, frames[0], done.reply)
@@ -418,12 +418,12 @@ class Daemon:
             self._moving = waiting
 
     def _answer(self, waiting: Waiting, reply: p.Reply) -> None:
-        """The reply to a call that came earlier."""
+        """Send the deferred reply to an earlier call."""
         reply.id = waiting.number
         self.control.send(waiting.route, reply)
 
     def _answer_move(self) -> None:
-        """The move that was asked for has begun, or the firmware refused it."""
+        """The requested move has begun, or the firmware refused it."""
         if self._moving is None:
             return
         try:
@@ -441,7 +441,7 @@ class Daemon:
             self._answer(one.waiting, failed or p.Ok())
 
     def _wake(self) -> None:
-        """From any thread: the loop turns once more. A pipe that is full has woken it."""
+        """From any thread: wake the loop. If the pipe is full, it is already awake."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_w, b"w")
 
@@ -462,7 +462,7 @@ class Daemon:
                 self.service.leave(host, "left")
 
     def _close(self) -> None:
-        """Close in the reverse order; one failure does not keep the rest open."""
+        """Close in the reverse order; a failure does not prevent closing the rest."""
         if hasattr(self, "service"):
             self._cut_hosts()
         while self._closing:

@@ -23,8 +23,8 @@ OF_A_CONNECTION, OF_A_PORT, OF_THE_REST = 3, 8, 64
 
 
 def keep_private(*, traceable: bool = False) -> None:
-    """Files that it makes are its user's alone; nobody but root looks into it. `traceable`: all
-    but the last, for a fabric whose hosts read it through the kernel (NIXL on one machine)."""
+    """Make new files private to the user, and the process inaccessible to all but root.
+    `traceable`: only the former, for hosts that read it through the kernel (NIXL, one machine)."""
     os.umask(0o077)
     if traceable:
         return
@@ -37,7 +37,7 @@ def keep_private(*, traceable: bool = False) -> None:
 
 
 def make_room(config: Config) -> None:
-    """Raise the limit of descriptors to what the tables may take; BadInput where it may not be."""
+    """Raise the descriptor limit to what the tables may need; BadInput if that is not allowed."""
     gates = 2 if "zmq" in config.daemon.fabrics else 1
     wanted = OF_THE_REST + OF_A_PORT * config.limits.ports
     wanted += OF_A_CONNECTION * config.limits.connections * gates

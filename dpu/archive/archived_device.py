@@ -45,7 +45,7 @@ class Wanted:
 
     @property
     def ended(self) -> bool:
-        """Whether all of it has come, or will not."""
+        """Whether all of its restores have ended."""
         return all(one.ended for one in self.returns)
 
 
@@ -56,8 +56,8 @@ def group_of(config: Config) -> int:
 
 
 def check_archive(config: Config, log: Log) -> Bucket:
-    """The bucket of the configuration. BadInput: credentials that are refused, a bucket that is not
-    there, a prefix that is none. A server that does not answer is waited for meanwhile."""
+    """The bucket of the configuration. BadInput: refused credentials, an absent bucket, an invalid
+    prefix. A server that does not answer is retried in the background."""
     archive, where = config.archive, config.file or "archive.bucket"
     prefix = archive.prefix
     if (
@@ -79,7 +79,7 @@ def check_archive(config: Config, log: Log) -> Bucket:
 
 
 class ArchivedDevice:
-    """As the device, which it takes over, and what it has no name for is the device's own."""
+    """Wraps the device, which it takes over; attributes not defined here are the device's."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ArchivedDevice:
         log: Log,
         bucket: Bucket,
     ) -> None:
-        """Of an open device that was given `archive.connections` x PLACES places."""
+        """Wrap an open device that has `archive.connections` x PLACES places."""
         self._device, self._config, self._bucket, self._log = device, config, bucket, log
         self._names = [tenant.name for tenant in config.tenants]
         self._tenants: list[Tenant] = []
@@ -98,7 +98,7 @@ class ArchivedDevice:
         self._sessions: dict[int, tuple[int, list[bytes]]] = {}  # port, store keys
         self._return_tokens_min = config.policy.return_tokens_min
         self.wanted: list[Wanted] = []
-        """Of the request that is being answered."""
+        """Restores of the request being answered."""
         arena = config.arena
         self.shape = Shape(
             arena.payload_bytes, arena.layers, arena.block_tokens, config.store.codec
@@ -112,14 +112,14 @@ class ArchivedDevice:
         return getattr(self._device, name)
 
     def set_policy(self, policy: PolicyOptions) -> None:
-        """As the device's; what it says of the archive begins."""
+        """As the device's; changes to the archive take effect."""
         self._return_tokens_min = policy.return_tokens_min
         self._device.set_policy(policy)
 
     # ---- tenants and hosts ----
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
-        """As the device's. With the last tenant the archive begins."""
+        """As the device's. The archive starts with the last tenant."""
         index = int(self._device.tenant_add(secret, slot_count, weight))
         prefix = self._config.archive.prefix
         folder = f"{prefix}/{self._names[index]}/" if prefix else f"{self._names[index]}/"
@@ -157,7 +157,7 @@ class ArchivedDevice:
         return session
 
     def session_append(self, session: int, contents: list[bytes]) -> list[Chunk]:
-        """As the device's; what the bucket has of it begins to come back."""
+        """As the device's; starts restores of what the bucket has of it."""
         chunks: list[Chunk] = self._device.session_append(session, contents)
         port, keys = self._sessions[session]
         keys += [chunk.store_key for chunk in chunks]
@@ -168,7 +168,7 @@ class ArchivedDevice:
     def sessions_open(
         self, port: int, select_blocks: int, contents: list[bytes], due_ns: int = 0
     ) -> list[OpenedChain]:
-        """As the device's; what the bucket has of them begins to come back."""
+        """As the device's; starts restores of what the bucket has of them."""
         opened: list[OpenedChain]
         opened = self._device.sessions_open(port, select_blocks, contents, due_ns)
         for chain, one in enumerate(opened):
@@ -185,7 +185,7 @@ class ArchivedDevice:
         self.sessions_close([session], archive)
 
     def sessions_close(self, sessions: list[int], archive: bool) -> None:
-        """As the device's; what it keeps goes up, what it deletes leaves the bucket too."""
+        """As the device's; kept chunks are uploaded, deleted ones leave the bucket too."""
         if not archive:
             self._delete(sessions)
         self._device.sessions_close(sessions, archive)
@@ -195,9 +195,9 @@ class ArchivedDevice:
             self._sessions.pop(session, None)
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
-        """As the device's. Without `keep_blocks` the bucket loses all of the tenant's too, else
-        what the store does not have any more: that is looked up first, and then it is noted. That
-        begins with the purge, and anew where the store lost something meanwhile."""
+        """As the device's. Without `keep_blocks` all objects of the tenant in the bucket are
+        deleted, else those that the store no longer has: these are looked up first, then
+        recorded. That starts with the purge, and again if the store lost chunks meanwhile."""
         mine = self._tenants[tenant]
         if keep_blocks == 0:
             self.state.deleting_all(mine)
@@ -210,13 +210,13 @@ class ArchivedDevice:
         return purged
 
     def wiped(self, tenant: int, ticket: int) -> tuple[bool, int, int]:
-        """As the device's, and whether the deletes are noted for the bucket."""
+        """As the device's, and whether the deletes are recorded for the bucket."""
         done, held, left = self._device.wiped(tenant, ticket)
         noted = self.workers.noted(self._tenants[tenant])
         return done and noted, held, left + (not noted)
 
     def _delete(self, sessions: list[int]) -> None:
-        """Before the device is told: the chunks of these that no other session names."""
+        """Called before the device: the chunks of these sessions that no other session names."""
         by_tenant: dict[int, list[int]] = {}
         for session in sessions:
             if session in self._sessions:
@@ -252,7 +252,7 @@ class ArchivedDevice:
             self.workers.wake()
 
     def look(self, tenant: Tenant, keys: list[bytes]) -> list[int]:
-        """How many layers of each the store has now."""
+        """The number of layers of each in the store now."""
         return look(self._looking, self.shape, tenant, keys)
 
     # ---- figures ----
@@ -266,14 +266,14 @@ class ArchivedDevice:
         return {**self._device.tenant_status(tenant), **counts}
 
     def ledger(self, tenant: int | None = None) -> dict[str, Any]:
-        """As the device's, and what the archive moved of it, as `archive_...`."""
+        """As the device's, and the archive's transfers, as `archive_...`."""
         some = self._tenants if tenant is None else [self._tenants[tenant]]
         with self.state.lock:
             moved = {f"archive_{name}": sum(one.counts[name] for one in some) for name in COUNTS}
         return {**self._device.ledger(tenant), **moved}
 
     def status(self) -> dict[str, Any]:
-        """As the device's, and how the archive does."""
+        """As the device's, and the state of the archive."""
         with self.state.lock:
             waiting = len(self.state.uploads) + len(self.state.active)
         seconds, chunks = self.state.pace()
@@ -293,6 +293,6 @@ class ArchivedDevice:
         }
 
     def close(self, drain: bool) -> None:
-        """The archive first: it uses the device."""
+        """Close the archive first: it uses the device."""
         self.workers.close(self._config.archive.timeout_ns / 1e9)
         self._device.close(drain)

@@ -15,20 +15,20 @@ TENANT = {
     "archive_chunks_down": ("archive_down_chunks", "chunks that came back"),
     "archive_chunks_left": (
         "archive_left_chunks",
-        "chunks that were named and not brought back: fewer tokens than return_tokens_min",
+        "chunks named but not restored: fewer tokens than return_tokens_min",
     ),
     "archive_objects_deleted": ("archive_deleted_objects", "deleted from the bucket"),
     "archive_errors": ("archive_errors", "calls that failed"),
     "archive_damaged": ("archive_damaged_objects", "reads of objects that failed their check"),
     "archive_dropped": (
         "archive_dropped_chunks",
-        "chunks that did not go up: the queue was full, or the server answered errors",
+        "chunks not uploaded: the queue was full, or the server answered errors",
     ),
 }
 GAUGES = {
-    "away": ("archive_away", "1 while the server is left alone"),
-    "uploads_waiting": ("archive_uploads_waiting", "objects that wait to go up"),
-    "deletes_waiting": ("archive_deletes_waiting", "objects that are to be deleted"),
+    "away": ("archive_away", "1 while calls to the server are paused"),
+    "uploads_waiting": ("archive_uploads_waiting", "objects waiting to be uploaded"),
+    "deletes_waiting": ("archive_deletes_waiting", "objects waiting to be deleted"),
 }
 
 

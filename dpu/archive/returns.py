@@ -47,7 +47,7 @@ def with_archive(
 def held_answers(
     config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
 ) -> Deletes:
-    """The answers that wait, of a device with or without an archive."""
+    """The deferred replies, with or without an archive."""
     archived: object = device
     kind = Returns if isinstance(archived, ArchivedDevice) else Deletes
     return kind(config, device, send, log)
@@ -63,7 +63,7 @@ class _Held:
 
 
 class Returns(Deletes):
-    """As deletes, and the answers that wait for what comes back."""
+    """As deletes, and replies that wait for restores."""
 
     def __init__(
         self, config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
@@ -78,7 +78,7 @@ class Returns(Deletes):
         return LOOK_S if self._returning else super().pause_s(otherwise_s)
 
     def answer(self, tenant: int | None, route: bytes, reply: p.Reply) -> None:
-        """As deletes; and an answer about chunks that are coming waits for them."""
+        """As deletes; a reply about chunks being restored waits for them."""
         wanted, self._archived.wanted = self._archived.wanted, []
         if not wanted or not isinstance(reply, p.Appended | p.SessionsOpened):
             super().answer(tenant, route, reply)
@@ -87,21 +87,21 @@ class Returns(Deletes):
         self._returning.append(_Held(tenant, route, reply, wanted, until_s))
 
     def turn(self) -> None:
-        """Send the answers that may go."""
+        """Send the replies that are due."""
         now_s = time.monotonic()
         waiting: list[_Held] = []
         ready: list[_Held] = []
         for one in self._returning:
             go = now_s >= one.until_s or all(each.ended for each in one.wanted)
             (ready if go else waiting).append(one)
-        self._returning = waiting  # before any answer: one that deleted something turns again
+        self._returning = waiting  # before any reply: one that deleted something re-enters
         for one in ready:
             self._fill(one)
             super().answer(one.tenant, one.route, one.reply)
         super().turn()
 
     def _fill(self, held: _Held) -> None:
-        """What the store has by now. Each of `wanted` is about one append, or one opened chain."""
+        """What the store has now. Each of `wanted` is for one append, or one opened chain."""
         try:
             found = {
                 key: count
@@ -111,7 +111,7 @@ class Returns(Deletes):
                 )
             }
         except OffstageError:
-            return  # the reactor ends: what was said first holds
+            return  # the reactor ends: the first figures stay valid
         if isinstance(held.reply, p.Appended):
             reply = held.reply
             reply.stored_layers = [

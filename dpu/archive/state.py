@@ -63,23 +63,23 @@ class Tenant:
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
     def objects(self, key: bytes) -> set[str]:
-        """All that have this chunk."""
+        """All objects that have this chunk."""
         first = {self.known[key]} if key in self.known else set()
         return first | self.others.get(key, set())
 
     def has(self, name: str) -> bool:
-        """Whether this object is there and is to stay."""
+        """Whether this object is present and will stay."""
         return all(name in self.objects(key) for key in keys_of(name[len(self.folder) :]))
 
     def add(self, key: bytes, name: str) -> None:
-        """The chunk comes from this object from now on."""
+        """Restore the chunk from this object from now on."""
         rest = self.objects(key) - {name}
         self.known[key] = name
         if rest:
             self.others[key] = rest
 
     def remove(self, key: bytes, name: str) -> None:
-        """This object has the chunk no more; another may."""
+        """This object no longer has the chunk; another may."""
         rest = self.objects(key) - {name}
         self.others.pop(key, None)
         if self.known.get(key) == name:
@@ -94,8 +94,8 @@ class Tenant:
 
 @dataclass(eq=False)
 class Upload:
-    """Chunks that follow each other, to be one object. `name`: of an object that a try has sent,
-    or is sending: whether the server has it is not known."""
+    """Consecutive chunks for one object. `name`: of an object that an attempt has sent, or is
+    sending: whether the server has it is unknown."""
 
     tenant: Tenant
     keys: list[bytes]
@@ -107,7 +107,7 @@ class Upload:
 
 @dataclass(eq=False)
 class Return:
-    """An object that is on its way back; `ended` however that went."""
+    """An object being restored; `ended` after success or failure."""
 
     tenant: Tenant
     name: str
@@ -115,7 +115,7 @@ class Return:
 
 
 class State:
-    """The tables. `lock` is held by whoever touches a field that has no call here."""
+    """The tables. Hold `lock` to access a field that has no method here."""
 
     def __init__(self, queue_max: int, group: int, layers: int) -> None:
         """`queue_max` uploads may wait; an object has up to `group` chunks, of `layers` each."""
@@ -162,7 +162,7 @@ class State:
             self.uploads = deque(one for one in self.uploads if one.keys)
 
     def closed(self, tenant: Tenant, keys: Sequence[bytes], after_s: float) -> None:
-        """A session with these chunks, in order, has ended and keeps them."""
+        """A session with these chunks, in order, has ended and keeps its blocks."""
         with self.lock:
             busy = {
                 key
@@ -183,24 +183,24 @@ class State:
                 self.uploads.append(Upload(tenant, fresh, after_s))
 
     def _lacks(self, tenant: Tenant, key: bytes) -> bool:
-        """Whether the bucket has less than all layers, as far as that was seen."""
+        """Whether the bucket has fewer than all layers, as far as known."""
         return key not in tenant.known or tenant.layers.get(key, self._layers) < self._layers
 
     def give_up(self, upload: Upload) -> None:
-        """It goes no more, before the next session with these chunks ends."""
+        """Cancel the upload until the next session with these chunks ends."""
         with self.lock:
             upload.tenant.counts["dropped"] += len(upload.keys)
             self._forget(upload)
 
     def _forget(self, upload: Upload) -> None:
-        """What a try may have left in the bucket is to go, unless the tables name it: they alone
-        know what a delete has to reach."""
+        """Delete what an attempt may have left in the bucket, unless the tables name it: a delete
+        reaches only what they know."""
         if upload.name and not upload.tenant.has(upload.name):
             self.unnoted.append((upload.tenant, upload.name))
         upload.name = ""
 
     def wanted(self, tenant: Tenant, missing: Iterable[tuple[bytes, int]]) -> list[Return]:
-        """The returns of what the bucket has of (store key, layers that are there)."""
+        """The restores of what the bucket has of (store key, layers in the store)."""
         found: dict[str, Return] = {}
         with self.lock:
             for key, there in missing:
@@ -224,7 +224,7 @@ class State:
             self._delete(tenant, gone)
 
     def deleting_all(self, tenant: Tenant) -> None:
-        """Every chunk of the tenant is; said again, it is noted once."""
+        """Every chunk of the tenant is about to be deleted; repeated calls record it once."""
         with self.lock:
             queued = {
                 key
@@ -238,8 +238,8 @@ class State:
             self._delete(tenant, {*tenant.known, *queued})
 
     def purged(self, tenant: Tenant, lost_some: bool, more: bool) -> None:
-        """The store loses some of the tenant's and keeps the rest; once there is no `more` of it,
-        a worker looks what is left."""
+        """The store drops some of the tenant's chunks and keeps the rest; once there is no `more`,
+        a worker looks up which remain."""
         with self.lock:
             tenant.sweep_due |= lost_some
             if tenant.sweep_due and not more:
@@ -259,11 +259,11 @@ class State:
             self._forget(upload)
             return
         upload.condemned = True
-        if upload.name:  # it may be there already, or soon
+        if upload.name:  # it may be in the bucket already, or soon
             self.unnoted.append((upload.tenant, upload.name))
 
     def condemn(self, tenant: Tenant, names: Iterable[str]) -> None:
-        """These objects are to go; none of their chunks is there any more."""
+        """Delete these objects; none of their chunks counts as present any more."""
         with self.lock:
             for name in names:
                 for key in keys_of(name[len(tenant.folder) :]):
@@ -287,7 +287,7 @@ class State:
             return name
 
     def sent(self, upload: Upload, layers: dict[bytes, int]) -> None:
-        """The bucket has it, with so many layers of each chunk."""
+        """The bucket has it, with `layers` layers of each chunk."""
         with self.lock:
             if not upload.condemned:
                 for key, count in layers.items():
@@ -295,7 +295,7 @@ class State:
                     upload.tenant.layers[key] = count
 
     def returned(self, seconds: float, chunks: int) -> None:
-        """An object of so many chunks is back, so long after it was asked for."""
+        """An object with that many chunks was restored, with its time since the request."""
         with self.lock:
             at_s = time.monotonic()
             if self._pace is None or at_s - self._pace[2] > PACE_S:
@@ -308,7 +308,7 @@ class State:
             )
 
     def pace(self) -> tuple[float, float]:
-        """Seconds of a return and its chunks, of late; zeros: not known, or not any more."""
+        """Recent seconds of a restore and its chunks; zeros: unknown, or outdated."""
         with self.lock:
             if self._pace is None or time.monotonic() - self._pace[2] > PACE_S:
                 return 0.0, 0.0
@@ -327,18 +327,18 @@ class State:
             return False
 
     def trust(self, name: str) -> None:
-        """The object came as it should."""
+        """The object was read intact."""
         with self.lock:
             self._doubts.pop(name, None)
 
     def end_return(self, one: Return) -> None:
-        """However it went."""
+        """The restore has ended, successfully or not."""
         with self.lock:
             one.ended = True
             self.returning.pop(one.name, None)
 
     def drop_returns(self) -> None:
-        """The server does not answer: those that wait end as they are."""
+        """The server does not answer: waiting restores end as they are."""
         with self.lock:
             while self.returns:
                 self.end_return(self.returns.popleft())

@@ -33,12 +33,12 @@ Job = Callable[[Places], None]
 
 
 class Workers:
-    """Begin with `start`, once all tenants are known; `close` waits for calls under way."""
+    """Call `start` once all tenants are known; `close` waits for calls in flight."""
 
     def __init__(
         self, state: State, bucket: Bucket, shape: Shape, journal: Path, ttl_s: int, log: Log
     ) -> None:
-        """Opens the journal. `ttl_s`: how long blocks live in the store; 0: for ever."""
+        """Opens the journal. `ttl_s`: how long blocks stay in the store; 0: for ever."""
         self._state, self._bucket, self._shape, self._log = state, bucket, shape, log
         self._ttl_s = ttl_s
         self._journal = Journal(journal)
@@ -53,7 +53,7 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def start(self, tenants: list[Tenant], places: list[Places]) -> None:
-        """List what is there, and serve."""
+        """List the bucket, and serve."""
         self._tenants = tenants
         folders = {one.folder: one for one in tenants}
         for name in self._journal.names:
@@ -70,17 +70,17 @@ class Workers:
 
     @property
     def away(self) -> bool:
-        """Whether the server is being left alone, or has not been listed yet."""
+        """Whether the server is paused, or has not been listed yet."""
         return not self._listed or time.monotonic() < self._until_s
 
     @property
     def deletes_waiting(self) -> int:
-        """Objects that are to go and have not gone."""
+        """Objects whose delete is pending."""
         with self._state.lock:
             return len(self._journal.names) + len(self._state.unnoted)
 
     def noted(self, tenant: Tenant) -> bool:
-        """Whether what the tenant has deleted is in the journal, and all of it is known."""
+        """Whether the tenant's deletes are in the journal, and their objects are all known."""
         state = self._state
         with state.lock:
             return tenant not in state.sweeps and not any(one is tenant for one, _ in state.unnoted)
@@ -91,13 +91,13 @@ class Workers:
         return bool(state.uploads or state.active or self._deletes or state.unnoted)
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the workers."""
         with self._wake:
             self._wake.notify_all()
 
     def close(self, patience_s: float) -> None:
-        """End when nothing waits, the server is being left alone, or the patience is used up; and
-        after the calls under way, which are bounded in time."""
+        """Stop when the queues are empty, the server is paused, or the time limit has passed; then
+        wait for the calls in flight, which are bounded in time."""
         until_s = time.monotonic() + patience_s
         with self._wake:
             for one in self._state.uploads:
@@ -125,7 +125,7 @@ class Workers:
                 time.sleep(LOOK_S)
 
     def _note(self) -> bool:
-        """What is to be deleted, onto the disk. False where that refuses: tried again."""
+        """Write the pending deletes to the disk. False if that fails: retried."""
         with self._state.lock:
             some = list(self._state.unnoted)
         if not some:
@@ -157,12 +157,12 @@ class Workers:
             assert job is not None
             try:
                 job(places)
-            except Exception as error:  # a mistake of ours: not at once again
+            except Exception as error:  # a bug: retry later
                 self._log.error("archive_job_failed", error=repr(error))
                 self._failed(None, Failed("error", repr(error)))
 
     def _next(self) -> Job | None:
-        """The most urgent that can be done now. Under the lock."""
+        """The most urgent job that can run now. Under the lock."""
         state, now_s = self._state, time.monotonic()
         swept = next((one for one in state.sweeps if one.is_listed), None)
         if swept is not None:  # asks no server; returns wait, which it may forbid
@@ -294,13 +294,13 @@ class Workers:
                     self._state.give_up(upload)
                 self._wake.notify_all()
 
-    # ---- how the server does ----
+    # ---- state of the server ----
 
     def _well(self) -> None:
         self._away_s = AWAY_S
 
     def _failed(self, tenant: Tenant | None, failed: Failed) -> None:
-        """Leave the server alone for a while."""
+        """Pause calls to the server for a while."""
         if tenant is not None:
             tenant.counts["errors"] += 1
         with self._wake:
@@ -312,8 +312,8 @@ class Workers:
 
 
 def _ours(tenant: Tenant, names: Iterable[str]) -> list[str]:
-    """Of a whole listing the names of objects, within a bound. Failed: there are more, or the
-    listing did not come whole; nothing is done for a part of it."""
+    """The names of objects in a complete listing, within a bound. Failed: there are more, or the
+    listing was incomplete; a partial listing is not used."""
     found: list[str] = []
     for name in names:
         if not keys_of(name[len(tenant.folder) :]):

@@ -21,7 +21,7 @@ FRAME_EXTRA_BYTES = 65_536  # what a message may have besides its blocks
 
 
 class Attachments:
-    """Both ways; the ZMQ fabric begins to listen when the first host asks for it."""
+    """All kinds of attachment; the ZMQ fabric starts to listen with its first host."""
 
     def __init__(self, runtime_dir: Path, control: ControlSocket, config: Config, log: Log) -> None:
         self._control, self._config, self._log = control, config, log
@@ -42,11 +42,11 @@ class Attachments:
         return [fd for one in self._hand_outs.values() for fd in one.filenos()]
 
     def serve(self, ready: set[int]) -> list[Handed]:
-        """Hand out to those who show their token; returns the hosts that took theirs."""
+        """Hand out descriptors for valid tokens; returns the hosts that took theirs."""
         return [handed for one in self._hand_outs.values() for handed in one.serve(ready)]
 
     def expire(self) -> None:
-        """Drop what nobody came for."""
+        """Drop attachments that were not fetched in time."""
         for one in self._hand_outs.values():
             one.expire()
 
@@ -81,7 +81,7 @@ class Attachments:
             )
 
     def shut(self, fabric: str) -> None:
-        """Nobody is left on it: zmq ends to listen."""
+        """The last host has left it: zmq stops listening."""
         if fabric == "zmq":
             self._close_fabric()
 
@@ -92,7 +92,7 @@ class Attachments:
         return self._gate.endpoint if fabric == "zmq" and self._gate is not None else ""
 
     def forget(self, ticket: bytes) -> None:
-        """The host is gone, wherever it was."""
+        """The host has left, over whatever fabric."""
         for one in self._hand_outs.values():
             one.forget(ticket)
         if self._fabric is not None:

@@ -18,7 +18,7 @@ from offstage.dpu.storage.device import Device
 __all__ = ["Connects", "Ended"]
 
 CLOSE_S = 60.0
-"""The kernel gives up an address after a second or few; then the machine is in trouble."""
+"""Longer than the kernel takes to give up on an address, a few seconds at most."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Ended:
 
 
 class Connects:
-    """The connects that are under way. To the registry of hosts it is what detaches a port."""
+    """The connects in progress. The registry of hosts detaches ports through it."""
 
     def __init__(self, device: Device, wake: Callable[[], None]) -> None:
         self._device, self._wake = device, wake
@@ -68,14 +68,14 @@ class Connects:
         return found
 
     def detach(self, port: int) -> None:
-        """The port's host is gone: at once, or when its connect has ended."""
+        """Detach the port of a host that left: immediately, or when its connect has ended."""
         if port in self._threads:
             self._left.add(port)
         else:
             self._device.detach(port)
 
     def close(self) -> None:
-        """Wait for what is under way, for it uses the device. DeviceTimeout: it still does."""
+        """Wait for connects in progress: they use the device. DeviceTimeout: one still does."""
         for thread, _ in self._threads.values():
             thread.join(CLOSE_S)
             if thread.is_alive():
@@ -92,7 +92,7 @@ class Connects:
         self._wake()
 
     def _detach_late(self, port: int) -> OffstageError:
-        """What the host is told, if it is still there."""
+        """The error for the host, if it is still connected."""
         try:
             self._device.detach(port)
         except OffstageError as error:

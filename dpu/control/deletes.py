@@ -34,7 +34,7 @@ class _Held:
 
 
 class Deletes:
-    """The answers that wait."""
+    """The deferred replies."""
 
     def __init__(
         self, config: Config, device: Device, send: Callable[[bytes, p.Reply], None], log: Log
@@ -57,7 +57,7 @@ class Deletes:
         self.turn()
 
     def turn(self) -> None:
-        """Send the answers that may go."""
+        """Send the replies that are due."""
         now_s = time.monotonic()
         for one in list(self._held):
             done, one.ticket, left = self._asked(one)
@@ -73,7 +73,7 @@ class Deletes:
     def _asked(self, one: _Held) -> tuple[bool, int, int]:
         try:
             return self._device.wiped(one.tenant, one.ticket)
-        except OffstageError:  # a reactor that is stuck, or ends: nothing is known
+        except OffstageError:  # the reactor is stuck or ending: the state is unknown
             return False, one.ticket, one.left
 
     def _errors(self) -> int:

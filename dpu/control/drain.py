@@ -23,7 +23,7 @@ from offstage.dpu.tenants.hosts import draining
 
 __all__ = ["AGAIN_S", "Drain", "State"]
 
-AGAIN_S = 2.0  # whoever signals a process and then its group (timeout(1)) means one request
+AGAIN_S = 2.0  # a signal to a process and then to its group (timeout(1)) is one request
 CUT_HOSTS_S = 1.0  # a terminating daemon lets its hosts finish what they wait for
 
 
@@ -37,7 +37,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What moves it."""
+    """The events that change the state."""
 
     DRAIN = auto()
     UNDRAIN = auto()
@@ -88,7 +88,7 @@ class Drain:
         return bool(self._signals or self._waiting or self._done) or self.state is State.STOPPING
 
     def signalled(self) -> None:
-        """A signal came, or what counts as one. From a signal handler, too."""
+        """A signal arrived, or an equivalent. May be called from a signal handler."""
         now_s = time.monotonic()
         if now_s - self._signalled_s >= AGAIN_S:
             self._signalled_s = now_s
@@ -101,7 +101,7 @@ class Drain:
         self._waiting.append((waiting, time.monotonic() + timeout_ns / 1e9))
 
     def undrain(self) -> None:
-        """Take new work again. Refused: the daemon is being stopped."""
+        """Admit new work again. Refused: the daemon is being stopped."""
         if (self.state, Event.UNDRAIN) not in NEXT:
             raise draining()
         self._device.undrain()
@@ -120,7 +120,7 @@ class Drain:
         return due and not self.stuck
 
     def turn(self, now_s: float) -> list[tuple[Waiting, p.Reply]]:
-        """Go on as far as it can; who is answered now, and by what."""
+        """Advance as far as possible; returns the replies due now."""
         while self._signals and self.state is not State.STOPPED:
             self._signals.pop(0)
             self._stop(now_s)
@@ -158,7 +158,7 @@ class Drain:
             self.lost = dirty != 0
 
     def _answer(self, now_s: float, *, drained: bool, dirty: int) -> None:
-        """Those who wait: all of them where it is drained, else whose deadline has come."""
+        """The waiting requests to answer: all once drained, else those past their deadline."""
         for one in list(self._waiting):
             waiting, until_s = one
             if drained or now_s >= until_s:
@@ -167,7 +167,7 @@ class Drain:
                 self._log.info("drained" if drained else "drain_timeout", dirty_blocks=dirty)
 
     def _drained(self) -> bool:
-        """Whether all is on the store. A reactor that does not answer ends the asking."""
+        """Whether all blocks are on the store. A reactor that does not answer ends the checks."""
         if self.stuck:
             return False
         try:

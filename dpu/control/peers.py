@@ -27,12 +27,12 @@ class Peers:
     """Of one thread."""
 
     def __init__(self, secret: bytes) -> None:
-        """Of the pod; empty: nobody is asked."""
+        """`secret`: the pod's; empty: no member is asked."""
         self._secret = secret
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def ask(self, own: Life, others: Sequence[Member]) -> list[Life]:
-        """All of them at once; those that promised within ANSWER_S."""
+        """Ask all of them concurrently; returns those that promised within ANSWER_S."""
         if not self._secret:
             return []
         asked: dict[zmq.Socket[bytes], tuple[Life, bytes]] = {}
@@ -88,7 +88,7 @@ def answered(secret: bytes, nonce: bytes, asking: Life, life: Life) -> bytes:
 
 
 def asks_rightly(secret: bytes, question: p.Hold) -> bool:
-    """Whether whoever asks knows the pod's secret."""
+    """Whether the asking member knows the pod's secret."""
     expected = p.prove_member(
         secret,
         question.nonce,

@@ -20,7 +20,7 @@ from offstage.dpu.tenants.quotas import Quotas
 
 __all__ = ["Attachments", "Ports"]
 
-# The side of the port behind each fabric: the driver of a ZMQ host runs beside the daemon.
+# The side of the port behind each fabric: the driver of a ZMQ host runs in the daemon.
 PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
 
 
@@ -43,7 +43,7 @@ class Attachments(Protocol):
 
 
 class Ports:
-    """What is open now, and who is attached over it."""
+    """The fabrics open now, and the hosts attached over each."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Ports:
         quotas: Quotas,
         log: Log,
     ) -> None:
-        """Open is what the configuration says."""
+        """The configured fabrics start open."""
         self._config, self._derived, self._device = config, derived, device
         self._hosts, self._attachments, self._connects = hosts, attachments, connects
         self._quotas, self._log = quotas, log
@@ -64,7 +64,7 @@ class Ports:
         self._nixl_tenants: set[int] = set()
 
     def attach(self, host: Host, fabric: p.FabricName) -> p.Attached:
-        """A port of its own. Refused, StoreFull: it gets none."""
+        """Attach a port for the host. Refused, StoreFull: there is none."""
         assert host.tenant is not None
         if host.port is not None:
             raise Refused("invalid", "this host is attached already", host.name, "detach first")
@@ -112,7 +112,7 @@ class Ports:
         return self._attached(fabric, token="", blob=attachment.blob)
 
     def open_fabric(self, fabric: str, endpoint: str) -> None:
-        """Hosts may attach over it from now on. Refused, BadInput: it cannot be opened live."""
+        """Open the fabric to hosts. Refused, BadInput: it cannot be opened live."""
         self._check_enabled(fabric)
         if endpoint:
             check_endpoint(self._config, f"{fabric}'s", endpoint, "fabric add")
@@ -121,13 +121,13 @@ class Ports:
         self._log.info("fabric_opened", fabric=fabric)
 
     def shut_fabric(self, fabric: str) -> None:
-        """No more hosts attach over it; those that are attached go on."""
+        """Close the fabric to new hosts; attached hosts continue."""
         self._open.discard(fabric)
         self.left(fabric)
         self._log.info("fabric_shut", fabric=fabric)
 
     def left(self, fabric: str) -> None:
-        """A host of it has gone: one that is shut ends with its last host."""
+        """A host has left it: a closed fabric ends with its last host."""
         if fabric and fabric not in self._open and not self._hosts_over(fabric):
             self._attachments.shut(fabric)
 
@@ -158,7 +158,7 @@ class Ports:
         return sum(1 for one in self._hosts.all() if one.fabric == fabric)
 
     def _check_enabled(self, fabric: str) -> None:
-        """What a daemon must be started for is not opened live."""
+        """Refuse a fabric that needs a setting at the start."""
         if fabric == "verbs" and not self._config.rdma.enabled:
             raise Refused(
                 "invalid",

@@ -21,14 +21,14 @@ CODES: list[tuple[type[OffstageError], str]] = [
 
 
 class Waiting(NamedTuple):
-    """Whoever is answered later: the connection, and the number of the call."""
+    """The addressee of a deferred reply: the connection, and the number of the call."""
 
     route: bytes
     number: int
 
 
 def error_reply(error: Exception, request: str, log: Log) -> p.Error:
-    """An error of this request as it goes over the wire; what nobody expected is logged."""
+    """The wire form of an error of this request; unexpected exceptions are logged."""
     if not isinstance(error, OffstageError):
         log.error(
             "request_failed",

@@ -100,7 +100,7 @@ class Service:
         return Answered(reply, deleted)
 
     def failed(self, request: type[p.Request], error: Exception) -> p.Error:
-        """What a host is told of a call that raised; what nobody expected is logged."""
+        """The error reply for a call that raised; unexpected exceptions are logged."""
         if not isinstance(error, OffstageError):
             self.hosts.counts["requests_failed"] += 1
         return error_reply(error, request.__name__, self._log)
@@ -123,12 +123,12 @@ class Service:
         return host
 
     def begin_connect(self, host: Host, request: p.Connect, waiting: Waiting) -> None:
-        """Connect a host beside the loop; `connects.ended` brings `waiting` back."""
+        """Connect a host off the loop; `connects.ended` returns `waiting`."""
         assert host.port is not None
         self.connects.begin(host.port, request.blob, waiting)
 
     def leave(self, host: Host, reason: str) -> None:
-        """The host goes, by its own wish or because it is dead: take everything back."""
+        """The host leaves or has died: reclaim everything."""
         self.attachments.forget(host.ticket)
         self.hosts.remove(host, reason)
         self._ports.left(host.fabric)
@@ -178,7 +178,7 @@ class Service:
         return self.pod
 
     def _admitted(self, host: Host, request: p.Prove) -> int:
-        """The daemon's lease in its pod. Refused: the host means what is no more."""
+        """The daemon's lease in its pod. Refused: the host's incarnation or epoch is stale."""
         try:
             if self.pod is None and not request.incarnation:
                 return 0
@@ -288,7 +288,7 @@ class Service:
     def _policy_set(self, request: p.PolicySet, host: Host) -> p.PolicyReply:
         shares, changes = self._shares_of(request.changes)
         policy = change_policy(self.policy, changes)
-        if changes:  # first: it may be refused yet
+        if changes:  # first: it can still be refused
             self._spending.set_policy(policy)
             self.policy = policy
         for tenant in shares:

@@ -74,15 +74,15 @@ def _forward(config: Config) -> Any:
 
 
 def in_memory(storage: options.Storage) -> bool:
-    """Whether nothing of it outlives the daemon."""
+    """Whether its contents end with the daemon."""
     if storage.backend == "spdk":
         return False
     return not storage.path or (storage.backend == "emulated" and not storage.inner)
 
 
 def target(config: Config, changes: Mapping[str, str]) -> Config:
-    """`config` with the storage that a move is asked to. BadInput names what speaks against it;
-    what the firmware alone can see, it refuses itself."""
+    """`config` with the storage that the request names. BadInput gives the reason for a refusal;
+    the firmware makes the checks that only it can make."""
     where = "storage move"
     changes = {key.removeprefix("storage."): text for key, text in changes.items()}
     for key in ("lba", "io_timeout"):
@@ -122,7 +122,7 @@ def target(config: Config, changes: Mapping[str, str]) -> Config:
         )
     ):
         raise BadInput(note.what, where, "leave it out")
-    # A target of vfio-user takes one connection: asking it who is there would only wait.
+    # A target of vfio-user takes one connection: a query would block.
     if moved.storage.backend == config.storage.backend == "spdk" and (
         moved.storage.path == config.storage.path
     ):
@@ -154,7 +154,7 @@ class Moves:
         log: Log,
         runtime_dir: Path = Path(),
     ) -> None:
-        """`runtime_dir`: where generated secrets go that no file lies beside."""
+        """`runtime_dir`: where generated secrets are kept if the store has no file."""
         self._config, self._device, self._tenants, self._log = config, device, tenants, log
         self._runtime_dir = runtime_dir
         self._target: Config | None = None  # of a move that is beginning or running
@@ -216,20 +216,20 @@ class Moves:
         self._target = None
 
     def close(self) -> None:
-        """Wait for a beginning that is under way: it uses the device."""
+        """Wait for a move that is being started: it uses the device."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, moved: Config) -> None:
         try:
             self._device.move(moved)
-        except Exception as error:  # whoever asked is told, and the daemon logs what is its own
+        except Exception as error:  # reported to the requester; the daemon logs its own failures
             self._refused = error
             if not isinstance(error, DeviceTimeout):  # which may begin yet
                 self._unmake()
 
     def _unmake(self) -> None:
-        """A move that was refused leaves nothing that was made for it."""
+        """Remove the files created for a move that was refused."""
         for path in self._made:
             with contextlib.suppress(OSError):
                 path.unlink()

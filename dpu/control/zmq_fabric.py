@@ -51,7 +51,7 @@ class ZmqFabric:
         took: Took = lambda frames: None,
     ) -> None:
         """Bind; BadInput where the endpoint is taken. A frame above `frame_max` is refused.
-        `took` is told of every message that came."""
+        `took` is called for every message received."""
         self._context, self._log, self._took = context, log, took
         self._workers: dict[bytes, _Worker] = {}
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class ZmqFabric:
         self._thread.start()
 
     def admit(self, ticket: bytes, attachment: Attachment) -> None:
-        """Run a driver over this port for whoever shows the ticket. Takes the attachment over."""
+        """Run a driver over this port for the holder of the ticket. Takes the attachment over."""
         try:
             driver = Driver(attachment)
         finally:
@@ -90,7 +90,7 @@ class ZmqFabric:
             self._workers[ticket] = _Worker(driver, self._context, self._replies_at, self._log)
 
     def remove(self, ticket: bytes) -> None:
-        """The host is gone: end its worker."""
+        """The host has left: end its worker."""
         with self._lock:
             worker = self._workers.pop(ticket, None)
         if worker is not None:
@@ -129,7 +129,7 @@ class ZmqFabric:
             self._log.debug("fabric_reply_dropped", error=str(error))
 
     def _take(self, frames: Frames) -> None:
-        """Hand one request to the worker of its ticket; answer what is no request at once."""
+        """Pass one request to the worker of its ticket; answer anything else with an error."""
         if len(frames) not in (3, 4):
             self._log.warning("fabric_message_bad", frames=len(frames))
             return
@@ -249,7 +249,7 @@ class _Worker:
         self._reply(routing, request.id, begin)
 
     def _reply(self, routing: bytes, request_id: int, make: Callable[[], Answer | None]) -> None:
-        """Send what `make` answers; None: not yet."""
+        """Send the reply that `make` returns; None: not yet."""
         reply: zmq_messages.FabricReply
         try:
             made = make()
@@ -292,7 +292,7 @@ class _Worker:
             done = self._driver.fetch_end(fetch)
             if fetch.unanswered:  # of a reactor that may not serve any more: pod/fence.py
                 done.rcs[done.rcs == 0] = -errno.ETIMEDOUT
-            rows[:count][done.rcs != 0] = 0  # what a failed block left there is nobody's to read
+            rows[:count][done.rcs != 0] = 0  # do not expose stale bytes of a failed block
             reply = zmq_messages.FabricFetchReply(
                 ends=done.ends.tobytes(),
                 rcs=done.rcs.tobytes(),
@@ -310,9 +310,9 @@ class _Worker:
         return fetch, end
 
     def _scores(self, request: zmq_messages.FabricFetch) -> npt.NDArray[np.uint16]:
-        """Those of the step; the driver beside sends them on as few as they came."""
+        """The scores of the step; the driver here sends on as many as arrived."""
         count = request.packed[1] if request.packed else len(request.scores) // 2
-        if count > self._driver.score_max:  # a few bytes may say that they are millions
+        if count > self._driver.score_max:  # a short message may claim millions
             raise BadInput(
                 f"{count} scores", "FabricFetch", f"send at most {self._driver.score_max}"
             )
@@ -328,7 +328,7 @@ class _Worker:
     def _put(
         self, request: zmq_messages.FabricPut, payload: bytes
     ) -> tuple[Fetch | Put, Callable[[], Answer]]:
-        """Rows whose bytes do not match their checksum were damaged on the way: not stored."""
+        """Rows that do not match their checksum were damaged in transit: not stored."""
         ordinals = _unpack(request.ordinals, "<u4", "ordinals")
         checksums = _unpack(request.checksums, "<u8", "checksums")
         count, length = len(ordinals), request.length_bytes
@@ -339,7 +339,7 @@ class _Worker:
                 "FabricPut",
                 "send a checksum and length_bytes for each",
             )
-        if count > self._driver.put_slot_count:  # each costs time of its own, however short
+        if count > self._driver.put_slot_count:  # each has a fixed cost, however short
             raise BadInput(
                 f"{count} blocks in a message",
                 "FabricPut",

@@ -19,7 +19,8 @@ __all__ = ["LEVELS", "NOTHING", "Budget"]
 
 NOTHING = 255
 LEVELS = ((50, 0), (80, 1), (100, 2))
-"""Below so many percent of the budget: how many sessions must have come before."""
+"""(percent, level): below that percentage of the budget used, how many sessions must have come
+before."""
 HOUR_S, HOURS = 3600.0, 24
 
 
@@ -33,11 +34,11 @@ class Budget:
         self._used = 0
 
     def bytes_of(self, policy: PolicyOptions) -> int:
-        """The bound of a day; 0: none. BadInput: a life of a drive whose endurance is unknown."""
+        """Bytes allowed in a day; 0: no limit. BadInput: drive years without a known endurance."""
         return daily_bytes(self._endurance_bytes, policy)
 
     def level(self, policy: PolicyOptions) -> int:
-        """What the budget asks of admission now."""
+        """The level of admission that the budget requires now."""
         bound = self.bytes_of(policy)
         return (
             0
@@ -48,7 +49,7 @@ class Budget:
         )
 
     def spend(self, drive_bytes: int) -> None:
-        """The drive has been written so many bytes by now."""
+        """Record `drive_bytes`, the bytes written to the drive so far."""
         hour = int(self._clock() / HOUR_S)
         if not self._hours or self._hours[-1][0] != hour:
             self._hours.append((hour, drive_bytes))
@@ -57,5 +58,5 @@ class Budget:
         self._used = drive_bytes - self._hours[0][1]
 
     def figures(self, policy: PolicyOptions) -> dict[str, int]:
-        """Bytes of the budget, and those of them that are used."""
+        """Bytes of the budget, and the bytes used."""
         return {"budget_bytes": self.bytes_of(policy), "budget_used_bytes": self._used}

@@ -23,10 +23,10 @@ __all__ = ["Spending"]
 
 
 class Spending:
-    """Of one daemon, whose device was opened with the policy of `config`."""
+    """The spending of one daemon, whose device was opened with the policy of `config`."""
 
     def __init__(self, config: Config, device: Device, log: Log) -> None:
-        """From here on the device has the thresholds too."""
+        """Give the device the thresholds too."""
         self._wear, self._device, self._log = Wear(config), device, log
         self._budget = Budget(config)
         self._by_wear = ByWear(config.arena.payload_bytes + config.storage.lba_bytes)
@@ -39,8 +39,8 @@ class Spending:
         self.set_policy(config.policy)
 
     def set_policy(self, policy: PolicyOptions) -> None:
-        """The device has this policy from now on, with the integers that follow from it. BadInput,
-        and nothing has changed, for a life of a drive whose endurance is unknown."""
+        """Give the device this policy, with the integers derived from it. BadInput, and nothing
+        changes, for a lifetime in years of a drive whose endurance is unknown."""
         level = self._budget.level(policy)
         wanted = msgspec.structs.replace(
             self._thresholds.applied(policy, self._pace),
@@ -58,7 +58,7 @@ class Spending:
         self._given, self._level = wanted, level
 
     def look(self, status: Mapping[str, Any], policy: PolicyOptions) -> dict[str, Any]:
-        """`wear` and `thresholds` now; where these have changed, the device has them."""
+        """`wear` and `thresholds` now; changed thresholds are passed to the device."""
         ledgers = [self._device.ledger(tenant) for tenant in self._tenants]
         wear = self._wear.look(status, ledgers)
         self._budget.spend(wear["drive_bytes"])

@@ -34,8 +34,8 @@ MICRO = 1e-6
 
 
 class Pace(NamedTuple):
-    """What comes back from the archive, as measured: seconds until an object is there, its tokens,
-    how many come at once. No seconds: unknown."""
+    """Measured restores from the archive: seconds until an object has arrived, its tokens, how many
+    are in flight together. No seconds: unknown."""
 
     seconds: float = 0.0
     tokens: float = 0.0
@@ -43,7 +43,7 @@ class Pace(NamedTuple):
 
 
 class Thresholds:
-    """Of one daemon, whose drive holds `capacity_bytes`."""
+    """The thresholds of one daemon, whose drive has `capacity_bytes`."""
 
     def __init__(self, config: Config, capacity_bytes: int) -> None:
         arena = config.arena
@@ -55,8 +55,8 @@ class Thresholds:
         self._return_tokens = 0
 
     def keep_ns(self, policy: PolicyOptions) -> int:
-        """Keep or drop: how long an archived chunk stays without a session that names it; whole
-        minutes, 0: for ever. After it, rent of the drive has cost what prefilling does."""
+        """Keep or drop: how long an archived chunk is kept while no session names it; whole
+        minutes, 0: for ever. After that, its share of the drive has cost as much as a prefill."""
         if policy.keep_ns or not policy.prefill_price_microusd or not policy.drive_price_microusd:
             return policy.keep_ns
         life_hours = policy.drive_years * 12 * HOURS_PER_MONTH or LIFE_HOURS
@@ -80,7 +80,7 @@ class Thresholds:
         return int(self._record_bytes / least_reuse(write, 0.0, _prefill_usd(policy)))
 
     def return_tokens_min(self, policy: PolicyOptions, pace: Pace) -> int:
-        """Recompute or fetch: how many tokens that are missing come back from the archive. The
+        """Recompute or fetch: how many missing tokens make a restore from the archive worth it. The
         crossover as a power of two, which stays while it is at most a quarter above it or more than
         a quarter of it, so that a pace that varies a little changes nothing."""
         rate = policy.prefill_tokens_per_s

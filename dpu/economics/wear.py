@@ -32,7 +32,7 @@ class Wear:
     """Of one daemon since its start."""
 
     def __init__(self, config: Config) -> None:
-        """`storage.endurance` says what the drive may be written."""
+        """`storage.endurance` gives the bytes that the drive may be written."""
         self._record_bytes = config.arena.payload_bytes + config.storage.lba_bytes
         self._segment_bytes = config.store.segment_bytes
         self._endurance_bytes = config.storage.endurance_bytes
@@ -42,8 +42,8 @@ class Wear:
     def look(
         self, status: Mapping[str, Any], ledgers: Iterable[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """The figures now, from the device's status and the ledgers of all tenants. None where
-        there is nothing to divide by: no put, no hit, no endurance that is known."""
+        """The figures now, from the device's status and the ledgers of all tenants. None where the
+        divisor is 0 or unknown: no put, no hit, no known endurance."""
         store, storage = status.get("store", {}), status.get("storage", {})
         puts = store.get("puts", 0) * self._record_bytes - store.get("put_bytes_spared", 0)
         hits = sum(Demands.of(one["ends"]).hits for one in ledgers)
@@ -66,7 +66,7 @@ class Wear:
         }
 
     def _sum(self, name: str, now: int) -> int:
-        """All that was counted since the first look, over every begin from 0."""
+        """The sums since the first call, across every reset of the counters."""
         last = self._last.get(name)
         self._last[name] = now
         more = 0 if last is None else now - last if now >= last else now
@@ -89,8 +89,7 @@ class ByWear:
         self._begun: tuple[float, int, int] | None = None
 
     def look(self, wear: Mapping[str, Any], written_per_hit_max: int) -> None:
-        """`wear`: the sums of `dpu/economics/wear.py`; 0 bytes a hit: nobody knows what it is
-        worth."""
+        """`wear`: the sums of `Wear`; `written_per_hit_max` 0: the worth of a hit is unknown."""
         now = self._clock(), int(wear["drive_bytes"]), int(wear["hits"])
         if not written_per_hit_max:
             self.level, self._begun = 0, now

@@ -60,7 +60,7 @@ class ControlSocket:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
     def secure(self, socket: "zmq.Socket[bytes]") -> None:
-        """Make a server socket of ours speak CURVE, where keys are configured."""
+        """Make a server socket use CURVE, where keys are configured."""
         if not self._config.daemon.curve_dir:
             return
         directory = Path(self._config.daemon.curve_dir)
@@ -91,7 +91,7 @@ class ControlSocket:
         each login. BadInput where libzmq has no CURVE."""
         if not self.fabric_key:
             raise BadInput(
-                "the ZMQ fabric cannot show whose it is: libzmq has no CURVE",
+                "the ZMQ fabric cannot prove its identity: libzmq has no CURVE",
                 "zmq",
                 "install a libzmq with CURVE, or leave zmq out of daemon.fabrics",
             )
@@ -104,11 +104,11 @@ class ControlSocket:
         return self.gate.listen()
 
     def open(self, runtime_dir: Path) -> None:
-        """Let operator and hosts in."""
+        """Admit operator and hosts."""
         inner = runtime_dir / "control.sock"
         old_mask = os.umask(0o177)
         try:
-            # What is bound before `secure` speaks no CURVE.
+            # An endpoint bound before `secure` does not use CURVE.
             self._socket.bind(f"ipc://{runtime_dir / p.OPERATOR_SOCKET}")
             self.secure(self._socket)
             self._socket.bind(f"ipc://{inner}")
@@ -123,11 +123,11 @@ class ControlSocket:
         self.gate.start(inner)
 
     def note_keys(self) -> None:
-        """Take clients' keys that were added or removed since."""
+        """Reload the clients' keys, added or removed since."""
         if self._authenticator is not None and self._clients_at_ns() != self._clients_seen_ns:
             try:
                 self._log.info("client_keys", count=len(self._read_clients()))
-            except (OSError, ValueError) as error:  # those that were taken stay
+            except (OSError, ValueError) as error:  # the loaded keys stay valid
                 self._log.error("client_keys_failed", error=str(error))
 
     def _clients_at_ns(self) -> int:
@@ -162,10 +162,10 @@ class ControlSocket:
         return [frame.bytes for frame in frames]
 
     def send(self, routing: bytes, reply: p.Reply) -> None:
-        """Send without waiting: who does not read its replies loses them."""
+        """Send without waiting: a peer that does not read its replies loses them."""
         try:
             data = p.encode(reply)
-        except (OverflowError, TypeError, ValueError) as error:  # a mistake of ours, and no end
+        except (OverflowError, TypeError, ValueError) as error:  # a bug; keep running
             self._log.error("reply_unsendable", error=repr(error))
             data = p.encode(
                 p.Error(

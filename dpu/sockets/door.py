@@ -72,12 +72,12 @@ def door_of(tenant: Tenant) -> Door:
 
 
 def shared(config: Config) -> bool:
-    """Whether anybody but the daemon's own user may come for memory of some tenant."""
+    """Whether a user other than the daemon's may fetch memory of some tenant."""
     return any(one.users or one.groups for one in config.tenants)
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Whom the kernel says is there (SO_PEERCRED, SO_PEERGROUPS)."""
+    """The peer as the kernel identifies it (SO_PEERCRED, SO_PEERGROUPS)."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("iII", raw)
     try:

@@ -31,8 +31,8 @@ WAITING_MAX = 64  # connections that have not yet sent their token
 
 @dataclass(frozen=True)
 class Handed:
-    """A host took its descriptors: `ticket` is whose, `pid` the process, `pidfd` -1 if unknown,
-    `user` as the kernel names it."""
+    """A host took its descriptors: its `ticket`, its process `pid`, `pidfd` -1 if unknown,
+    `user` as the kernel identifies it."""
 
     ticket: bytes
     pid: int
@@ -49,7 +49,7 @@ class _Waiting:
 
 
 class FdPassing:
-    """One tenant's listening socket, the tokens still good, and those who have yet to speak."""
+    """One tenant's listening socket, its valid tokens, and connections that sent none yet."""
 
     def __init__(self, path: Path, log: Log, door: Door = Door()) -> None:  # noqa: B008
         """Listen at `path`; BadInput where a socket there cannot be made."""
@@ -85,7 +85,7 @@ class FdPassing:
         return token
 
     def forget(self, ticket: bytes) -> None:
-        """The host is gone before it came: close what was kept for it."""
+        """The host died before it fetched its descriptors: close them."""
         for token in [token for token, kept in self._promised.items() if kept[0] == ticket]:
             self._promised.pop(token)[1].close()
 
@@ -107,7 +107,7 @@ class FdPassing:
         return handed
 
     def expire(self) -> None:
-        """Drop tokens nobody used and connections that never spoke."""
+        """Drop unused tokens and connections that sent nothing."""
         before_s = time.monotonic() - TOKEN_LIFE_S
         for token in [token for token, kept in self._promised.items() if kept[2] < before_s]:
             self._promised.pop(token)[1].close()
@@ -137,7 +137,7 @@ class FdPassing:
             _say(connection, f"refused: user {peer.uid} is not among this tenant's users\n")
             connection.close()
             return
-        if len(self._waiting) >= WAITING_MAX:  # whoever has been mute for longest
+        if len(self._waiting) >= WAITING_MAX:  # the oldest silent connection
             self._drop(next(iter(self._waiting.values())))
         self._waiting[connection.fileno()] = _Waiting(connection, peer, time.monotonic())
 
@@ -175,7 +175,7 @@ class FdPassing:
         try:
             pidfd = os.pidfd_open(pid) if pid > 0 else -1
         except OSError:
-            pidfd = -1  # gone already, or in another pid namespace: the heartbeat decides
+            pidfd = -1  # exited already, or in another pid namespace: the heartbeat decides
         return Handed(ticket, pid, pidfd, waiting.peer.uid)
 
     def _drop(self, waiting: _Waiting) -> None:
@@ -184,5 +184,5 @@ class FdPassing:
 
 
 def _say(connection: socket.socket, words: str) -> None:
-    with contextlib.suppress(OSError):  # it did not wait for the answer
+    with contextlib.suppress(OSError):  # the peer closed first
         connection.send(words.encode())

@@ -39,12 +39,12 @@ from offstage.dpu.sockets.door import peer_of
 __all__ = ["Gate", "Whose"]
 
 Whose = Callable[[bytes], str]
-"""The tenant of a ticket; empty where it names no host. Called by whoever calls `took`."""
+"""The tenant of a ticket; empty if it names no host. Called on the thread that calls `took`."""
 
 CHUNK_BYTES = 256 << 10
 SLACK_BYTES = 64 << 10  # of a handshake, and of frames' headers
-FRAME_EXTRA_BYTES = 128  # what a frame is at most longer on the wire, CURVE included
-STALL_S = 30.0  # longer than the daemon may be held up by its reactor
+FRAME_EXTRA_BYTES = 128  # most overhead of a frame on the wire, CURVE included
+STALL_S = 30.0  # longer than the reactor may delay the daemon
 ACCEPTS_MAX = 16  # of one turn
 BACKLOG = 1024
 LOOK_S = 1.0
@@ -107,7 +107,7 @@ class Gate:
         return self.endpoint
 
     def start(self, inner: Path) -> None:
-        """Let them in: to the socket that is bound at `inner`."""
+        """Admit connections, forwarded to the socket bound at `inner`."""
         assert self._listener is not None
         self._inner = str(inner)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -234,7 +234,7 @@ class Gate:
         self._drop(oldest)
 
     def _serve(self, pair: _Pair, outer: bool, events: int) -> None:
-        """Bytes came from one end, or the other end can take what it could not before."""
+        """Bytes arrived from one end, or the other end can accept bytes again."""
         try:
             if outer and events & selectors.EVENT_READ:
                 data = pair.outer.recv(CHUNK_BYTES)
@@ -260,7 +260,7 @@ class Gate:
         self._watch(pair)
 
     def _watch(self, pair: _Pair) -> None:
-        """Read from an end only what the other can take, and from a host no more than may wait."""
+        """Read from an end only what the other can accept, and from a host up to its limit."""
         full = pair.waiting_bytes >= self._waiting_max
         if not full:
             pair.full_since_s = None
@@ -298,7 +298,7 @@ class Gate:
     def _drop(self, pair: _Pair) -> None:
         with self._lock:
             self._pairs = {name: one for name, one in self._pairs.items() if one is not pair}
-        pair.peer = ""  # what select still has of it means nothing
+        pair.peer = ""  # remaining select events of it are ignored
         for end in (pair.outer, pair.inner):
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(end)
@@ -306,7 +306,7 @@ class Gate:
 
 
 def _remove_socket(path: str) -> None:
-    """BadInput where something else is there."""
+    """BadInput if the path is not a socket."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(Path(path).lstat().st_mode):
             raise BadInput("is there and no socket", path, "choose another endpoint")
@@ -329,7 +329,7 @@ def _listen_tcp(rest: str) -> socket.socket:
 
 
 def _send(end: socket.socket, data: bytes) -> bytes:
-    """What it did not take."""
+    """The bytes not accepted."""
     try:
         return data[end.send(data) :] if data else b""
     except BlockingIOError:

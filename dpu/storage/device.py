@@ -21,7 +21,7 @@ from offstage.dpu.storage.spdk_own import OwnTarget
 __all__ = ["PLACES", "Device"]
 
 PLACES = 4
-"""Blocks that one worker of the archive reads or writes at once."""
+"""Blocks that one worker of the archive reads or writes in parallel."""
 
 
 class Device(FirmwareDevice):
@@ -39,8 +39,8 @@ class Device(FirmwareDevice):
         """Open storage, recover the store, start the reactor.
 
         Without `recording` there are no ledger records and no decision log, only counters.
-        `timing`: of the modelled device whose pace is kept; nobody else may ask it. `store_uuid`:
-        not zero, the store is that one, or the start is refused.
+        `timing`: of the modelled device that sets the pace, used by no other caller. `store_uuid`:
+        if not zero, the store must have it.
         Raises what machine and store file do not allow, and what the firmware refuses.
         """
         check_machine(config)
@@ -60,7 +60,7 @@ class Device(FirmwareDevice):
         self._end_target()
 
     def status(self) -> dict[str, Any]:
-        """As the firmware's, and of a target of ours how often it was started again."""
+        """As the firmware's, plus the restarts of the daemon's own target."""
         status = super().status()
         target = self._target
         if target is not None:
@@ -68,7 +68,7 @@ class Device(FirmwareDevice):
         return status
 
     def move_status(self) -> dict[str, Any]:
-        """As the firmware's. A target that the blocks have left ends: it burns a core."""
+        """As the firmware's. A target that the blocks have left is stopped: it burns a core."""
         status = super().move_status()
         if status["switched"] and status["state"] == "done":
             self._end_target()
@@ -111,7 +111,7 @@ class Device(FirmwareDevice):
         self.set_core_policy(core_policy(policy, self._block_tokens))
 
     def move(self, config: Config) -> None:
-        """Begin to move all blocks to this configuration's storage; hosts go on meanwhile."""
+        """Start to move all blocks to this configuration's storage; hosts continue meanwhile."""
         filled = new_config()
         _fill_storage(filled.storage, config)
         self.move_to(filled, config.storage.path)

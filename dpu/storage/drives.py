@@ -16,7 +16,7 @@ from offstage.dpu.storage.storefile import COPY_OFFSET, STORE_MAGIC
 
 __all__ = ["HEAD_BYTES", "STORE", "Drive", "block_name", "drives", "holds", "occupied"]
 
-HEAD_BYTES = 262_144  # where the firmware, too, looks for what stands in the way of a new store
+HEAD_BYTES = 262_144  # the firmware checks the same range before it makes a new store
 STORE = "a store"
 SECTOR_BYTES = 512  # the unit of /sys/class/block/*/size, whatever the drive's own is
 NVME_CLASS = "0x010802"  # PCI: mass storage, non-volatile memory, NVM Express
@@ -64,7 +64,7 @@ class Drive:
 
 
 def holds(head: bytes) -> str:
-    """What the first bytes of a device say stands on it: "" nothing, or a noun with its article.
+    """The contents of a device by its first bytes: "" nothing, or a noun with its article.
 
     Give HEAD_BYTES of them. A store of Offstage is STORE, also where one superblock is torn."""
     if STORE_MAGIC in (head[at : at + len(STORE_MAGIC)] for at in (0, COPY_OFFSET)):
@@ -81,7 +81,7 @@ def occupied(name: str, root: Path = Path("/")) -> str:
 
 
 def drives(root: Path = Path("/")) -> list[Drive]:
-    """Every NVMe namespace of the kernel, then every NVMe controller another driver has."""
+    """Every NVMe namespace of the kernel, then every NVMe controller bound to another driver."""
     names = [name for name in _names(root / "sys/class/block") if NAMESPACE.fullmatch(name)]
     return [*(_namespace(name, root) for name in names), *_given_away(root)]
 

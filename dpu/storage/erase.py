@@ -16,8 +16,8 @@ TIMEOUT_NS = 10 * 10**9
 
 
 def erase(path: str, really: bool) -> dict[str, object]:
-    """What was on the drives of the transport ids `path`, and how large they are. Without `really`
-    BadInput says what would be lost, and nothing is changed."""
+    """Contents and sizes of the drives of the transport ids `path` before the erase. Without
+    `really`, BadInput says what would be lost, and nothing is changed."""
     spdk.ensure()
     config = StorageConfig("spdk", path, queue_depth_max=4, timeout_ns=TIMEOUT_NS)
     with Storage(config) as drive:

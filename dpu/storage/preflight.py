@@ -21,7 +21,7 @@ __all__ = ["check_machine", "check_store_file", "check_taken"]
 
 
 def check_machine(config: Config) -> None:
-    """BadInput for an arena above the physical memory, and for a core that is not ours."""
+    """BadInput for an arena above the physical memory, and for a core outside the affinity mask."""
     where = config.file or "configuration"
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if config.arena.size_bytes > memory_bytes:
@@ -43,7 +43,7 @@ def check_machine(config: Config) -> None:
 
 def check_store_file(config: Config) -> None:
     """BadInput for a file that is no store and not empty, is a store of another size, or is another
-    user's; for a block device that somebody uses or that carries something else, say a mount.
+    user's; for a block device that is in use or carries something else, say a mount.
 
     A file that passes is made private where it is ours; one that is refused is left as it was."""
     storage = config.storage
@@ -53,7 +53,7 @@ def check_store_file(config: Config) -> None:
     if not storage.path or (storage.backend == "emulated" and not storage.inner):
         return
     path = Path(storage.path)
-    # Not to wait for a writer where it is a pipe. What is looked at is what is changed below.
+    # Non-blocking in case it is a pipe. The same descriptor is checked and changed below.
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -80,7 +80,7 @@ def check_store_file(config: Config) -> None:
 
 
 def check_taken(path: Path, head: bytes) -> None:
-    """BadInput where the first HEAD_BYTES of a file say that it is somebody's and no store."""
+    """BadInput if the first HEAD_BYTES of a file show other contents than a store."""
     if holds(head) not in ("", STORE):
         raise BadInput("this is no store and not empty", str(path), "give another path")
 
@@ -108,11 +108,11 @@ def _check_drive(path: Path, device: int) -> None:
     name = block_name(device)
     refused = occupied(name) if name else ""
     if refused:
-        raise BadInput(f"the drive {name} {refused}", str(path), "give one that nobody uses")
+        raise BadInput(f"the drive {name} {refused}", str(path), "give an unused one")
 
 
 def _check_namespace(config: Config) -> None:
-    """What a drive of SPDK carries, which no file system can be asked."""
+    """Check the contents of an SPDK drive, which has no file."""
     storage = config.storage
     with Storage(
         StorageConfig(
@@ -139,5 +139,5 @@ def _check_namespace(config: Config) -> None:
         raise BadInput(
             f"the namespace carries {found}",
             storage.path,
-            "give one that nobody uses, or `offstage dpu erase` this one",
+            "give an unused one, or `offstage dpu erase` this one",
         )

@@ -22,7 +22,7 @@ DRIVE = "store"
 
 @dataclass
 class _Told:
-    """What the thread has done; one thread writes, others read."""
+    """The state of the thread; one thread writes, others read."""
 
     restarts: int = 0
     given_up: str = ""
@@ -50,17 +50,17 @@ class OwnTarget:
 
     @property
     def restarts(self) -> int:
-        """How often the program was started again."""
+        """How often the program was restarted."""
         return self._told.restarts
 
     @property
     def given_up(self) -> str:
-        """Why it is not started again; empty while it is."""
+        """Why it is no longer restarted; empty while it is."""
         return self._told.given_up
 
     @property
     def pid(self) -> int:
-        """Of the program that runs now; 0 while none does."""
+        """Pid of the running program; 0 if none runs."""
         target = self._target
         return 0 if target is None or target.ended() else target.pid
 

@@ -233,7 +233,7 @@ class Target:
 
 
 def _sweep() -> None:
-    """Folders of targets whose starter was killed: nobody holds their lock."""
+    """Remove folders of targets whose parent was killed: their lock is free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         try:
             with (folder / "lock").open("rb") as lock:

@@ -63,7 +63,7 @@ class Namespace(io.RawIOBase):
         return self._at
 
     def readinto(self, into: "memoryview | bytearray") -> int:  # type: ignore[override]
-        """Whole logical blocks are read; what was asked for of them is given."""
+        """Reads whole logical blocks; returns the requested part."""
         lba, size_bytes = self._storage.lba_size_bytes, self._storage.size_bytes
         count = max(0, min(len(into), size_bytes - self._at))
         if count == 0:

@@ -47,7 +47,7 @@ SUPERBLOCK = layout("struct ofs_superblock")
 HEADER = layout("struct ofs_segment_header")
 TRAILER = layout("struct ofs_trailer")
 TRAILER_BYTES = offset_of(TRAILER, "key")
-"""What of a trailer is on the medium and under its checksum; the rest is in memory only."""
+"""The fields of a trailer that are on the medium and under its checksum; the rest is in memory."""
 STATES = numbered("enum ofs_header_state", "OFS_HEADER_")
 
 
@@ -98,7 +98,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Block:
-    """A record whose trailer belongs where it stands. `whole`: its payload matches too."""
+    """A record whose trailer matches its position. `whole`: its payload matches too."""
 
     key: int
     layer: int
@@ -114,7 +114,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Forward:
-    """Where the blocks of a store that moved are: the storage as the configuration names it, and
+    """The new place of a store that moved: the storage as the configuration names it, and
     the uuid of the store on it."""
 
     next: bytes
@@ -126,7 +126,7 @@ class Forward:
 
 
 class StoreFile:
-    """An open store file; a context manager. `BadInput` where it is none, or not ours to read."""
+    """An open store file; a context manager. `BadInput` if it is not one, or not readable."""
 
     def __init__(self, path: Path | str, file: BinaryIO | None = None) -> None:
         self.path = Path(path)  # of messages alone, where `file` is given
@@ -149,7 +149,7 @@ class StoreFile:
         self._file.close()
 
     def forward(self) -> Forward | None:
-        """Where its blocks are now; None where they are here."""
+        """Where its blocks are now; None: here."""
         data = self._read(FORWARD_OFFSET, FORWARD.itemsize)
         if not data.startswith(FORWARD_MAGIC) or not _sealed(data):
             return None
@@ -170,12 +170,12 @@ class StoreFile:
         )
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
-        """Exactly so many bytes; zeros past the end, as a sparse device would give."""
+        """Exactly `size_bytes` bytes; zeros past the end, like a sparse device."""
         self._file.seek(offset)
         return self._file.read(size_bytes).ljust(size_bytes, b"\0")
 
     def _superblock(self) -> tuple[int, Superblock]:
-        """How many of the two are whole, and the later of them."""
+        """The number of intact superblocks, and the later one."""
         where = str(self.path)
         copies = [self._read(at, SUPERBLOCK.itemsize) for at in (0, COPY_OFFSET)]
         whole = [one for one in copies if _sealed(one) and one.startswith(STORE_MAGIC)]
@@ -229,7 +229,7 @@ class StoreFile:
                 yield Segment(index, STATES[state], int(head["sequence"]), tenant, layer)
 
     def blocks(self, segment: Segment) -> Iterator[Block]:
-        """Every record of a used segment whose trailer is sound and of its present life."""
+        """Every record of a used segment with a valid trailer of the segment's present sequence."""
         head = self.superblock
         for index in range(head.records_per_segment):
             start = self._offset(segment.index) + head.lba_size_bytes
@@ -293,7 +293,7 @@ class StoreFile:
         return found
 
     def offset(self, block: Block) -> int:
-        """Where in the file its record begins, the payload first."""
+        """The offset of its record in the file, the payload first."""
         head = self.superblock
         start = self._offset(block.segment) + head.lba_size_bytes
         return start + block.index * head.record_size_bytes
@@ -308,8 +308,8 @@ class StoreFile:
 
 
 def tenants_stored(path: str) -> set[int]:
-    """The numbers of the tenants that have a segment in the store there; none where there is no
-    store, or none that can be read: whoever opens it says why."""
+    """The numbers of the tenants that have a segment in the store; none if there is no readable
+    store: opening it reports the reason."""
     if not path or not Path(path).exists():
         return set()
     try:
@@ -320,7 +320,7 @@ def tenants_stored(path: str) -> set[int]:
 
 
 def inspect(path: Path | str) -> dict[str, object]:
-    """What stands in a store: its geometry, segments by state, blocks by layer; payloads are read.
+    """The contents of a store: its geometry, segments by state, blocks by layer; payloads are read.
 
     `blocks` counts those a recovery could serve, `superseded` older copies of them, `torn` records
     with a sound trailer over another payload, `coded` whole ones whose payload is coded.
@@ -362,11 +362,11 @@ def inspect(path: Path | str) -> dict[str, object]:
 
 
 def check(path: Path | str) -> list[str]:
-    """One line for each thing that is not whole; empty for a store in order."""
+    """One line for each defect; empty for an intact store."""
     wrong: list[str] = []
     with StoreFile(path) as file:
         if file.superblocks_whole < 2:
-            wrong.append("one of the two superblocks is damaged; the next open mends it")
+            wrong.append("one of the two superblocks is damaged; the next open repairs it")
         for segment in file.segments():
             if segment.state == "used":
                 wrong += [
@@ -381,8 +381,8 @@ def check(path: Path | str) -> list[str]:
 def recover(path: Path | str) -> dict[str, int]:
     """Open the store as a daemon would, close it again, and report what it holds and how fast.
 
-    Counts are those of `struct ofs_store_stats`, beside `recovery_us`. The store's epoch goes up by
-    one; a torn superblock is mended. `BadInput` where a daemon holds it, or would refuse it.
+    Counts are those of `struct ofs_store_stats`, plus `recovery_us`. The store's epoch grows by
+    one; a torn superblock is repaired. `BadInput` if a daemon has it open, or would refuse it.
     """
     with StoreFile(path) as file:
         head = file.superblock

@@ -25,7 +25,7 @@ from offstage.dpu.sockets.fd_passing import Handed
 
 __all__ = ["Host", "Hosts", "Refused", "TenantState", "check_selection", "draining"]
 
-OPERATORS_MAX = 4  # places that only operators can take
+OPERATORS_MAX = 4  # logins reserved for operators
 LOGINS_PER_PORT, LOGINS_SPARE = 4, 4  # of one tenant
 CHALLENGES_MAX = 1024  # one of each connection
 CHALLENGE_LIFE_S = 10.0
@@ -40,7 +40,7 @@ class Refused(OffstageError):
 
 
 def draining() -> Refused:
-    """What is said to whoever brings new work."""
+    """The refusal of new work."""
     return Refused(
         "draining",
         "the daemon is draining and takes no new work",
@@ -51,7 +51,7 @@ def draining() -> Refused:
 
 @dataclass(frozen=True)
 class TenantState:
-    """One tenant as the daemon runs it: number in the device, secret, slots of the arena."""
+    """One tenant at run time: number in the device, secret, slots of the arena."""
 
     name: str
     index: int
@@ -64,7 +64,7 @@ class TenantState:
     sharing: str = "tenant"
 
     def check_fabric(self, fabric: str) -> None:
-        """Refused where its users do not share, and hosts of this fabric are of none."""
+        """Refused if its users do not share and this fabric does not identify the user."""
         if self.sharing == "user" and fabric != "shm":
             raise Refused(
                 "forbidden",
@@ -76,14 +76,14 @@ class TenantState:
 
     @property
     def login_max(self) -> int:
-        """Hosts that may be logged in."""
+        """Limit on hosts logged in."""
         return LOGINS_PER_PORT * self.port_max + LOGINS_SPARE
 
 
 @dataclass
 class Host:
     """One logged-in peer. `tenant` is None for an operator; `port` is None before its attach,
-    `user` before it has taken its descriptors, or where the kernel names none."""
+    `user` before it has taken its descriptors, or if the kernel does not identify it."""
 
     ticket: bytes
     name: str
@@ -98,8 +98,8 @@ class Host:
     sessions: set[int] = field(default_factory=set)
 
     def opens(self) -> tuple[int, TenantState]:
-        """The port and tenant that it opens sessions with; Refused where it has no port yet, or
-        where the tenant's users do not share and nobody knows which of them this is."""
+        """The port and tenant that it opens sessions with; Refused if it has no port yet, or if the
+        tenant's users do not share and its user is unknown."""
         if self.port is None or self.tenant is None:
             raise Refused("invalid", "the host has no port yet", self.name, "send Attach first")
         if self.tenant.sharing == "user" and self.user is None:
@@ -112,8 +112,8 @@ class Host:
         return self.port, self.tenant
 
     def names(self, contents: list[bytes]) -> list[bytes]:
-        """What the device is told of chunks, each 16-byte hashes in a row: those, or where the
-        tenant's users do not share, this user's own, which no other user's can be made to equal."""
+        """The chunk hashes for the device, 16 bytes each: unchanged, or, if the tenant's users do
+        not share, hashes salted by user, so that users cannot name each other's."""
         if self.opens()[1].sharing == "tenant":
             return contents
         assert self.user is not None
@@ -137,7 +137,7 @@ class _Challenge:
 
 
 class Detaching(Protocol):
-    """What takes a port back: the device, or who stands before it."""
+    """What detaches a port: the device, or a wrapper of it."""
 
     def detach(self, port: int) -> None: ...
 
@@ -162,17 +162,17 @@ class Hosts:
         self._nobody = secrets.token_bytes(32)
         self._challenges: dict[bytes, _Challenge] = {}
         self._hosts: dict[bytes, Host] = {}
-        self._replaced: set[str] = set()  # tenants whose secret file holds another secret now
+        self._replaced: set[str] = set()  # tenants whose secret file has changed
         self.counts: Counter[str] = Counter(
             messages=0, messages_bad=0, requests_failed=0, logins_refused=0, hosts_dead=0
         )
 
     def all(self) -> list[Host]:
-        """Everybody who is logged in."""
+        """All hosts logged in."""
         return list(self._hosts.values())
 
     def tenant(self, name: str, host: Host | None = None) -> TenantState:
-        """The tenant of this name; Refused where there is none, or `host` is of another."""
+        """The tenant of this name; Refused if there is none, or `host` belongs to another."""
         if host is not None and host.tenant and name != host.tenant.name:
             raise Refused(
                 "forbidden",
@@ -189,9 +189,9 @@ class Hosts:
         return [host for host in self._hosts.values() if host.tenant is tenant]
 
     def challenge(self, hello: Hello, version: int = VERSIONS[0], route: bytes = b"") -> Challenge:
-        """A nonce for a login, and the proof that we are the daemon. An unknown tenant gets both
-        too: names are not to be guessed here. Each connection (`route`) has one at a time: whoever
-        asks for many loses its own."""
+        """A nonce for a login, and the daemon's proof. An unknown tenant gets both too, so that
+        names cannot be probed. Each connection (`route`) has one at a time: a new one replaces
+        its last."""
         now_s = time.monotonic()
         self._challenges.pop(route, None)
         for known, one in list(self._challenges.items()):
@@ -214,13 +214,13 @@ class Hosts:
         )
 
     def _secret(self, tenant: str) -> bytes:
-        """What a login of this name is proved by; of an unknown one, what nobody has."""
+        """The secret for a login of this name; for an unknown one, a random secret."""
         if tenant == OPERATOR:
             return self.operator_secret
         return self.tenants[tenant].secret if tenant in self.tenants else self._nobody
 
     def login(self, nonce: bytes, proof: bytes, route: bytes = b"") -> Host:
-        """The host whose proof covers the nonce. A nonce counts once, whatever the proof."""
+        """Log in the host whose proof covers the nonce. A nonce works once, whatever the proof."""
         challenge = self._challenges.pop(route, None)
         if challenge is None or challenge.nonce != nonce:
             raise Refused(
@@ -276,8 +276,8 @@ class Hosts:
         return "" if host is None else host.tenant.name if host.tenant else OPERATOR
 
     def note_secrets(self) -> None:
-        """A tenant's secret is that of the start: it names blocks. A file that says another now is
-        logged once, and again after it was put back."""
+        """A tenant's secret stays that of the start: it names blocks. A changed file is logged
+        once, and again only after it was restored."""
         for name, tenant in self.tenants.items():
             if not tenant.secret_file:
                 continue
@@ -296,7 +296,7 @@ class Hosts:
             (self._replaced.add if replaced else self._replaced.discard)(name)
 
     def by_pidfd(self) -> dict[int, Host]:
-        """Hosts whose process is watched, by the descriptor that turns readable at its end."""
+        """Hosts whose process is watched, by the pidfd that becomes readable when it exits."""
         return {host.pidfd: host for host in self._hosts.values() if host.pidfd >= 0}
 
     def took(self, handed: Handed) -> None:
@@ -310,12 +310,12 @@ class Hosts:
         host.user = None if handed.user == self._nameless else handed.user
 
     def silent(self, timeout_s: float) -> list[Host]:
-        """Hosts that said nothing for so long."""
+        """Hosts that have been silent for the timeout."""
         before_s = time.monotonic() - timeout_s
         return [host for host in self._hosts.values() if host.last_seen_s < before_s]
 
     def remove(self, host: Host, reason: str) -> None:
-        """Reclaim all that the host had; `reason` is "left" or why it counts as dead."""
+        """Reclaim everything from the host; `reason` is "left" or why it counts as dead."""
         self._hosts.pop(host.ticket, None)
         if host.pidfd >= 0:
             os.close(host.pidfd)
@@ -338,7 +338,7 @@ class Hosts:
 
 
 def check_selection(tenant: TenantState, select_blocks: int) -> None:
-    """Refused where so many blocks of one layer never fit into the tenant's slots."""
+    """Refused if `select_blocks` blocks of one layer never fit into the tenant's slots."""
     if select_blocks > tenant.slot_count:
         raise Refused(
             "invalid",

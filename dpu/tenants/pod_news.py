@@ -12,13 +12,13 @@ __all__ = ["Segments"]
 
 
 class Segments:
-    """One table for each tenant that has told of any. The daemon's loop owns it."""
+    """One table for each tenant with reports. The daemon's loop owns it."""
 
     def __init__(self) -> None:
         self._of: dict[int, Exceptions] = {}
 
     def answer(self, host: Host, request: p.Segments) -> p.SegmentsReply:
-        """Take in what a tenant's host says."""
+        """Process the report of a tenant's host."""
         assert host.tenant is not None
         kept = self._of.setdefault(host.tenant.index, Exceptions())
         now_ns = time.monotonic_ns()
@@ -30,5 +30,5 @@ class Segments:
         )
 
     def counts(self, tenant: TenantState) -> dict[str, float]:
-        """For status and metrics, see `Exceptions.counts`; zeros where nothing was told."""
+        """For status and metrics, see `Exceptions.counts`; zeros without reports."""
         return self._of.get(tenant.index, Exceptions()).counts(time.monotonic_ns())

@@ -25,11 +25,11 @@ QUOTAS = {
     "store": ("stored_bytes", "stored_bytes_max"),
     "dirty": ("dirty_blocks", "dirty_blocks_max"),
 }
-"""Name of a quota -> what the tenant has of it, and its bound, among its figures."""
+"""Name of a quota -> the names of its current use and its bound among the figures."""
 
 
 def give(device: Device, state: TenantState, tenant: Tenant) -> None:
-    """The tenant has the share of the drive and the bounds that its options say, from now on."""
+    """Apply the drive share and the bounds of a tenant's options."""
     device.tenant_share(
         state.index, tenant.weight, tenant.bandwidth_bytes_per_s, tenant.in_flight_bytes
     )
@@ -39,14 +39,14 @@ def give(device: Device, state: TenantState, tenant: Tenant) -> None:
 
 
 def used(figures: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Of one tenant: each quota that has a bound, what there is of it, and the bound."""
+    """For one tenant, each quota with a bound: current use and bound."""
     for quota, (has, most) in QUOTAS.items():
         if figures[most]:
             yield quota, figures[has], figures[most]
 
 
 class Quotas:
-    """`tenants`: the options of each as they are now."""
+    """`tenants`: the present options of each."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Quotas:
         self._near: set[tuple[str, str]] = set()
 
     def change(self, tenant: Tenant) -> None:
-        """Other options of a tenant, from now on."""
+        """Replace the options of a tenant."""
         give(self._device, self._hosts.tenants[tenant.name], tenant)
         self.tenants[tenant.name] = tenant
 
     def figures(self, tenant: TenantState) -> dict[str, Any]:
-        """What the tenant has now, and its bounds."""
+        """The tenant's current use and its bounds."""
         hosts = self._hosts.of(tenant)
         return {
             **self._device.tenant_status(tenant.index),
@@ -85,7 +85,7 @@ class Quotas:
         }
 
     def look(self) -> dict[str, dict[str, Any]]:
-        """The figures of all tenants. Who is near a bound is logged, once."""
+        """The figures of all tenants. A tenant near a bound is logged, once."""
         found = {one.name: self.figures(one) for one in self._hosts.tenants.values()}
         for name, figures in found.items():
             for quota, has, most in used(figures):
@@ -93,7 +93,7 @@ class Quotas:
         return found
 
     def check(self, tenant: TenantState, quota: str, more: int = 1) -> None:
-        """Refused where a tenant has no room for so many more `sessions` or `ports`."""
+        """Refused if `more` further `sessions` or `ports` exceed the tenant's bound."""
         hosts = self._hosts.of(tenant)
         has = sum(
             len(host.sessions) if quota == "sessions" else host.port is not None for host in hosts
@@ -109,7 +109,7 @@ class Quotas:
         self._note(tenant.name, quota, has + more, most)
 
     def _note(self, tenant: str, quota: str, has: int, most: int) -> None:
-        """At 80 % it is logged once, and again after it was below."""
+        """Logged once at 80 %, and again only after it was below."""
         near = has * 100 >= NEAR_PERCENT * most
         if near and (tenant, quota) not in self._near:
             self._log.warning("quota_near", tenant=tenant, what=quota, has=has, most=most)

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def hold_runtime_dir(directory: Path, *, shared: bool = False) -> int:
-    """Make the directory, private to its user, and lock it. Returns the lock's descriptor.
+    """Create the directory, private to its user, and lock it. Returns the lock's descriptor.
 
     `shared`: other users reach the sockets in it by name; they can neither list nor change it."""
     try:
@@ -79,7 +79,7 @@ def _take_lock(lock: int, directory: Path) -> None:
 
 
 def _open_lock(path: Path) -> int:
-    """Its descriptor; it is made where there is none. BadInput where it is no daemon's."""
+    """Its descriptor; created if absent. BadInput if it is not a daemon's lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     lock = os.open(path, flags, 0o600)
     found = os.fstat(lock)
@@ -94,7 +94,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _check_owners(directory: Path) -> None:
-    """BadInput where somebody else had the folder, the one it is in, or a link there, before us."""
+    """BadInput if another user owns the folder, its parent, or a link in its place."""
     for one in (directory.parent, directory):
         if not os.path.lexists(one):
             continue
@@ -117,8 +117,8 @@ def _check_owners(directory: Path) -> None:
 
 
 def _make_folder(directory: Path, shared: bool) -> None:
-    """With its parents, which others have to pass where it is shared. BadInput where they cannot,
-    of which the daemon's files would give no hint."""
+    """Create it with its parents, which other users must be able to traverse if it is shared.
+    BadInput if they cannot: the daemon's files would not show the cause."""
     missing = [one for one in directory.parents if not one.exists()]
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not shared:
@@ -151,8 +151,8 @@ def tenant_secret(tenant: Tenant, store_path: str, runtime_dir: Path) -> tuple[b
 
 
 def check_secrets(config: Config, runtime_dir: Path) -> None:
-    """BadInput where a tenant's secret is gone or another, and the store holds blocks of it: it
-    would serve none of them. Before the store is opened."""
+    """BadInput if a tenant's secret is missing or changed while the store has blocks of it: none of
+    them could be served. Call it before the store is opened."""
     beside = secrets_beside(config.storage)
     stored = tenants_stored(beside)
     for index, tenant in enumerate(config.tenants):
@@ -173,8 +173,8 @@ def check_secrets(config: Config, runtime_dir: Path) -> None:
 
 
 def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) -> None:
-    """The mark beside the store says which secret named its blocks; where others own the folder, as
-    that of a drive, there is none."""
+    """The mark next to the store identifies the secret that named its blocks; there is none where
+    the folder belongs to others, like that of a drive."""
     secret, _ = tenant_secret(tenant, beside, runtime_dir)
     path = _kept_at(tenant, beside, runtime_dir).with_suffix(".mark")
     said = path.read_text(encoding="ascii", errors="replace").strip() if path.exists() else ""
@@ -200,13 +200,13 @@ def _mark(secret: bytes) -> str:
 
 
 def secrets_beside(storage: Storage) -> str:
-    """The file beside which generated secrets outlive the daemon; empty where there is none."""
+    """The file next to which generated secrets are kept across restarts; empty if there is none."""
     return storage.target_file if storage.backend == "spdk" else storage.path
 
 
 def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> list[Path]:
-    """Keep a generated secret beside another store too: its blocks are found by no other; and what
-    says which it was. Returns those that were not there."""
+    """Copy a generated secret next to another store, whose blocks can be found by no other secret,
+    with its mark. Returns the files created."""
     kept = _kept_at(tenant, store_path, runtime_dir)
     made = [path for path in (kept, kept.with_suffix(".mark")) if not path.exists()]
     if not tenant.secret and not tenant.secret_file:
@@ -217,8 +217,8 @@ def carry_secret(tenant: Tenant, store_path: str, runtime_dir: Path, secret: byt
 
 
 def check_carried(tenant: Tenant, store_path: str, runtime_dir: Path, secret: bytes) -> None:
-    """BadInput where another secret lies where `carry_secret` would write: that of another store,
-    whose blocks nothing else finds."""
+    """BadInput if `carry_secret` would overwrite the secret of another store, whose blocks would be
+    lost."""
     kept = _kept_at(tenant, store_path, runtime_dir)
     for path, text in ((kept, secret.hex()), (kept.with_suffix(".mark"), _mark(secret))):
         generated = not tenant.secret and not tenant.secret_file
@@ -244,31 +244,31 @@ def _kept_at(tenant: Tenant, store_path: str, runtime_dir: Path) -> Path:
 
 
 def operator_secret(runtime_dir: Path, file: str = "") -> bytes:
-    """That of the file, or a new one at every start; published for this user alone."""
+    """The secret of the file, or a new one at every start; published for this user only."""
     secret = read_secret(Path(file)) if file else secrets.token_bytes(32)
     publish_secret(runtime_dir, OPERATOR, secret)
     return secret
 
 
 def publish_secret(runtime_dir: Path, name: str, secret: bytes) -> None:
-    """Put a generated secret where clients of the same user find it."""
+    """Write a generated secret to where clients of the same user look for it."""
     _write_private(runtime_dir / f"{name}.secret", secret.hex())
 
 
 def index_key(secret: bytes, sharing: str = "tenant") -> bytes:
     """16 bytes that key the tenant's prefix hashes in the decision core. Where its users do not
-    share, what was put while they did is found by none."""
+    share, blocks that were put while they did cannot be found."""
     label = b"offstage index" if sharing == "tenant" else b"offstage index of users"
     return hmac.new(secret, label, hashlib.sha256).digest()[:16]
 
 
 def metrics_token(secret: bytes) -> str:
-    """What shows the metrics of the secret's owner; it proves no login."""
+    """The token for the metrics of the secret's owner; not valid for a login."""
     return hmac.new(secret, b"offstage metrics", hashlib.sha256).hexdigest()
 
 
 def metrics_tokens(config: Config, runtime_dir: Path, hosts: Hosts) -> dict[str, str]:
-    """Whose each token is. The operator's is written where it was made and not given."""
+    """The owner of each token. The operator's token is written to a file if it was generated."""
     given = config.daemon.metrics_token_file
     operators = _read_token(Path(given)) if given else metrics_token(hosts.operator_secret)
     if not given:
@@ -278,7 +278,7 @@ def metrics_tokens(config: Config, runtime_dir: Path, hosts: Hosts) -> dict[str,
 
 
 def _read_token(path: Path) -> str:
-    """Prometheus reads it too, by its group."""
+    """Readable by its group, for Prometheus."""
     try:
         text = path.read_text(encoding="ascii", errors="replace").strip()
         if path.stat().st_mode & 0o007:
@@ -295,8 +295,8 @@ def _read_token(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """On the drive when this returns: blocks that outlive a cut of the power are found by their
-    secret alone."""
+    """Durable when this returns: blocks that survive a power failure can only be found by their
+    secret."""
     try:
         write_whole(path, f"{text}\n".encode("ascii"))
     except OSError as error:

@@ -29,7 +29,7 @@ class Places:
 
     def read(self, tenant: int, names: Sequence[tuple[bytes, int]]) -> list[tuple[int, Any]]:
         """For each (store key, layer), at most `count`: its rc, and its payload where that is 0,
-        which stands until the next call. RunFailed with EBUSY: the store moves; ask again."""
+        which stands until the next call. RunFailed with EBUSY: the store moves; retry."""
         blocks = self._move(tenant, names, [0] * len(names), deletes=None)
         return [
             (int(one.rc), memoryview(memory)[: one.length] if one.rc == 0 else b"")

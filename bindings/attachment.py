@@ -56,7 +56,7 @@ class Attachment:
     def connect(self, device: Any, port: int) -> None:
         """The host's answer, given to its port of `device` (a `struct ofs_device *`)."""
         rc = lib.ofs_device_connect(device, port, self.filled())
-        mend = "start the host again, and see whether both reach each other"
+        mend = "restart the host, and check that both can reach each other"
         check_rc(rc, "connecting a host", "", mend)
 
     def filled(self) -> Any:
@@ -74,7 +74,7 @@ class Attachment:
         return filled
 
     def duplicate(self) -> "Attachment":
-        """The same with descriptors of its own."""
+        """A copy with duplicated descriptors."""
         return Attachment(self.blob, tuple(os.dup(fd) for fd in self.fds))
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ WRITTEN = int(lib.OFS_BOUND_WRITTEN)
 CREDIT_ONE = int(lib.OFS_BOUND_CREDIT_ONE)
 """The credit of one block of prefetch."""
 BURST_BLOCKS = 17
-"""Blocks that the decision core's bandwidth cap lets through at once after a silence: it may run 16
+"""Blocks that the decision core's bandwidth cap admits in a burst after a silence: it may run 16
 ahead of its schedule (OFS_BURST_BLOCKS), and the next one is begun before it is."""
 
 
@@ -58,7 +58,7 @@ class Demands:
 
     @classmethod
     def flat(cls, ids: npt.NDArray[Any]) -> "Demands":
-        """A trace of single accesses: ids of any integer type `[n]`, each a row of its own."""
+        """A trace of single accesses: ids of any integer type `[n]`, each a separate row."""
         names, dense = np.unique(ids, return_inverse=True)
         return cls(
             dense.astype(np.uint32),
@@ -73,7 +73,7 @@ class Demands:
         return len(self.offsets) - 1
 
     def check(self) -> None:
-        """BadInput where the arrays break what stands above; done once."""
+        """BadInput if the arrays violate the rules above; done once."""
         assert self._struct
 
     @cached_property

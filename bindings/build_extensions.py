@@ -26,7 +26,7 @@ ANALYSIS_FIRMWARE = ("nvme_cost", "nvme_model", "nvme_presets")
 CHIP_FIRMWARE = ("histogram", "nvme_model", "qos", "qos_sessions")
 SPDK = sorted((FIRMWARE / "src/storage").glob("spdk*.c"))
 SPDK_PACKAGES = ("spdk_nvme", "spdk_env_dpdk")
-# What SPDK's own pkg-config files leave out: of the system, and beside its own libraries.
+# Libraries missing from SPDK's pkg-config files: the system's, and those next to SPDK's own.
 SPDK_SYSTEM = ("ssl", "crypto", "uuid", "numa")
 SPDK_BESIDE = ("isal", "isal_crypto")
 VERBS = sorted(FIRMWARE.glob("src/*/verbs*.c"))

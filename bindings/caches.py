@@ -20,7 +20,7 @@ U32 = npt.NDArray[np.uint32]
 
 
 class Caches:
-    """So many caches, each with room for so many blocks; 0: it holds none."""
+    """Caches with the given capacities in blocks; a cache of capacity 0 stays empty."""
 
     def __init__(self, room: Sequence[int]) -> None:
         self.count = len(room)

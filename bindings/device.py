@@ -25,7 +25,7 @@ ERROR_SIZE = 1024
 MOVE_STATES = ("none", "running", "done", "failed")  # enum ofs_move_state
 FOR_EVER = 2**64 - 1
 RECORDS_MAX = 65_536  # taken from the ring in one call
-LOG_BYTES_MAX = 262_144  # the firmware hands out no more at once
+LOG_BYTES_MAX = 262_144  # most bytes that the firmware returns in one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class FirmwareDevice:
     def tenant_quota(
         self, tenant: int, chunks_max: int, stored_bytes_max: int, dirty_blocks_max: int
     ) -> None:
-        """What the tenant has at most from now on; 0: no bound of its own."""
+        """Set the tenant's limits; 0: none."""
         quota: Any = ffi.new("struct ofs_tenant_quota *")
         quota.chunks_max, quota.stored_bytes_max = chunks_max, stored_bytes_max
         quota.dirty_blocks_max = dirty_blocks_max
@@ -131,14 +131,14 @@ class FirmwareDevice:
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         """`struct ofs_purged` of one call, by field name: asked `again` while `more`, `marking` or
-        `writing`; a call that is not is a purge of its own."""
+        `writing`; any other call is a separate purge."""
         purged: Any = ffi.new("struct ofs_purged *")
         rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, again, purged)
         check_rc(rc, "dropping a tenant's chunks")
         return dict(_as_dict(purged[0]))
 
     def drop_idle(self) -> int:
-        """Chunks dropped now since nobody named them for as long as the policy keeps them; looks
+        """Chunks dropped now because no session named them within the policy's time; looks
         at a part of them, and goes on with the next call."""
         dropped: Any = ffi.new("uint32_t *")
         check_rc(lib.ofs_device_drop_idle(self._device, dropped), "dropping idle chunks")
@@ -154,7 +154,7 @@ class FirmwareDevice:
         return rc == 0, int(held[0]), int(left[0])
 
     def attach(self, tenant: int, fabric: str) -> tuple[int, Attachment]:
-        """A port of its own for one host; StoreFull where all ports are taken."""
+        """A port for one host; StoreFull if all ports are taken."""
         return Attachment.of_port(self._device, tenant, fabric)
 
     def reattach(self, port: int) -> Attachment:
@@ -253,7 +253,7 @@ class FirmwareDevice:
         check_rc(rc, "marking a session")
 
     def session_close(self, session: int, archive: bool) -> None:
-        """Without `archive`, blocks that nobody else refers to are deleted from the store."""
+        """Without `archive`, blocks without another reference are deleted from the store."""
         rc = lib.ofs_device_session_close(self._device, session, int(archive))
         check_rc(rc, "closing a session")
 
@@ -367,7 +367,7 @@ class FirmwareDevice:
 
 
 def _refused(rc: int, text: str, where: str) -> None:
-    """The firmware's own line under the class of its errno; it names the mend itself."""
+    """The firmware's error line as the class of its errno; the line includes the fix."""
     if not text:
         check_rc(rc, "opening the device", where)
     kind = MEANINGS.get(-rc, (OffstageError, "", ""))[0]

@@ -394,7 +394,7 @@ class Driver(Fabric):
         return per_block
 
     def bench_link(self, size_bytes: int, batch: int, rounds: int, target: U8) -> U64:
-        """`batch` unchecked one-sided reads of `size_bytes` at once into `target`: ns [rounds]."""
+        """`batch` unchecked one-sided reads of `size_bytes`, in parallel, to `target`: ns."""
         assert target.flags.c_contiguous and target.nbytes >= size_bytes * batch
         times = np.zeros(rounds, np.uint64)
         rc = lib.ofs_driver_bench_link(

@@ -43,8 +43,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """The file with these bytes, on the drive when this returns, through a new one: nobody ever
-    reads a half of it or another mode, and no link that somebody laid there is followed. `mode`
+    """Replace the file by one with these bytes, durable when this returns: no reader sees a partial
+    file or another mode, and a link at the path is not followed. `mode`
     without what the umask takes. Raises OSError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     fresh.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes an output whole, and the folders it lies in: a temporary beside it, then a rename.
+    """Writes an output whole, and the folders it lies in: a temporary next to it, then a rename.
     BadInput for a path that is none, RunFailed where the disk refuses."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
@@ -72,7 +72,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Where to write an output that becomes `path` when the block ends well, and nothing else:
-    beside it; a pipe or a device itself. BadInput, RunFailed as `write_bytes`, also for an OSError
+    next to it; a pipe or a device itself. BadInput, RunFailed as `write_bytes`, also for an OSError
     of the block."""
     into = path
     try:

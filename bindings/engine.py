@@ -46,8 +46,8 @@ _EVENTS = {int(lib.OFS_ENGINE_ROWS): "rows", int(lib.OFS_ENGINE_ENDED): "ended"}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How long things take, in ns. `batch_slot_max`: sessions at once. `append_steps`: one writes
-    a new chunk every so many steps, 0 never. `timing`: the device, by its name in
+    """How long things take, in ns. `batch_slot_max`: concurrent sessions. `append_steps`: a session
+    writes a new chunk after this many steps, 0 never. `timing`: the device, by its name in
     `bindings.timing.TIMINGS`, opened with `hit_ns`, `nvme` (parameters of the drive as in
     `bindings.storage.preset`; None: a read takes no time) and `seed`; or one that is open."""
 
@@ -160,7 +160,7 @@ class Engine:
         self._fed[batch_slot] = tuple(kept)
 
     def run(self) -> tuple[str, int] | None:
-        """Go on until somebody is needed: ("rows", slot) wants its next slab, ("ended", slot) has
+        """Run until it needs the caller: ("rows", slot) wants its next slab, ("ended", slot) has
         computed its last layer, None: nothing is left to do."""
         batch_slot: Any = ffi.new("uint32_t *")
         rc = int(lib.ofs_engine_run(self._handle, batch_slot))

@@ -254,9 +254,9 @@ class Fabric(ABC):
         return 0
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
-        """From the next fetch on send no more of its scores than the policy takes in: of a layer
-        the best so many (0: all), of one step in so many, with 8 or 16 bits; decisions are the same
-        whether all come or these. Here: no effect."""
+        """From the next fetch on, send only the scores that the policy uses: the best
+        `scores_max` of a layer (0: all), of one step in `every_steps`, with 8 or 16 bits;
+        decisions are the same as with all scores. Here: no effect."""
         return None
 
     def release(self, session: int) -> None:
@@ -306,7 +306,7 @@ class Fabric(ABC):
         return None
 
     def _finish(self, call: Call) -> None:
-        """Wait for its end; it is in flight no more. Raises its error."""
+        """Wait for its completion. Raises its error."""
         while not call.ended:
             self._advance(WAIT_NS)
         self._in_flight.pop(call, None)

@@ -33,7 +33,7 @@ class Chain:
     kept: dict[tuple[int, int], NDArray[np.uint8]] = field(default_factory=dict)
 
     def drop(self, layer: int, block: int, count: int) -> None:
-        """A block of one layer, of `count` granules, is kept no more."""
+        """Drop a block of one layer, of `count` granules."""
         for ordinal in range(block * count, (block + 1) * count):
             self.kept.pop((layer, ordinal), None)
 

@@ -15,7 +15,7 @@ __all__ = ["block_keys", "checksum", "checksums"]
 def block_keys(chunk_keys: Sequence[bytes], layer_count: int) -> NDArray[np.uint64]:
     """Block keys of chunks, uint64 `[layers, chunks, 2]` (lo, hi), from 16-byte chunk keys.
 
-    The layer is folded in by exclusive-or with two words of its own, which the firmware gives for
+    The layer is combined by exclusive-or with its two words, which the firmware gives for
     the zero key; the rest is one numpy operation.
     """
     keys = np.frombuffer(b"".join(chunk_keys), dtype="<u8").reshape(1, -1, 2)

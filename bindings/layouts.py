@@ -65,7 +65,7 @@ def numbered(enum: str, prefix: str, source: Any = ffi) -> dict[int, str]:
 
 
 def names(enum: str, prefix: str, source: Any = ffi) -> tuple[str, ...]:
-    """The names of an enumeration that counts from 0, so that a name stands at its number."""
+    """The names of an enumeration that counts from 0, indexed by number."""
     found = numbered(enum, prefix, source)
     assert list(found) == list(range(len(found))), f"{enum} does not count from 0"
     return tuple(found.values())

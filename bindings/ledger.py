@@ -168,7 +168,7 @@ class Ledger(msgspec.Struct, kw_only=True):
                 raise RunFailed(
                     f"{name} went back during the run: the ledger was reset",
                     "ledger",
-                    "run again, with no `offstage dpu reset` beside it",
+                    "run again, without a concurrent `offstage dpu reset`",
                 )
             counted[name] = more.tolist()
         return msgspec.structs.replace(self, **counted)

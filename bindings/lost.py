@@ -7,7 +7,7 @@ from offstage.bindings.firmware import check_rc
 
 __all__ = ["gone"]
 
-# What ended the connection (fabric.h, `wait`), and the mend: each is for the whole fabric.
+# Why the connection ended (fabric.h, `wait`), and the fix: each affects the whole fabric.
 LOST = {
     errno.EPIPE: ("the daemon closed this port", "see `offstage dpu status`; start the host again"),
     errno.EHOSTUNREACH: (
@@ -21,7 +21,7 @@ LOST = {
     errno.EPROTO: ("the other side wrote what it may not", "use the same release on both sides"),
     errno.EKEYEXPIRED: (
         "the daemon is fenced: its lease was not confirmed in time",
-        "it serves again once whoever keeps the pod's map answers it",
+        "it serves again when the service that keeps the pod's map answers it",
     ),
     errno.EIO: ("the adapter failed", "see dmesg; start the host again"),
 }

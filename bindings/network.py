@@ -70,8 +70,8 @@ class Stage:
     (`coded`: of its coded bytes, where it has any). Next comes the following stage of the route,
     or the one whose `label` is `next`; a miss of tags goes to the one that `miss` names, or as
     `next`. `piece_bytes` cuts the request from here on, `join` waits for all its pieces.
-    `fixed_ps`, `item_ps` and `mib_ps` are this stage's own, beside the unit's. `keys`: each item
-    has so many; tags look up every one, elsewhere each counts; 0: tags look up the request's
+    `fixed_ps`, `item_ps` and `mib_ps` are this stage's, added to the unit's. `keys`: number of
+    each item's keys; tags look up every one, elsewhere each counts; 0: tags look up the request's
     own."""
 
     unit: str
@@ -150,7 +150,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a chip holds at once. `piece_max`: pieces of requests that are cut. `end_max`: ends
+    """The capacity of a chip. `piece_max`: pieces of requests that are cut. `end_max`: ends
     kept until the run hands them out; 0: none are, for runs whose routes' histograms suffice.
     `visit_max`: visits of sampled requests kept; more are lost and counted."""
 

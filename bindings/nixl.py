@@ -71,7 +71,7 @@ class Loop:
     """One end of a bare NIXL loop, the floor of the nixl fabric: memory, and an agent over it."""
 
     def __init__(self, size_bytes: int, *, target: bool) -> None:
-        """A `target` serves reads and writes while nobody calls. OffstageError: NIXL refuses."""
+        """A `target` serves reads and writes without further calls. OffstageError: NIXL refuses."""
         load()
         out: Any = ffi.new("struct ofs_nixl_loop **")
         check_rc(lib.ofs_nixl_loop_open(out, size_bytes, int(target)), "opening a NIXL agent")
@@ -106,7 +106,7 @@ class Loop:
     def run(
         self, target: bytes, size_bytes: int, batch: int, rounds: int, *, write: bool = False
     ) -> NDArray[np.uint64]:
-        """`batch` reads (or writes) of `size_bytes` at once, `rounds` times: ns [rounds]."""
+        """`batch` reads (or writes) of `size_bytes` in parallel, `rounds` times: ns [rounds]."""
         times = np.zeros(rounds, np.uint64)
         rc = lib.ofs_nixl_loop_run(
             self._loop,

@@ -40,7 +40,7 @@ def parse_secret(text: str, where: str) -> bytes:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file of hex digits that nobody else can read."""
+    """The secret in a file of hex digits that no other user can read."""
     try:
         check_private(path)
         with path.open("rb") as file:

@@ -20,7 +20,7 @@ __all__ = ["NO_SESSION", "Item", "Qos", "QosConfig", "Refusal", "TenantShare"]
 
 TIME_PS_MAX = (1 << 63) - 1
 NO_SESSION = int(lib.OFS_QOS_NO_SESSION)
-"""As an item's session: it has no entry of its own and shares that of its tenant."""
+"""As an item's session: it has no separate entry and shares its tenant's."""
 
 
 class Refusal(IntEnum):

@@ -40,7 +40,7 @@ class ToldStep:
 class Event:
     """One event: its `kind`, of `bindings.core.EVENTS`, and the byte of its record, `offset`.
 
-    rc: what the core answers; `answer`: and what it gives back beside it, as the call's struct or
+    rc: the core's return code; `answer`: its further output, as the call's struct or
     numbers. actions: `ACTION` `[n]`, what it wants done. ends: uint8 `[n]` by
     `ENDS`, of the demands of a `step`. agreed: all of that is what the log has.
     """

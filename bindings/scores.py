@@ -36,7 +36,7 @@ class Packed:
 
 
 def pack(limits: tuple[int, int, int], step: int, scores: NDArray[np.uint16]) -> Packed:
-    """Of a step's scores no more than `limits` (`Fabric.limit_scores`) say."""
+    """A step's scores, reduced to `limits` (`Fabric.limit_scores`)."""
     command: Any = ffi.new("struct ofs_sqe *")
     command.op, command.step = lib.OFS_OP_STEP, step
     own = np.ascontiguousarray(scores, np.uint16)

@@ -58,7 +58,7 @@ KINDS = {
     str: ("is not text", "write it in quotes"),
     tuple: ("is not a list of names", 'write ["{}"]'),
 }
-"""What a value of each kind is not, and the mend, filled in with the first choice."""
+"""The error and the fix for a bad value of each kind; the fix shows the first choice."""
 WHOLE = re.compile(r"\s*[+-]?[0-9][0-9_]{0,40}\s*")
 
 

@@ -27,7 +27,7 @@ def offered() -> dict[str, EntryPoint]:
 
 
 def check(name: str, where: str) -> None:
-    """BadInput where nobody has a storage of this name."""
+    """BadInput if there is no storage of this name."""
     known = (*BUILT_IN, *sorted(offered()))
     if name not in known:
         raise BadInput(
@@ -71,5 +71,5 @@ def _add(one: EntryPoint) -> None:
             "build it again with this release",
         )
     if rc == -errno.EEXIST:
-        raise BadInput("another storage has this name", where, "give it a name of its own")
+        raise BadInput("another storage has this name", where, "give it another name")
     firmware.check_rc(int(rc), "adding a storage", where)

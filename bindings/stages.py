@@ -95,7 +95,7 @@ def driver_stages(driver: Any) -> dict[str, StageTimes]:
 
 
 def show(stages: Any) -> dict[str, StageTimes]:
-    """`struct ofs_histogram[OFS_STAGE_COUNT]` by stage; what nobody timed is left out."""
+    """`struct ofs_histogram[OFS_STAGE_COUNT]` by stage; stages without samples are left out."""
     shown = {}
     for index, name in enumerate(STAGES):
         if stages[index].count:

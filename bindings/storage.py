@@ -131,7 +131,7 @@ class NvmeModel:
 
 
 class Clock:
-    """The OS clock, or a simulated one that stands still until `advance_to`."""
+    """The OS clock, or a simulated one that moves only by `advance_to`."""
 
     def __init__(self, simulated: bool = False, now_ns: int = 0) -> None:
         out = ffi.new("struct ofs_clock **")
@@ -338,7 +338,7 @@ class Storage:
 
     @property
     def due_ns(self) -> int:
-        """When the next completion is due; 2^64 - 1 where nobody knows."""
+        """When the next completion is due; 2^64 - 1 if unknown."""
         return int(lib.ofs_storage_due_ns(self._handle))
 
     @property

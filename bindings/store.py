@@ -127,7 +127,7 @@ class Store:
     def put(
         self, key: int, layer: int, payload: bytes, user: int = 0, tenant: int = 0, now_s: int = 0
     ) -> int:
-        """Write a block of 1 to `payload_size_bytes` bytes; 0 or -errno at once."""
+        """Write a block of 1 to `payload_size_bytes` bytes; returns 0 or -errno immediately."""
         if not 0 < len(payload) <= self.config.payload_size_bytes:
             return -errno.EINVAL
         if not self._free:
@@ -146,7 +146,7 @@ class Store:
         return self._started(rc, slot, user, False)
 
     def get(self, key: int, layer: int, user: int = 0, now_s: int = 0) -> int:
-        """Read a block; 0 or -errno at once."""
+        """Read a block; returns 0 or -errno immediately."""
         if not self._free:
             return -errno.EAGAIN
         slot = self._free[-1]

@@ -29,7 +29,7 @@ STATS = tuple(name for name, _ in ffi.typeof("struct ofs_tier_stats").fields)
 class TierCosts:
     """One tier. Times in ps; `promote_ns`: what is read again sooner belongs here, or above.
     `drive`: an NVMe drive's parameters as in `bindings.storage.preset`, of which there are
-    `drive_count`; none: memory, with at most `concurrency` requests at once, 0 any number."""
+    `drive_count`; none: memory, with at most `concurrency` requests in flight, 0 any number."""
 
     capacity_blocks: int
     promote_ns: int = 0

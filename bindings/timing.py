@@ -24,7 +24,7 @@ KINDS = ("read", "write", "hit", "command")
 command taken and decided."""
 
 IN_FLIGHT_MAX = 1 << 16
-"""Ends that a side which queues may owe at once, unless `Costs` says otherwise."""
+"""Completions that a queueing side may owe at a time, unless `Costs` says otherwise."""
 
 _PS_PER_NS = 1000
 

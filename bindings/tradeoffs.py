@@ -59,7 +59,7 @@ def _over(part: float, whole: float) -> float:
 
 
 def capacity_bytes(sessions: float, tokens: float, b: float, shared: float = 0.0) -> float:
-    """Bytes of so many sessions of `tokens`, of which the share `shared` is stored once for all."""
+    """Bytes of sessions of `tokens` each, of which the share `shared` is stored once for all."""
     return sessions * tokens * b * (1.0 - shared) + (tokens * b * shared if sessions else 0.0)
 
 
@@ -216,7 +216,7 @@ def break_even_tokens(usd_per_month: float, api_usd_per_mtok: float) -> float:
 
 
 def write_usd(size_bytes: float, drive_usd: float, endurance_bytes: float) -> float:
-    """Dollars of drive that writing so many bytes uses up: price / TBW."""
+    """Dollars of drive wear for writing these bytes: price / TBW."""
     return size_bytes * drive_usd / endurance_bytes
 
 
@@ -236,7 +236,7 @@ def drive_writes_per_day(
 
 
 def write_budget_bytes(endurance_bytes: float, years: float) -> float:
-    """Bytes a day that use the endurance up in so many years: `life_years` solved for the rate."""
+    """Bytes a day that use up the endurance in these years: `life_years` solved for the rate."""
     return _over(endurance_bytes, years * YEAR_DAYS)
 
 
@@ -246,5 +246,5 @@ def life_years(endurance_bytes: float, bytes_per_s: float, amplification: float 
 
 
 def retention_s(capacity: float, bytes_per_s: float) -> float:
-    """How long a block stays where so many bytes a second are written and the oldest go."""
+    """How long a block stays at the given write rate when the oldest blocks are evicted."""
     return _over(capacity, bytes_per_s)

@@ -270,7 +270,7 @@ class FirmwareDevice:
 
     def serve_until(self, boot_ns: int) -> None:
         """Hosts are served until CLOCK_BOOTTIME is past this, checked by the reactor itself before
-        each command and each answer; FOR_EVER: no end. Any thread; asks nobody."""
+        each command and each answer; FOR_EVER: no end. Any thread; does not wait."""
         lib.ofs_device_serve_until(self._device, boot_ns)
 
     def reset(self) -> None:

@@ -86,8 +86,8 @@ class Missing(OffstageError):
 
 
 def brings(extra: str) -> str:
-    """How to install an optional part. From a checkout: `offstage` on the package index is somebody
-    else's package."""
+    """How to install an optional part. From a checkout: `offstage` on the package index is an
+    unrelated package."""
     return f"in a checkout of Offstage: pip install '.[{extra}]'"
 
 

@@ -33,7 +33,7 @@ _PS_PER_NS = 1000
 class Costs:
     """What a side is opened with. The four in ns are constants; `nvme` takes those that are not
     the drive's. `nvme`: the drive, as in `bindings.storage.preset`; None: reads take `read_ns`.
-    `writes`: whether the drive writes, or a write takes `write_ns` beside it. `seed`: its draws."""
+    `writes`: whether the drive writes, or a write takes `write_ns` instead. `seed`: its draws."""
 
     read_ns: int = 0
     write_ns: int = 0

@@ -48,7 +48,7 @@ class Journal:
             (self.names.add if mark == "+" else self.names.discard)(name)
 
     def _begin(self) -> None:
-        """A new file in the old one's place, of what is left. OSError: the old one goes on."""
+        """Replace the file by one with the pending deletes. OSError: the old one stays in use."""
         fresh = self.path.with_name(f"{self.path.name}.new")
         fresh.unlink(missing_ok=True)  # of a kill; no link that lies there is followed
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -78,7 +78,7 @@ class Journal:
                 self.names.update(fresh)
 
     def done(self, name: str) -> None:
-        """It has gone. Where this line is lost it goes once more."""
+        """Its delete is confirmed. If this line is lost, it is deleted once more."""
         with self._lock:
             self.names.discard(name)
             self._file.write(line := f"- {name}\n")

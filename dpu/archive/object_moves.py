@@ -72,7 +72,7 @@ def bring_back(
     except Failed as failed:
         if failed.kind != "missing":
             raise
-        # Somebody else deleted it, or another server answered.
+        # Another client deleted it, or another server answered.
         if state.doubt(one.name, b"missing") and bucket.holds(one.name, None):
             state.condemn(tenant, [one.name])
         return

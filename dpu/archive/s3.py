@@ -51,7 +51,7 @@ KEYS_MAX = 1000  # of one page of a listing
 PAGES_MAX = 1 << 16  # of one listing
 NAMES_MAX = 1 << 20  # of ours that one listing may hold in memory
 BODY_BYTES_MAX = 8 << 20  # of any answer that is no object: 1000 names of 1 KiB, escaped
-DEADLINE_TIMEOUTS = 4  # a call ends after so many `archive.timeout`, however slowly bytes drip in
+DEADLINE_TIMEOUTS = 4  # time limit of a call, in `archive.timeout`s, however slowly bytes arrive
 LOOK_S = 0.1
 SAID_MAX = 120  # characters of what is no S3: it may be a whole page
 MEND = {
@@ -154,7 +154,7 @@ class Bucket:
 
     def holds(self, name: str, data: bytes | None) -> bool:
         """Whether a HEAD says that the object is these bytes, by length and tag, or, None, that
-        there is none: what answered a GET may have been somebody else. Failed: nobody answers."""
+        there is none: another server may have answered the GET. Failed: no answer."""
         try:
             reply = self._call("head_object", Key=name)
         except Failed as failed:
@@ -220,8 +220,8 @@ class Bucket:
         return page
 
     def _call(self, method: str, *, size_max: int = BODY_BYTES_MAX, **arguments: Any) -> Any:
-        """One call, at most so many bytes of an answer, within the deadline: in a thread of its
-        own, which is left to itself when that is over, or the archive ends."""
+        """One call with a bounded reply, within the deadline: in a separate thread, which is
+        abandoned at the deadline, or when the archive closes."""
         done: futures.Future[Any] = futures.Future()
 
         def work() -> None:

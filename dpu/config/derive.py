@@ -247,7 +247,7 @@ def _granule_count(config: Config) -> int:
 
 def _share_arena(config: Config, record_bytes: int, where: str) -> tuple[int, ...]:
     """Slots of each tenant: its share, or an equal part of what the shares leave, and its maximum
-    at most. What maxima leave goes to those that have neither share nor maximum, or stays empty."""
+    at most. The surplus is given to tenants with neither share nor maximum, or stays empty."""
     total = config.arena.size_bytes // record_bytes
     given = sum(tenant.share_percent for tenant in config.tenants)
     open_count = sum(1 for tenant in config.tenants if not tenant.share_percent)

@@ -18,7 +18,7 @@ __all__ = ["IDLE", "Idle", "unused"]
 
 @dataclass(frozen=True)
 class Idle:
-    """`keys`, as `section.key`, do nothing where `when` is true of all settings; `why` goes on a
+    """`keys`, as `section.key`, have no effect where `when` is true of the settings; `why` ends a
     sentence that begins with them."""
 
     keys: tuple[str, ...]

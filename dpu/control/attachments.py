@@ -70,7 +70,7 @@ class Attachments:
         return {"token": ticket.hex(), "endpoint": self.endpoint(fabric)}
 
     def open(self, fabric: str, endpoint: str) -> None:
-        """Serve a fabric from now on; zmq listens at once. BadInput where it cannot."""
+        """Start serving a fabric; zmq listens immediately. BadInput if it cannot."""
         if fabric == "zmq" and self._fabric is None:
             self._fabric = self._open_fabric(endpoint)
         elif endpoint and endpoint != self.endpoint(fabric):

@@ -83,7 +83,7 @@ class Peers:
 
 
 def answered(secret: bytes, nonce: bytes, asking: Life, life: Life) -> bytes:
-    """The proof of a promise that `life` gives to `asking`."""
+    """The proof of a promise from the incarnation `life` to `asking`."""
     return p.prove_member(secret, nonce, "held", *asking, *life)
 
 

@@ -44,7 +44,7 @@ class _Kept:
     contents: bytes = b""
     """So that who drains this member can name its blocks elsewhere."""
     asked: bool = False
-    """Whether a host was told to say them."""
+    """Whether a host was asked for them."""
 
 
 class Exceptions:
@@ -139,7 +139,7 @@ class Exceptions:
         return False, ""
 
     def _find(self, name: bytes) -> _Kept:
-        """The segment, as the one told of last; the first without copies makes room for a new."""
+        """The segment, marked most recent; a new one evicts the oldest without copies."""
         kept = self._segments.pop(name, None)
         if kept is None:
             kept = _Kept()

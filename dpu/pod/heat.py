@@ -99,7 +99,7 @@ def is_quiet(rate_per_s: float, held: int, hot_per_s: float, copies_max: int) ->
 
 
 def is_spent(quiet_since_ns: int, now_ns: int, cool_ns: int) -> bool:
-    """Whether a copy goes: all the time since then one was too many; 0: it is none now."""
+    """Whether a copy is deleted: one has been surplus since then; 0: none is now."""
     return quiet_since_ns > 0 and now_ns - quiet_since_ns >= cool_ns
 
 

@@ -287,7 +287,7 @@ class Gate:
                 self._watch(pair)
 
     def _end_stalled(self) -> None:
-        """A message that does not end, or one that nobody asked for: its sender is let go."""
+        """Close connections with a message that does not complete, or an unsolicited one."""
         before_s = time.monotonic() - STALL_S
         for pair in list(self._pairs.values()):
             if pair.full_since_s is not None and pair.full_since_s < before_s:

@@ -189,7 +189,7 @@ def _check_mark(tenant: Tenant, beside: str, runtime_dir: Path, stored: bool) ->
             f"the secret of the tenant {tenant.name!r} is not the one that named its blocks in the "
             "store, and finds none of them",
             tenant.secret_file or f"[[tenant]] {tenant.name!r}",
-            f"give the old one, or remove {path} to begin anew beside what can no longer be read",
+            f"give the old one, or remove {path} to start over without the old blocks",
         )
     with contextlib.suppress(BadInput):
         _write_private(path, _mark(secret))

@@ -28,7 +28,7 @@ MAP_KEY = f"{PREFIX}map"
 MEMBERS = f"{PREFIX}member/"
 SECRET_KEY = f"{PREFIX}secret"
 TTL_S = 5
-"""Of a daemon's lease. Its end is seen up to 0.5 s late; a new leader of etcd begins it anew."""
+"""Of a daemon's lease. Its end is seen up to 0.5 s late; a new leader of etcd restarts it."""
 CALL_S = 1.0
 TRIES_MAX = 16
 ELECTION_S, AGAIN_S = 5.0, 0.2

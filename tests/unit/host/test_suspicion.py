@@ -21,14 +21,14 @@ TABLE = {
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
 def test_the_table_of_the_module_is_what_happens(state: State, event: Event) -> None:
-    """A "-" changes no state and asks nothing; "asks" sends one question, and nothing else does."""
+    """A "-" changes no state; only a cell with "probe" sends a probe, and sends one."""
     asked: list[int] = []
     one = Suspicion(lambda: len(asked) or asked.append(0) or 1, state)
     cell = TABLE[state.name, event.name]
     one.move(event, 5, "why")
     after = cell.split(",")[0]
     assert one.state is (State[after] if after in State.__members__ else state)
-    assert bool(asked) == ("asks" in cell)
+    assert bool(asked) == ("probe" in cell)
 
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.integers(0, 3 * SUSPECT_NS))))

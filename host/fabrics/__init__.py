@@ -1,9 +1,9 @@
-"""Fabrics: how a host gets blocks from the daemon it is logged in to.
+"""Fabrics: how a host reads and writes blocks of the daemon it is logged in to.
 
-`shm` maps region and port on the same machine, `verbs` reads and writes them by RDMA, `nixl`
-through that library, `zmq` sends messages where nothing better exists, `sim` runs a device in
-virtual time inside this process. All are a `Fabric`, and one contract suite runs over them. To add
-one: a module with `connect`, and a line in FABRICS.
+`shm` maps region and port on the same machine, `verbs` accesses them by RDMA, `nixl` through that
+library, `zmq` sends messages and works anywhere, `sim` runs a device in virtual time inside this
+process. Each is a `Fabric`, and one contract suite tests them all. To add one: a module with
+`connect`, and a line in FABRICS.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from offstage.host.link.control import Control
 
 __all__ = ["FABRICS", "Fabric", "open_fabric"]
 
-# By name: what `connect` takes is a Control, for `sim` a BareDevice in virtual time.
+# By name. `connect` takes a Control; that of `sim` a BareDevice in virtual time.
 FABRICS: dict[str, Callable[[Any], Fabric]] = {
     "shm": shm.connect,
     "verbs": verbs.connect,
@@ -28,8 +28,8 @@ FABRICS: dict[str, Callable[[Any], Fabric]] = {
 
 
 def open_fabric(control: Control, name: str = "shm", rdma: Rdma | None = None) -> Fabric:
-    """Attach over the fabric `name`; BadInput where there is none of this name. `rdma`: the adapter
-    of verbs; None: the machine's first."""
+    """Attach over the fabric `name`; BadInput for an unknown name. `rdma`: the adapter of verbs;
+    None: the machine's first."""
     if name not in FABRICS or name == "sim":
         known = ", ".join(sorted(set(FABRICS) - {"sim"}))
         raise BadInput(f"{name!r} is no fabric to a daemon", "fabric", f"choose one of {known}")

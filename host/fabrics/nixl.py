@@ -1,6 +1,6 @@
 """The nixl fabric: the daemon's memory, read and written through NIXL, on this machine or another.
 
-The blob of an attach is all that is needed: where the daemon's agent is, and the keys to its
+The blob of an attach has all that is needed: the address of the daemon's agent, and the keys to its
 memory.
 """
 
@@ -13,7 +13,7 @@ __all__ = ["connect"]
 
 
 def connect(control: Control) -> Driver:
-    """Attach and connect. BadInput where NIXL is missing here, or there; Incompatible where the
-    daemon's memory cannot be reached."""
+    """Attach and connect. BadInput if NIXL is missing on either side; Incompatible if the daemon's
+    memory cannot be reached."""
     nixl.load()
     return Driver(Attachment(control.attach("nixl").blob))

@@ -1,7 +1,7 @@
 """The shm fabric: region and port of the daemon, mapped on the same machine.
 
-The daemon hands the descriptors of an attach over a Unix socket to whoever shows its token, so that
-no host can map what is another tenant's.
+The daemon sends the descriptors of an attach over a Unix socket in return for the attach's token,
+so that no host can map another tenant's memory.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def connect(control: Control) -> Driver:
 def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
     """Fetch the descriptors of an attach, once, and open the driver over them.
 
-    BadInput where the socket cannot be reached (the daemon is on another machine, or of another
-    user), RunFailed where the daemon refuses the token, Incompatible where the region is not ours.
+    BadInput if the socket cannot be reached (the daemon is on another machine, or another user's),
+    RunFailed if the daemon refuses the token, Incompatible if the region has another layout.
     """
     answer, fds = fetch_descriptors(attached, timeout_s)
     try:
@@ -51,7 +51,7 @@ def open_driver(attached: Attached, timeout_s: float = 5.0) -> Driver:
 
 
 def _reach(connection: socket.socket, path: str, until_s: float) -> None:
-    """Connect; a listener whose queue is full says so at once, and is asked again."""
+    """Connect; retries while the listener's queue is full."""
     while True:
         try:
             return connection.connect(path)
@@ -62,8 +62,8 @@ def _reach(connection: socket.socket, path: str, until_s: float) -> None:
 
 
 def _check_user(connection: socket.socket, attached: Attached) -> None:
-    """BadInput where the kernel names somebody else than the daemon's user, as that was proved at
-    the login, or root. A user namespace has numbers of its own, which say nothing of that."""
+    """BadInput if the socket's owner, according to the kernel, is neither the daemon's user, as
+    proved at login, nor root. Not checked inside a user namespace, where ids differ."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
     user = PEER.unpack(peer)[1]
     outermost = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
@@ -76,14 +76,14 @@ def _check_user(connection: socket.socket, attached: Attached) -> None:
 
 
 def fetch_descriptors(attached: Attached, timeout_s: float) -> tuple[bytes, list[int]]:
-    """What the daemon says to an attach's token, and the descriptors, which the caller closes; none
-    where it refuses. BadInput as open_driver."""
+    """The daemon's answer to an attach's token, and the descriptors, which the caller closes; none
+    if it refuses. BadInput: see open_driver."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
             _reach(connection, attached.socket_path, time.monotonic() + timeout_s)
             _check_user(connection, attached)
-            with contextlib.suppress(BrokenPipeError):  # refused already: it says why
+            with contextlib.suppress(BrokenPipeError):  # already refused: the answer says why
                 connection.sendall(attached.token.encode() + b"\n")
             answer, fds, _, _ = socket.recv_fds(connection, ANSWER_BYTES, FDS_MAX)
         except OSError as error:

@@ -1,13 +1,11 @@
 """The verbs fabric: the daemon's memory by one-sided RDMA, from any machine of its network.
 
-The attach brings the daemon's end as a blob; the driver opens this end over it, and what it answers
-goes back over the control connection. From then on blocks and commands flow without the daemon's
-processor on a hit.
+The attach returns the daemon's end as a blob; the driver opens this end from it, and its answer
+goes back over the control connection. From then on a hit does not involve the daemon's processor.
 
-A connection that was lost is made again by whatever call finds out: the daemon keeps the port and
-its sessions, and what was under way begins anew, which changes nothing: a fetch reads, and a put
-writes the same bytes. A daemon that has closed the port, or cannot be reached for `AGAIN_S`, is a
-RunFailed that says so.
+The call that finds the connection lost reconnects: the daemon keeps the port and its sessions, and
+calls in flight are submitted again. That is safe: a fetch only reads, and a put writes the same
+bytes. RunFailed if the daemon has closed the port, or cannot be reached for `AGAIN_S`.
 """
 
 import errno
@@ -30,17 +28,17 @@ __all__ = ["VerbsDriver", "connect"]
 AGAIN_S = 30.0
 PAUSE_S = 0.05
 LOST = (errno.EHOSTUNREACH, errno.EACCES, errno.EPROTO, errno.EIO, errno.EPIPE)
-"""What ends a connection; the daemon says whether it has closed the port."""
+"""Errors that end a connection; the daemon says whether it has closed the port."""
 FOR_NOW = (errno.EAGAIN, errno.EHOSTUNREACH, errno.EBUSY, errno.ESTALE)
 
 
 class VerbsDriver(Driver):
-    """A driver that connects again. Owned by one thread, as every driver."""
+    """A driver that reconnects. Owned by one thread, like every driver."""
 
     pins = True
 
     def __init__(self, control: Control, rdma: Rdma) -> None:
-        """Attach, from the adapter that the way to the daemon takes. Raises what it answers."""
+        """Attach from the adapter on the route to the daemon. Raises the daemon's error reply."""
         self._control = control
         self._reported: set[int] = set()
         self.connections = 0
@@ -49,7 +47,7 @@ class VerbsDriver(Driver):
             prepare(by_route(attachment.blob, rdma))
         except BadInput as error:
             if error.errno != errno.EBUSY:
-                raise  # a process has one adapter: with connections it stays the one that it is
+                raise  # a process uses one adapter, which cannot change while it has connections
         super().__init__(attachment)
         try:
             self._introduce()
@@ -58,18 +56,18 @@ class VerbsDriver(Driver):
             raise
 
     def poll(self, timeout_ns: int = 0) -> list[Fetch | Put]:
-        """As every driver's; what has begun anew since it was reported is not reported again."""
+        """See Driver; calls that were submitted again after a report are not reported twice."""
         ended = [one for one in super().poll(timeout_ns) if id(one) not in self._reported]
         self._reported.update(map(id, ended))
         return ended
 
     def fetch_cancel(self, fetch: Fetch) -> None:
-        """As every driver's."""
+        """See Driver."""
         self._reported.discard(id(fetch))
         super().fetch_cancel(fetch)
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """Send guesses; what was under way on a connection that is lost is not sent again."""
+        """Send guesses; those in flight on a lost connection are not sent again."""
         sent = 0
 
         def once() -> None:
@@ -91,7 +89,7 @@ class VerbsDriver(Driver):
             try:
                 super(VerbsDriver, self)._end(call, end, doing)
             except RunFailed:
-                self._calls[call.ticket] = call  # it is under way still, if this is not the end
+                self._calls[call.ticket] = call  # still in flight, unless this is its completion
                 raise
 
         self._reported.discard(id(call))
@@ -101,7 +99,7 @@ class VerbsDriver(Driver):
             self._calls.pop(call.ticket, None)
 
     def _unless_lost(self, do: Callable[[], None]) -> None:
-        """Do it; where that finds the connection lost, connect and do it again."""
+        """Call `do`; if the connection is lost, reconnect and call it again."""
         until_s = time.monotonic() + AGAIN_S
         while True:
             try:
@@ -113,8 +111,8 @@ class VerbsDriver(Driver):
                 self._connect_again(error, until_s)
 
     def _connect_again(self, lost: RunFailed, until_s: float) -> None:
-        """Another connection to the same port. `lost` where the daemon has closed the port, or
-        there is none in time."""
+        """Reconnect to the same port. Raises `lost` if the daemon has closed the port or the time
+        is up."""
         while True:
             try:
                 self.reopen(Attachment(self._control.attach("verbs", again=True).blob))
@@ -135,9 +133,9 @@ class VerbsDriver(Driver):
 
 
 def connect(control: Control, rdma: Rdma | None = None) -> VerbsDriver:
-    """Attach over the adapter that `rdma` names, or else over the one that the kernel's way to the
-    daemon takes. BadInput where it, a GID, an MTU or a way to the daemon is not there; RunFailed,
-    Incompatible: what the daemon answers."""
+    """Attach over the adapter that `rdma` names, or over that of the kernel's route to the daemon.
+    BadInput if the adapter, a GID, an MTU or a route is missing; RunFailed, Incompatible: error
+    replies of the daemon."""
     prepare(rdma or Rdma())
     limits, geometry = control.limits, control.geometry
     check_memlock(limits.put_slot_count * geometry.payload_size_bytes)

@@ -1,12 +1,12 @@
-"""The ZMQ fabric's host side: fetches and puts as messages to a driver beside the daemon.
+"""The ZMQ fabric's host side: fetches and puts as messages to a driver next to the daemon.
 
-Bytes travel in frames of their own, never inside msgpack. The checksum that the daemon's driver
-verified travels along, and every row is compared with it here: what was damaged on the way is
--EBADMSG and not handed out. Times in the result are the daemon's; the link comes on top.
+Payload travels in separate frames, never inside msgpack, with the checksum that the daemon's driver
+verified. Every row is compared with it here: a row damaged in transit ends as -EBADMSG and is not
+delivered. Times in the result are the daemon's, without the link.
 
-Each call in flight has one request under way; what a message cannot carry is asked for by the next
-when it has been answered. Replies are matched by their number and may come in any order. The daemon
-has a call that was given up until it answers it: meanwhile one less is sent.
+Each call has one request in flight; a call too large for one message sends the next request once
+the last is answered. Replies are matched by number and may come in any order. A cancelled call
+occupies its slot at the daemon until it is answered.
 """
 
 import errno
@@ -40,7 +40,7 @@ from offstage.host.link.tier_sessions import ALL_SCORES
 
 __all__ = ["ZmqDriver", "connect"]
 
-LINK_NS = 2_000_000_000  # what a reply may take on its way beyond the time it was allowed
+LINK_NS = 2_000_000_000  # allowance for the link, beyond the request's own deadline
 COUNTERS = (
     "fetches",
     "hits",
@@ -58,7 +58,7 @@ COUNTERS = (
 
 
 def connect(control: Control) -> "ZmqDriver":
-    """Attach over ZMQ. Raises what the daemon answers."""
+    """Attach over ZMQ. Raises the daemon's error reply."""
     attached = control.attach("zmq")
     socket = control.fabric_dealer(attached.endpoint)
     return ZmqDriver(socket, attached, control.limits.put_slot_count)
@@ -66,7 +66,7 @@ def connect(control: Control) -> "ZmqDriver":
 
 @dataclass(eq=False)
 class _Request:
-    """One message, the kind of its reply, and what to do with that."""
+    """One message, the type of its reply, and the reply's handler."""
 
     message: Any
     kind: type[Any]
@@ -77,7 +77,7 @@ class _Request:
 
 @dataclass(eq=False)
 class _Work:
-    """What is left of a fetch, put, release or hint: its requests, one after the other."""
+    """The remaining requests of a fetch, put, release or hint, in order."""
 
     requests: Iterator[_Request]
     pieces: list[FetchResult] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ZmqDriver(Fabric):
         self._closed = False
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
-        """Ask for the blocks, as many in one message as the daemon demands at once."""
+        """Request the blocks, in messages of as many as the daemon takes in one demand."""
         count, index, target = len(request.ordinals), request.rows, request.target
         assert request.keys.shape == (count, 2) and len(index) == count and target.ndim == 2
         assert target.shape[1] >= self.payload_size_bytes
@@ -121,7 +121,7 @@ class ZmqDriver(Fabric):
         def requests() -> Iterator[_Request]:
             for first in range(0, max(count, 1), self.demand_max):
                 piece = slice(first, min(first + self.demand_max, count))
-                # The first piece carries the scores, and what was selected and is not demanded.
+                # The first piece has the scores, and the selected blocks that are not demanded.
                 more = request.resident if first == 0 else 0
                 message = zmq_messages.FabricFetch(
                     session=request.session,
@@ -153,7 +153,7 @@ class ZmqDriver(Fabric):
         return _join(fetch.work.pieces)
 
     def fetch_cancel(self, fetch: Fetch) -> None:
-        """Give this fetch up, and wait for nothing: what still comes of it is dropped."""
+        """Cancel this fetch without waiting; late replies are dropped."""
         del self._in_flight[fetch]
         work: _Work = fetch.work
         work.requests = iter(())
@@ -163,7 +163,7 @@ class ZmqDriver(Fabric):
             work.current.accept = lambda reply, payload: None
 
     def put_begin(self, request: PutRequest) -> Put:
-        """Send the blocks, as many in one message as the daemon's window holds."""
+        """Send the blocks, in messages of as many as the daemon's window takes."""
         count, length, source = len(request.ordinals), request.length, request.source
         assert source.ndim == 2 and source.shape[0] == count
         assert length <= source.shape[1]
@@ -228,7 +228,7 @@ class ZmqDriver(Fabric):
         return dict(self._stats)
 
     def close(self) -> None:
-        """Close the socket; calls in flight have failed. The daemon's side ends with the login."""
+        """Close the socket and fail the calls in flight. The daemon's side ends with the login."""
         if not self._closed:
             self._closed = True
             for call in (*self._waiting.values(), *self._later):
@@ -248,7 +248,7 @@ class ZmqDriver(Fabric):
             raise
 
     def _send(self, message: Any) -> Call:
-        """One message whose answer says nothing but that it came."""
+        """Send one message whose reply is a plain acknowledgement."""
         request = _Request(message, p.Ok, 0, lambda reply, payload: None)
         call = Call(0, work=_Work(iter([request])))
         self._next(call)
@@ -277,7 +277,7 @@ class ZmqDriver(Fabric):
         self._waiting[self._id] = call
 
     def _advance(self, timeout_ns: int) -> None:
-        """Take every reply that is there, waiting for the first; late ones are dropped."""
+        """Process all available replies, waiting for the first; late ones are dropped."""
         due_ns = min((call.work.deadline_ns for call in self._waiting.values()), default=0)
         wait_ns = min(timeout_ns, due_ns - time.monotonic_ns())
         ready = self._socket.poll(max(wait_ns, 0) // 1_000_000 + (wait_ns > 0))
@@ -295,7 +295,7 @@ class ZmqDriver(Fabric):
     def _take(self, answer: list[Any]) -> None:
         try:
             reply = zmq_messages.decode_fabric_reply(bytes(answer[0].buffer))
-        except OffstageError as error:  # whose it was cannot be said
+        except OffstageError as error:  # the reply's call is unknown
             for call in self._waiting.values():
                 _fail(call, error)
             self._waiting.clear()

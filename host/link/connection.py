@@ -1,7 +1,7 @@
-"""A connection to a daemon that has proved who it is: what is made before a host logs in.
+"""Connections to a daemon that has proved its identity; a host logs in over one.
 
-Nothing but Hello is sent until the daemon has shown that it has the host's secret. A connection
-that ends never silently becomes another one; whoever listens there next must prove itself first.
+Before the daemon has shown that it has the host's secret, only Hello is sent. A connection that
+ends is never silently replaced: the next listener at that address must prove itself first.
 """
 
 import hmac
@@ -32,7 +32,7 @@ DEFAULT_ENDPOINT = "tcp://127.0.0.1:7411"
 RETRY_S = 0.05
 Meanwhile = Callable[[], bool] | None
 
-# What an error code of the daemon is on this side.
+# Exception for each error code of the daemon.
 KINDS: dict[str, type[OffstageError]] = {
     "bad_message": Incompatible,
     "version": Incompatible,
@@ -47,7 +47,7 @@ KINDS: dict[str, type[OffstageError]] = {
 
 
 class Connection:
-    """Makes connections for one host: its name, its tenant and secret, and the daemon it means."""
+    """Makes connections for one host, from its name, tenant, secret and daemon."""
 
     def __init__(
         self,
@@ -58,33 +58,33 @@ class Connection:
         runtime_dir: Path | None,
         curve_dir: Path | None,
     ) -> None:
-        """As `Control`; nothing is connected yet."""
+        """Arguments as for `Control`; connects nothing yet."""
         self.endpoint, self.name, self.tenant = endpoint, name, tenant
         self.via = endpoint if secret is not None else _own_socket(endpoint, tenant, runtime_dir)
-        """Where the control socket is reached."""
+        """Address of the control socket."""
         self.proved: p.Challenge | None = None
-        """What the daemon said of itself."""
+        """The daemon's challenge, once it has proved itself."""
         self._secret, self._runtime_dir, self._curve_dir = secret, runtime_dir, curve_dir
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._closing = False
 
     def begin_close(self) -> None:
-        """No new connection is waited for from now on."""
+        """Stop waiting for new connections."""
         self._closing = True
 
     def close(self) -> None:
-        """End every socket that was made here."""
+        """Close every socket made here."""
         self._context.destroy(linger=0)
 
     def dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
-        """A DEALER to the control socket, secured alike; it ends with this object."""
+        """A DEALER to the control socket with the same security; `close` closes it."""
         socket = self._dealer(endpoint)
         _connect(socket, endpoint)
         return socket
 
     def fabric_dealer(self, endpoint: str) -> "zmq.Socket[bytes]":
-        """As `dealer`, to the ZMQ fabric. Only the daemon that proved itself at the login has the
-        key to what is sent there, however often the connection is made anew."""
+        """A DEALER to the ZMQ fabric. Only the daemon that proved itself at login can decrypt its
+        traffic, also after reconnects."""
         assert self.proved is not None
         if not self.proved.fabric_key or not zmq.has("curve"):
             side = "this host's" if self.proved.fabric_key else "the daemon's"
@@ -120,8 +120,8 @@ class Connection:
         return socket
 
     def reach(self, timeout_s: float, meanwhile: Meanwhile = None) -> tuple[Line, p.Challenge]:
-        """A connection to a daemon that has proved that it has our secret, and what it said.
-        BadInput where none answers in time, or it does not prove that."""
+        """Connect to a daemon that proves that it has our secret; also returns its challenge.
+        BadInput if none answers in time, or it fails the proof."""
         until_s = time.monotonic() + timeout_s
         while True:
             try:
@@ -148,7 +148,7 @@ class Connection:
             time.sleep(RETRY_S)
 
     def _greet(self, line: Line, until_s: float, meanwhile: Meanwhile) -> p.Challenge | None:
-        """Hello, and the proof that answers it; None where the connection ended, or time did."""
+        """Send Hello and check the proof; None if the connection ended or the time is up."""
         asked = secrets.token_bytes(16)
         hello = p.Hello(
             id=1, versions=list(p.VERSIONS), name=self.name, tenant=self.tenant, nonce=asked
@@ -192,7 +192,7 @@ class Connection:
         return challenge
 
     def secret(self) -> bytes:
-        """The tenant's. BadInput: it cannot be read."""
+        """The tenant's secret. BadInput: it cannot be read."""
         if not isinstance(self._secret, bytes):
             base = self._runtime_dir or p.default_runtime_dir(self.endpoint)
             self._secret = read_secret(self._secret or base / f"{self.tenant}.secret")
@@ -200,7 +200,7 @@ class Connection:
 
 
 def as_error(reply: p.Error, endpoint: str) -> OffstageError:
-    """What an error of the daemon is on this side."""
+    """The exception for an error reply of the daemon."""
     kind = KINDS.get(reply.code, RunFailed)
     return kind(reply.what, reply.where or endpoint, reply.mend, errno=reply.errno)
 
@@ -215,7 +215,7 @@ def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:
 
 
 def _own_socket(endpoint: str, tenant: str, runtime_dir: Path | None) -> str:
-    """The operator's own way in on the daemon's machine, which hosts cannot fill, or `endpoint`."""
+    """The operator's socket on the daemon's machine, which hosts cannot fill, or `endpoint`."""
     path = (runtime_dir or p.default_runtime_dir(endpoint)) / p.OPERATOR_SOCKET
     try:
         return f"ipc://{path}" if tenant == p.OPERATOR and path.is_socket() else endpoint

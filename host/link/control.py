@@ -1,8 +1,8 @@
 """The host's control connection to the daemon: login, sessions, policy, figures.
 
-One `Control` is one host in the daemon's eyes, named by the ticket of its login. Calls may come
-from any thread, one at a time, and each ends within its timeout. A thread of its own sends
-heartbeats over a second socket, so that a long kernel does not look like a dead host.
+The daemon counts each `Control` as one host, named by the ticket of its login. Calls may come from
+any thread, one at a time, and each ends within its timeout. A separate thread sends heartbeats over
+a second socket, so that a long kernel does not look like a dead host.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ R = TypeVar("R", bound=p.Reply)
 
 
 class Control:
-    """A logged-in connection; a context manager that leaves the daemon at its end."""
+    """A logged-in connection; a context manager that logs out at its end."""
 
     def __init__(
         self,
@@ -53,21 +53,21 @@ class Control:
     ) -> None:
         """Log in. `tenant` is a tenant's name, or `operator` for policy, reset and drain.
 
-        `secret` is the secret or the file it is in; None takes the one the daemon left for this
-        user in its runtime directory. `curve_dir` holds server.key and client.key_secret. BadInput
-        where no daemon answers or it refuses the login. `life`: which incarnation of a daemon of a
-        pod is meant, by the map of which epoch.
+        `secret` is the secret or its file; None takes the one that the daemon left for this user in
+        its runtime directory. `curve_dir` has server.key and client.key_secret. `life`: the
+        incarnation of a pod's daemon to log in to, and the epoch of the map that names it. BadInput
+        if no daemon answers or it refuses the login.
         """
         self.endpoint = endpoint
         self._connection = Connection(endpoint, name, tenant, secret, runtime_dir, curve_dir)
         self.timeout_s, self._life = timeout_s, life
-        """What an answer may take; it may be changed once logged in."""
+        """Limit for each reply; may be changed after login."""
         self._lock = threading.Lock()
         self._ticket = b""
         self._id = 0
         self._lost = ""
         self.hints = ALL_SCORES
-        """What of its scores the policy takes in, as the last session's answer said."""
+        """The policy's limits on scores, from the reply to the last `session_open`."""
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
         try:
@@ -83,15 +83,15 @@ class Control:
     # ---- blocks and sessions ----
 
     def attach(self, fabric: p.FabricName = "shm", *, again: bool = False) -> p.Attached:
-        """Ask for a port; the reply says where a fabric gets its blocks from. `again`: for another
-        connection to the port that is there, whose sessions go on."""
+        """Ask for a port; the reply says how a fabric reaches the blocks. `again`: reconnect to the
+        existing port, whose sessions continue."""
         attached = self.call(p.Attach(fabric=fabric, again=again))
         assert self._connection.proved is not None
         attached.user = self._connection.proved.user
         return attached
 
     def connect(self, answer: bytes) -> None:
-        """What the fabric's end here answers to the blob of its attach."""
+        """Send this side's answer to the blob of an attach."""
         self.call(p.Connect(blob=answer))
 
     def session_open(
@@ -131,9 +131,9 @@ class Control:
         timeout_s: float | None = None,
         meanwhile: Meanwhile = None,
     ) -> p.SessionsOpened:
-        """A session for each of `contents`, 16-byte hashes in a row, after those of `closing` and
-        `deleting` were closed, the latter without archive; not `keep`: closed again at once. What
-        is guessed of them before they are read is needed in `due_s`. `meanwhile`: as of `call`."""
+        """Open a session for each of `contents` (concatenated 16-byte hashes), after closing those
+        in `closing` and, without archive, those in `deleting`. Not `keep`: close them again
+        immediately. Guesses for them are due in `due_s`. `meanwhile`: see `call`."""
         request = p.SessionsOpen(
             closing=closing or [],
             deleting=deleting or [],
@@ -143,32 +143,34 @@ class Control:
         )
         return self.call(request, timeout_s, meanwhile)
 
-    # ---- policy, figures, life of the daemon ----
+    # ---- policy, figures, operation of the daemon ----
 
     def policy(self) -> dict[str, Any]:
         """The policy in force."""
         return self.call(p.PolicyGet()).policy
 
     def policy_set(self, changes: Mapping[str, object]) -> dict[str, Any]:
-        """Operator: change keys of `[policy]`, now; lists are written with commas."""
+        """Operator: change keys of `[policy]` immediately; lists are written with commas."""
         text = {key: _as_text(value) for key, value in changes.items()}
         return self.call(p.PolicySet(changes=text)).policy
 
     def status(self) -> dict[str, Any]:
-        """How the daemon is; an operator sees hosts, device and counters."""
+        """State of the daemon; an operator also gets hosts, device and counters."""
         return self.call(p.Status()).status
 
     def ledger(self, tenant: str = "") -> dict[str, Any]:
-        """Counters by the field names of `struct ofs_ledger`; "" is one's own, or all."""
+        """Counters by the field names of `struct ofs_ledger`; "": one's own tenant, or all for the
+        operator."""
         return self.call(p.Ledger(tenant=tenant)).ledger
 
     def reset(self) -> None:
-        """Operator: drop what is staged, clean and not pinned; zero the ledger."""
+        """Operator: drop staged blocks that are clean and not pinned; zero the ledger."""
         self.call(p.Reset(), timeout_s=max(self.timeout_s, 30.0))
 
     def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
-        """Operator, or the tenant: archived chunks go, the coldest first, until the store has no
-        more than `keep_blocks` blocks of it. Sums; `marking`: segments that could come back yet."""
+        """Operator, or the tenant: delete archived chunks, the coldest first, until the store has
+        at most `keep_blocks` blocks of the tenant. Returns sums; `marking`: segments that could
+        still come back."""
         total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
         until_s = time.monotonic() + timeout_s
         request = p.Purge(tenant=tenant, keep_blocks=keep_blocks)
@@ -183,30 +185,30 @@ class Control:
                 time.sleep(MARKING_LOOK_S)
 
     def drain(self, timeout_s: float = 30.0) -> p.Drained:
-        """Operator: the daemon takes no new work and flushes what is only in memory."""
+        """Operator: stop new work and flush blocks that are only in memory."""
         request = p.Drain(timeout_ns=int(timeout_s * 1e9))
         return self.call(request, timeout_s=timeout_s + self.timeout_s)
 
     def undrain(self) -> None:
-        """Operator: the daemon takes new work again."""
+        """Operator: accept new work again."""
         self.call(p.Undrain())
 
     def storage_move(self, changes: Mapping[str, object], timeout_s: float = 120.0) -> None:
         """Operator: begin to move all blocks to another storage; `changes` are keys of `[storage]`.
-        Growing a file and making a store on it may take long; the status says how it goes on."""
+        Growing a file and making a store on it may take long; the status shows progress."""
         text = {key: _as_text(value) for key, value in changes.items()}
         self.call(p.StorageMove(changes=text), timeout_s=timeout_s)
 
     def fabric_open(self, fabric: p.FabricName, endpoint: str = "") -> None:
-        """Operator: hosts may attach over this fabric from now on."""
+        """Operator: allow hosts to attach over this fabric."""
         self.call(p.FabricOpen(fabric=fabric, endpoint=endpoint))
 
     def fabric_shut(self, fabric: p.FabricName) -> None:
-        """Operator: no more hosts attach over this fabric; those that have go on."""
+        """Operator: stop new attaches over this fabric; attached hosts continue."""
         self.call(p.FabricShut(fabric=fabric))
 
     def close(self) -> None:
-        """Leave: the daemon closes this host's sessions. Closing twice does nothing."""
+        """Log out: the daemon closes this host's sessions. Closing twice does nothing."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -216,7 +218,7 @@ class Control:
         try:
             self.call(p.Detach(), timeout_s=min(self.timeout_s, 1.0))
         except OffstageError:
-            pass  # a daemon that is gone has forgotten us already
+            pass  # the daemon is gone
         with self._lock:
             self._lost = self._lost or "it was closed"
             self._connection.close()
@@ -229,7 +231,7 @@ class Control:
 
     @property
     def lost(self) -> str:
-        """Why the connection has ended; "" while it holds."""
+        """Why the connection has ended; "" while it is open."""
         return self._lost
 
     def call(
@@ -238,8 +240,9 @@ class Control:
         timeout_s: float | None = None,
         meanwhile: Meanwhile = None,
     ) -> R:
-        """Make a call and wait for its reply. Raises what the daemon answers as an error.
-        `meanwhile` is called every few ms until it is there, at once again after a True."""
+        """Make a call and wait for its reply. Raises the daemon's error reply as an exception.
+        `meanwhile` is called every few ms until the reply arrives, and again without a pause after
+        it returned True."""
         if self._lost:
             raise RunFailed(self._lost, self.endpoint, "log in again")
         with self._lock:
@@ -270,8 +273,8 @@ class Control:
         return reply
 
     def probe(self) -> int:
-        """Ask whether the daemon is there and wait for nothing; `probed` takes the number. 0: the
-        connection has ended, or takes no more."""
+        """Send a probe without waiting; pass the returned number to `probed`. 0: the connection has
+        ended, or its send queue is full."""
         with self._lock:
             self._id = self._id % 0xFFFFFFFF + 1
             beat = p.encode(p.Heartbeat(id=self._id))
@@ -282,8 +285,8 @@ class Control:
             return 0 if self._lost else self._id
 
     def probed(self, number: int) -> bool:
-        """Whether the answer to that probe, the last one, has come. Replies of calls that were
-        given up are passed over."""
+        """Whether the reply to that probe, the last one, has arrived. Skips replies to calls that
+        timed out."""
         with self._lock, contextlib.suppress(zmq.ZMQError):
             while self._line.socket.poll(0):
                 reply = p.decode_reply(self._line.socket.recv_multipart()[-1])
@@ -294,7 +297,7 @@ class Control:
         return False
 
     def _await(self, number: int, timeout_s: float, meanwhile: Meanwhile) -> p.Reply:
-        """The reply with this id; those of calls that were given up are passed over."""
+        """The reply with this id; skips replies to calls that timed out."""
         socket, until_s = self._line.socket, time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
             if meanwhile is not None:
@@ -333,12 +336,12 @@ class Control:
         self.lease_ns = welcome.lease_ns
 
     def _beat_on(self) -> None:
-        """Say so often that one lives that a lost beat or two do no harm."""
+        """Send heartbeats, often enough that one or two may be lost."""
         pause_s = self.limits.host_timeout_ns / 1e9 / BEATS_PER_TIMEOUT
         beat = p.encode(p.Heartbeat())
         line: Line | None = None
         try:
-            while True:  # at once: a connection that has said nothing is the first to be displaced
+            while True:  # beat first: a silent connection is the first to be displaced
                 if line is None or line.gone():
                     if line is not None:
                         line.close()
@@ -360,7 +363,7 @@ class Control:
                 line.close()
 
     def _reach_again(self) -> Line | None:
-        """A connection, or None where the daemon does not answer yet: it may be held up."""
+        """A new connection, or None if the daemon does not answer yet."""
         try:
             return self._connection.reach(self.timeout_s)[0]
         except Unreachable:

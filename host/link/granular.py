@@ -1,8 +1,8 @@
 """Sessions in granules of the tier's blocks, over a driver that reads blocks in part.
 
-The decode loop works in units of its geometry's `block_tokens`; over this and a driver that was cut
-(`bindings.granules`) it selects, keeps and attends to granules. A chunk of the tier is named by all
-its granules, so its name is known when it is full.
+The decode loop works in units of its geometry's `block_tokens`. With this class and a driver in
+granules (`bindings.granules`) it selects, keeps and attends to granules. A chunk of the tier is
+named by all its granules, so its name is known only once it is full.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class GranularSessions:
     def __init__(
         self, tier: Sessions, driver: Driver, count: int, layer_count: int, size_bytes: int
     ) -> None:
-        """Cut the driver's blocks. BadInput where the daemon does not cut them so."""
+        """Split the driver's blocks. BadInput if the daemon does not split them this way."""
         self._tier, self._layers = tier, layer_count
         self.granules = Granules(count, size_bytes)
         driver.cut(self.granules)
@@ -37,7 +37,7 @@ class GranularSessions:
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
     ) -> int:
-        """Open a session; counts in granules, of which a block that is touched counts whole."""
+        """Open a session; counts are in granules, rounded up to whole blocks."""
         count = self.granules.count
         handle = self._tier.session_open(
             select_blocks=-(-select_blocks // count),
@@ -51,7 +51,7 @@ class GranularSessions:
         return handle
 
     def append(self, session: int, contents: list[bytes]) -> protocol.Appended:
-        """Append granules. Each has the name of its chunk, which is known when that is full."""
+        """Append granules. Each has the name of its chunk, known once the chunk is full."""
         chain, waiting = self.granules.chains[session], self._waiting[session]
         count, before = self.granules.count, len(waiting)
         waiting += contents
@@ -79,11 +79,11 @@ class GranularSessions:
         self._tier.set_generating(session, generating)
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Close a session; what was not written of its last chunk goes."""
+        """Close a session; the unwritten part of its last chunk is dropped."""
         del self.granules.chains[session], self._waiting[session]
         self._tier.session_close(session, archive=archive)
 
 
 def _joined(identities: Sequence[bytes]) -> bytes:
-    """The identity of a chunk, of those of its granules in order."""
+    """The identity of a chunk, from those of its granules in order."""
     return hashlib.blake2b(b"".join(identities), digest_size=16).digest()

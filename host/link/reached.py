@@ -1,7 +1,7 @@
-"""Why nobody answers: what ZeroMQ saw of a connection, in words.
+"""Diagnoses why a daemon does not answer, from the events of the ZeroMQ socket.
 
-A daemon that is stopped, one that takes no CURVE or takes only CURVE, a wrong key of the daemon and
-a key that it does not know all end in the same silence; the socket's events tell them apart.
+A stopped daemon, a daemon with or without CURVE when the host expects the opposite, a wrong server
+key and an unknown client key all look the same: no reply. The socket's events tell them apart.
 """
 
 import os
@@ -29,11 +29,11 @@ EVENTS = (
 
 
 class Line:
-    """One connection of a DEALER, which never silently becomes another: who listens there after it
-    broke may be somebody else, and must prove itself first."""
+    """One connection of a DEALER, without reconnects: after a break another process may listen at
+    the address, and must prove itself first."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        """Before the socket connects."""
+        """Call before the socket connects."""
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket, self._monitor = socket, socket.get_monitor_socket(EVENTS)
         self._seen: set[int] = set()
@@ -46,18 +46,18 @@ class Line:
         return self._seen
 
     def gone(self) -> bool:
-        """Whether it was not made, or has ended."""
+        """Whether the connection failed or has ended."""
         return bool(self.seen() & {zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED})
 
     def close(self) -> None:
-        """Nothing more comes of it."""
+        """Close the socket."""
         if not self.socket.closed:
             self.socket.disable_monitor()
             self.socket.close(0)
 
 
 def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
-    """The reason for no answer to the first request; `curve_dir` "" without CURVE."""
+    """The reason why the first request got no answer; `curve_dir` "" without CURVE."""
     if zmq.EVENT_HANDSHAKE_FAILED_AUTH in seen:
         return BadInput(
             "the daemon does not know this client's key",
@@ -86,7 +86,7 @@ def why_silent(seen: set[int], endpoint: str, curve_dir: str) -> BadInput:
 
 
 def _not_there(endpoint: str) -> BadInput:
-    """Nothing took the connection: no such name, somebody else's socket, or nobody."""
+    """The error for a refused connection: unknown name, another user's socket, or no listener."""
     kind, _, rest = endpoint.partition("://")
     if kind == "tcp":
         name, _, port = rest.rpartition(":")

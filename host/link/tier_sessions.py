@@ -17,16 +17,15 @@ BATCH_CHUNKS = 4096
 
 
 ALL_SCORES = (0, 1, 16)
-"""`Sessions.hints` where nothing is left out."""
+"""`Sessions.hints` without limits."""
 
 
 class Sessions(Protocol):
-    """Who keeps the sessions of a host: `host.link.control.Control`, or a baseline's local tier."""
+    """Keeps a host's sessions: `host.link.control.Control`, a pod, or a baseline's local tier."""
 
     hints: tuple[int, int, int]
-    """What of its scores the tier takes in, as of the session opened last: the best so many of a
-    layer (0: all), of one step in so many, and so many bits of each. `Fabric.limit_scores` takes
-    it."""
+    """The tier's limits on scores, as of the last opened session: how many of a layer's best (0:
+    all), every how many steps, and bits of each. Arguments for `Fabric.limit_scores`."""
 
     def session_open(
         self, *, select_blocks: int, sink_blocks: int = 1, window_blocks: int = 1, step_ns: int = 0
@@ -43,14 +42,14 @@ class Sessions(Protocol):
         ...
 
     def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Close a session; without `archive` its own blocks may go."""
+        """Close a session; without `archive` its own blocks may be deleted."""
         ...
 
 
 @dataclass(frozen=True)
 class Appended:
-    """What the tier says of appended chunks: block keys uint64 `[layers, chunks, 2]`, and how many
-    layers of each chunk it has stored, uint32 `[chunks]`."""
+    """The tier's reply to an append: block keys uint64 `[layers, chunks, 2]`, and the number of
+    stored layers of each chunk, uint32 `[chunks]`."""
 
     keys: NDArray[np.uint64]
     stored_layers: NDArray[np.uint32]

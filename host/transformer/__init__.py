@@ -1,7 +1,7 @@
-"""A Hugging Face model whose KV lives in the tier: prefill, decode steps, foretold queries.
+"""A Hugging Face model with its KV in the tier: prefill, decode steps, predicted queries.
 
-The model is transformers' own, with its own weights and code; only what its attention does in a
-decode step is ours (`attention`). A layer's query exists when the layer before has run, so a step
-goes to the tier layer by layer (`tiered`); `resident` is the same kernel over the same blocks in
-memory, to compare with. torch and transformers are imported where they are used.
+The model runs transformers' code with its own weights; only the attention of a decode step is
+ours (`attention`). A layer's query exists once the previous layer has run, so a step fetches from
+the tier layer by layer (`tiered`). `resident` runs the same kernel over the same blocks in memory,
+as a reference. torch and transformers are imported where they are used.
 """

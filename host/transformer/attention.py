@@ -1,14 +1,14 @@
 """A decode step of a transformers model with attention that is ours: the seam to the library.
 
-`transformers` lets an attention function be registered by name, and calls it in each layer with the
-query and what the cache gave, after norms, biases and rotation, whatever the architecture. In a
-step the cache gives the newest token's K and V alone: those of the others are where the attention
-looks for them. One model at a time in a process, one thread.
+`transformers` lets an attention function be registered by name. In every architecture each layer
+calls it with the query and the cache's K and V, after norms, biases and rotation. In a step the
+cache returns only the newest token's K and V; the attention function has the others. One model at a
+time in a process, one thread.
 
-The query of a later layer can be asked for ahead (`Foresight`): that layer's own norm and attention
-run on another layer's input until they reach the attention function, which hands the query over
-instead of attending. So nothing of an architecture is known here. What it costs beyond the query's
-projection are those of K and V, which grouped heads make small.
+The query of a later layer can be predicted (`Foresight`): that layer's norm and attention run on an
+earlier layer's input until they call the attention function, which returns the query instead of
+attending. No code here depends on an architecture. The extra cost are the K and V projections,
+which are small with grouped heads.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ NAME = "offstage_tier"
 
 
 class LayerAttention(Protocol):
-    """Attention of one session's newest token, asked for layer by layer."""
+    """Attention of one session's newest token, called layer by layer."""
 
     def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
         """From the token's query `[q_heads, head_dim]`, key and value `[kv_heads, head_dim]` in
@@ -30,7 +30,7 @@ class LayerAttention(Protocol):
 
 
 class _Newest:
-    """What the model takes for its cache: `tokens` long, and nothing in it but the newest."""
+    """The model's cache object: `tokens` long, but with only the newest token's K and V."""
 
     is_compileable = False
 
@@ -45,7 +45,7 @@ class _Newest:
 
 
 class _Reached(Exception):
-    """A foretold query has come as far as attention."""
+    """Raised when a predicted query reaches the attention function."""
 
     def __init__(self, query: Any) -> None:
         super().__init__()
@@ -53,16 +53,15 @@ class _Reached(Exception):
 
 
 class Asker:
-    """Asks a layer for its query, whatever its architecture: its norm and attention run, without a
-    cache, on an input that need not be its own, up to the attention function, which gives the query
-    to `reached` first."""
+    """Gets a layer's query in any architecture: runs its norm and attention, without a cache, on a
+    given input up to the attention function, which passes the query to `reached` first."""
 
     def __init__(self) -> None:
         self._asking = False
 
     def ask(self, layer: Any, hidden: Any, **given: Any) -> Any:
         """The query `[q_heads, head_dim]` of the last token of `hidden` `[1, tokens, width]`.
-        `given`: what the layer's attention takes beside it, its `position_embeddings`."""
+        `given`: other arguments of the layer's attention, such as `position_embeddings`."""
         given |= {"past_key_values": None, "attention_mask": None}
         self._asking = True
         try:
@@ -74,17 +73,16 @@ class Asker:
         raise AssertionError("attention is reached in every layer")
 
     def reached(self, query: Any) -> None:
-        """Does not return where the query was asked for."""
+        """Does not return while `ask` runs."""
         if self._asking:
             raise _Reached(query)
 
 
 class Foresight:
-    """Queries foretold from an earlier layer's input, for as long as the model is `installed`.
+    """Predicts queries from an earlier layer's input, while the model is `installed`.
 
-    Before layer l runs, `tell(l + 1, query)` gets what its input makes of the next layer's query,
-    float32 `[q_heads, head_dim]`, and `tell(0, query)` the exact one of the first layer, ahead of
-    its keys."""
+    Before layer l runs, `tell(l + 1, query)` is called with the next layer's query predicted from
+    l's input, float32 `[q_heads, head_dim]`; `tell(0, query)` gets the exact query of layer 0."""
 
     def __init__(self, tell: Any) -> None:
         self._tell = tell
@@ -92,7 +90,7 @@ class Foresight:
         self._handles: list[Any] = []
 
     def watch(self, layers: Any) -> None:
-        """Hook into the model's layers."""
+        """Install hooks in the model's layers."""
         for number, layer in enumerate(layers):
             following = layers[number + 1] if number + 1 < len(layers) else None
             if number == 0:
@@ -101,7 +99,7 @@ class Foresight:
                 self._hook(layer, number + 1, following)
 
     def close(self) -> None:
-        """Take the hooks out."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -119,7 +117,7 @@ class Foresight:
 def installed(
     model: Any, attention: LayerAttention, foresight: Foresight | None = None
 ) -> Iterator[None]:
-    """Steps of the model go through `attention`."""
+    """Run the model's decode steps with `attention`."""
     from transformers import AttentionInterface
 
     def attend(

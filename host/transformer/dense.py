@@ -1,9 +1,9 @@
-"""The model's own prefill and its own dense attention: what the tier is filled with, and held to.
+"""The model's own prefill and dense attention: the source of the tier's blocks, and the reference.
 
-`DenseKv` keeps the KV of the context as the model computed it, because the comparison with dense
-attention needs it; a block of the context that the tier has lost is made of it again. A model that
-only decodes would let it go. One thread. Can fail: RunFailed where a block that decoding wrote is
-lost, whose bytes nobody has any more.
+`DenseKv` keeps the KV of the context as the model computed it, for the comparison with dense
+attention; it also restores blocks of the context that the tier has lost. A model that only decodes
+would discard it. One thread. Can fail: RunFailed when the tier has lost a block that decoding
+wrote, since there is no other copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ __all__ = ["DenseKv", "kv_geometry"]
 
 
 def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType) -> KvGeometry:
-    """The KV of a model by its configuration. Raises BadInput where attention scales its logits
-    otherwise than our kernels do."""
+    """The KV geometry of a model, from its configuration. Raises BadInput if the model scales its
+    logits differently from our kernels."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     layer = LayerKv("gqa", config.num_key_value_heads, head_dim)
@@ -31,7 +31,7 @@ def kv_geometry(name: str, config: Any, block_tokens: int, value_type: ValueType
 
 
 class DenseKv:
-    """A context that the model has read, `tokens` long, whole blocks: a `KvSource`."""
+    """A prefilled context of `tokens` tokens in whole blocks: a `KvSource`."""
 
     def __init__(self, model: Any, geometry: KvGeometry) -> None:
         self.geometry = geometry
@@ -39,10 +39,10 @@ class DenseKv:
         self._cache: Any = None
         self._length = 0
         self.last_logits: NDArray[np.float32] = np.empty(0, np.float32)
-        """After the context, `[vocabulary]`."""
+        """Logits after the context, `[vocabulary]`."""
 
     def prefill(self, tokens: Sequence[int], piece: int, advance: Callable[[int], None]) -> None:
-        """Read the context, `piece` tokens at a time."""
+        """Prefill the context, `piece` tokens at a time."""
         import torch
         from transformers import DynamicCache
 
@@ -56,7 +56,7 @@ class DenseKv:
             self.last_logits = last[-1].float().cpu().numpy()
 
     def logits(self, tokens: Sequence[int]) -> Any:
-        """Of each of the tokens that follow the context, float32 `[tokens, vocabulary]`."""
+        """Logits of each token after the context, float32 `[tokens, vocabulary]`."""
         import torch
 
         with torch.inference_mode():
@@ -122,7 +122,7 @@ class DenseKv:
 
 
 def check_scale(model: Any) -> None:
-    """Raises BadInput where attention scales its logits otherwise than our kernels do."""
+    """Raises BadInput if the model scales its logits differently from our kernels."""
     for number, layer in enumerate(model.get_decoder().layers):
         own = layer.self_attn
         if abs(own.scaling - own.head_dim**-0.5) > 1e-9:

@@ -1,7 +1,7 @@
-"""The same kernel over the same blocks, all of them, held in memory: what the tier is held to.
+"""The reference for the tier: the same kernel over the same blocks, all of them in memory.
 
-No pool, no selection and no fetch: a block lies where its ordinal says, and every layer reads them
-all. Its outputs are those of the tier to the bit where that has selected every block.
+There is no pool, selection or fetch: a block's place is its ordinal, and every layer reads all
+blocks. Outputs equal the tier's bit for bit when the tier selects every block.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ __all__ = ["ResidentAttention"]
 
 
 class ResidentAttention:
-    """One session from a context of `blocks` blocks on, with room for `tokens_max` tokens.
+    """One session that starts with `blocks` blocks of context, with room for `tokens_max` tokens.
 
     `content(layer)` gives the context's blocks, uint8 `[blocks, block_bytes]`."""
 
@@ -67,4 +67,4 @@ class ResidentAttention:
         """All layers have run."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

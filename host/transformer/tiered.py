@@ -1,12 +1,12 @@
 """Attention over blocks in the tier, for one session of a real model: a `LayerAttention`.
 
-In each layer the token's K and V go into the block being filled, in the HBM pool; the query scores
-all blocks, what is selected and not in the pool is fetched, and the kernel reads it: the decode
-path of every other session (`host.decode.layer`), with a batch of one. Between layers nothing stays
-pinned, so the pool may be smaller than what all layers select. One thread.
+In each layer the token's K and V go into the tail block in the HBM pool; the query scores all
+blocks, selected blocks that the pool lacks are fetched, and the kernel reads them: the decode path
+of every other session (`host.decode.layer`), with a batch of one. Between layers nothing stays
+pinned, so the pool may be smaller than the selections of all layers. One thread.
 
-What is foretold of the next layer is acted on when this one's demands are on their way, because
-those come first: as guesses that the tier stages by (`hint`), and beyond that as a fetch into the
+A prediction for the next layer is used once this layer's demands are in flight, since those have
+priority: as guesses from which the tier stages blocks (`hint`), and in addition as a fetch into the
 HBM pool that this layer's attention and MLP hide (`fetch`).
 """
 
@@ -27,11 +27,11 @@ from offstage.host.selection import ScoreQuantizer
 __all__ = ["Ahead", "TieredAttention"]
 
 Ahead = Literal["none", "hint", "fetch"]
-"""What is done with what a query foretells of the next layer."""
+"""Uses of a prediction for the next layer."""
 
 
 class _Given:
-    """The query that the model has just computed: `Queries`."""
+    """`Queries` that returns the query that the model has just computed."""
 
     def __init__(self) -> None:
         self.query: NDArray[np.float32] = np.empty(0, np.float32)
@@ -41,20 +41,20 @@ class _Given:
 
 
 class _Tail(TailBlock):
-    """The block that decoding fills with what the model computes."""
+    """The tail block, filled with the model's K and V."""
 
     given: NDArray[np.float32]
 
     def _open(self, ordinal: int) -> None:
-        pass  # nothing of it is known ahead
+        pass  # no tokens are known in advance
 
     def _values(self, layer: int, slot: int) -> NDArray[Any]:
         return self.given
 
 
 class TieredAttention:
-    """One session from its context on. `identity` names the full block at an ordinal by its tokens,
-    and is asked when the last of them is in."""
+    """One session, from its context on. `identity` returns the name of the full block at an
+    ordinal; it is called once the block's last token is known."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TieredAttention:
         self._tail = _Tail(control, decoder, identity)
         self.record = AgentRecord()
         self.foretold = Foretold(layers, rule)
-        """Counts how well selections are foretold, where somebody `told` them."""
+        """Measures how well selections are predicted, if `told` is called."""
         self.ahead: Ahead = "none"
         self._foretelling = False
         self._told: dict[int, NDArray[np.float32]] = {}
@@ -105,12 +105,12 @@ class TieredAttention:
         self._tail.begin_token(self.session)
 
     def told(self, layer: int, query: Any) -> None:
-        """A layer's query as an earlier one foretells it, `[q_heads, head_dim]`."""
+        """Take a layer's query as predicted by an earlier layer, `[q_heads, head_dim]`."""
         self._foretelling = True
         self._told[layer] = _floats(query)
 
     def _look_ahead(self, layer: int, running: Coming | None) -> None:
-        """Act on what was told of a layer, while `running` is on its way."""
+        """Use the prediction for a layer, while the fetches of `running` are in flight."""
         if layer not in self._told:
             return
         scores = self._scores(layer, self._told.pop(layer))
@@ -128,7 +128,7 @@ class TieredAttention:
             )
 
     def _scores(self, layer: int, query: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Of the blocks that the tier has: the hint, if the query were the layer's own."""
+        """Scores of the blocks that the tier has; with the layer's own query this is the hint."""
         found = self.session.context.selectors[layer].scores(query)
         return found[: self.session.keys.shape[1]]
 
@@ -139,7 +139,7 @@ class TieredAttention:
         self._queries[layer].query = _floats(query)
         if layer == 0:
             self._look_ahead(0, None)
-        if self._foretelling:  # of the same blocks as what was told: the token is not among them
+        if self._foretelling:  # score the same blocks as the prediction: without the new token
             self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
         self._tail.given = np.stack([_floats(key), _floats(value)])
         pool = self._decoder.pool
@@ -157,7 +157,7 @@ class TieredAttention:
         return found.to(query.device)
 
     def end_token(self) -> None:
-        """All layers have run; a full block goes to the tier."""
+        """All layers have run; put the tail block to the tier if it is full."""
         self._token.put_ns = self._tail.end_token(self.session, self.record)
         self._token.ended_ns = self._decoder.clock.now_ns()
         self.session.step += 1

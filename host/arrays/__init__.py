@@ -1,4 +1,4 @@
-"""Where the KV of the HBM pool lies: one array library on one device, behind one Protocol.
+"""Memory of the HBM pool's KV: one array library on one device, behind one Protocol.
 
 The pool's bookkeeping and the block tables stay numpy on the CPU; the blocks themselves are one
 array of the library, `[blocks, block_bytes]`, on its device. A fabric reads into host memory, the
@@ -6,7 +6,7 @@ array of the library, `[blocks, block_bytes]`, on its device. A fabric reads int
 are pinned staging rows, and a `commit` copies them to their blocks.
 
 To add a library: a module with a class of these calls and a line in `_LOADERS`; the contract suite
-over all sides then runs over it. A library that is missing raises `Missing` when it is asked for.
+over all libraries then tests it. A missing library raises `Missing` when it is opened.
 """
 
 import importlib
@@ -56,18 +56,18 @@ class BlockMemory(Protocol):
 
 
 class Stamps(Protocol):
-    """Marks in what a device is asked to do, for what it really waited and worked.
+    """Timestamps in a device's stream, which measure how long it waited and computed.
 
-    source: what they are, for the reader of a timeline."""
+    source: their kind, for the reader of a timeline."""
 
     source: str
 
     def mark(self) -> Any:
-        """The moment when all that was asked of the computing stream until now is done."""
+        """A mark that is reached when the compute stream has done all submitted work."""
         ...
 
     def ns(self, mark: Any) -> int:
-        """That moment, as the host's clock has it; waits until it is past."""
+        """The time of the mark on the host's clock; waits until it is reached."""
         ...
 
 
@@ -97,7 +97,7 @@ class Arrays(Protocol):
         ...
 
     def stamps(self) -> Stamps | None:
-        """Marks of the device; None where the host itself computes, and its clock says all."""
+        """Timestamps of the device; None if the host computes, since its clock is enough."""
         ...
 
     def all_finite(self, array: Any) -> bool:

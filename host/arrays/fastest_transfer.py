@@ -1,8 +1,8 @@
-"""Which transfer is fastest on a device, by measurement; beside one large copy of the same bytes.
+"""Measures which transfer is fastest on a device, compared with one large copy of the same bytes.
 
-Run once for a device and a block size, before the first pool is made: some tens of milliseconds.
-`python -m offstage.host.arrays.fastest_transfer DEVICE` prints it as JSON, for `offstage doctor`,
-in a process of its own: to ask for a CUDA device is to load its libraries.
+Runs once for a device and a block size, before the first pool is made: some tens of milliseconds.
+`python -m offstage.host.arrays.fastest_transfer DEVICE` prints the result as JSON, for `offstage
+doctor`, in a separate process, since opening a CUDA device loads its libraries.
 """
 
 import functools

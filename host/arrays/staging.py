@@ -1,7 +1,7 @@
-"""Landing rows that are not the blocks themselves: a ring of runs, given back in the order taken.
+"""Landing rows apart from the blocks: a ring of runs, released in the order taken.
 
 A fetch gets one run of consecutive rows, so that its blocks go to the device in one copy. Pure
-bookkeeping, one thread: who copies, and when a copy has left its rows, is the caller's business.
+bookkeeping, one thread: the caller makes the copies and says when a copy has left its rows.
 """
 
 from collections import deque

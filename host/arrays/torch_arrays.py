@@ -1,9 +1,9 @@
 """Blocks in torch: in host memory, or on a CUDA device behind pinned staging rows.
 
-On a device a commit is a transfer of consecutive rows to their blocks, beside the attention of the
-layer before: it waits for what was asked when the blocks were given to the fetch, and whatever is
-asked afterwards waits for it. Which kind of transfer is measured when the first memory is made
-(host/transfers). torch is imported when a device is opened.
+On a device a commit transfers consecutive rows to their blocks, concurrently with the attention of
+the previous layer: it waits for work submitted before the blocks were given to the fetch, and work
+submitted afterwards waits for it. The kind of transfer is chosen by measurement when the first
+memory is made (host/transfers). torch is imported when a device is opened.
 """
 
 import time
@@ -175,7 +175,7 @@ class TorchArrays:
 
 
 def to_device(array: npt.NDArray[Any], device: Any) -> Any:
-    """The array on the device. Through pinned memory, so that nobody waits for the copy."""
+    """The array on the device. Goes through pinned memory, so that the copy is asynchronous."""
     import torch
 
     given = torch.from_numpy(np.ascontiguousarray(array))

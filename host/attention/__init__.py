@@ -4,16 +4,16 @@ A kernel attends from one token of each session of a batch to the tokens of that
 blocks, read in place from the pool's storage through a block table, and leaves its output where
 the storage is. Softmax of q.k / sqrt(head_dim); query head h reads KV head
 h // (q_heads / kv_heads). The order of the blocks in a table does not matter. A latent is the key,
-and its first `value_dim` numbers are the value; whoever takes a query into the latent's space
-gives it the scale that its model wants.
+and its first `value_dim` numbers are the value; the code that projects a query into the latent's
+space also scales it as the model requires.
 
-The interface is that of paged decode elsewhere (vLLM's block tables, FlashInfer's page tables),
-but for one thing: a selection is sparse, so the block that is partly filled may stand anywhere in
-it. The tokens of each block are therefore given, where those take one length per sequence.
+The interface is that of other paged decode kernels (vLLM's block tables, FlashInfer's page tables)
+with one difference: a selection is sparse, so a partly filled block may be anywhere in it. The
+tokens of each block are therefore given, instead of one length per sequence.
 
 To add a kernel: write a module with a `decode` of this shape and enter it in `_LOADERS`; the tests
-over all kernels then hold it to the reference. A kernel whose library is missing is reported by
-`kernels()`, and raises `Missing` only when asked for.
+over all kernels then compare it with the reference. `kernels()` reports a kernel whose library is
+missing; only `kernel` raises `Missing` for it.
 """
 
 import importlib
@@ -32,9 +32,9 @@ __all__ = ["Decode", "KernelInfo", "arrays_of", "block_tables", "kernel", "kerne
 
 
 class Decode(Protocol):
-    """Contract: a pure function of its arguments; changes none of them. It reads no block but
-    those that a table names with at least one token, and no token at or beyond its count: what an
-    entry without tokens holds, the padding of a shorter table, is never looked at."""
+    """Contract: a pure function of its arguments; changes none of them. It reads only blocks that a
+    table names with at least one token, and no token at or beyond a block's count. Entries without
+    tokens, the padding of a shorter table, are never read."""
 
     def __call__(
         self,

@@ -1,6 +1,6 @@
 """The oracle: dense softmax attention in float64 over the gathered tokens, one head at a time.
 
-Nothing here is fast. Every other kernel is held to this one.
+It is slow. Every other kernel is compared with it.
 """
 
 import numpy as np

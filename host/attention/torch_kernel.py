@@ -3,8 +3,8 @@
 The selected blocks of the sessions are gathered into one padded array on the device that holds
 the pool, as many sessions at a time as its memory should hold; a padded entry repeats a block that
 the batch selected anyway, and is masked. Tables come from host memory, the output stays on the
-device, and nothing here waits for it. torch is imported where it is used; its thread count is the
-caller's business.
+device, and nothing here waits for it. torch is imported where it is used; the caller sets its
+thread count.
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""Baselines: what a host has today without a DPU, behind the interface that it has to the tier.
+"""Baselines: a host without a DPU, behind the same interface as the tier.
 
-`g3` reads every block that the HBM pool lacks from a local NVMe drive. `g2` keeps what it read in
-host memory, as much of it as the tier has in its arena, and evicts what was used longest ago; what
-it does not hold it reads from the same drive, where plain offload would compute it again. Neither
-prefetches. Both are a `LocalTier`: sessions and fabric in one, over a `LocalStore`, the file that
-holds the blocks, and one of two drives: kvikio, or the firmware's own storage.
+`g3` reads every block that the HBM pool lacks from a local NVMe drive. `g2` caches blocks in host
+memory, with the capacity of the tier's arena and LRU eviction; it reads misses from the same drive,
+where plain offload would recompute them. Neither prefetches. Both are a `LocalTier`, which combines
+sessions and fabric, over a `LocalStore`, the file with the blocks, and one of two drives: kvikio,
+or the firmware's storage.
 """
 
 from offstage.host.baselines.drives import Drive, FirmwareDrive

@@ -1,8 +1,8 @@
-"""Drives: how a baseline's blocks come from its file into host memory, and go there.
+"""Drives: read and write a baseline's blocks between its file and host memory.
 
-A drive owns `rows`, the memory that it reads into and writes from; who uses which row is its
-caller's business. One thread, no order between I/Os. To add one: the calls of `Drive`, and the
-suite of tests/unit/host/test_baselines.py over it.
+A drive owns `rows`, the memory that it reads into and writes from; the caller assigns the rows. One
+thread, no order between I/Os. To add one: the calls of `Drive`, and the suite of
+tests/unit/host/test_baselines.py over it.
 """
 
 from typing import Protocol

@@ -1,8 +1,8 @@
-"""kvikio: what a GPU user reads files with, through GPUDirect Storage or in its compatibility mode.
+"""kvikio: NVIDIA's library for file I/O, by GPUDirect Storage or in its compatibility mode.
 
-Blocks are read into host memory here, as every fabric's are, because the check of their bytes runs
-there; the page cache is passed by. kvikio needs the CUDA driver's library even for host memory:
-where that or kvikio itself does not load, `why_no_kvikio` says so, and io_uring stands in.
+Blocks are read into host memory here, as over every fabric, because their bytes are checked there;
+the page cache is bypassed. kvikio needs the CUDA driver's library even for host memory: if that or
+kvikio does not load, `why_no_kvikio` gives the reason, and io_uring is used instead.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ PAUSE_S = 20e-6
 
 
 def why_no_kvikio() -> str:
-    """Why kvikio cannot be used here, and the mend; "" where it can."""
+    """Why kvikio cannot be used here, and the fix; "" if it can."""
     if importlib.util.find_spec("kvikio") is None:
         return f"kvikio is not installed ({brings('gpu-cuda12')})"
     try:
@@ -50,7 +50,7 @@ class KvikioDrive:
             raise BadInput(why, "baseline", "use the io_uring drive")
         kvikio = importlib.import_module("kvikio")
         defaults = importlib.import_module("kvikio.defaults")
-        # Else the page cache would be memory that the tier beside it does not have.
+        # Otherwise the page cache would be memory that the tier in the comparison does not have.
         defaults.set({"auto_direct_io_read": True, "auto_direct_io_write": True, "num_threads": 8})
         try:
             self._file: Any = kvikio.CuFile(path, "r+")

@@ -1,8 +1,8 @@
-"""The file of a baseline: which block of which chunk stands where in it. One thread.
+"""The file of a baseline, and the index of its blocks. One thread.
 
-A chunk is named by its content and all before it, as at the tier, so that a prefix that sessions
-share is stored once. Each gets a row of the file, with a fixed place for each of its layers. The
-index is in memory and lasts as long as this object: a baseline has nothing to recover.
+A chunk is named by its content and all chunks before it, as at the tier, so that a shared prefix is
+stored once. Each chunk gets a row of the file, with a fixed place for each layer. The index is in
+memory and lasts as long as this object: a baseline has nothing to recover.
 """
 
 import hashlib

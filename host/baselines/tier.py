@@ -1,10 +1,10 @@
 """A local tier: sessions, and a fabric to them, over host memory and a drive of this machine.
 
-It stands where control connection and fabric of a daemon stand, so that the same decode loop runs
-over it with the same checks of every byte. Owns the drive's rows as slots: a block is read into
-one, copied to whoever waits for it, and then kept (`keep`: g2, least recently used leaves first)
-or not (g3). One thread, the host's: what the DPU does beside the host, the host does here itself.
-Its ledger has the names and the meaning of the device's.
+It takes the place of a daemon's control connection and fabric, so that the same decode loop runs
+over it with the same checks of every byte. It owns the drive's rows as slots: a block is read into
+one, copied to the fetches that wait for it, and then kept (`keep`: g2, LRU eviction) or not (g3).
+One thread, the host's: the host itself does the work of the DPU. Its ledger has the names and
+meanings of the device's.
 
 A read that fails ends its demand with -errno; a deadline that passes, with -ETIMEDOUT.
 """
@@ -31,7 +31,7 @@ from offstage.host.link.tier_sessions import ALL_SCORES
 __all__ = ["READ_ROWS", "WRITE_ROWS", "LocalTier"]
 
 READ_ROWS = 256
-"""Rows of a tier that keeps nothing: reads that can be on their way at once."""
+"""Rows of a tier that keeps nothing: the limit of reads in flight."""
 WRITE_ROWS = 64
 """Rows that puts are written from, behind the slots."""
 RETAINED, SHARED, LATE, COLD, CAPACITY = (

@@ -1,6 +1,6 @@
-"""Engines on the tier: one file an engine, and below them one client of whole objects.
+"""Connectors of engines to the tier: one module per engine, over one client of whole objects.
 
-`objects` is what every engine's file is made of; `mover` is the thread under it. Engines are not
-installed with Offstage, and nothing of theirs is imported when a module here is: each is loaded by
-its engine, by the name that the engine's configuration gives.
+Every engine's module uses `objects`; `mover` is the thread below it. Engines are not installed with
+Offstage, and importing a module here imports nothing of theirs: an engine loads its connector by
+the name in its configuration.
 """

@@ -1,7 +1,6 @@
 """Puts that begin before they have a session: their bytes are copied while the daemon opens it.
 
-Only where the window lies in this machine's memory; over a fabric that sends messages nothing is
-begun so.
+Only if the window is in this machine's memory, not over a fabric that sends messages.
 """
 
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ __all__ = ["copy_ahead", "drop_held", "send_held"]
 def copy_ahead(
     fabric: Fabric, moves: list[Move], payload: int, layers: int, calls_max: int
 ) -> Iterator[bool]:
-    """Begin what can be begun of these, a piece (True) each time, in the order in which it is sent
-    later; the blocks behind an object's head, of what is not filled by and by."""
+    """Begin what is possible of these puts, yielding True after each piece, in the order of
+    sending: the blocks after an object's head, unless the put is filled incrementally."""
     if not isinstance(fabric, Driver):
         return
     for move in moves:
@@ -35,7 +34,7 @@ def copy_ahead(
 
 
 def send_held(fabric: Fabric, move: Move, session: int) -> Put:
-    """The first of a put's pieces that were begun, sent now."""
+    """Send the first of a put's begun pieces."""
     assert isinstance(fabric, Driver)
     put = move.held.pop(0)
     fabric.put_send(put, session)
@@ -43,7 +42,7 @@ def send_held(fabric: Fabric, move: Move, session: int) -> Put:
 
 
 def drop_held(fabric: Fabric, moves: list[Move]) -> None:
-    """What was begun of these and not sent, since they have no session to put it in."""
+    """Drop the begun pieces of moves that got no session."""
     for put in (put for move in moves for put in move.held):
         assert isinstance(fabric, Driver)
         fabric.put_drop(put)

@@ -1,4 +1,4 @@
-"""Fetches and puts of a mover: those that wait for their turn, and those in flight."""
+"""Fetches and puts of a mover: queued and in flight."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ __all__ = ["Begin", "Calls", "End"]
 
 Begin = Callable[[], Fetch | Put]
 End = Callable[[Fetch | Put, bool], None]
-"""Ends a call, or (True) gives it up."""
+"""Ends a call, or (True) cancels it."""
 
 
 class Calls:
@@ -23,7 +23,7 @@ class Calls:
 
     @property
     def ready(self) -> bool:
-        """Whether one waits for its turn."""
+        """Whether a call is queued."""
         return bool(self._ready)
 
     @property
@@ -32,18 +32,18 @@ class Calls:
         return len(self._flying)
 
     def queue(self, move: Move, part: int, begin: Begin, end: End) -> None:
-        """To be begun, calls of first parts before others."""
+        """Queue a call; calls of first parts come first."""
         self._count += 1
         heapq.heappush(self._ready, (part, self._count, move, begin, end))
         move.calls += 1
 
     def begun(self, move: Move, call: Fetch | Put, end: End) -> None:
-        """In flight already."""
+        """Record a call that is already in flight."""
         self._flying[id(call)] = (move, end, call)
         move.calls += 1
 
     def begin(self, calls_max: int) -> None:
-        """As many as may be in flight."""
+        """Submit queued calls, up to `calls_max` in flight."""
         while self._ready and len(self._flying) < calls_max:
             _, _, move, begin, end = self._ready[0]
             call = begin()
@@ -51,14 +51,14 @@ class Calls:
             self._flying[id(call)] = (move, end, call)
 
     def end(self, call: Fetch | Put) -> Move:
-        """The fabric says that it has ended: take its outcome. Whose it was."""
+        """Process a completion of the fabric; returns the call's move."""
         move, end, _ = self._flying.pop(id(call))
         end(call, False)
         move.calls -= 1
         return move
 
     def give_up(self, moves: Iterable[Move]) -> None:
-        """All calls of these, without waiting: their memory is written no more."""
+        """Cancel all calls of these moves without waiting: their memory is no longer written."""
         gone = set(map(id, moves))
         self._ready = [one for one in self._ready if id(one[2]) not in gone]
         heapq.heapify(self._ready)
@@ -68,6 +68,6 @@ class Calls:
                 end(call, True)
 
     def clear(self) -> None:
-        """The daemon is lost, and all of them with it."""
+        """Drop all calls, since the daemon is lost."""
         self._flying.clear()
         self._ready.clear()

@@ -1,10 +1,10 @@
-"""Recompute or fetch: what was measured decides, request by request.
+"""Recompute or fetch: decided for each request from measured times.
 
-Two lines are fitted to what an engine has seen of late: seconds of a step over the tokens that it
-computed, and seconds that a load kept a step waiting over its bytes. The formulas are those of
-`offstage plan` (`bindings.tradeoffs`), with these lines in place of a data sheet's numbers. Until
-both are known, and while more tokens seem to cost no more, a request is fetched, since only what is
-done is learned from.
+Two lines are fitted to an engine's recent samples: seconds of a step over its computed tokens, and
+seconds that a load delayed a step over its bytes. The formulas are those of `offstage plan`
+(`bindings.tradeoffs`), with these lines in place of a data sheet's numbers. Until both lines are
+known, and while more tokens seem to cost no more time, requests are fetched, since only what is
+done gives samples.
 
 One thread: the engine's scheduler. Nothing fails.
 """
@@ -24,7 +24,7 @@ KEPT = 4096
 
 @dataclass
 class Line:
-    """Seconds over an amount, least squares, where what is older counts less."""
+    """Least-squares fit of seconds over an amount; older samples weigh less."""
 
     count: int = 0
     _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
@@ -37,12 +37,12 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether there is enough to go by."""
+        """Whether there are enough samples."""
         return self.count >= SAMPLES_MIN
 
     @property
     def fit(self) -> tuple[float, float]:
-        """Seconds at an amount of 0, and for each one more; neither is negative."""
+        """Intercept and slope in seconds; neither is negative."""
         n, x, y, xx, xy = self._sums
         spread = n * xx - x * x
         slope = (n * xy - x * y) / spread if spread > 1e-9 * n * xx else y / x
@@ -54,30 +54,30 @@ class Line:
 
 @dataclass
 class Decision:
-    """What was decided of a request's prefix, by what, and what became of it."""
+    """The decision on a request's prefix, its reasons, and its outcome."""
 
     tokens: int
     fetched: bool
     fetch_s: float = 0.0
     compute_s: float = 0.0
     took_s: float = -1.0
-    """Measured, of what was chosen; -1: not known yet."""
+    """Measured time of the choice; -1: not known yet."""
     regret_s: float = 0.0
-    """How much longer it took than the other would have, as far as is known by then."""
+    """How much longer it took than the estimate for the alternative."""
 
 
 class Choice:
     """Whether a prefix of one model's KV, of `token_bytes` a token, is worth its fetch."""
 
     def __init__(self, token_bytes: float) -> None:
-        """Nothing is known yet."""
+        """Start without samples."""
         self._token_bytes = token_bytes
         self.compute, self.fetch = Line(), Line()
         self.decisions: deque[Decision] = deque(maxlen=KEPT)
         self._against = 0
 
     def decide(self, tokens: int, queued_tokens: float = 0.0) -> Decision:
-        """`queued_tokens`: those of fetches that stand before this one."""
+        """`queued_tokens`: tokens of the fetches queued before this one."""
         one = Decision(tokens, True)
         self.decisions.append(one)
         if tokens and self.compute.known and self.fetch.known and self.compute.fit[1] > 0:
@@ -87,14 +87,15 @@ class Choice:
         return one
 
     def ended(self, one: Decision, took_s: float) -> None:
-        """What was decided took so long."""
+        """Record how long the choice took."""
         one.took_s = took_s
         if self.compute.known and self.fetch.known:
             fetch, compute = self._both(one.tokens, 0.0)
             one.regret_s = max(0.0, took_s - (compute if one.fetched else fetch))
 
     def _both(self, tokens: int, queued_tokens: float) -> tuple[float, float]:
-        """Tokens that are computed join a step that is made anyway, so its start is not theirs."""
+        """Seconds of fetching and of computing. Computed tokens join a step that runs anyway, so
+        the step's fixed time is not counted."""
         start, per_byte = self.fetch.fit
         rate = 1.0 / per_byte if per_byte else float("inf")
         _, per_token = self.compute.fit

@@ -1,4 +1,4 @@
-"""What other threads ask of the thread that moves objects."""
+"""Requests of other threads to the mover's thread."""
 
 import threading
 from collections import deque
@@ -11,7 +11,7 @@ __all__ = ["Inbox"]
 
 
 class Inbox:
-    """Any thread may call its methods; whoever owns it takes what they left, under `_wake`."""
+    """Any thread may call its methods; the owner takes the requests under `_wake`."""
 
     def __init__(self) -> None:
         self._wake = threading.Condition()
@@ -23,7 +23,7 @@ class Inbox:
         self._stop = False
 
     def submit(self, moves: list[Move]) -> None:
-        """Begin; each `ended` is called once, on the mover's thread."""
+        """Submit moves; each `ended` is called once, on the mover's thread."""
         with self._wake:
             self._asked.extend(moves)
             self._deadlines.add(moves)
@@ -38,7 +38,7 @@ class Inbox:
             self._wake.notify()
 
     def drop(self, moves: list[Move]) -> None:
-        """Puts that were not committed end as ABSENT."""
+        """End puts that were not committed as ABSENT."""
         with self._wake:
             for move in moves:
                 move.dropped = not move.committed
@@ -46,13 +46,13 @@ class Inbox:
             self._wake.notify()
 
     def unlease(self, names: list[bytes]) -> None:
-        """Let go of leases, now and not at their end."""
+        """Release leases before they expire."""
         with self._wake:
             self._unlease.extend(names)
             self._wake.notify()
 
     def register(self, array: U8, keep: bool = True) -> None:
-        """Have memory registered before it is read into, or (not `keep`) no longer so before it
-        goes. Raises what the fabric says."""
+        """Register memory before it is read into, or (not `keep`) unregister it before it is freed.
+        Raises the fabric's error."""
         if not self._stop:
             self._memory.ask(array, keep).result()

@@ -1,9 +1,9 @@
-"""A bound on waiting: when what was asked for is given up, whatever the daemon does meanwhile.
+"""Deadlines of reads and lookups, which also end when the daemon is frozen.
 
-A daemon that is frozen answers nothing, and its sockets stay open: only time tells. The deadline of
-a read or a lookup runs from when it is asked for; the mover looks at it in each turn, and every few
-ms while it waits for an answer itself. So no thread is needed for it. What was late is counted in
-the metrics that the engine's own process serves, since a daemon that is frozen serves none.
+A frozen daemon does not answer while its sockets stay open: only a timeout detects it. The deadline
+of a read or lookup runs from its submission; the mover checks it in each turn, and every few ms
+while it waits for a reply, so no extra thread is needed. Late operations are counted in the metrics
+of the engine's process, since a frozen daemon serves none.
 """
 
 import heapq
@@ -20,15 +20,15 @@ __all__ = ["Deadlines", "counters"]
 
 
 class Deadlines:
-    """Of moves that are bounded. They are kept by those who ask for them alone: what has ended is
-    not held in memory until its deadline."""
+    """Deadlines of moves. Holds no strong references: a move that has ended does not stay in memory
+    until its deadline."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, weakref.ref[Move]]] = []
         self._numbers = itertools.count()
 
     def add(self, moves: Iterable[Move]) -> None:
-        """From now on."""
+        """Start the deadlines of these moves now."""
         now_s = time.monotonic()
         for move in moves:
             if move.within_s > 0:
@@ -36,7 +36,7 @@ class Deadlines:
                 heapq.heappush(self._heap, one)
 
     def past(self) -> list[Move]:
-        """Those whose deadline has come, once; also such as have ended."""
+        """Moves whose deadline has passed, each once; may include moves that have ended."""
         now_s, found = time.monotonic(), list[Move | None]()
         while self._heap and self._heap[0][0] <= now_s:
             found.append(heapq.heappop(self._heap)[2]())
@@ -45,8 +45,8 @@ class Deadlines:
 
 @lru_cache(maxsize=1)
 def counters() -> dict[Kind, Any]:
-    """Of what was LATE, in the registry of this process's `prometheus_client`, which LMCache and
-    SGLang serve; none where that is not installed."""
+    """Counters of LATE moves in this process's `prometheus_client` registry, which LMCache and
+    SGLang serve; empty if that is not installed."""
     try:
         from prometheus_client import Counter
     except ImportError:

@@ -1,4 +1,4 @@
-"""Sessions that a lookup leaves open, so that what it found is still there when it is read."""
+"""Leases: sessions that a lookup leaves open, so that its objects stay until they are read."""
 
 import time
 
@@ -11,12 +11,12 @@ class Leases(dict[bytes, Chain]):
     """By the object's name, the oldest first. Owned by the mover's thread."""
 
     def hold(self, name: bytes, chain: Chain, hold_s: float) -> None:
-        """From now on, for so long."""
+        """Lease an object for `hold_s` from now."""
         chain.until_s, chain.busy = time.monotonic() + hold_s, False
         self[name] = chain
 
     def take(self, name: bytes) -> Chain | None:
-        """The session to read the object in; None: there is none, or it is read just now."""
+        """The session to read the object in; None: no lease, or the object is being read."""
         chain = self.get(name)
         if chain is None or chain.busy:
             return None
@@ -24,15 +24,15 @@ class Leases(dict[bytes, Chain]):
         return chain
 
     def idle(self) -> list[bytes]:
-        """What is not read just now."""
+        """Leased objects that are not being read."""
         return [name for name, one in self.items() if not one.busy]
 
     def expired(self) -> list[bytes]:
-        """What was held long enough, and is not read just now."""
+        """Expired leases of objects that are not being read."""
         now_s = time.monotonic()
         return [name for name in self.idle() if self[name].until_s < now_s]
 
     def end(self, name: bytes) -> list[int]:
-        """The session that is to be closed; none where it is read just now: then by its reader."""
+        """End a lease; returns the session to close, or none if its reader will close it."""
         chain = self.pop(name, None)
         return [] if chain is None or chain.busy else [chain.session]

@@ -1,7 +1,7 @@
-"""The way to a daemon that goes and comes: one log-in, one attach, and another when they are lost.
+"""A link that survives the loss of its daemon: login and attach, repeated after a loss.
 
-Owned by the thread that moves objects. While the daemon is lost a thread of its own tries to come
-back, once in RETRY_S; what it found is adopted by the owner.
+Owned by the mover's thread. While the daemon is lost a separate thread retries every RETRY_S; the
+owner adopts the new connection.
 """
 
 import threading
@@ -16,13 +16,13 @@ from offstage.host.link.control import Control
 __all__ = ["Link"]
 
 RETRY_S = 1.0
-AGAIN_S = 1.5  # for each answer of a daemon that may not be there
+AGAIN_S = 1.5  # timeout of each reply while reconnecting
 
 
 class Link:
-    """`connect` logs in and attaches, with so long for an answer. `control` and `fabric` are those
-    of the daemon of now, and so are the sizes of its blocks and messages, how many calls may be
-    under way, and whether what is read into must be registered (`pins`)."""
+    """`connect` logs in and attaches, given the timeout of a reply. `control`, `fabric`, the sizes
+    of blocks and messages, the limit of calls in flight, and whether targets must be registered
+    (`pins`) are those of the current daemon."""
 
     def __init__(
         self, connect: Callable[[float], tuple[Control, Fabric]], timeout_s: float
@@ -36,17 +36,17 @@ class Link:
         self._take(connect(timeout_s))
 
     def shape(self, move: Move) -> Shape:
-        """The parts of an object, in this daemon's blocks."""
+        """The layout of an object in this daemon's blocks."""
         return shape_of(move.size, self.payload, self.layers)
 
     def lose(self) -> None:
-        """Nobody answers any more: leave, and try to come back."""
+        """The daemon no longer answers: close the connection and start to reconnect."""
         self.lost = True
         self._back = threading.Thread(target=self._come_back, name="ofs-objects-back", daemon=True)
         self._back.start()
 
     def adopt(self) -> bool:
-        """Whether there is a daemon again; from then on it is that one."""
+        """Adopt a new connection; returns whether there was one."""
         if self._found is None:
             return False
         found, self._found = self._found, None
@@ -55,7 +55,7 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._stopped.set()
         if self._back is not None:
             self._back.join()

@@ -1,20 +1,18 @@
 """LMCache on the tier: its L2 adapter, and the client of its native plug-in.
 
-`OffstageL2` is an adapter of the multi-process mode (`"type": "plugin"`): a lookup leases what it
-finds and has it brought into the tier's memory, a load reads it from there, an unlock lets go.
-`NativeClient` is what `"type": "native_plugin"` drives: batches of keys and memory, one descriptor,
-drained completions. Its locks are LMCache's own, so what it leases when it is asked for objects it
-lets go of once they are read.
+`OffstageL2` is an adapter of the multi-process mode (`"type": "plugin"`): a lookup leases the
+objects it finds and prefetches them into the tier's memory, a load reads them from there, an unlock
+releases the lease. `NativeClient` serves `"type": "native_plugin"`: batches of keys and memory, one
+event descriptor, drained completions. There LMCache does the locking, so a lease taken by a lookup
+is released once the object is read.
 
-Both run on the caller's threads and the object client's; none of them waits for the tier. A daemon
-that is lost makes every lookup a miss and every store a failure, which LMCache computes again or
-gives up.
+Both run on the caller's threads and the object client's; none blocks on the tier. While the daemon
+is lost every lookup is a miss and every store fails; LMCache then recomputes or gives up.
 
-LMCache gives names of models and no more, and serves engines that are started again under it. So
-what KV is of is set: `model`, files whose content is part of every key and which are looked at
-again with each batch, or `weights_id`; and `layout`, what computes it. Objects of a model of
-another name are refused where the content is of one. Nothing of LMCache is imported with this
-module: `OffstageL2` is made when asked for.
+LMCache passes only names of models, and engines may restart under it. The settings therefore name
+the content of KV: `model`, files whose content is part of every key and which are checked with each
+batch, or `weights_id`; and `layout`, for what computes it. With a `model`, objects of any other
+model name are refused. This module imports nothing of LMCache; `OffstageL2` is created on access.
 """
 
 import logging
@@ -32,8 +30,8 @@ from offstage.host.model.identity import Weights, digest_of, files_of, identity_
 
 __all__ = ["L2", "NativeClient", "client_of", "key_of"]
 
-LEASE_S = 30.0  # of what a lookup has found, if nobody unlocks it
-UNTOLD_LEASE_S = 10.0  # and where nobody could
+LEASE_S = 30.0  # of objects found by a lookup, unless they are unlocked
+UNTOLD_LEASE_S = 10.0  # the same where LMCache does not unlock
 SIZES_MAX = 1 << 16  # of objects whose sizes are kept
 TOLD_MAX = 64  # models of which the log says that they are not kept
 
@@ -95,7 +93,7 @@ def client_of(settings: dict[str, Any]) -> Client:
 
 
 def nobodys(count: int) -> list[bytes]:
-    """Keys that nothing is stored under."""
+    """Keys under which nothing is stored."""
     return [os.urandom(32) for _ in range(count)]
 
 
@@ -192,7 +190,7 @@ class NativeClient:
 
 
 class L2:
-    """The logic of `OffstageL2`, before LMCache's interface among its bases. `store_result` and
+    """The logic of `OffstageL2`, which also derives from LMCache's interface. `store_result` and
     `bitmap` are LMCache's classes."""
 
     store_result: Any
@@ -280,7 +278,7 @@ class L2:
             return self._looked.pop(task, None)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        """Let go of what a lookup leased."""
+        """Release the leases of a lookup."""
         self._client.release([key_of(key) for key in keys])
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
@@ -311,7 +309,7 @@ class L2:
         self._tell("_notify_keys_deleted", deleted, sizes)
 
     def report_status(self) -> dict[str, Any]:
-        """Whether the daemon is there, and what was moved."""
+        """Whether the daemon is reachable, and counts of moved objects."""
         return {"is_healthy": not self._client.away, "type": "offstage", **self._client.counts()}
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
-"""Memory that objects are read into, where a fabric writes there by itself.
+"""Registration of memory into which a fabric writes objects directly.
 
-An engine registers its own once, and what it reads into that is copied by no processor. Any other
-target is registered for the time of its read. A range stays registered when the daemon is lost and
-found again.
+An engine registers its memory once; reads into it need no copy. Any other target is registered for
+the duration of its read. A range stays registered across the loss of the daemon.
 """
 
 import threading
@@ -30,7 +29,7 @@ class Memory:
         self._ranges: list[U8] = []
 
     def ask(self, array: U8, keep: bool) -> Future[None]:
-        """Any thread: have `array` registered, or, before it goes, no longer so."""
+        """Any thread: register `array`, or (not `keep`) unregister it before it is freed."""
         answer: Future[None] = Future()
         with self._wake:
             self._asked.append((array, keep, answer))
@@ -39,11 +38,11 @@ class Memory:
 
     @property
     def asked(self) -> bool:
-        """Whether there is something to answer."""
+        """Whether a request waits."""
         return bool(self._asked)
 
     def answer(self, fabric: Fabric | None) -> None:
-        """Do what was asked; `fabric` None: no daemon is there, and it is done when one is."""
+        """Serve the requests; with `fabric` None, without a daemon, once there is one."""
         while self._asked:
             array, keep, answer = self._asked.popleft()
             try:
@@ -53,7 +52,7 @@ class Memory:
                 answer.set_exception(error)
 
     def again(self, fabric: Fabric) -> None:
-        """A daemon is there again: all of it is registered over this fabric."""
+        """Register all ranges over the fabric of a new connection."""
         for array in self._ranges:
             fabric.register(array)
 

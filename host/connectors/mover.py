@@ -1,12 +1,12 @@
-"""The thread that moves objects: it owns one host of the daemon and everything in flight on it.
+"""The mover: the thread that moves objects. It owns one login and all calls in flight on it.
 
-A session at the daemon is open for as long as an object is moved, or leased: its blocks are not
-deleted meanwhile. Sessions are opened and closed several in a message, while blocks are under way.
+While an object is moved or leased it has an open session at the daemon, so that its blocks are not
+deleted. Sessions are opened and closed in batches, while blocks are in flight.
 
-When the daemon is lost everything in flight ends as AWAY, and so does what comes after, at once,
-until there is one again (`link`). What does not come in time ends as LATE (`late`): its calls are
-given up before that is told, so that nothing is written into an engine's memory after it, and its
-session is closed when the daemon answers again. Nothing here raises into an engine.
+When the daemon is lost everything in flight ends as AWAY, and new moves end as AWAY immediately,
+until the link is back (`link`). A move that misses its deadline ends as LATE (`late`): its calls
+are cancelled before that is reported, so that nothing is written into an engine's memory later, and
+its session is closed when the daemon answers again. Nothing here raises into an engine.
 """
 
 import errno
@@ -54,17 +54,17 @@ from offstage.host.link.control import Control
 
 __all__ = ["Mover"]
 
-WAIT_NS = 500_000  # for blocks, before what was newly asked for is looked at
-LINGER_S = 0.005  # a session that is done is closed with the next message, or after this
+WAIT_NS = 500_000  # longest wait for blocks between checks for new requests
+LINGER_S = 0.005  # a finished session is closed with the next message, or after this
 BATCH_OBJECTS = 64  # in one message to the daemon
-FILL_S = 1.0  # for a put that is filled by and by, before what else there is is looked at
-ROOM_S = 10.0  # without a free session an object ends as REFUSED
+FILL_S = 1.0  # longest wait for an incremental put between checks for other work
+ROOM_S = 10.0  # an object that gets no session for this long ends as REFUSED
 
 
 @dataclass
 class Mover(Inbox):
-    """`connect` logs in and attaches, with so long for an answer; `say` gets what a person should
-    read, a line at a time; `timeout_s`: for an answer of the daemon."""
+    """`connect` logs in and attaches, given the timeout of a reply; `say` gets messages for the
+    user, a line each; `timeout_s`: limit for a reply of the daemon."""
 
     connect: Callable[[float], tuple[Control, Fabric]]
     say: Callable[[str], None]
@@ -88,7 +88,7 @@ class Mover(Inbox):
     # ---- any thread ----
 
     def close(self) -> None:
-        """End, after what was asked for but puts not committed. Closing twice does nothing."""
+        """End after all submitted moves, except puts not committed. Closing twice does nothing."""
         self.drop(list(self._live.values()))
         with self._wake:
             self._stop = True
@@ -112,12 +112,12 @@ class Mover(Inbox):
         while self._take():
             try:
                 self._turn()
-            except Exception as error:  # a mistake of ours must not leave an engine waiting
+            except Exception as error:  # a bug here must not leave an engine waiting
                 self._lose(error)
         self._link.close()
 
     def _take(self) -> bool:
-        """What was newly asked for; waits while there is nothing to do. False: it is the end."""
+        """Take new requests; waits while there is nothing to do. False: the mover is closed."""
         with self._wake:
             while True:
                 self._take_asked()
@@ -146,7 +146,7 @@ class Mover(Inbox):
         self._asked.clear()
 
     def _end_late(self) -> None:
-        """Give up what is past its deadline, wherever it stands."""
+        """Cancel moves past their deadline, in any state."""
         with self._wake:
             past = self._deadlines.past()
             if past:
@@ -199,7 +199,7 @@ class Mover(Inbox):
     # ---- sessions ----
 
     def _open_some(self) -> bool:
-        """Open sessions for what waits, several in one message; and close those that are done."""
+        """Open sessions for waiting moves, several in one message, and close finished ones."""
         batch: list[Move] = []
         texts: list[bytes] = []
         self._start_leased()
@@ -223,7 +223,7 @@ class Mover(Inbox):
         return bool(batch) and self._flush(batch, texts)
 
     def _free_sessions(self) -> int:
-        """How many may be opened. The oldest leases give way, until half of all are of moves."""
+        """How many may be opened. The oldest leases end until moves have half of all sessions."""
         ending = len(self._closing) + len(self._deleting)
         free = self._link.sessions_max - self._open + ending
         idle = self._leases.idle()
@@ -234,7 +234,7 @@ class Mover(Inbox):
         return free + len(giving)
 
     def _start_leased(self) -> None:
-        """What is read and leased has its session already."""
+        """Start reads of leased objects: they already have a session."""
         for move in [one for one in self._waiting if one.kind is Kind.GET] if self._leases else []:
             if (leased := self._leases.take(move.name)) is not None:
                 self._waiting.remove(move)
@@ -242,7 +242,7 @@ class Mover(Inbox):
                 self._start_get(move)
 
     def _flush(self, batch: list[Move], texts: list[bytes]) -> bool:
-        """One message. Whether an object got its session."""
+        """Send one message; returns whether an object got its session."""
         closing, deleting = self._closing, self._deleting
         self._closing, self._deleting = [], []
         due_s = min((move.due_s for move in batch if move.due_s > 0), default=0.0)
@@ -300,7 +300,7 @@ class Mover(Inbox):
             self._look(move, move.chain)
 
     def _clear(self, move: Move, chain: Chain) -> None:
-        """Delete until nothing is there: what somebody moves stays until he is done with it."""
+        """Delete until nothing is left; an object in use by another move stays until that ends."""
         move.chain = None
         staged = move.kind is Kind.PUT and move.clears == 0  # only there, maybe: it had expired
         if (staged or any(chain.stored)) and may_clear(move):
@@ -397,8 +397,8 @@ class Mover(Inbox):
         self._go_on(move)
 
     def _go_on(self, move: Move) -> None:
-        """Send what of a put may be sent, the head when all others are acknowledged; behind a head
-        that is there nothing, unless it is that of the same bytes."""
+        """Send the filled part of a put, and the head once all other blocks are acknowledged. If a
+        head is already stored, nothing is sent unless it has the same bytes."""
         if move.chain is None or move.clearing or move.failure is not None or move.headed:
             return
         assert move.buffer is not None
@@ -455,7 +455,7 @@ class Mover(Inbox):
             self._go_on(move)
 
     def _clear_first(self, move: Move) -> None:
-        """What is there is of other bytes or another size: it goes, then this is written."""
+        """The stored object has other bytes or another size: delete it, then write this one."""
         assert move.chain is not None
         self._closing.append(move.chain.session)
         move.clearing, move.chain = True, None
@@ -491,7 +491,7 @@ class Mover(Inbox):
             self._end(move, State.AWAY, why)
 
     def _is_back(self) -> bool:
-        """Whether the daemon is there again, since another connection was found to it."""
+        """Whether the link is back, over a new connection."""
         if not self._link.adopt():
             self._fail_all("the daemon was lost a moment ago")
             return False

@@ -1,13 +1,12 @@
-"""One object on its way: what is asked of it, how it ends, and how it lies in blocks.
+"""One operation on an object: its parameters, its outcome, and the object's layout in blocks.
 
-An object is a chain of chunks of its own. Chunk 0 is named by the object's 16-byte name and has one
-block, the *head*, which names the put that the others are of (`identity`) and is written when all
-of them are acknowledged, so that an object without a head is absent. Block b > 0, of the object's
-bytes from `(b - 1) * payload` on, is block `(b - 1) % layers` of chunk `1 + (b - 1) // layers`, so
-an object may lie in all layers that the daemon has. A small one lies in its head. Which blocks the
-store has of each chunk comes with the session that names the chain, and so an object that was cut
-short, or is longer than it is asked for, is seen before a byte is read: every chain is asked for
-one chunk more than it has.
+An object is a separate chain of chunks. Chunk 0 is named by the object's 16-byte name and has one
+block, the *head*, which identifies the put of all other blocks (`identity`). It is written once
+they are acknowledged, so an object without a head is absent. Block b > 0, the object's bytes from
+`(b - 1) * payload` on, is block `(b - 1) % layers` of chunk `1 + (b - 1) // layers`, so an object
+may use all layers that the daemon has. A small object is stored in its head. Opening the session of
+a chain returns which blocks of each chunk are stored. Every chain is opened with one chunk more
+than the object has, so an object that is too short or too long is detected before any byte is read.
 """
 
 import errno
@@ -53,27 +52,27 @@ __all__ = [
 
 HELD = "other bytes are there, which somebody reads or leases"
 
-HELD_S = 2.0  # what somebody reads or leases is waited for so long, before it is replaced
+HELD_S = 2.0  # how long to wait for readers and leases before an object is replaced
 CLEAR_PAUSE_S = 0.005
-CLEAR_CHUNKS = 64  # an object of unknown size: so many at first, and four times as many each time
+CLEAR_CHUNKS = 64  # deleted at first of an object of unknown size; four times as many each retry
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
 
 class State(Enum):
-    """How an operation on one object ended."""
+    """Outcome of an operation on one object."""
 
     DONE = "done"
     ABSENT = "absent"  # the tier does not have it
-    UNREADABLE = "unreadable"  # it is there, and not as it is asked for, or failed its check
-    REFUSED = "refused"  # the tier took no more, or there is no such object that it would take
+    UNREADABLE = "unreadable"  # it is stored but has another size, or failed its check
+    REFUSED = "refused"  # the tier has no room, or does not take such an object
     AWAY = "away"  # no daemon answers
-    LATE = "late"  # it did not come in time, and what comes yet is not written anywhere
+    LATE = "late"  # it missed its deadline; late blocks are not written anywhere
 
 
 class Kind(Enum):
-    """What is done with an object."""
+    """Kind of operation."""
 
     PUT = 1
     GET = 2
@@ -83,35 +82,35 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class Move:
-    """One object on its way. `size` 0: not known, of LOOK and DELETE."""
+    """One operation on an object. `size` 0: unknown, for LOOK and DELETE."""
 
     kind: Kind
     name: bytes
-    label: str  # in a log
+    label: str  # for log lines
     size: int
     ended: Callable[["Move", State, str], None]
     buffer: U8 | None = None
-    hold_s: float = 0.0  # LOOK: so long the object is leased
-    ahead: float = 0.0  # LOOK: brought into the tier's memory, since it is asked for so probably
-    due_s: float = 0.0  # LOOK: by then, from when it is begun
-    within_s: float = 0.0  # GET, LOOK: LATE after so long from when it is asked for; 0: never
-    cuts: tuple[int, ...] = ()  # GET: ends of the parts that are told of as they land
-    landed: Callable[["Move", int], None] | None = None  # each part once, at the latest at the end
-    filled: int = -1  # PUT: so many bytes of the buffer may be sent; -1: all
-    committed: bool = True  # PUT: and the head may
+    hold_s: float = 0.0  # LOOK: length of the lease
+    ahead: float = 0.0  # LOOK: probability of the read, for the prefetch; 0: no prefetch
+    due_s: float = 0.0  # LOOK: when the prefetch is due, from the start of the move
+    within_s: float = 0.0  # GET, LOOK: deadline from submission, then LATE; 0: none
+    cuts: tuple[int, ...] = ()  # GET: ends of the parts that are reported as they land
+    landed: Callable[["Move", int], None] | None = None  # once a part, at the latest at the end
+    filled: int = -1  # PUT: how many bytes of the buffer may be sent; -1: all
+    committed: bool = True  # PUT: the head may be sent
     dropped: bool = False  # PUT: it shall not be stored
-    sent: int = 1  # PUT: the blocks before this one were
-    headed: bool = False  # PUT: and the head was
-    rival: bool = False  # PUT: a head is there, of the same put or another one
+    sent: int = 1  # PUT: the blocks before this one are sent
+    headed: bool = False  # PUT: the head is sent
+    rival: bool = False  # PUT: a head is already stored, of the same put or another
     sums: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of blocks that came or went
-    head: U8 | None = None  # GET: it came
+    head: U8 | None = None  # GET: the head, once read
     held: list[Put] = field(default_factory=list)  # PUT: begun before it has a session
-    pieces: list[int] = field(default_factory=list)  # GET: by part, how many are on their way
-    told: int = 0  # GET: parts of which the caller was told
-    worst: int = -1  # GET: how the block ended that the tier had least ready
-    clearing: bool = False  # PUT: what is under this name goes first
+    pieces: list[int] = field(default_factory=list)  # GET: pieces in flight, by part
+    told: int = 0  # GET: parts reported to the caller
+    worst: int = -1  # GET: worst end of its blocks
+    clearing: bool = False  # PUT: the stored object is deleted first
     chunks: int = CLEAR_CHUNKS
-    clears: int = 0  # how often something was found that had to go
+    clears: int = 0  # how often there was something to delete
     clear_until_s: float = 0.0
     until_s: float = 0.0
     chain: "Chain | None" = None
@@ -121,7 +120,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Shape:
-    """How an object of one size lies in blocks of `payload` bytes and `layers` of them a chunk."""
+    """Layout of an object of one size, in blocks of `payload` bytes, `layers` of them a chunk."""
 
     size: int
     payload: int
@@ -310,7 +309,7 @@ def is_head_of(move: Move, shape: Shape, piece: Piece, got: FetchResult) -> bool
 
 
 def land(move: Move, piece: Piece, got: FetchResult) -> None:
-    """A piece of a read has ended: note what is wrong, or tell of the parts that are there now."""
+    """Process a completed piece of a read: note an error, or report the parts that are complete."""
     if got.failed_count:
         worst = -next(rc for rc in got.rcs.tolist() if rc)
         why = errno.errorcode.get(worst, worst)
@@ -330,7 +329,7 @@ def land(move: Move, piece: Piece, got: FetchResult) -> None:
 
 
 def _copy(move: Move, piece: Piece) -> None:
-    """What was read into memory of its own goes where it belongs."""
+    """Copy a piece that was read into separate memory to its place."""
     row = piece.memory[0, : piece.length]
     if piece.at >= 0 and piece.blocks[0] == 0:
         move.head, row = row[:HEAD_BYTES], row[HEAD_BYTES:]
@@ -339,7 +338,7 @@ def _copy(move: Move, piece: Piece) -> None:
 
 
 def tell_landed(move: Move, *, ended: bool = False) -> None:
-    """Tell of the parts that are there, in order; all of them at the end, whatever that is."""
+    """Report complete parts, in order; at the end all of them, whatever the outcome."""
     while move.told < len(move.cuts) and (ended or move.pieces[move.told] == 0):
         move.told += 1
         if move.landed is not None:
@@ -347,15 +346,15 @@ def tell_landed(move: Move, *, ended: bool = False) -> None:
 
 
 def tier_of(move: Move) -> str:
-    """How the tier had an object that was read: `on_time`, all of it in its memory; `late`, part of
-    it still on its way there; `missing`, part of it only in the store."""
+    """State in the tier of an object that was read: `on_time`, all of it in memory; `late`, part of
+    it still being staged; `missing`, part of it only in the store."""
     if move.worst < HIT_ENDS:
         return "on_time"
     return "late" if move.worst == HIT_ENDS else "missing"
 
 
 def guesses(shape: Shape, probability: float) -> NDArray[np.void]:
-    """That every block of an object is demanded, so probably."""
+    """Guesses for every block of an object, with this probability."""
     made = np.zeros(shape.blocks, GUESS)
     places = [shape.place(block) for block in range(shape.blocks)]
     made["layer"] = [layer for layer, _ in places]
@@ -365,8 +364,8 @@ def guesses(shape: Shape, probability: float) -> NDArray[np.void]:
 
 
 def not_whole(stored: list[int], shape: Shape) -> tuple[State, str] | None:
-    """How a read of an object ends before a byte of it is read; None where it is there, and of this
-    shape. `stored`: of its chain."""
+    """The failure of a read before any byte is read; None if the object is stored with this shape.
+    `stored`: stored layers of each chunk of its chain."""
     if stored[0] == 0:
         return State.ABSENT, ""
     if stored[-1] == 0 and stored[:-1] == shape.stored:
@@ -389,8 +388,8 @@ def is_ragged(stored: list[int], shape: Shape) -> bool:
 
 
 def may_clear(move: Move) -> bool:
-    """Whether to try once more to delete what is there, after a while if it is not the first time:
-    somebody may read or lease it."""
+    """Whether to try the delete again, after a pause from the second time on: the object may be
+    read or leased."""
     now_s = time.monotonic()
     move.clear_until_s = move.clear_until_s or now_s + HELD_S
     if move.clears > 1:
@@ -399,15 +398,15 @@ def may_clear(move: Move) -> bool:
 
 
 def refuse(move: Move, worst: int) -> None:
-    """A block of a put was not taken: other bytes go first, for a while; else it has failed."""
+    """A block of a put was refused: delete other bytes first, for a while; else the put fails."""
     if worst == errno.EEXIST and may_clear(move):
-        move.clearing = True  # once none of its blocks is on its way
+        move.clearing = True  # once none of its blocks is in flight
     else:
         move.failure = (State.REFUSED, _why_refused(worst))
 
 
 def _why_refused(worst: int) -> str:
-    """What a person reads of a block that was not taken."""
+    """The user's message for a refused block."""
     if worst == errno.EEXIST:
         return HELD
     if worst == errno.ENOSPC:

@@ -1,10 +1,9 @@
-"""What says that an object's blocks are of one put: its head, block 0.
+"""The head, block 0 of an object: it proves that all blocks are of one put.
 
-A head is the object's size and a digest over the checksums of all other blocks, in their order;
-behind it stands an object that fits into that block. It is written when all others are
-acknowledged, and whoever reads compares it with the checksums of what came, which the fabric has
-checked against the bytes. Blocks of two puts have no head that agrees with them, whichever of them
-is missing, was replaced or came too late.
+A head is the object's size and a digest over the checksums of all other blocks, in order; a small
+object follows it in the same block. The head is written once all other blocks are acknowledged. A
+reader compares it with the checksums of the blocks it got, which the fabric has checked against the
+bytes. A mix of blocks of two puts never matches a head.
 """
 
 import hashlib

@@ -1,23 +1,23 @@
-"""Whole objects on the tier: what an engine's connector stands on.
+"""Whole objects on the tier: the base of every engine's connector.
 
-An object is bytes under an engine's own key: the KV of a run of tokens, of all layers or of one,
-which nobody here looks into. It is cut into blocks of the daemon's size and named, chunk by chunk,
-by keyed hashes under the tenant's secret, so that no tenant can name another's objects, and it is
-the daemon's chunks, store and staging memory that hold it: there is no other store.
+An object is opaque bytes under an engine's key: the KV of a run of tokens, of all layers or of one.
+It is split into blocks of the daemon's size and named, chunk by chunk, by keyed hashes under the
+tenant's secret, so that no tenant can name another's objects. The daemon's chunks, store and
+staging memory hold it: there is no other store.
 
-Operations are begun in batches and end in any order. A batch is a ticket; `fd` becomes readable
-when one has ended, and `drain` gives those that have. Bytes go between the engine's own buffers and
-the tier's memory in one copy; a buffer belongs to the client until its operation has ended.
+Operations are submitted in batches and complete in any order. A batch has a ticket; `fd` becomes
+readable when one has completed, and `drain` returns the completed ones. Bytes are copied once
+between the engine's buffers and the tier's memory; a buffer belongs to the client until its
+operation has completed.
 
-Every object has one of six ends: `State`. Whatever is DONE was checked block by block, from the
-put's checksum to the copy in the engine's buffer, and all blocks are of one put. A mixture,
-a truncated object, one of another size and one that failed its check are UNREADABLE and a line in
-the log; they are never other bytes. What a model's objects hold (`layout`) is part of every key,
-and is also stored by the model's name: where it was another one, that is said once, and what the
-other one stored is not found.
+Every operation on an object ends in one of six ways: `State`. A DONE object was checked block by
+block, from the put's checksum to the copy in the engine's buffer, and all blocks are of one put. A
+mix of puts, a truncated object, another size or a failed check is UNREADABLE and logged; wrong
+bytes are never returned. The `layout` of a model's objects is part of every key, and is also stored
+by the model's name: if it changes, one log line says so, and older objects are not found.
 
-No read and no lookup is waited for longer than its bound (`within_s`): what has not come by then is
-LATE, whether the daemon is frozen or the drive slow. Nothing is written into its buffer after that.
+A read or lookup ends within its limit (`within_s`): otherwise it is LATE, whether the daemon is
+frozen or the drive slow. Nothing is written into its buffer after that.
 """
 
 import hashlib
@@ -42,17 +42,17 @@ from offstage.host.endpoint import Endpoint
 __all__ = ["Completion", "ObjectClient", "State", "Stream"]
 
 FABRICS = ("shm", "verbs", "zmq")
-LAYOUT_BYTES = 256  # of the object that keeps a model's layout
-WITHIN_MIN_S = 0.001  # of a bound that is past already
-QUIET_S = 10.0  # of one kind of line in the log; what came meanwhile is counted
+LAYOUT_BYTES = 256  # size of the object that stores a model's layout
+WITHIN_MIN_S = 0.001  # limit used when the given one has already passed
+QUIET_S = 10.0  # interval between log lines of one kind; those between are counted
 log = logging.getLogger("offstage.connectors")
 Landed = Callable[[int, frozenset[int]], None]
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A batch that has ended: `states` of its objects in the order they were given, and why those
-    did that are not DONE or ABSENT."""
+    """A completed batch: `states` of its objects in the given order, and the reasons of those that
+    are neither DONE nor ABSENT."""
 
     ticket: int
     states: tuple[State, ...]
@@ -83,31 +83,32 @@ class _Batch:
 
 
 class Stream:
-    """A put whose buffers are filled from their first byte on."""
+    """A put whose buffers are filled incrementally, from the first byte on."""
 
     def __init__(self, mover: Mover, moves: list[Move]) -> None:
         """Of an object client."""
         self._mover, self._moves = mover, moves
 
     def fill(self, size: int) -> None:
-        """So many bytes of every buffer are there."""
+        """The first `size` bytes of every buffer are filled."""
         self._mover.fill(self._moves, size)
 
     def commit(self) -> None:
-        """All of them are, and the objects shall be there."""
+        """All buffers are filled: store the objects."""
         self._mover.fill(self._moves, -1, commit=True)
 
     def drop(self) -> None:
-        """They shall not."""
+        """Do not store the objects."""
         self._mover.drop(self._moves)
 
 
 class ObjectClient:
-    """Objects of one model at one daemon. Any thread may call; a thread of its own moves bytes."""
+    """Objects of one model at one daemon. Any thread may call; a separate thread moves bytes."""
 
     def __init__(self, endpoint: Endpoint, *, model: str = "", layout: str = "") -> None:
-        """Log in. `model` and `layout` (dtype, shapes, weights: one line) name what objects are of.
-        BadInput, RunFailed: no daemon answers, or it refuses: an engine should not start so."""
+        """Log in. `model` and `layout` (dtype, shapes, weights: one line) identify the objects'
+        content. BadInput, RunFailed: no daemon answers, or it refuses; an engine should not start
+        then."""
         if endpoint.fabric not in FABRICS:
             raise BadInput(
                 f"objects do not go over {endpoint.fabric!r}",
@@ -132,8 +133,8 @@ class ObjectClient:
     # ---- batches ----
 
     def put(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> int:
-        """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. What is there under a key
-        is replaced. DONE: acknowledged as the daemon's write mode says."""
+        """Store objects: `buffers[i]`, contiguous bytes, under `keys[i]`. Replaces objects stored
+        under the same keys. DONE: acknowledged as the daemon's write mode says."""
         return self._begin(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
 
     def get(
@@ -161,8 +162,8 @@ class ObjectClient:
         )
 
     def stream(self, keys: Sequence[bytes], buffers: Sequence[Any], **more: Any) -> "Stream":
-        """A put of buffers that are filled by and by: `Stream` says how far. What is filled is sent
-        while the rest is made; nothing is there before all is committed."""
+        """A put of buffers that are filled incrementally, by calls of `Stream`. The filled part is
+        sent while the rest is computed; the objects are absent until the commit."""
         _, moves = self._moves(Kind.PUT, keys, [_as_bytes(one) for one in buffers], **more)
         for move in moves:
             move.filled, move.committed = 0, False
@@ -199,15 +200,15 @@ class ObjectClient:
         )
 
     def delete(self, keys: Sequence[bytes], **more: Any) -> int:
-        """Delete objects; those that somebody moves or leases stay. ABSENT: it was not there."""
+        """Delete objects, except those being moved or leased. ABSENT: it was not there."""
         return self._begin(Kind.DELETE, keys, **more)
 
     def release(self, keys: Sequence[bytes]) -> None:
-        """Let go of leases now."""
+        """Release leases now."""
         self._mover.unlease([self.name(key) for key in keys])
 
     def drain(self) -> list[Completion]:
-        """Batches that have ended and were begun without `tell`; waits for nothing."""
+        """Completed batches that were submitted without `tell`; does not wait."""
         with self._lock:
             ended = list(self._ended)
             self._ended.clear()
@@ -218,7 +219,7 @@ class ObjectClient:
         return ended
 
     def wait(self, begin: Callable[..., int], *arguments: Any, **more: Any) -> Completion:
-        """Begin one batch and wait for it: `client.wait(client.get, keys, buffers)`."""
+        """Submit a batch and wait for it: `client.wait(client.get, keys, buffers)`."""
         found: list[Completion] = []
         ended = threading.Event()
 
@@ -239,7 +240,7 @@ class ObjectClient:
         self._mover.register(_as_bytes(buffer))
 
     def unregister(self, buffer: Any) -> None:
-        """The same memory, with no read into it under way, before it goes."""
+        """Unregister memory before it is freed; no read into it may be in flight."""
         self._mover.register(_as_bytes(buffer), keep=False)
 
     # ---- the client ----
@@ -254,7 +255,7 @@ class ObjectClient:
 
     @property
     def streams_max(self) -> int:
-        """How many objects may be streamed at once, so that others still have their turn."""
+        """Limit of concurrently streamed objects, which leaves room for other operations."""
         return self._mover.streams_max
 
     @property

@@ -1,17 +1,16 @@
 """SGLang on the tier: a dynamic storage backend of its hierarchical cache, `OffstageStorage`.
 
-An object is one page of SGLang's host memory, all layers of it, flat, under SGLang's own hash of
-the tokens up to its end and what the rank holds of the model. What KV is of, weights, adapters and
-kernels, is by content: SGLang's arguments lead to the files, as far as they are on this machine;
-else the setting `weights_id` has to name them. SGLang calls from threads of its own
-and waits for each batch; it asks how many first pages are there, which leases them and brings them
-into the tier's memory, and then gets them.
+An object is one page of SGLang's host memory, flat, with all layers. Its name is SGLang's hash of
+the tokens up to its end and the rank's part of the model. Weights, adapters and kernels are named
+by content: SGLang's arguments lead to the files on this machine; without them the setting
+`weights_id` must name the weights. SGLang calls from its threads and waits for each batch. It first
+asks how many leading pages are stored, which leases and prefetches them, and then gets them.
 
-The daemon is logged in to when SGLang registers its host memory, whose type, layout and shape are
-part of every name. BadInput, RunFailed then: SGLang does not start with a tier that is not there. A
-daemon that is lost later makes every page absent and every store a failure. Pools beside the KV
-(`batch_*_v2`: Mamba, sliding windows, indexers) are not kept. Nothing of SGLang is imported with
-this module: `OffstageStorage` is made when asked for.
+Login happens when SGLang registers its host memory, whose type, layout and shape are part of every
+name. BadInput or RunFailed then: SGLang does not start without its tier. If the daemon is lost
+later, every page is absent and every store fails. Pools other than KV (`batch_*_v2`: Mamba, sliding
+windows, indexers) are not stored. This module imports nothing of SGLang; `OffstageStorage` is
+created on access.
 """
 
 import logging
@@ -70,12 +69,12 @@ log = logging.getLogger("offstage.connectors")
 
 
 class Storage:
-    """The logic of `OffstageStorage`, before SGLang's interface among its bases."""
+    """The logic of `OffstageStorage`, which also derives from SGLang's interface."""
 
     mem_pool_host: Any
 
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
-        """BadInput: a setting that is none, or what cannot be kept."""
+        """BadInput: an unknown setting, or a configuration that cannot be stored."""
         extra = dict(storage_config.extra_config or {})
         self._endpoint = Endpoint.of_engine(
             {name: one for name, one in extra.items() if name not in OWN}
@@ -134,7 +133,7 @@ class Storage:
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:
-        """How many first pages are there; they are leased, and brought into the tier's memory."""
+        """How many leading pages are stored; leases them and prefetches them into the tier."""
         client = self._ready()
         states = client.wait(
             client.prefetch, _names(keys), [self._size] * len(keys), lease_s=LEASE_S

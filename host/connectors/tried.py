@@ -1,4 +1,4 @@
-"""The versions of engines that their connectors were tried with; any other is a line in the log."""
+"""Engine versions that the connectors were tested with; any other version logs a warning."""
 
 import logging
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +10,7 @@ log = logging.getLogger("offstage.connectors")
 
 
 def say_untried(engine: str, found: str = "") -> None:
-    """Say so where the version was not tried. `found`: it, where it is not the package's own."""
+    """Warn about an untested version. `found`: the version, if it is not the package's."""
     try:
         found = found or version(engine.lower())
     except PackageNotFoundError:

@@ -1,14 +1,13 @@
 """Kernels for a GPU, written in Triton: bounds of blocks, scores and their best, paged attention.
 
-`offstage.host.gpu.attention` is behind `--kernel triton`. `offstage.host.gpu.bounds` keeps what
-`offstage.host.gpu.scores` finds the best blocks by, and `offstage.host.gpu.step` puts all three
-together as a decode step of CUDA graphs.
+`--kernel triton` selects `offstage.host.gpu.attention`. `offstage.host.gpu.bounds` keeps the
+summaries from which `offstage.host.gpu.scores` finds the best blocks, and `offstage.host.gpu.step`
+combines all three into a decode step of CUDA graphs.
 
-Every module here has one kernel or two as plain functions, and the call that launches them, which
-takes torch tensors that lie on one device and waits for nothing. Triton is optional, so nothing of
-it is imported at module level: `compiled` turns the functions of a module into kernels at its
-first launch. On the CPU they run under Triton's interpreter, `TRITON_INTERPRET=1`: that shows
-whether they compute what they should, slowly.
+Every module here has one or two kernels as plain functions, and the call that launches them, which
+takes torch tensors on one device and does not wait. Triton is optional, so it is not imported at
+module level: `compiled` turns the functions of a module into kernels at the first launch. On the
+CPU they run slowly under Triton's interpreter, `TRITON_INTERPRET=1`, for correctness tests.
 """
 
 import importlib.util

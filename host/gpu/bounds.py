@@ -157,7 +157,7 @@ def _summarise(
             least, greatest, numbers + row, numbers + high, shared + channel // GROUP, grown, GROUPS
         )
         if GROUPS:
-            tl.debug_barrier()  # nobody reads the row any more
+            tl.debug_barrier()  # all threads have read the row
             below, above, power = _steps_of(
                 least, greatest, real, CHANNELS, GROUP, MOST, FINEST, COARSEST
             )

@@ -1,11 +1,11 @@
 """The host's selectors with their summaries on a device, and the best blocks of a batch from there.
 
 Summaries of all sessions of a layer lie in one table (`Summaries`); a `DeviceSelector` owns the
-rows of its blocks in it and keeps the contract of `offstage.host.selection.Selector`, so that
-whoever fills contexts need not know where they lie. `BatchBest` scores every block of a batch and
-takes the best of each session by one launch, a CUDA graph where there is a device to have one: what
-comes to the host are ordinals and a hint. One thread. Can fail: BadInput for a session of more
-blocks than one program holds.
+rows of its blocks and keeps the contract of `offstage.host.selection.Selector`, so that code that
+fills contexts does not depend on where summaries are. `BatchBest` scores every block of a batch and
+takes the best of each session in one launch, as a CUDA graph on a CUDA device; only ordinals and a
+hint are copied to the host. One thread. Can fail: BadInput for a session of more blocks than one
+program can process.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Summaries:
         self._free: list[int] = list(range(_ROWS_MIN))
 
     def take(self, count: int) -> list[int]:
-        """Rows that are nobody's."""
+        """Allocate free rows."""
         while len(self._free) < count:
             rows = len(self.table.numbers)
             self.table = self.table.twice()
@@ -55,7 +55,7 @@ class Summaries:
         return taken
 
     def give(self, rows: Sequence[int]) -> None:
-        """They may be taken again."""
+        """Free rows."""
         self._free.extend(rows)
 
 
@@ -99,7 +99,7 @@ class DeviceSelector:
         self._tokens[ordinal] = first + count
 
     def scores(self, query: Floats) -> Floats:
-        """See `Selector`: for whoever wants all of them on the host."""
+        """See `Selector`: all scores, on the host."""
         import torch
 
         table = self.summaries.table

@@ -1,12 +1,12 @@
 """A decode step as CUDA graphs, with Offstage's hooks between them.
 
-What the device does from one hook to the next is one graph: the end of a layer and the next one up
-to its selection. A hook runs on the host where a layer's selection is known: it demands what is not
-in the HBM pool, hands over the hint, and lets the attention go on. Where everything is in the pool,
-which the device finds out by itself, the hook costs a wait and a look at one number.
+The device's work between two hooks is one graph: the end of a layer, and the next layer up to its
+selection. A hook runs on the host once a layer's selection is known: it demands the blocks that the
+HBM pool lacks, sends the hint, and lets attention continue. If the pool has all blocks, which the
+device detects, the hook only waits and reads one number.
 
-On the CPU a graph is the work itself, done again by each replay, so that what a step does, and in
-which order, can be tested where there is no GPU.
+On the CPU each replay of a graph runs the work itself, so that a step's work and order can be
+tested without a GPU.
 """
 
 import itertools

@@ -1,1 +1,1 @@
-"""The KV of a model: its shape, its identity, and what is drawn in its place."""
+"""The KV of a model: its shape, its identity, and synthetic KV."""

@@ -23,15 +23,14 @@ the product, and the token noise.
 
 Everything is drawn from a counter-based generator (Philox, Salmon et al. 2011) at the counter
 (chunk identity, layer) or (session, layer, step): the same chunk has the same bytes in every
-session, in any order of asking. `KvPools` may be shared by readers of one thread; a
+session, in any order of calls. `KvPools` may be shared by readers of one thread; a
 `QueryStream` belongs to one (session, layer). Raises `BadInput` where a geometry has too few
 channels, or a context too many tokens, for the construction.
 
-What stands in for the model: the KV of any chunk, and the queries of any session.
-
-It is deterministic: the same seed, chunk and layer give the same bytes, so a block that the tier
-has lost can be computed again, and every block that comes back can be compared with what was
-written. One thread uses it. It owns no more than the pools of `KvPools`.
+`SyntheticKv` takes the place of a model: it gives the KV of any chunk, and the queries of any
+session. The same seed, chunk and layer give the same bytes, so a block that the tier has lost can
+be recomputed, and every block that is read can be compared with what was written. One thread uses
+it. It owns only the pools of `KvPools`.
 """
 
 import hashlib
@@ -113,8 +112,8 @@ class _Channels:
 
 
 class KvPools:
-    """Keys and values of any chunk of one model. `seed` names the model's weights, so to say:
-    two pools with the same seed and geometry give the same bytes for the same chunk."""
+    """Keys and values of any chunk of one model. `seed` takes the place of the model's weights: two
+    pools with the same seed and geometry give the same bytes for the same chunk."""
 
     def __init__(self, seed: int, geometry: KvGeometry) -> None:
         self.geometry = geometry
@@ -248,7 +247,7 @@ class QueryStream:
 
     def next(self, step: int, length_blocks: int) -> Floats:
         """The queries of `step`, float32 `[q_heads, head_dim]`, over a context of `length_blocks`
-        blocks. Steps are asked for in turn. Raises `BadInput` for a context beyond
+        blocks. Call it for each step in order. Raises `BadInput` for a context beyond
         `CONTEXT_TOKENS_MAX`."""
         assert step == self._step + 1, "a stream gives its steps in turn"
         self._step = step
@@ -257,11 +256,11 @@ class QueryStream:
 
     def windows(self, count: int, length_blocks: int) -> Floats:
         """The last query of each of the last `count` blocks of a context of `length_blocks`, oldest
-        first, float32 `[count, q_heads, head_dim]`: what a prefill asks, a block apart, up to the
-        token before step 0. It uses the stream up.
+        first, float32 `[count, q_heads, head_dim]`: the queries of a prefill, one per block, up to
+        the token before step 0. The stream cannot be used afterwards.
 
-        Drawn backwards from step 0: a stationary process of this kind has the same law in both
-        directions, and so what decode asks is the same whether anybody looked before it or not."""
+        Drawn backwards from step 0: this stationary process has the same law in both directions,
+        so decode's queries do not depend on whether this was called."""
         self.next(0, length_blocks)
         found = []
         for ahead in range(count):
@@ -309,7 +308,7 @@ class QueryStream:
         return white
 
     def _back(self, steps: int) -> Doubles:
-        """So many steps back, in one draw: as `_advance`."""
+        """Go `steps` steps back in one draw; returns the same as `_advance`."""
         params = self._params
         fresh = self._random.standard_normal(self._slow.shape)
         fresh_fast = self._random.standard_normal(self._fast.shape)

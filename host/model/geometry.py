@@ -28,7 +28,7 @@ class LayerKv:
 
     form: `gqa` (grouped or full multi-head: K and V per KV head), `mla` (one latent per token, read
     as key and as value), `csa` and `hca` (DeepSeek-V4's compressed sparse and heavily compressed
-    attention: one latent per `tokens_per_entry` tokens, beside a window of uncompressed ones).
+    attention: one latent per `tokens_per_entry` tokens, and a window of uncompressed ones).
     head_dim: values of one KV head in one entry; for a latent, its rank and its rotary values.
     value_dim: of a latent: how many of those, from the front, are read as its value; 0: all.
     window_tokens: uncompressed entries kept per session whatever its length; 0 without a window.

@@ -1,17 +1,17 @@
-"""What KV is of, by content: one function makes it, `identity_of`, for every engine and the host.
+"""The identity of KV, by content: `identity_of` computes it for every engine and the host.
 
-KV follows from tokens, which are its key, from weights and from what computes it. Weights are named
-by a digest of their files, whole, with the configuration beside them; never by a path, a revision
-or a time of change. Whatever else changes bits is given by the caller, by name.
+KV depends on tokens, which are its key, on weights, and on the code that computes it. Weights are
+identified by a digest of all their files and the configuration next to them; never by a path, a
+revision or a modification time. The caller names everything else that changes bits.
 
-Files are read once, in pieces, by several threads, and the digests of the pieces are kept in the
-user's cache under what a user cannot set or a copy take along: device, inode, size and both times,
-of which ctime is the kernel's. At each start one piece of every file, chosen by chance, is read
-again; where it is another one the whole file is. A file that changed a moment ago is read but not
-kept, since a clock's tick could hide a second change. Any thread may call.
+Files are read once, in pieces, by several threads. The digests of the pieces are kept in the user's
+cache, under attributes that a user cannot set and a copy does not preserve: device, inode, size,
+mtime and ctime, which only the kernel sets. At each start one random piece of every file is read
+again; if it differs, the whole file is. A file that has just changed is read but not cached, since
+the clock's resolution could hide a second change. Any thread may call.
 
 What can fail: there are no files (`BadInput`, or nothing shared), or they change while they are
-read. A cache that cannot be read or written costs time only.
+read. A cache that cannot be read or written only costs time.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 BESIDE = ("config.json", "adapter_config.json", "*.index.json", "*quant*.json", "*.py")
 PIECE_BYTES = 16 << 20
 THREADS_MAX = 8
-SETTLED_NS = 2_000_000_000  # after a change, before its digest is kept
-ADAPTERS_MAX = 1 << 16  # of one engine; of those beyond nothing is shared
+SETTLED_NS = 2_000_000_000  # minimum age of a change before its digest is cached
+ADAPTERS_MAX = 1 << 16  # of one engine; KV of those beyond is not shared
 TRIES = 3  # to read files that change meanwhile
 ENTRY_BYTES_MAX = 64 << 20
-ENTRIES_MAX = 4096  # files of which something is kept; then the older half goes
+ENTRIES_MAX = 4096  # cached files; beyond it the older half is deleted
 log = logging.getLogger("offstage.identity")
 
 Stamp = tuple[int, int, int, int, int]
@@ -94,13 +94,13 @@ def identity_of(
     since_ns: int | None = None,
     where: str = "weights",
 ) -> str:
-    """One line that two programs share exactly when KV of one is KV of the other: the digest of
-    the model's weights, and all in `computed`, by name. `model`: a folder, a file or a Hub's name
-    (at `revision`, in the folder `cache`), or what was read of it before. `weights_id` stands for
-    the weights where it is given: whoever sets it vouches for it. `since_ns`: when the program
-    began that has loaded them; files that changed later may not be what it holds.
+    """One line that is equal for two programs exactly when they can share KV: the digest of the
+    model's weights, and everything in `computed`, by name. `model`: a folder, a file or a Hub's
+    name (at `revision`, in the folder `cache`), or the result of an earlier read. `weights_id`, if
+    given, replaces the digest; its user is responsible for it. `since_ns`: start of the program
+    that loaded the weights; files that changed later may differ from what it loaded.
 
-    BadInput: no weights are there, or they changed since, or while they were read."""
+    BadInput: the weights are missing, or changed since then, or while they were read."""
     if isinstance(model, Weights):
         weights = model.digest[:32]
     elif weights_id:
@@ -125,8 +125,8 @@ def identity_of(
 
 
 def digest_of(files: Sequence[Path], where: str = "weights") -> Weights:
-    """The digest of these files' bytes, in whatever order and under whatever names they are.
-    BadInput: there are none, or they change while they are read."""
+    """The digest of these files' bytes, independent of their order and names. BadInput: there are
+    none, or they change while they are read."""
     if not any(_matches(path.name, WEIGHTS) for path in files):
         raise BadInput(
             "no files of weights were found, so that nothing says what KV is of",
@@ -144,8 +144,8 @@ def digest_of(files: Sequence[Path], where: str = "weights") -> Weights:
 
 
 def files_of(model: str, revision: str | None = None, cache: str | None = None) -> list[Path]:
-    """The files that say what a model or adapter is: its weights, and the configuration beside
-    them, without tokenizers. Empty where they are not on this machine."""
+    """The files that define a model or adapter: its weights and the configuration next to them,
+    without tokenizers. Empty if they are not on this machine."""
     place = Path(model).expanduser().absolute()
     if place.is_file():
         return [place]
@@ -166,11 +166,11 @@ def process_began_ns() -> int:
 
 
 class Adapters:
-    """Which adapter an engine holds under each of its numbers, as far as that is certain.
+    """The adapter that an engine has loaded under each of its numbers, if that is certain.
 
-    An engine loads an adapter at a moment that nobody tells, and keeps it. So an adapter counts
-    while its files are those that were there before the engine began; one whose files changed
-    later is not shared until the engine is started again."""
+    An engine does not report when it loads an adapter, and keeps it loaded. An adapter is therefore
+    certain while its files are unchanged since before the engine started; KV of one whose files
+    changed later is not shared until the engine is restarted."""
 
     def __init__(self, since_ns: int) -> None:
         """`since_ns`: when the engine began."""
@@ -287,7 +287,9 @@ def _file(path: Path, cache: Path | None, where: str) -> tuple[str, Stamp, int]:
                     digest = hashlib.sha256("".join(pieces).encode()).hexdigest()
                     return digest, stamp, min(read, stamp[2])
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}", where, "mend that") from None
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror}", where, "make it readable"
+        ) from None
     raise BadInput(f"{path} changes while it is read", where, "start again when it is whole")
 
 

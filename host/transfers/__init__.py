@@ -1,8 +1,8 @@
 """Transfers: how fetched blocks go from landing rows to their places in a device's HBM pool.
 
-A fetch lands in consecutive rows of pinned host memory; its blocks belong anywhere in the pool. The
-kinds below do the same by other means, and which is fastest depends on machine, driver and block
-size: it is measured at start (`measure`), and `offstage doctor` shows it.
+A fetch lands in consecutive rows of pinned host memory; its blocks have arbitrary places in the
+pool. The kinds below are equivalent; the fastest depends on machine, driver and block size. It is
+chosen by measurement at start (`measure`), and `offstage doctor` shows it.
 
 - memcpy: the CPU copies; the only one where the pool is host memory.
 - scatter: one copy of all rows into device memory, then one scatter kernel (torch).
@@ -61,7 +61,7 @@ class HostCopies:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of transfer on a device: how to open it, or why it is not there and the mend."""
+    """A kind of transfer on a device: how to open it, or why it is unavailable and the fix."""
 
     name: str
     open: Callable[[Any, Any], Transfer] | None

@@ -1,4 +1,4 @@
-"""Which transfers there are on a device. torch is there already; cupy is asked for here."""
+"""The transfers that are available on a device. torch is loaded before; cupy is tried here."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """The batch transfer: each row is copied to its place by the copy engine, without a kernel.
 
-On a stream of its own, so that copies run beside attention. Nothing is staged on the device: the
-copy waits for the fence, which is older than the kernel that runs now, and the compute stream for
-the copy.
+It uses a separate stream, so that copies overlap with attention. Nothing is staged on the device:
+the copy waits for the fence, which is older than the running kernel, and the compute stream waits
+for the copy.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """The transfers of a CUDA device: scatter by torch, batch by the CUDA runtime, gather by CuPy.
 
-Streams are torch's, or torch is told of what they wait for, so that its kernels come after the
-copies. Imported only where torch has a CUDA device; cupy only where it is asked for.
+Streams are torch's, or torch's stream waits for them, so that its kernels run after the copies.
+Imported only if torch has a CUDA device; cupy only when its transfer is tried.
 """
 
 import importlib
@@ -34,7 +34,7 @@ WORD_BYTES, THREADS, WIDE = 16, 256, 4
 
 
 class _OnStream:
-    """What scatter and gather share: a stream beside torch's, and its fences."""
+    """Common base of scatter and gather: a stream apart from torch's, and its fences."""
 
     def __init__(self, storage: Any, staging: Any) -> None:
         import torch
@@ -58,7 +58,7 @@ class _OnStream:
 
 
 class Scatter(_OnStream):
-    """`Transfer`: one copy to device memory, which waits for nobody, then one scatter."""
+    """`Transfer`: one copy to device memory, which need not wait, then one scatter."""
 
     name = "scatter"
 

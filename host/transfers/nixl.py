@@ -1,9 +1,9 @@
 """Transfers by NIXL: its agent writes registered host rows into registered device memory itself.
 
-`nixl` lets UCX choose the way. `gpudirect` leaves it the RDMA transports alone, so that an adapter
-reads the rows and writes the GPU's memory (GPUDirect RDMA). NIXL knows no streams: a move waits for
-the kernels that were asked before its blocks were given away, and is done when it returns. The
-agent is the `nixl` package's own; it is asked for where there is a CUDA device, and nowhere else.
+`nixl` lets UCX choose the transport. `gpudirect` restricts UCX to RDMA transports, so that an
+adapter reads the rows and writes the GPU's memory (GPUDirect RDMA). NIXL has no streams: a move
+waits for the kernels that were submitted before its blocks were given away, and is done when it
+returns. The agent comes from the `nixl` package, which is loaded only on a CUDA device.
 """
 
 import importlib

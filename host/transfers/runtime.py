@@ -1,7 +1,7 @@
-"""The CUDA runtime's streams, events and copies by ctypes: those few calls that torch keeps.
+"""The CUDA runtime's streams, events and copies by ctypes: the few calls that torch does not offer.
 
-`Runtime` is what the batch transfer needs; `Cudart` is the library, a stub of it is for tests. An
-event is given up with the object that stands for it: the runtime lets it live until it is past.
+`Runtime` has the calls of the batch transfer; `Cudart` is the real library, tests use a stub. An
+event is destroyed with its Python object; the runtime keeps it until it has completed.
 """
 
 import contextlib

@@ -1,15 +1,15 @@
 """vLLM on the tier: an external KV connector, `OffstageConnector`.
 
-An object is the KV of one of vLLM's blocks, all layers of it, under a hash of all tokens up to its
-end. `plans` runs where vLLM schedules: it looks up the blocks of a prompt when the request arrives,
-decides what is fetched, and plans per step what is loaded and saved. `copies` runs in the worker,
-and moves bytes between vLLM's paged memory and the tier layer by layer, while others are computed.
+An object is the KV of one vLLM block, all layers, under a hash of all tokens up to its end. `plans`
+runs in vLLM's scheduler: it looks up the blocks of a prompt when the request arrives, decides what
+to fetch, and plans the loads and saves of each step. `copies` runs in the worker and moves bytes
+between vLLM's paged memory and the tier layer by layer, while other layers are computed.
 
-A block that does not load, for whatever reason, is named to vLLM, which computes it again
-(`kv_load_failure_policy` must be "recompute"); until vLLM has taken note of it, nothing that may
-have been computed from it is saved. Without a daemon everything is computed. Of several workers
-(tensor parallel) each keeps its part of every block, and the tier has a block when it has all of
-them. Nothing of vLLM is imported with this module: `OffstageConnector` is made when asked for.
+A block that fails to load is reported to vLLM, which recomputes it (`kv_load_failure_policy` must
+be "recompute"); until vLLM has handled the failure, nothing that may depend on the block is saved.
+Without a daemon vLLM computes everything. With several workers (tensor parallel) each stores its
+part of every block, and the tier has a block once it has all parts. This module imports nothing of
+vLLM; `OffstageConnector` is created on access.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ log = logging.getLogger("offstage.connectors")
 
 
 class Connector:
-    """The logic of `OffstageConnector`, before vLLM's interface among its bases."""
+    """The logic of `OffstageConnector`, which also derives from vLLM's interface."""
 
     _connector_metadata: Any
     _kv_cache_manager: Any
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        """Log in, as scheduler or as worker. BadInput: what this connector cannot keep."""
+        """Log in, as scheduler or as worker. BadInput: a model that cannot be stored."""
         super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         spec = _spec_of(vllm_config, kv_cache_config)
         self._names = list(kv_cache_config.kv_cache_groups[0].layer_names)
@@ -115,12 +115,12 @@ class Connector:
             self._plans.fail(set(connector_output.invalid_block_ids), self._blocks)
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        """Its blocks are free at once: what was saved was copied out before."""
+        """Its blocks may be freed immediately: saved blocks have been copied out."""
         self._plans.finish(request)
         return False, None
 
     def take_events(self) -> Iterator[Any]:
-        """What the tier has now, and has no more, for vLLM's subscribers."""
+        """Blocks stored in and removed from the tier, for vLLM's subscribers."""
         from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockRemoved, BlockStored
         from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as outside
 
@@ -159,11 +159,11 @@ class Connector:
         self._copies.load(self._connector_metadata)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """This layer's KV is there after that."""
+        """Wait until this layer's KV is loaded."""
         self._copies.wait_for(self._places[layer_name])
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **_: Any) -> None:
-        """This layer is computed: send what of it the step saves."""
+        """This layer is computed: send the part that the step saves."""
         self._copies.save_layer(self._connector_metadata, self._places[layer_name])
 
     def wait_for_save(self) -> None:
@@ -171,11 +171,11 @@ class Connector:
         self._copies.end(self._connector_metadata)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[None, set[str] | None]:
-        """Requests whose loads have ended that no step waited for."""
+        """Requests whose asynchronous loads have ended."""
         return None, self._copies.landed() or None
 
     def build_connector_worker_meta(self) -> Report:
-        """What became of the step, for the scheduler's side."""
+        """Outcome of the step, for the scheduler's side."""
         return self._copies.report(self._connector_metadata)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -205,7 +205,7 @@ class Connector:
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        """Layers are waited for one by one, which a graph of the whole model would leave out."""
+        """True with waits per layer, which a graph of the whole model would skip."""
         return _switches_of(extra_config)["layer_wise"]
 
     def shutdown(self) -> None:

@@ -1,13 +1,13 @@
 """The worker's side of vLLM's connector: bytes between vLLM's paged memory and the tier, by layers.
 
-An object has all layers of a block, one after the other. Loads are begun before a step, and each
-layer waits for its own part only: while a layer is computed, those after it land. What a step fills
-is copied out layer by layer as each is computed, and sent while the next one is; the object is
-there once the last layer is, and not if any block that it may have been computed from had not
-loaded. Of several workers each has its part of every block under a key of its own; what one of them
-could not load spoils what all of them compute, so they agree on it before anything is stored.
+An object has all layers of a block, one after the other. Loads start before a step, and each layer
+waits only for its own part: while a layer is computed, later ones land. The blocks that a step
+fills are copied out layer by layer as each is computed, and sent during the next one. The object is
+stored with the last layer, unless a block that it may depend on failed to load. With several
+workers each stores its part of every block under a separate key. A failed load of one worker
+invalidates what all of them compute, so they agree on failures before anything is stored.
 
-All of it runs on the worker's thread but for `landed` and `ended`, which the object client calls.
+All of it runs on the worker's thread, except `landed` and `ended`, which the object client calls.
 """
 
 import time
@@ -26,12 +26,12 @@ from offstage.host.connectors.vllm.steps import Report, Step
 
 __all__ = ["Copies"]
 
-SAVE_BYTES = 512 << 20  # on their way to the tier; what comes beyond is not saved
+SAVE_BYTES = 512 << 20  # limit in flight to the tier; blocks beyond it are not saved
 
 
 @dataclass
 class _Save:
-    """Blocks of one request on their way out; `parents`: all of its blocks up to them."""
+    """Blocks of one request being saved; `parents`: all of its blocks up to them."""
 
     keys: list[bytes]
     blocks: list[int]
@@ -89,15 +89,15 @@ class Copies:
             self._apart = Apart(self._client, self._cuts)
 
     def begin(self) -> None:
-        """A step begins: it is timed from here. What it loads is begun before the model runs; where
-        it loads nothing vLLM calls `load` after that."""
+        """A step begins and is timed from here. Its loads start before the model runs; if there are
+        none, vLLM calls `load` later."""
         self._began_s = time.monotonic()
 
     # ---- loads ----
 
     def load(self, step: Step) -> None:
-        """Begin this step's loads; without layers, or where they are many, they are waited for. And
-        those that no step waits for."""
+        """Start this step's loads and the asynchronous ones. Waits for the step's loads if not by
+        layer, or if there are many."""
         self._bad -= step.noted
         for request, loads, patience_s in step.apart:
             blocks = [block for _, block in loads]
@@ -126,7 +126,7 @@ class Copies:
             self._end_load()
 
     def landed(self) -> set[str]:
-        """After a step: requests whose loads apart have ended; what came is in vLLM's memory."""
+        """After a step: requests whose asynchronous loads have ended and are in vLLM's memory."""
         for request, load, took_s in self._apart.ended() if self._apart else []:
             for layer in range(len(self._layers)):
                 self._copy_in(load, layer)
@@ -144,7 +144,7 @@ class Copies:
             self._over.add(request)
 
     def wait_for(self, layer: int) -> None:
-        """This layer's part of the loads is in vLLM's memory after that, and of those before it."""
+        """Wait until this and all earlier layers of the loads are in vLLM's memory."""
         if self._load is not None:
             since_s = time.monotonic()
             while self._loaded <= layer:
@@ -166,7 +166,7 @@ class Copies:
             target[blocks.to(target.device)] = part.to(target.device)
 
     def _end_load(self, *, unseen: bool = False) -> None:
-        """The rest of a load. `unseen`: the model did not wait for it, so none of it counts."""
+        """Complete a load. `unseen`: the model did not wait for it, so all of it counts as lost."""
         load, self._load = self._load, None
         if load is None:
             return
@@ -196,7 +196,7 @@ class Copies:
             self._copy_out()
 
     def end(self, step: Step) -> None:
-        """The step is over: what it saves is stored, while vLLM goes on."""
+        """The step is over: store its saves while vLLM continues."""
         self._end_load(unseen=self._by_layer)
         if self._agree is not None and step.loads:
             self._bad |= self._agree(self._failed)
@@ -254,7 +254,7 @@ class Copies:
         self._saved += 1
 
     def _finish(self, save: _Save, holds: bool) -> None:
-        """Store what was copied out, unless it may follow from what had not loaded, or from an
+        """Store what was copied out, unless it may depend on blocks that failed to load, or on an
         adapter that its keys do not name."""
         assert self._client is not None
         if not holds or not self._bad.isdisjoint(save.parents):
@@ -290,16 +290,16 @@ class Copies:
         part = memory[:, first : self._cuts[layer]].view(target.dtype)
         return part.view(len(memory), *target.shape[1:])
 
-    # ---- what became of it ----
+    # ---- outcomes ----
 
     def failed(self) -> set[int]:
-        """Blocks that did not load, once."""
+        """Blocks that failed to load, each returned once."""
         failed = self._failed | self._apart_failed
         self._failed, self._apart_failed = set(), set()
         return failed
 
     def report(self, step: Step) -> Report:
-        """Of the step that has ended."""
+        """Report of the completed step."""
         stored = [self._stored.popleft() for _ in range(len(self._stored))]
         report = Report(
             step.number,

@@ -1,17 +1,17 @@
-"""What an orchestrator says of a request's KV, as far as the tier can act on it.
+"""Hints of an orchestrator about a request's KV.
 
-Two doors: vLLM's `kv_hints`, an envelope of actions, and `kv_transfer_params`, which vLLM's HTTP
-server passes on, with the same actions by name under "offstage":
+They come in vLLM's `kv_hints`, an envelope of actions, or in `kv_transfer_params`, which vLLM's
+HTTP server passes on, with the same actions by name under "offstage":
 
-| action | payload | what it does |
+| action | payload | effect |
 |---|---|---|
-| priority | chance | how probably the KV that the tier has is asked for, beside other prefetches |
-| retain | seconds | the tier keeps the request's KV for so long after its end |
-| prefetch | in_seconds, chance | the request pauses, as at a tool call: its KV is back by then |
-| share | tokens | only so many first tokens are stored; 0: none |
-| expect | tokens, seconds | another engine prefills so many tokens: they are waited for so long |
+| priority | chance | probability that this KV will be needed, which ranks its prefetch |
+| retain | seconds | the tier keeps the request's KV for this long after its end |
+| prefetch | in_seconds, chance | the request pauses, as at a tool call: prefetch its KV by then |
+| share | tokens | store only this many first tokens; 0: none |
+| expect | tokens, seconds | another engine prefills this many tokens: wait this long for them |
 
-What is not understood is left out, with one line in the log a kind.
+Unknown hints are ignored, with one log line for each kind.
 """
 
 import logging
@@ -35,7 +35,7 @@ _said: set[str] = set()
 
 @dataclass
 class Hints:
-    """Of one request; the defaults say nothing."""
+    """Hints of one request; the defaults have no effect."""
 
     chance: float = 1.0
     retain_s: float = 0.0
@@ -47,7 +47,7 @@ class Hints:
 
 
 def hints_of(request: Any) -> Hints:
-    """What both doors say; the second one wins."""
+    """The hints from both sources; `kv_transfer_params` overrides `kv_hints`."""
     found = Hints()
     for name, payload in _actions(request):
         if name not in ACTIONS or not isinstance(payload, dict) or not _take(found, name, payload):
@@ -65,7 +65,7 @@ def _actions(request: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _take(found: Hints, name: str, payload: dict[str, Any]) -> bool:
-    """Whether it was understood."""
+    """Apply one hint; returns whether it is known."""
     given = {key: _number(payload[key]) for key in ACTIONS[name] if key in payload}
     if not given or set(payload) - set(given) or any(one < 0 for one in given.values()):
         return False

@@ -1,4 +1,4 @@
-"""Loads of vLLM's connector: what is on its way into vLLM's blocks, and whether it came in time."""
+"""Loads of vLLM's connector: objects in flight into vLLM's blocks, and their deadlines."""
 
 import time
 from collections import Counter, deque
@@ -11,13 +11,13 @@ from offstage.host.connectors.objects import Completion, ObjectClient, State
 
 __all__ = ["LOAD_BYTES", "Apart", "Load"]
 
-LOAD_BYTES = 256 << 20  # read at once; what is more is read after that, so much at a time
+LOAD_BYTES = 256 << 20  # limit in flight; more is read in pieces of this size
 
 
 class Load:
-    """Objects on their way into vLLM's blocks. They land in memory of their own, which the object
-    client keeps until they have ended, at `until_s` at the latest. The worker itself waits no
-    longer either, whatever holds the client's thread up: what comes later is written nowhere else.
+    """Objects in flight into vLLM's blocks. They land in separate memory, which the object client
+    keeps until they have ended, at `until_s` at the latest. The worker does not wait longer than
+    that either, even if the client's thread is blocked: late bytes land only in that memory.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Load:
             return [row for row in range(len(self.blocks)) if row not in self._lost[part]]
 
     def is_over(self) -> bool:
-        """Whether nobody would wait for any of it."""
+        """Whether it has ended, or its deadline has passed."""
         with self._there:
             return self._done is not None or time.monotonic() > self._until_s
 
@@ -74,7 +74,7 @@ class Load:
             return {block for block, done in ends if not done}
 
     def _wait(self, true: Callable[[], bool]) -> bool:
-        """Whether it came in time; what is late once stays so, since parts of it were left out."""
+        """Whether it came in time; once late it stays late, since parts of it were skipped."""
         left_s = max(0.0, self._until_s - time.monotonic())
         came = self._there.wait_for(true, left_s)  # `_ended` may say meanwhile that it is late
         self.late = self.late or not came
@@ -82,9 +82,9 @@ class Load:
 
 
 class Apart:
-    """Loads that no step waits for, of requests that are not alone in the engine: vLLM goes on with
-    the others, and schedules a request when its load has ended. Until then its blocks are its own,
-    whatever becomes of it. Owned by the worker's thread."""
+    """Asynchronous loads, used while other requests run: vLLM continues with those, and schedules a
+    request when its load has ended. Until then the request keeps its blocks, whatever happens to
+    it. Owned by the worker's thread."""
 
     def __init__(self, client: ObjectClient, cuts: list[int]) -> None:
         """`cuts`: where each layer of an object ends, in bytes."""

@@ -1,10 +1,10 @@
-"""The scheduler's side of vLLM's connector: what a step loads and saves, and what it costs.
+"""The scheduler's side of vLLM's connector: the loads and saves of a step, and their cost.
 
 A request's blocks are looked up when it arrives, long before it is scheduled: those that the tier
-has are leased and brought into its memory by the time that the requests before it are expected to
-have taken. When it is scheduled it is decided by what was measured whether its prefix is fetched or
-computed again. Everything here runs on the scheduler's thread but for what ends a lookup, which
-runs on the object client's and sets single fields.
+has are leased and prefetched into its memory, due when the requests before it are expected to be
+done. When the request is scheduled, measured times decide whether its prefix is fetched or
+recomputed. Everything here runs on the scheduler's thread, except the completions of lookups, which
+run on the object client's and set single fields.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from offstage.host.model.identity import Adapters, Weights
 
 __all__ = ["Gone", "Plans", "Saved", "chain", "salt_of", "shards"]
 
-LEASE_S = 10.0  # of what a lookup has found, until it is loaded
-AGAIN_S = 0.01  # between two looks for the next block that another engine prefills
-PATIENCE_MIN_S = 0.25  # below it a pause of the machine would pass for a tier that is slow
-IDLE_S = 0.001  # waited for a lookup where vLLM has nothing else to do
-EXPECT_IDLE_S = 0.005  # and for another engine
-GROW = 8  # times as many blocks are looked for when all of the last ones are there
+LEASE_S = 10.0  # of blocks found by a lookup, until they are loaded
+AGAIN_S = 0.01  # between two lookups of the next block that another engine prefills
+PATIENCE_MIN_S = 0.25  # with less, a pause of the machine would look like a slow tier
+IDLE_S = 0.001  # wait for a lookup when vLLM has nothing else to do
+EXPECT_IDLE_S = 0.005  # the same, for another engine
+GROW = 8  # factor for the number of blocks to look up, after all of the last ones were found
 TOLD_MAX = 1 << 16  # blocks of which vLLM's subscribers were told, and may be told that they went
 
 
@@ -47,16 +47,16 @@ def chain(
 
 
 def salt_of(request: Any, adapter: Weights | None = None) -> bytes:
-    """What stands before the first block: adapters, by their content, and salts make other keys.
-    `adapter`: the request's, which has to be known."""
+    """The prefix of the first block's key: adapters, by content, and salts give different keys.
+    `adapter`: the request's, which must be known."""
     assert request.lora_request is None or adapter is not None, "whose KV?"
     text = json.dumps([request.cache_salt or "", adapter.digest if adapter else ""])
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
 def shards(keys: Sequence[bytes], ranks: int) -> list[bytes]:
-    """Keys of what each of so many workers has of these blocks, block by block: of one alone the
-    block's own."""
+    """Keys of the parts that each of `ranks` workers has of these blocks, block by block; with one
+    worker, the blocks' keys."""
     if ranks == 1:
         return list(keys)
     return [key + rank.to_bytes(2, "big") for key in keys for rank in range(ranks)]
@@ -81,7 +81,7 @@ class Gone:
 
 @dataclass
 class _Landing:
-    """A load that no step waits for, and so many workers whose part has not ended."""
+    """An asynchronous load, and the number of workers whose part is in flight."""
 
     decision: Decision
     workers: int
@@ -154,7 +154,7 @@ class Plans:
         self._told: dict[bytes, Saved | None] = {}
 
     def arrive(self, request: Any) -> None:
-        """A new request: look up its blocks, and have those that are there brought nearer."""
+        """A new request: look up its blocks, and prefetch those that are stored."""
         if self._client is None or not _is_text(request):
             return
         adapter = self._held(request)
@@ -186,7 +186,7 @@ class Plans:
         return one
 
     def _look(self, one: _Request, first: int, count: int | None = None) -> None:
-        """Ask the tier for all blocks from `first` on, or for so many."""
+        """Look up all blocks from `first` on, or `count` of them."""
         assert self._client is not None
         keys = one.keys[first:] if count is None else one.keys[first : first + count]
         one.looked_s = time.monotonic()
@@ -194,7 +194,7 @@ class Plans:
 
         def ended(completion: Completion) -> None:
             if State.LATE in completion.states:
-                return  # `match` sees by itself that nobody answers
+                return  # `match` detects a missing answer itself
             parts = completion.done
             done = [all(parts[at : at + self._ranks]) for at in range(0, len(parts), self._ranks)]
             one.window = 1 if False in done else GROW * one.window
@@ -223,7 +223,7 @@ class Plans:
             self._client.exists(keys, sizes, lease_s=LEASE_S, tell=ended, within_s=one.within_s)
 
     def _bound_s(self, tokens: int) -> float:
-        """What computing so many takes, as far as that is known."""
+        """Time limit for `tokens`: the estimated time of computing them, if known."""
         if not self.choice.compute.known or self.choice.compute.fit[1] <= 0:
             return self._patience_s
         return max(self._patience_min_s, tokens * self.choice.compute.fit[1])
@@ -240,7 +240,7 @@ class Plans:
         last = (int(request.num_tokens) - 1) // self._block_tokens
         expected = one.found is not None and self._is_expected(one, min(last, len(one.keys)))
         if one.found is None and time.monotonic() - one.looked_s > one.within_s:
-            one.found = 0  # nobody answers: it is computed
+            one.found = 0  # no answer: compute it
             self.counts["lookup_late"] += 1
         if one.found is None or expected:
             if self._idle:
@@ -258,8 +258,8 @@ class Plans:
         return tokens if one.decision is not None and one.decision.fetched else 0
 
     def is_apart(self, request: Any) -> bool:
-        """Whether what was matched is loaded while vLLM goes on, and not within the step: others
-        would wait for it too."""
+        """Whether to load the match asynchronously, since other requests would wait for it in the
+        step."""
         one = self._requests.get(request.request_id)
         return one is not None and one.apart
 
@@ -301,8 +301,8 @@ class Plans:
     def plan(
         self, computed: dict[str, int], blocks_of: Callable[[str], list[int]], tokens: int = 0
     ) -> Step:
-        """The step to come, which computes `tokens`, and after which so many of each request are
-        `computed`."""
+        """Plan the next step, which computes `tokens`; `computed`: the computed tokens of each
+        request after it."""
         for request_id, count in computed.items():
             one = self._known(request_id)
             if one is None:
@@ -344,7 +344,7 @@ class Plans:
             self.counts["asked_tokens"] += one.asked
 
     def learn(self, report: Report) -> None:
-        """A step has ended: what it says of the next ones."""
+        """Learn from the report of a completed step."""
         computed_s = report.took_s - report.waited_s
         if report.tokens >= self._block_tokens:
             self.choice.compute.learn(report.tokens, computed_s)
@@ -383,7 +383,7 @@ class Plans:
             self.counts["regret_seconds"] += one.decision.regret_s  # type: ignore[assignment]
 
     def fail(self, blocks: set[int], blocks_of: Callable[[str], list[int]]) -> None:
-        """These blocks did not load: they are computed, and then saved again."""
+        """These blocks failed to load: they are recomputed and saved again."""
         self._step.noted |= blocks
         for request_id, one in self._requests.items():
             for place, block in enumerate(blocks_of(request_id)):
@@ -395,7 +395,7 @@ class Plans:
                     break
 
     def finish(self, request: Any) -> None:
-        """Forget a request; its KV is kept, or asked back, as its hints say."""
+        """Forget a request; retain or prefetch its KV as its hints say."""
         one = self._requests.pop(request.request_id, None)
         self._landing.pop(request.request_id, None)
         if one is None:
@@ -419,7 +419,7 @@ class Plans:
             self._client.exists(keys, sizes, lease_s=hints.retain_s, tell=_nothing)
 
     def events(self) -> list[Saved | Gone]:
-        """What vLLM's subscribers were not told yet."""
+        """Events not yet reported to vLLM's subscribers."""
         if self._events is None:
             return []
         return [self._events.popleft() for _ in range(len(self._events))]
@@ -456,4 +456,4 @@ def _is_text(request: Any) -> bool:
 
 
 def _nothing(_: Completion) -> None:
-    """Nobody waits for it."""
+    """Ignore the completion."""

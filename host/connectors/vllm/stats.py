@@ -1,8 +1,8 @@
-"""What a connector counted, through vLLM's own hooks: its log line, and Prometheus.
+"""Counters of the connector, reported through vLLM's hooks: its log line, and Prometheus.
 
-Both sides of a connector count what became of their objects, and the scheduler's what it asked for
-and decided. What is new since the last time goes to vLLM with each step. The classes are made when
-vLLM asks for them, since they are subclasses of its own.
+Both sides of a connector count the outcomes of their objects; the scheduler also counts its lookups
+and decisions. Each step passes the increments to vLLM. The classes are created on demand, since
+they derive from vLLM's.
 """
 
 from collections.abc import Mapping

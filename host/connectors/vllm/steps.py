@@ -1,4 +1,4 @@
-"""What the scheduler tells its workers of a step, and what they tell it when the step is done."""
+"""Messages about a step: from the scheduler to its workers, and back when the step is done."""
 
 from dataclasses import dataclass, field
 
@@ -6,27 +6,27 @@ from offstage.host.model.identity import Weights
 
 __all__ = ["PATIENCE_S", "Report", "Step"]
 
-PATIENCE_S = 5.0  # for what a step loads, until it is known how long computing it takes
+PATIENCE_S = 5.0  # limit for a step's loads, until the time of computing is known
 
 
 @dataclass
 class Step:
-    """What one step loads and saves, as it goes from scheduler to worker."""
+    """Loads and saves of one step, from scheduler to worker."""
 
     loads: list[tuple[bytes, int]] = field(default_factory=list)
     """Key and block."""
     apart: list[tuple[str, list[tuple[bytes, int]], float]] = field(default_factory=list)
-    """By request: loads that no step waits for, and in how many seconds they have to be there."""
+    """By request: asynchronous loads, and their deadline in seconds."""
     saves: list[tuple[list[bytes], list[int]]] = field(default_factory=list)
-    """By request: keys of its last blocks that are full now, and all blocks up to them."""
+    """By request: keys of its newly filled blocks, and all its blocks up to them."""
     noted: set[int] = field(default_factory=set)
-    """Blocks that had not loaded, and of which the scheduler has taken note."""
+    """Blocks that failed to load, and that the scheduler has handled."""
     adapters: list[Weights] = field(default_factory=list)
     """Of its requests: what the keys name."""
     number: int = 0
     tokens: int = 0
     patience_s: float = PATIENCE_S
-    """Seconds for all of its loads together: what has not come by then is computed."""
+    """Limit in seconds for all of its loads together; later blocks are computed."""
 
     def holds(self) -> bool:
         """Whether the adapters are what the keys name, as far as their files say."""
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass
 class Report:
-    """What became of a step, as it goes back from a worker, or from all of them."""
+    """Outcome of a step, from one worker or merged from all of them."""
 
     number: int
     tokens: int
@@ -48,7 +48,7 @@ class Report:
     """Of loads apart: the request, bytes, and with its last ones the seconds of all (else -1)."""
 
     def aggregate(self, other: "Report") -> "Report":
-        """Of two workers, which wait for each other in every layer."""
+        """Merge the reports of two workers, which wait for each other in every layer."""
         return Report(
             self.number,
             self.tokens,

@@ -2,12 +2,12 @@
  * attach.h: what a host is given when it attaches to a port: a blob, and descriptors.
  *
  * Model: the DPU's end of a fabric writes the blob (port.h), the host's end of the same fabric
- * reads it (fabric.h), and whoever stands between carries bytes: what a fabric needs to be reached,
- * a size, an address, a key of remote memory, concerns those two alone. Descriptors come with it
- * where host and DPU share a kernel; elsewhere there are none.
+ * reads it (fabric.h), and everything in between passes it on as bytes: only the two ends know what
+ * a fabric needs, such as a size, an address or a key of remote memory. Descriptors come with it if
+ * host and DPU share a kernel; otherwise there are none.
  *
- * A blob is ofs_blob_header and then the fabric's own content, little-endian. A host believes
- * nothing in it: ofs_blob_read checks the header, and each fabric its content.
+ * A blob is ofs_blob_header and then the fabric's own content, little-endian. A host does not trust
+ * it: ofs_blob_read checks the header, and each fabric checks its content.
  */
 #ifndef OFS_ATTACH_H
 #define OFS_ATTACH_H
@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct ofs_blob_header) == 48, "part of the protocol");
 struct ofs_blob_shm {
 	uint64_t region_size_bytes;
 	uint64_t port_size_bytes;
-	uint64_t dilation; /* of the device's clock, by which its hosts go too; 1: the machine's */
+	uint64_t dilation; /* of the device's clock, which its hosts use too; 1: the machine's */
 };
 
 /* Content of `memory` and `sim`: which port of this process. */
@@ -61,7 +61,7 @@ void ofs_blob_write(struct ofs_attachment *attachment, const char *fabric, const
 /*
  * Checks everything of the header and that the content is `content_size_bytes` long, or, with a
  * `content` of NULL, only the header. -EPROTO no blob, or one of another version; -EINVAL cut
- * short, damaged, or without its descriptors. `error` names what and the mend.
+ * short, damaged, or without its descriptors. `error` names cause and fix.
  */
 int ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *header,
 	void *content, uint32_t content_size_bytes, char *error, size_t error_size_bytes);

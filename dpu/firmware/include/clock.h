@@ -2,9 +2,9 @@
  * clock.h: seam 1, time.
  *
  * Model: a clock is a number of nanoseconds that never goes back. `os` reads CLOCK_MONOTONIC; `sim`
- * stands still until a simulator moves it. An OS clock may be dilated: it goes `dilation` times
- * slower than the machine, so that software in real time keeps pace with a model of something
- * faster. Any thread may read; only the simulator's thread moves.
+ * stands still until a simulator moves it. An OS clock may be dilated: it runs `dilation` times
+ * slower than the machine's, so that software can keep pace with a model of faster hardware. Any
+ * thread may read; only the simulator's thread moves it.
  * Nothing can fail, except that `ofs_clock_open` (a clock on the heap, for Python) says -ENOMEM.
  */
 #ifndef OFS_CLOCK_H

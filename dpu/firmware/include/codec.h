@@ -5,9 +5,8 @@
  * Model: a payload of values of one dtype is cut into pieces of OFS_CODEC_PIECE_BYTES, each coded
  * by itself, so that pieces can be decoded in any order and by any number of decoders at once. A
  * piece that does not shrink stays as it is, so a payload grows by no more than ofs_codec_size_max
- * says. What is coded says its dtype and length; that it is whole, says the checksum of whoever
- * keeps it. Any bytes may be given to decode: it ends with an error or with as many bytes as the
- * header says.
+ * says. The coded form carries its dtype and length but no checksum: its owner keeps one. Decode
+ * accepts any bytes: it returns an error or as many bytes as the header says.
  *
  * Pure functions on the caller's memory, integers only, nothing allocated, any thread. The format:
  * docs/reference/codec.md; asic_model/codec/reference.py is written from the same page.

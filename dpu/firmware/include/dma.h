@@ -1,18 +1,19 @@
 /*
  * dma.h: the one memory that devices read and write: regions, ports, store buffers, benches.
  *
- * Model: `ofs_dma_alloc` gives memory that begins on a 2 MiB border, is touched, locked, left out
- * of core dumps and, where asked, bound to a NUMA node. From half a huge page on it is whole huge
- * pages: reserved ones (hugetlb), else transparent ones by advice, else base pages. What it became
- * stands in the handle. A wish that the machine does not grant (huge pages, the lock, the node)
- * costs speed only: it is counted and reported in `ofs_dma_warning`, and is no error. With a name
- * the memory is shared: a memfd that can be sealed and handed to another process.
+ * Model: `ofs_dma_alloc` returns memory aligned to 2 MiB, touched, locked, left out of core dumps
+ * and, if asked for, bound to a NUMA node. From half a huge page on it consists of whole huge
+ * pages: reserved ones (hugetlb), else transparent ones by advice, else base pages. The handle says
+ * which. Without huge pages, the lock or the node the memory is only slower: this is counted and
+ * reported by `ofs_dma_warning`, and is no error. With a name the memory is shared: a memfd that
+ * can be sealed and passed to another process.
  *
- * What a device may still write must not be unmapped. Whoever registers memory with a device holds
- * it with `ofs_dma_hold` and lets go with `ofs_dma_release` once the device has let go of it;
- * `ofs_dma_free` of memory that anyone holds is a mistake of ours and aborts.
+ * Memory that a device may still write must not be unmapped. The code that registers memory with a
+ * device calls `ofs_dma_hold`, and `ofs_dma_release` after it has unregistered it; `ofs_dma_free`
+ * of held memory is a bug and aborts.
  *
- * A handle is its opener's. Totals and holds are the process's, under a lock: any thread may call.
+ * A handle belongs to its opener. Totals and holds are per process, under a lock: any thread may
+ * call.
  */
 #ifndef OFS_DMA_H
 #define OFS_DMA_H
@@ -40,11 +41,11 @@ struct ofs_dma_config {
 struct ofs_dma {
 	void *base;
 	uint64_t size_bytes; /* what was asked for, rounded up to the pages it lies in */
-	uint64_t huge_bytes; /* of them in huge pages, when it was made */
+	uint64_t huge_bytes; /* of them in huge pages, at allocation */
 	uint32_t kind;       /* enum ofs_dma_kind */
 	int32_t fd;          /* memfd of shared memory; -1 */
 	uint32_t locked;
-	uint32_t unbound; /* a NUMA node was asked for and not had */
+	uint32_t unbound; /* a NUMA node was asked for and binding failed */
 };
 
 /* Of all DMA memory of this process. */
@@ -62,11 +63,11 @@ struct ofs_dma_totals {
  */
 int ofs_dma_alloc(struct ofs_dma *out, const struct ofs_dma_config *config, uint64_t size_bytes,
 	const char *name);
-/* Nothing where nothing was allocated. Aborts where a part of it is held. */
+/* No-op if nothing was allocated. Aborts if a part of it is held. */
 void ofs_dma_free(struct ofs_dma *dma);
 const char *ofs_dma_kind_name(uint32_t kind);
 void ofs_dma_totals_read(struct ofs_dma_totals *out);
-/* One line on what was asked for and not had (lock, node), with the mend; "" if nothing. */
+/* One line on a request that failed (lock, node), with the fix; "" if none did. */
 void ofs_dma_warning(char *out, size_t size_bytes);
 /* cdef: end */
 

@@ -1,8 +1,8 @@
 /*
  * fabric.h: seam 3, how a host reaches a region and its port.
  *
- * Model: this is the host's end of seam 3; port.h is the DPU's. One fabric handle is one host's way
- * to one tenant's region (read one-sidedly) and to one port of its own (commands and completions).
+ * Model: this is the host's end of seam 3; port.h is the DPU's. One fabric handle is one host's
+ * access to one tenant's region (read one-sidedly) and to its own port (commands and completions).
  * It is opened from what the DPU's end exported (attach.h). One thread owns it. `read` posts a
  * one-sided read, and `flush` returns when all posted reads are in place, one round trip later:
  * shared memory does the copy in `read`; RDMA posts work requests and polls in `flush`.
@@ -31,31 +31,31 @@ struct ofs_span {
 
 struct ofs_fabric_ops {
 	const char *name;
-	/* Takes back what is still registered. */
+	/* Unregisters what is still registered. */
 	void (*close)(struct ofs_fabric *fabric);
 	/*
-	 * What the DPU's end needs of this one before anything can pass between them: a blob for its
-	 * `connect`. NULL: it needs nothing.
+	 * What the DPU's end needs of this one before they can communicate: a blob for its `connect`.
+	 * NULL: nothing.
 	 */
 	void (*export)(const struct ofs_fabric *fabric, struct ofs_attachment *answer);
 	/*
-	 * Memory that reads go to: pinned and registered where the fabric needs that, and no more than
-	 * noted where it does not. -EINVAL, -ENOSPC too many ranges.
+	 * Target memory of reads: pinned and registered if the fabric needs that, else only recorded.
+	 * -EINVAL, -ENOSPC too many ranges.
 	 */
 	int (*register_memory)(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
-	/* The same range again, before it is unmapped, and with no read on its way; -ENOENT. */
+	/* The same range, before it is unmapped and with no read in flight; -ENOENT. */
 	int (*unregister_memory)(struct ofs_fabric *fabric, void *base, uint64_t size_bytes);
 	/*
 	 * One read of consecutive bytes, scattered over `span_count` spans. -ERANGE: not inside the
 	 * region. -EFAULT: a span lies in no registered range, from a side that needs one (sim, RDMA).
-	 * The bytes may be torn, and of two ages in any order: the driver checks them.
+	 * The bytes may be torn, mixed in any order: the driver checks them.
 	 */
 	int (*read)(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 		uint32_t span_count);
 	int (*flush)(struct ofs_fabric *fabric, uint64_t timeout_ns);
 	/*
-	 * NULL where reads travel. Where the region is memory: a read that is in place on return, in the
-	 * order of the calls, and the XXH3-64 of the copy.
+	 * NULL if reads cross a network. If the region is local memory: a read that is in place on
+	 * return, in the order of the calls, and the XXH3-64 of the copy.
 	 */
 	int (*copy)(struct ofs_fabric *fabric, uint64_t region_offset, void *target,
 		uint32_t size_bytes, uint64_t *checksum);
@@ -64,16 +64,16 @@ struct ofs_fabric_ops {
 		uint32_t size_bytes, uint64_t *checksum);
 	/* Where the caller may build the payload of the next submission with this index. */
 	void *(*payload)(struct ofs_fabric *fabric, uint32_t payload_index);
-	/* 0 queued; -EAGAIN full; what ended the connection, as `wait` says. */
+	/* 0 queued; -EAGAIN full; or what ended the connection, as for `wait`. */
 	int (*submit)(struct ofs_fabric *fabric, const struct ofs_sqe *sqe);
 	int (*poll)(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max);
 	/* Results of a completed STEP, valid until its payload area is used again. */
 	const struct ofs_result *(*results)(struct ofs_fabric *fabric, const struct ofs_cqe *cqe);
 	/*
 	 * Spin shortly, then sleep until a completion or the timeout. 0, -ETIMEDOUT, or what ended the
-	 * connection: -EPIPE the DPU closed it, -EHOSTUNREACH it does not answer any more, -EACCES it
-	 * refused a key, -EPROTO it wrote nonsense. With a timeout of 0 it looks, at the other side's
-	 * death too, and does not sleep.
+	 * connection: -EPIPE the DPU closed it, -EHOSTUNREACH it no longer answers, -EACCES it refused
+	 * a key, -EPROTO it wrote nonsense. With a timeout of 0 it checks for completions and for the
+	 * other side's exit, and does not sleep.
 	 */
 	int (*wait)(struct ofs_fabric *fabric, uint64_t timeout_ns);
 	uint64_t (*now_ns)(struct ofs_fabric *fabric);
@@ -92,8 +92,8 @@ struct ofs_fabric {
 	const struct ofs_fabric_ops *ops;
 	struct ofs_region_header region; /* checked copies */
 	struct ofs_port_header port;
-	uint32_t dilation;       /* how many of the machine's nanoseconds one of now_ns is */
-	uint32_t read_batch_max; /* where reads travel: records posted before one flush; at least 1 */
+	uint32_t dilation;       /* machine nanoseconds per nanosecond of now_ns */
+	uint32_t read_batch_max; /* over a network: records posted before one flush; at least 1 */
 	uint32_t registered_count;
 	struct ofs_fabric_memory registered[OFS_FABRIC_MEMORIES_MAX];
 };
@@ -103,8 +103,8 @@ struct ofs_fabric {
 struct ofs_fabric_sim_config {
 	uint64_t seed;
 	uint64_t step_ns;          /* virtual time of one look at the completion ring; not 0 */
-	uint64_t delay_ns_max;     /* completions are held back by up to so much */
-	uint32_t torn_per_million; /* reads in whose middle the DPU goes on working */
+	uint64_t delay_ns_max;     /* longest delay of a completion */
+	uint32_t torn_per_million; /* reads interrupted by a turn of the DPU */
 	uint32_t flip_per_million; /* reads that come back with a flipped bit */
 };
 /* cdef: end */
@@ -112,13 +112,13 @@ struct ofs_fabric_sim_config {
 /*
  * Opens the fabric that the blob names; the descriptors stay the caller's. Every open checks the
  * blob, then magic, version and checksum of region and port, that every offset lies inside the
- * memory, that the two belong together, and that a mapping cannot shrink; `error` names what and
- * the mend. -EPROTO another magic or version, -EINVAL what does not fit, -errno of the system.
+ * memory, that the two belong together, and that a mapping cannot shrink; `error` names cause and
+ * fix. -EPROTO another magic or version, -EINVAL a check failed, -errno of the system.
  */
 int ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attachment, char *error,
 	size_t error_size_bytes);
 /*
- * The same in virtual time: whoever waits moves the time and runs the DPU's side on this thread, by
+ * The same in virtual time: a wait advances the time and runs the DPU's side on this thread, by
  * `pump(context, now_ns)`.
  */
 int ofs_fabric_sim_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,

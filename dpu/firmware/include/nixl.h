@@ -24,7 +24,7 @@
 /* cdef: begin */
 /*
  * Any thread. `path` is that of libnixl_capi.so. 0, also when it is loaded already; -ENOENT it
- * cannot be loaded, -ENOTSUP it has not what is needed: `error` names what and the mend.
+ * cannot be loaded, -ENOTSUP it lacks a needed function: `error` names cause and fix.
  */
 int ofs_nixl_load(const char *path, char *error, size_t error_size_bytes);
 /*
@@ -35,7 +35,7 @@ int ofs_nixl_prepare(void);
 
 /* A bare loop of NIXL, for `offstage bench fabric`: two agents that know nothing of Offstage. */
 struct ofs_nixl_loop;
-/* One end, with `size_bytes` of its own memory. The `target` goes on while nobody calls. */
+/* One end, with `size_bytes` of its own memory. A `target` makes progress without calls. */
 int ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target);
 /*
  * One end over `size_bytes` at `address` in the memory of GPU `device`, the caller's. -ENODEV: this

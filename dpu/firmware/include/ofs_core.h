@@ -2,21 +2,21 @@
  * ofs_core.h: the decision core.
  *
  * Model: one deterministic library decides everything: index, sharing, prefetch ranking, eviction,
- * bandwidth, admission. It gets the time with every event and never asks for it; it makes no
+ * bandwidth, admission. The time comes with every event; the core reads no clock. It makes no
  * system call, allocates nothing after open, and uses integers only, so that x86 and Arm decide
- * alike. One thread owns a core. Events go in through the calls below; what the core wants done
- * comes out as actions, which the owner (reactor, simulator, ASIC model) takes after every event.
- * The core never touches a byte of KV.
+ * alike. One thread owns a core. Events go in through the calls below; the core's actions come out,
+ * and its owner (reactor, simulator, ASIC model) takes them after every event. The core never
+ * touches a byte of KV.
  *
  * Blocks are (chunk, layer) with dense chunk numbers; a session names blocks by ordinal: the index
- * of the chunk in its own list. A chunk is known by its keyed prefix hash; sessions of one tenant
- * that share a prefix share chunks, counted by reference. While the policy's SHARED bit is off, a
- * session gets chunks of its own (key salted with the session), whose `store_key` is still the
- * common one: one copy on NVMe, private copies in the arena.
+ * of the chunk in its own list. A chunk is identified by its keyed prefix hash; sessions of one
+ * tenant that share a prefix share chunks, which are reference-counted. While the policy's SHARED
+ * bit is off, a session gets private chunks (key salted with the session) with the common
+ * `store_key`: one copy on NVMe, private copies in the arena.
  *
  * What can fail: full tables (-ENOSPC, nothing changed), bad handles or ranges (-EINVAL), actions
- * of earlier events that nobody took (-EBUSY).
- * A block whose slots are all pinned completes with -EAGAIN: the host asks again.
+ * of earlier events that the owner has not taken (-EBUSY).
+ * A demand that finds all slots pinned completes with -EAGAIN: the host retries.
  */
 #ifndef OFS_CORE_H
 #define OFS_CORE_H
@@ -52,7 +52,7 @@ struct ofs_core_config {
 	uint64_t seed; /* for OFS_EVICT_RANDOM only */
 	uint32_t tenant_max;
 	uint32_t session_max;
-	uint32_t chunk_max;         /* chunks known at once; one that is not shared takes two */
+	uint32_t chunk_max;         /* chunks in the table; one that is not shared takes two */
 	uint32_t session_chunk_max; /* ordinals of one session */
 	uint32_t layer_count;
 	uint32_t slot_count;       /* staging slots over all tenants */
@@ -68,28 +68,28 @@ struct ofs_core_config {
 #define OFS_GRANULES_MAX 32u /* bits of a mask */
 
 /*
- * Changeable at any time; a change resets the degree of every tenant, and of eviction builds its
- * order anew. Prefetcher SHARED decides sharing for sessions opened afterwards.
+ * May change at any time; a change resets the degree of every tenant, and a change of eviction
+ * rebuilds its order. Prefetcher SHARED decides sharing for sessions opened afterwards.
  */
 struct ofs_policy {
-	uint32_t prefetchers;     /* OFS_PREFETCH_* bits; 0 is `none` */
+	uint32_t prefetchers;     /* OFS_PREFETCH_* bits; 0: none */
 	uint32_t eviction;        /* enum ofs_evict */
 	uint32_t window_blocks;   /* behind the decode position, per layer: staged once */
 	uint16_t ema_shift;       /* new score weighs 1 / 2^ema_shift */
 	uint16_t admit_named_min; /* new chunks are written from the session after so many; 255: none */
-	uint32_t residency_percent;        /* only the best this % of the selection size are guesses */
-	uint32_t degree_max;               /* guesses of one step of one layer, beside the window */
+	uint32_t residency_percent;        /* guesses: the best, at most this % of the selection size */
+	uint32_t degree_max;               /* guesses of one step of one layer, without the window */
 	uint32_t next_n;                   /* baseline next-N: how many */
 	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
 	uint16_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
-	uint16_t keep_minutes;          /* archived chunks unnamed for so long are dropped; 0: none */
+	uint16_t keep_minutes;          /* archived chunks unnamed this long are dropped; 0: never */
 	uint16_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
 	uint16_t return_tokens_min;     /* for fewer, nothing comes back from an archive; 65535: none */
-	uint64_t lease_ns; /* a demanded block is pinned to the session's next step, at most so long */
+	uint64_t lease_ns; /* pin of a demanded block: to the session's next step, at most this long */
 	uint32_t probability_permille_min; /* of a demand within 4 steps: less is not prefetched */
-	uint16_t hint_scores_max;          /* a layer's best so many scores are taken in; 0: all */
-	uint8_t hint_every_steps;          /* of one step in so many; 0 and 1: of each */
+	uint16_t hint_scores_max;          /* only this many best scores of a layer are used; 0: all */
+	uint8_t hint_every_steps;          /* scores of one step in this many; 0 and 1: of each */
 	uint8_t hint_score_bits;           /* 8: with their upper byte; 0 and 16: whole */
 };
 
@@ -99,7 +99,7 @@ struct ofs_tenant_config {
 	uint32_t weight;     /* share of the prefetch bandwidth */
 };
 
-/* After so many of its expected steps a session that has not begun is expected to read. */
+/* Expected steps until a session that has not begun is assumed to read. */
 #define OFS_BEGIN_STEPS 16
 #define OFS_STEP_NS_MAX 3600000000000 /* an hour: a guess 65,535 of them ahead still has a time */
 
@@ -113,7 +113,7 @@ struct ofs_session_config {
 
 /* What the host saw when it looked for a demanded block. */
 #define OFS_SEEN_MISS 0      /* not in the directory, or its slot had moved on */
-#define OFS_SEEN_UNKNOWN 255 /* nobody looked: the core's own state decides (simulators) */
+#define OFS_SEEN_UNKNOWN 255 /* not looked up: the core's own state decides (simulators) */
 /* 1 .. OFS_CAUSE_COUNT-1: it was there and was read; the value is the directory's cause */
 
 struct ofs_step {
@@ -124,17 +124,17 @@ struct ofs_step {
 	                          * than session_chunk_max and one that is not named yet */
 	uint32_t demand_count;
 	uint32_t score_count;    /* 0: no hint */
-	uint32_t waiter;         /* given back in OFS_ACTION_COMPLETE */
+	uint32_t waiter;         /* returned in OFS_ACTION_COMPLETE */
 	uint32_t flags;          /* OFS_STEP_RETRY */
-	uint32_t hint_bytes;     /* of the scores on their way; 0: as flags say */
+	uint32_t hint_bytes;     /* of the scores as sent; 0: computed from the flags */
 	const uint32_t *demands; /* [demand_count] ordinals, no duplicates */
-	/* [demand_count] which granules of each, bit i the i-th; 0: all. NULL: all of all */
+	/* [demand_count] granules of each demand, bit i the i-th; 0: all. NULL: whole blocks */
 	const uint32_t *granules;
 	const uint8_t *seen;    /* [demand_count] OFS_SEEN_* or a cause; NULL: all UNKNOWN */
 	const uint16_t *scores; /* [score_count] score of ordinal i, 0 = never */
 };
 #define OFS_STEP_RETRY 0x1  /* the same demands again after -EAGAIN: not counted in the ledger */
-#define OFS_STEP_PACKED 0x2 /* the hint came as the policy limits it: so its bytes are counted */
+#define OFS_STEP_PACKED 0x2 /* the hint was sent within the policy's limits: count its bytes so */
 
 enum ofs_action_type {
 	OFS_ACTION_READ = 1,    /* read (store_key, layer) into slot; answer with ofs_core_io_done */
@@ -155,15 +155,15 @@ struct ofs_action {
 	uint32_t waiter;
 	uint32_t index;
 	int32_t rc;
-	uint32_t session;         /* READ: for whom, the first who asked; OFS_NONE where he has left */
+	uint32_t session;         /* READ: the first that asked; OFS_NONE: it has closed */
 	uint64_t deadline_ns;     /* READ: when it is needed */
-	uint32_t granules;        /* READ: which; PUBLISH: which are there now; 0: the whole block */
-	uint32_t held;            /* which were there before: not 0, the slot is published already */
+	uint32_t granules;        /* READ: to read; PUBLISH: present now; 0: the whole block */
+	uint32_t held;            /* those present before; not 0: the slot is already published */
 	struct ofs_key key;       /* chunk key in the directory (fold the layer with ofs_block_key) */
 	struct ofs_key store_key; /* chunk key in the store */
 };
 
-/* Counters since open; every figure of a report is computed from them. */
+/* Counters since open; all numbers of a report are computed from them. */
 struct ofs_ledger {
 	uint64_t steps; /* (session, step, layer) records */
 	uint64_t selected;
@@ -185,13 +185,13 @@ struct ofs_ledger {
 	uint64_t io_errors;
 	uint64_t leases_expired;
 	uint64_t busy;                /* demands answered -EAGAIN */
-	uint64_t records_lost;        /* ledger records the ring had no room for */
-	uint64_t log_bytes_lost;      /* a log with a hole is not replayed */
+	uint64_t records_lost;        /* ledger records dropped because the ring was full */
+	uint64_t log_bytes_lost;      /* a log with a hole cannot be replayed */
 	uint64_t lead_ns_log2[64];    /* prefetched and used: arrival to need */
 	uint64_t late_ns_log2[64];    /* late demands: need to arrival */
 	uint64_t hint_bytes;          /* of scores and guesses that hosts sent */
-	uint64_t demand_bytes_wanted; /* of the blocks read on demand: what the demands named */
-	uint64_t demand_bytes_spared; /* of them: what was not read, since no demand named it */
+	uint64_t demand_bytes_wanted; /* of the blocks read on demand: bytes that the demands named */
+	uint64_t demand_bytes_spared; /* of the same blocks: not read, since no demand named them */
 	uint64_t degree_now;          /* gauge: prefetch degree after feedback */
 	uint64_t resident_slots;      /* gauge */
 };
@@ -206,7 +206,7 @@ struct ofs_ledger_record {
 	uint32_t ordinal;
 };
 
-/* The kinds of event: so the decision log and the counters of work name it. */
+/* The kinds of event, as numbered in the decision log and the work counters. */
 enum ofs_event_type {
 	OFS_EVENT_OPEN = 1,
 	OFS_EVENT_POLICY = 2,
@@ -232,13 +232,13 @@ enum ofs_event_type {
 	OFS_EVENT_COUNT = 22
 };
 
-/* What the core's tables hold; docs/reference/work.md has them one by one. */
+/* The core's tables; docs/reference/work.md describes each. */
 enum ofs_table {
 	OFS_TABLE_INDEX = 0,   /* from chunk key to chunk number */
 	OFS_TABLE_CHUNK = 1,   /* chunks, and their links to sessions */
 	OFS_TABLE_BLOCK = 2,   /* words of a block: slot, shadow, ghost, position in the queue, flags */
 	OFS_TABLE_SLOT = 3,    /* slots, and which sessions used them */
-	OFS_TABLE_ORDER = 4,   /* what eviction keeps beside the slots: list heads, nodes */
+	OFS_TABLE_ORDER = 4,   /* what eviction keeps apart from the slots: list heads, nodes */
 	OFS_TABLE_SHADOW = 5,  /* the demand-only LRU */
 	OFS_TABLE_SESSION = 6, /* sessions, their chunk lists and pins */
 	OFS_TABLE_LAYER = 7,   /* of a layer of a session: averages, levels, bits, calibration */
@@ -247,7 +247,7 @@ enum ofs_table {
 	OFS_TABLE_COUNT = 10
 };
 
-/* Work of all events of one kind since open or the last reset. It depends on the events only. */
+/* Work of all events of one kind since open or the last reset. Only the events determine it. */
 struct ofs_work {
 	uint64_t events;
 	uint64_t probes;      /* entries of the chunk index looked at */
@@ -269,7 +269,7 @@ struct ofs_chunk_info {
 	uint32_t reserved;
 };
 
-/* What a chunk's keys are, as derived from the tenant's secret; equal where it is shared. */
+/* A chunk's keys, derived from the tenant's secret; equal for a shared chunk. */
 struct ofs_chunk_keys {
 	struct ofs_key store_key;
 	struct ofs_key key;
@@ -292,7 +292,7 @@ int ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
  */
 int ofs_core_session_append(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_key *contents, struct ofs_chunk_info *infos);
-/* The same by keys [count] that an append derived: how a log without the secret is run again.
+/* The same by keys [count] that an earlier append derived: to replay a log without the secret.
  * -EINVAL, nothing changed: keys that no append of this session derives. */
 int ofs_core_session_append_keys(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	uint32_t count, const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos);
@@ -316,12 +316,12 @@ int ofs_core_block_forget(struct ofs_core *core, uint64_t now_ns, uint32_t tenan
 /*
  * Write-back: give the written block a slot, dirty (not evictable) until ofs_core_block_clean.
  * The caller carries out the actions, fills the slot and publishes it: no PUBLISH comes for it.
- * -EAGAIN when no slot is free, or a read is on its way: the caller writes through instead.
+ * -EAGAIN when no slot is free or a read is in flight: the caller writes through instead.
  */
 int ofs_core_block_stage(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer,
 	uint32_t *slot, uint32_t *generation);
 int ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
-/* Let the staged copy go before its turn (it expired). -ENOENT: not staged; -EAGAIN: held. */
+/* Evict the staged copy before its turn (it expired). -ENOENT: not staged; -EAGAIN: held. */
 int ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint32_t layer);
 
 /* One layer of one step. `ends` [demand_count] (may be NULL) gets enum ofs_end of every demand. */
@@ -329,11 +329,12 @@ int ofs_core_step(struct ofs_core *core, uint64_t now_ns, const struct ofs_step 
 	uint8_t *ends);
 /*
  * At most queue_max guesses of the session; before its first step `steps` counts from that one. An
- * absent block that the store has is read ahead within the policy's bounds, beside the degree, and
- * not once its layer has run the step it was meant for; under score eviction it may displace one of
- * probability v if p >= 4 v (1 - p). A staged one is kept. Under score eviction the score of either
- * rises to that of the probability until the layer's next step, under any other the guess of a
- * resident one counts as a use. -EINVAL, nothing changed: a bad session, layer, ordinal or cause.
+ * absent block that the store has is prefetched within the policy's bounds, not counted in the
+ * degree, and not after its layer has run the step it was meant for; under score eviction it may
+ * displace a block of probability v if p >= 4 v (1 - p). A staged block is kept. Under score
+ * eviction the guess raises the block's score to that of its probability until the layer's next
+ * step; under any other policy a guess of a resident block counts as a use. -EINVAL, nothing
+ * changed: a bad session, layer, ordinal or cause.
  */
 int ofs_core_hint(struct ofs_core *core, uint64_t now_ns, uint32_t session,
 	const struct ofs_guess *guesses, uint32_t count);
@@ -343,11 +344,12 @@ int ofs_core_session_release(struct ofs_core *core, uint64_t now_ns, uint32_t se
  * The read `io` ended. rc 0: the bytes are in the slot and were checked. rc < 0: the block is lost
  * (-EBADMSG, -EIO, -ENOENT) or only late (any other: it stays known). After -ETIMEDOUT the slot is
  * quarantined until ofs_core_slot_free: the device may still write into it. -ESTALE of a read into
- * a slot that has a part: the store has other bytes by now; the part goes, its demands ask again.
+ * a slot with part of a block: the store has other bytes by now; the part is evicted and its
+ * demands are retried.
  */
 int ofs_core_io_done(struct ofs_core *core, uint64_t now_ns, uint32_t io, int rc);
 int ofs_core_slot_free(struct ofs_core *core, uint64_t now_ns, uint32_t tenant, uint32_t slot);
-/* Issue what the queue may, end expired leases. `next_ns`: when to call again, UINT64_MAX never. */
+/* Issue reads from the queue, end expired leases. `next_ns`: when to call again, or UINT64_MAX. */
 int ofs_core_tick(struct ofs_core *core, uint64_t now_ns, uint64_t *next_ns);
 
 /* Take at most `max` actions in order; returns their number. Take all before the next event. */
@@ -359,7 +361,7 @@ int ofs_core_work(const struct ofs_core *core, struct ofs_work *work);
 int ofs_core_records(struct ofs_core *core, struct ofs_ledger_record *records, int max);
 /* Take decision-log bytes (whole records); returns how many bytes were copied. */
 int ofs_core_log(struct ofs_core *core, void *bytes, int size_bytes);
-/* The configuration it was opened with, and the policy as it is now. */
+/* The configuration at open, and the current policy. */
 int ofs_core_describe(const struct ofs_core *core, struct ofs_core_config *config,
 	struct ofs_policy *policy);
 /* Walk every table and recompute its counters: 0, or -EFAULT with a line on stderr. Tests only. */
@@ -368,7 +370,7 @@ int ofs_core_verify(const struct ofs_core *core);
 /*
  * Feed a whole decision log to a fresh core. Returns the number of decisions that agreed;
  * *diverged_at is the byte of the first record that differs, or UINT64_MAX. -EBADMSG: a torn or
- * foreign log. `work` [OFS_EVENT_COUNT] (may be NULL): what the events cost the fresh core.
+ * foreign log. `work` [OFS_EVENT_COUNT] (may be NULL): the fresh core's work by kind of event.
  */
 int64_t ofs_core_replay(const void *log, uint64_t size_bytes, uint64_t *diverged_at,
 	struct ofs_work *work);
@@ -381,15 +383,15 @@ uint32_t ofs_core_store_references(const struct ofs_core *core, uint32_t tenant,
 	const struct ofs_key *store_key);
 
 /*
- * The slot, within the tenant's part, that holds the block (1) or will, once its read has ended
- * (0); -ENOENT: none; -EINVAL: no such block.
+ * The slot, within the tenant's part, that has the block (returns 1) or will have it when its read
+ * has ended (0); -ENOENT: none; -EINVAL: no such block.
  */
 int ofs_core_block_slot(const struct ofs_core *core, uint32_t chunk, uint32_t layer,
 	uint32_t *slot);
-/* Whether the store has the block, as far as the core was told; 0 also where there is none. */
+/* Whether the store has the block, as far as the core knows; 0 if there is no such block. */
 int ofs_core_block_is_stored(const struct ofs_core *core, uint32_t chunk, uint32_t layer);
 
-/* Read ahead of any demand: staged on a guess. */
+/* Whether the cause is a prefetch, not a demand. */
 static inline int
 ofs_cause_is_prefetch(uint32_t cause)
 {
@@ -402,7 +404,7 @@ struct ofs_chunk_state {
 	uint32_t tenant;
 	uint32_t stored_layers;
 	uint32_t references; /* of open sessions; of a home: through any chunk that reads from it */
-	uint32_t slots;      /* that hold blocks of it, or are to */
+	uint32_t slots;      /* that have its blocks, or will */
 	int archived;
 };
 
@@ -410,24 +412,24 @@ struct ofs_chunk_state {
 int ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk,
 	struct ofs_chunk_state *state);
 
-/* Chunks that the core knows of a tenant. */
+/* A tenant's chunks in the table. */
 uint32_t ofs_core_chunk_count(const struct ofs_core *core, uint32_t tenant);
 
 /*
- * What an append would find, without doing it: chunks [count] under whose store keys it would read,
- * OFS_NONE where there is none. How many chunks it would make; -EINVAL: no such session is open.
+ * A dry run of an append: chunks [count] whose store keys it would read, OFS_NONE for none. Returns
+ * how many chunks it would create; -EINVAL: no such session is open.
  */
 int ofs_core_session_look(const struct ofs_core *core, uint32_t session, uint32_t count,
 	const struct ofs_key *contents, uint32_t *chunks);
 
-/* The chunk under whose store key this one, which there is, reads. */
+/* The chunk whose store key this existing chunk reads. */
 uint32_t ofs_core_chunk_home(const struct ofs_core *core, uint32_t chunk);
 
-/* An open session as it is now. Sinks and window, which every selection holds, are trivial. */
+/* An open session as it is now. Sinks and window, part of every selection, are trivial. */
 struct ofs_session_view {
 	uint32_t tenant;
 	uint32_t chunk_count;
-	uint32_t sink_end;     /* the first ordinal behind the sinks */
+	uint32_t sink_end;     /* the first ordinal after the sinks */
 	uint32_t window_begin; /* the first of the window */
 };
 

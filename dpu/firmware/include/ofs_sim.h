@@ -1,14 +1,15 @@
 /*
  * ofs_sim.h: the decision core in virtual time.
  *
- * Model: the engine stands where the reactor stands in a daemon. It owns the clock and the NVMe
- * timing model, carries out what the core asks, and nothing here waits: the same inputs and seed
- * give the same events in the same order and, with a log, the same log byte for byte. Sessions
- * decode in parallel, each layer after layer: a step's demands go in, and when the last of them is
- * there the layer computes for compute_ns and the next layer follows. A session takes a batch slot;
- * what it selects is fed in slabs of consecutive steps, and how they are cut changes nothing. The
- * caller opens the core, its tenant and its sessions, and may speak to the core between two runs.
- * What can fail: input that the core refuses, and memory. After an error the engine is only closed.
+ * Model: the engine takes the place of a daemon's reactor. It owns the clock and the NVMe timing
+ * model, carries out the core's actions, and never waits: the same inputs and seed give the same
+ * events in the same order and, with a log, the same log byte for byte. Sessions decode in
+ * parallel, each layer by layer: a step's demands are passed to the core, and when the last has
+ * arrived the layer computes for compute_ns and the next layer follows. A session takes a batch
+ * slot; its selections are fed in slabs of consecutive steps, and the cut into slabs does not
+ * change the result. The caller opens the core, its tenant and its sessions, and may call the core
+ * between two runs. What can fail: input that the core refuses, and memory. After an error the
+ * engine can only be closed.
  */
 #ifndef OFS_SIM_H
 #define OFS_SIM_H
@@ -64,12 +65,12 @@ struct ofs_row {
 	uint32_t prefetch_reads;
 	uint32_t stall_ns; /* waited beyond compute and hit */
 };
-#define OFS_ROW_RETRIED 0x1 /* some of it was asked again after -EAGAIN */
+#define OFS_ROW_RETRIED 0x1 /* a demand was retried after -EAGAIN */
 #define OFS_ROW_FAILED 0x2  /* a demand ended without its block */
 
-/* Why a run came back. */
+/* Why a run returned. */
 #define OFS_ENGINE_IDLE 0  /* nothing is left to do */
-#define OFS_ENGINE_ROWS 1  /* the batch slot wants its next slab */
+#define OFS_ENGINE_ROWS 1  /* the batch slot needs its next slab */
 #define OFS_ENGINE_ENDED 2 /* the batch slot has computed its last layer */
 
 struct ofs_engine_state {
@@ -89,7 +90,7 @@ int ofs_engine_start(struct ofs_engine *engine, uint32_t batch_slot, uint32_t se
 	uint64_t at_ns, uint64_t lead_ns, const struct ofs_guess *guesses, uint32_t guess_count);
 /* -EBUSY: the batch slot has not used up its slab. */
 int ofs_engine_feed(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_slab *slab);
-/* On to the next moment at which the caller is needed: OFS_ENGINE_* or -errno. */
+/* Runs until the caller is needed: OFS_ENGINE_* or -errno. */
 int ofs_engine_run(struct ofs_engine *engine, uint32_t *batch_slot);
 /*
  * Take at most `max` rows of whole steps that the batch slot has run, in order: returns their
@@ -109,12 +110,12 @@ struct ofs_sim_decode {
 	const uint64_t *offsets;  /* [session_count * step_count * layer_count + 1] into demands */
 	const uint32_t *demands;  /* ordinals, no duplicates in one step of one layer */
 	const uint16_t *scores;   /* [session_count * step_count * layer_count][score_count] or NULL */
-	const uint32_t *score_counts;    /* [session_count] of each, <= score_count; NULL: all */
-	uint64_t compute_ns;             /* one layer, with its blocks at hand */
-	uint64_t retry_ns;               /* wait after -EAGAIN */
-	uint64_t stagger_ns;             /* session i begins at i * stagger_ns */
-	uint64_t lead_ns;                /* and demands so much later; guesses are passed in between */
-	const uint64_t *guess_offsets;   /* [session_count + 1] into guesses, or NULL */
+	const uint32_t *score_counts;  /* [session_count] of each, <= score_count; NULL: all */
+	uint64_t compute_ns;           /* one layer, with its blocks at hand */
+	uint64_t retry_ns;             /* wait after -EAGAIN */
+	uint64_t stagger_ns;           /* session i begins at i * stagger_ns */
+	uint64_t lead_ns;              /* and demands this much later; guesses are passed in between */
+	const uint64_t *guess_offsets; /* [session_count + 1] into guesses, or NULL */
 	const struct ofs_guess *guesses; /* of the first step of each session */
 	struct ofs_timing *timing;       /* of the device */
 	uint64_t *stall_ns;              /* [session_count][step_count] waited beyond compute and hit */

@@ -1,13 +1,12 @@
 /*
  * pace.h: the times of a modelled device, kept by software that does its work.
  *
- * Model: whoever does in software what a device would do asks here when the device would have ended
- * it, and gets the end handed out when the clock has come to it. One side of timing.h stands behind
- * all that ask, so that they contend for the device as they would on it. Each of them is a user
- * with tags of its own. The clock may be dilated (clock.h): then the software has as many times
- * longer as the device would have. Whether it was enough is for the user to count, by
- * ofs_pace_late. Tables are sized at open and nothing fails after it. One thread owns a pace; the
- * timing is the caller's, until the pace is closed.
+ * Model: software that does a device's work asks here when the device would have finished it, and
+ * takes the end once the clock has reached it. All users share one side of timing.h, so that they
+ * contend for the device as they would in hardware. Each user has its own tags. The clock may be
+ * dilated (clock.h): the software then has that many times longer than the device. The user counts
+ * with ofs_pace_late what took even longer. Tables are sized at open and nothing fails after it.
+ * One thread owns a pace; the timing is the caller's and must outlive the pace.
  */
 #ifndef OFS_PACE_H
 #define OFS_PACE_H
@@ -26,7 +25,7 @@ enum ofs_pace_kind {
 	OFS_PACE_COMMAND = 3
 };
 
-/* What one has waited for: its end by the model, in the clock's time. */
+/* The end of one request by the model, in the clock's time. */
 struct ofs_pace_end {
 	uint64_t due_ns;
 	uint32_t tag;
@@ -35,7 +34,7 @@ struct ofs_pace_end {
 struct ofs_pace;
 
 /*
- * `in_flight_max` [OFS_PACE_USERS]: ends that each may be owed at once; 0: it asks nothing.
+ * `in_flight_max` [OFS_PACE_USERS]: requests each user may have in flight; 0: it makes none.
  * -EINVAL: more than the timing takes; -EPROTO: a timing of another version; -ENOMEM.
  */
 int ofs_pace_open(struct ofs_pace **out, struct ofs_timing *timing, struct ofs_clock *clock,
@@ -45,20 +44,20 @@ void ofs_pace_close(struct ofs_pace *pace);
 void ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind kind,
 	uint64_t now_ns, const struct ofs_timing_request *request);
 /*
- * What reads and writes are for that are asked from now on: tenant, session, cause and deadline of
- * the request. The storage seam, which asks, has no words for it. NULL: for nobody.
+ * Sets tenant, session, cause and deadline of the reads and writes that follow: the storage seam,
+ * which makes them, does not carry these. NULL: none.
  */
 void ofs_pace_for(struct ofs_pace *pace, const struct ofs_timing_request *request);
-/* 1 and the user's earliest end, if that has come by now_ns; 0. */
+/* 1 and the user's earliest end if it is due by now_ns; else 0. */
 int ofs_pace_take(struct ofs_pace *pace, enum ofs_pace_user user, uint64_t now_ns,
 	struct ofs_pace_end *end);
-/* When there may be an end for anybody; UINT64_MAX: not before more is asked. */
+/* Earliest time of the next end of any user; UINT64_MAX: none until another request. */
 uint64_t ofs_pace_next_ns(const struct ofs_pace *pace);
 
 #define OFS_PACE_LATE_SHARE 20u    /* late: by more than 1/20 of the modelled time ... */
 #define OFS_PACE_LATE_NS_MIN 1000u /* ... and by at least this */
 
-/* Whether what began and was due then and was done only now counts as not having kept the pace. */
+/* Whether work done at now_ns is late by the limits above. */
 static inline bool
 ofs_pace_late(uint64_t begun_ns, uint64_t due_ns, uint64_t now_ns)
 {

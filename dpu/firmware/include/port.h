@@ -1,16 +1,15 @@
 /*
  * port.h: seam 3 at the DPU's end, how the reactor takes a host's commands and answers them.
  *
- * Model: a host that attaches gets a port. Its commands stand in a submission ring in the DPU's own
- * memory, laid out as region.h says, however they got there: stores of a host on the same machine,
- * or RDMA writes. The reactor's thread owns the port and calls nothing but the functions here; none
- * blocks, each does a bounded amount of work, and whatever a host writes, a port lives on. What
- * became of a command is reported by one `complete`; how it reaches the host is the side's own
- * affair.
+ * Model: a host that attaches gets a port. Its commands are in a submission ring in the DPU's own
+ * memory, laid out as in region.h, whether written by stores of a host on the same machine or by
+ * RDMA. The reactor's thread owns the port and calls only the functions here; none blocks, each
+ * does a bounded amount of work, and nothing that a host writes breaks a port. One `complete`
+ * reports the outcome of a command; how it reaches the host is up to the side.
  *
- * A tenant's region is shared with each side once, before the first port of that side, and taken
- * back before it is unmapped: an RDMA side registers it there, under a protection domain of the
- * tenant, so that one tenant's key opens nothing of another's.
+ * A tenant's region is shared with each side once, before the first port of that side, and unshared
+ * before it is unmapped: an RDMA side registers it, under the tenant's protection domain, so that
+ * one tenant's key gives no access to another's memory.
  *
  * Sides: shm (a mapping and a socket pair), sim (in this process, in virtual time, with seeded
  * faults), memory (in this process: the commented skeleton), and where their library is found nixl
@@ -31,9 +30,9 @@ struct ofs_port;
 /* sim: seeded faults of a port. */
 struct ofs_port_sim_config {
 	uint64_t seed;
-	uint64_t delay_ns_max;         /* answers are held back by up to so much, and overtake others */
-	uint32_t late_per_million;     /* looks at the ring that do not see what is there */
-	uint32_t nonsense_per_million; /* looks that find a command which no host sent */
+	uint64_t delay_ns_max;         /* longest delay of an answer; answers may overtake others */
+	uint32_t late_per_million;     /* polls that miss a command in the ring */
+	uint32_t nonsense_per_million; /* polls that return a command which no host sent */
 };
 /* cdef: end */
 
@@ -50,7 +49,7 @@ struct ofs_port_config {
 	struct ofs_port_sim_config sim;
 };
 
-/* A command copied out of the ring and checked: no pointer of it leads into shared memory. */
+/* A command copied out of the ring and checked: none of its pointers leads into shared memory. */
 struct ofs_command {
 	struct ofs_sqe sqe;
 	uint32_t *ordinals;        /* [demand_max], owned by the caller */
@@ -60,7 +59,7 @@ struct ofs_command {
 	struct ofs_guess *guesses; /* [demand_max] */
 };
 
-/* First member of what a side keeps of a region that it shares. */
+/* First member of a side's data on a region that it shares. */
 struct ofs_share {
 	const struct ofs_port_ops *ops;
 	struct ofs_region *region;
@@ -71,53 +70,53 @@ struct ofs_port_ops {
 	const char *name;
 	/* Make a region readable for hosts of this side: open, register. 0 or -errno. */
 	int (*share)(struct ofs_share **out, struct ofs_region *region);
-	/* No host can read it from here on. */
+	/* After this no host can read it. */
 	void (*unshare)(struct ofs_share *share);
 	/* Everything that allocates or can be refused happens here. */
 	int (*open)(struct ofs_port **out, const struct ofs_port_config *config,
 		struct ofs_share *share);
-	/* The host learns that the port is closed, also while it sleeps. */
+	/* Tells the host that the port is closed, and wakes it if it sleeps. */
 	void (*close)(struct ofs_port *port);
 	/* What the host needs to open its end; it closes the descriptors. May be called again. */
 	int (*export)(const struct ofs_port *port, struct ofs_attachment *attachment);
 	/*
-	 * The host's own blob, where its end exports one; NULL: hosts of this side have none. It may
-	 * take as long as an address takes to be resolved, so it is the one function that is called
-	 * beside the owner's thread, and never while the port is being opened or closed. -EPROTO,
-	 * -EINVAL no such blob; -ESTALE an answer to an export of before the last connection; -EBUSY
-	 * the last host has not left; -EHOSTUNREACH no way there.
+	 * Takes the blob that the host's end exports; NULL: hosts of this side export none. It may take
+	 * as long as resolving an address, so it alone is called from outside the owner's thread, never
+	 * while the port is being opened or closed. -EPROTO, -EINVAL not such a blob; -ESTALE an answer
+	 * to an export from before the last connection; -EBUSY the last host is still connected;
+	 * -EHOSTUNREACH no route.
 	 */
 	int (*connect)(struct ofs_port *port, const struct ofs_attachment *answer);
 	/*
-	 * The host's connection is over, whatever it looks like from here: `export` and `connect` make
-	 * another. NULL: hosts of this side have none. -EAGAIN: what the host asked for is still being
-	 * worked on, and its answer would reach the next connection; call again.
+	 * Ends the host's connection, even if it looks alive; `export` and `connect` make another.
+	 * NULL: hosts of this side have none. -EAGAIN: commands are still in progress, and their
+	 * answers would reach the next connection; call again.
 	 */
 	int (*disconnect)(struct ofs_port *port);
 	/*
-	 * 1: a command; 0: idle, or a host that does not take its completions; -EPROTO: the host wrote
-	 * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port lives on). Every 1 is to be
+	 * 1: a command; 0: idle, or the host does not take its completions; -EPROTO: the host wrote
+	 * nonsense (answered with a CQE of -EPROTO or -EINVAL; the port stays usable). Every 1 must be
 	 * answered by one `complete`.
 	 */
 	int (*poll)(struct ofs_port *port, struct ofs_command *command);
 	/*
 	 * Answer with the results [first, count) of `results`, for the payload area named in the sqe,
-	 * and wake the host if it sleeps. There is room by construction for one answer to each command;
-	 * those before it, whose rc is -EINPROGRESS, are refused with -EAGAIN where there is none, and
-	 * nothing is done. -EINVAL: an index or count out of range, nothing done.
+	 * and wake the host if it sleeps. There is always room for one final answer to each command; an
+	 * earlier one, with rc -EINPROGRESS, is refused with -EAGAIN if there is no room. -EINVAL: an
+	 * index or count out of range. After either nothing has been done.
 	 */
 	int (*complete)(struct ofs_port *port, const struct ofs_cqe *cqe,
 		const struct ofs_result *results);
-	/* A record that the host put; it may change at any time. NULL out of range. */
+	/* A record written by the host, which may change at any time. NULL: out of range. */
 	void *(*put_slot)(const struct ofs_port *port, uint32_t put_slot);
 	/*
-	 * Announce sleep. 1: do not sleep, a submission came in between, or this side cannot wake a
-	 * sleeper and is to be polled.
+	 * Announce sleep. 1: do not sleep: a submission has arrived, or this side cannot wake a sleeper
+	 * and must be polled.
 	 */
 	int (*sleep)(struct ofs_port *port);
-	/* The reactor is awake again. */
+	/* End of sleep. */
 	void (*wake)(struct ofs_port *port);
-	/* What becomes readable when the host wants a sleeper; -1: nothing to wait on. */
+	/* Descriptor that becomes readable when the host wakes the reactor; -1: none. */
 	int (*wake_fd)(const struct ofs_port *port);
 };
 
@@ -130,7 +129,7 @@ struct ofs_rings {
 	struct ofs_cqe *completions;
 	uint8_t *payloads;
 	uint8_t *puts;
-	uint32_t submission_head; /* our own words are never read back out of the memory */
+	uint32_t submission_head; /* our own words are never read back from the memory */
 	uint32_t completion_tail;
 	uint32_t completion_head;   /* the host's, when it was last looked at */
 	uint32_t outstanding_count; /* commands handed out by poll and not completed */
@@ -144,14 +143,14 @@ struct ofs_port {
 	struct ofs_rings rings;
 };
 
-/* The side of this name; NULL none. `ofs_port_side` gives them in order, NULL behind the last. */
+/* The side of this name; NULL none. `ofs_port_side` lists them, NULL after the last. */
 const struct ofs_port_ops *ofs_port_find(const char *name);
 const struct ofs_port_ops *ofs_port_side(uint32_t index);
 #define OFS_PORT_SIDES_MAX 8
 
 int ofs_share_open(struct ofs_share **out, const struct ofs_port_ops *ops,
 	struct ofs_region *region);
-/* All its ports are closed: anything else is our own mistake. NULL is allowed. */
+/* All its ports must be closed. NULL is allowed. */
 void ofs_share_close(struct ofs_share *share);
 /* A port of the share's side. -EINVAL a number out of range, -ENOMEM, -EMFILE. */
 int ofs_port_open(struct ofs_port **out, const struct ofs_port_config *config,

@@ -1,28 +1,28 @@
 /*
  * qos.h: who is served next, where tenants share a device.
  *
- * Model: a scheduler of items that wait, told the time. Between tenants it is deficit round robin
- * (Shreedhar, Varghese 1995): tenants have turns in the order of their numbers, a turn gives a
- * tenant `weight` quanta of bytes, and what is too little for its first item stays for its next
- * turn. A tenant has a turn while it is ready: something waits, and its token bucket covers the
- * first item. Whoever is taken from is charged; nobody ready waits while nobody is served.
- * A tenant that is not ready when its turn ends keeps nothing of it. The caller may hold a tenant,
- * such as one that has enough on its way: it is not ready until it is let go.
+ * Model: a scheduler of waiting items; the caller passes the time. Between tenants it is deficit
+ * round robin (Shreedhar, Varghese 1995): tenants take turns in the order of their numbers, a turn
+ * credits a tenant with `weight` quanta of bytes, and credit too small for its first item is kept
+ * for its next turn. A tenant has a turn while it is ready: an item waits, and the token bucket
+ * covers the first item. The tenant served is charged; the scheduler is work-conserving: while any
+ * tenant is ready, one is served. A tenant that is not ready when its turn ends loses its credit.
+ * The caller may hold a tenant, such as one with enough in flight: it is not ready until released.
  *
  * Within a tenant, sessions have rounds: in one round a session is served session_quantum bytes,
- * what is too much of its last item counts in its next round, and no session begins its next round
- * while another waits in this one. Whoever had nothing waiting joins the round that runs, and
- * brings no credit with it. Of the sessions in the round the most urgent item is first: the
- * earliest deadline, then the first put. A deadline that has passed counts as now, and one farther
- * ahead than ahead_ps_max as that far. Without rounds (session_quantum 0) urgency alone decides,
- * and what waits is overtaken by nothing that is put after its deadline. A session may fill no
- * more than session_max entries of its tenant's queue: a flood is refused, its neighbours are not.
+ * an excess of its last item is charged to its next round, and no session begins its next round
+ * while another waits in this one. A session that had nothing waiting joins the current round
+ * without credit. Of the sessions in the round the most urgent item is first: the earliest
+ * deadline, then the first put. A deadline that has passed counts as now, and one more than
+ * ahead_ps_max ahead as that far. Without rounds (session_quantum 0) urgency alone decides, and no
+ * item put after a waiting item's deadline overtakes it. A session may fill no more than
+ * session_max entries of its tenant's queue: a flood is refused, its neighbours are not.
  *
- * A session has an entry in a table of session_count, which holds its round and its counters. What
- * names no session (OFS_QOS_NO_SESSION: the caller's table is full, or nobody in particular asks),
- * or one whose entry another tenant's items wait in, shares one more entry with the others of its
- * tenant, as if all of them were one session, and is counted. An entry in which nothing waits is
- * of whichever tenant puts next; its counters begin anew with another tenant.
+ * A session has an entry in a table of session_count, with its round and its counters. Items
+ * without a session (OFS_QOS_NO_SESSION: the caller's table is full, or there is none), or whose
+ * session's entry has waiting items of another tenant, share one extra entry per tenant, as if they
+ * were one session, and are counted. An entry with no waiting items passes to the tenant that puts
+ * next; its counters restart when the tenant changes.
  *
  * A bucket is full at open, and no window of time sees more than burst + rate * window leave it.
  * Tokens are 2^-32 bytes and exact; a rate is kept in steps of 2^-32 bytes/ps (233 bytes/s),
@@ -79,10 +79,10 @@ struct ofs_qos_stats {
 	uint64_t taken_bytes;
 	uint64_t refused_full;    /* by its full queue */
 	uint64_t refused_session; /* because the session's part of it was full */
-	uint64_t throttled_ps;    /* something waited, and the bucket did not cover it */
+	uint64_t throttled_ps;    /* time in which an item waited for the bucket */
 	uint64_t wait_ps_sum;
 	uint64_t wait_ps_max; /* of what was taken */
-	uint64_t shared;      /* put without an entry of its session's own */
+	uint64_t shared;      /* put into the shared entry */
 	uint32_t waiting;
 	uint32_t waiting_max;
 };
@@ -96,7 +96,7 @@ struct ofs_qos_session_stats {
 	uint64_t refused; /* its part of the queue was full */
 	uint64_t wait_ps_sum;
 	uint64_t wait_ps_max;
-	uint32_t tenant; /* whose it is; OFS_NONE: nobody has put anything */
+	uint32_t tenant; /* its tenant; OFS_NONE: nothing was put yet */
 	uint32_t waiting;
 	uint32_t waiting_max;
 	uint32_t reserved;
@@ -114,11 +114,11 @@ int ofs_qos_put(struct ofs_qos *qos, uint64_t now_ps, const struct ofs_qos_item 
 /* 1: this one is served now; 0: nothing may be, before ofs_qos_next_ps. */
 int ofs_qos_take(struct ofs_qos *qos, uint64_t now_ps, struct ofs_qos_item *item);
 /*
- * When a take gives something, if nothing more is put: at once where that time has come, and
- * OFS_QOS_NEVER where nothing waits.
+ * When a take returns an item if nothing more is put; a time that has passed means now, and
+ * OFS_QOS_NEVER that nothing waits.
  */
 uint64_t ofs_qos_next_ps(const struct ofs_qos *qos);
-/* The tenant is not ready while it is held (1), whatever waits of it. */
+/* The tenant is not ready while it is held (1). */
 void ofs_qos_hold(struct ofs_qos *qos, uint64_t now_ps, uint32_t tenant, int held);
 /*
  * Another weight and another bucket from now on; what is in the bucket stays, as much as fits, and

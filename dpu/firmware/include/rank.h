@@ -1,8 +1,8 @@
 /*
  * rank.h: the value at a rank of an array of scores.
  *
- * Model: a pure function, of the core that takes scores in and of the driver that sends them: both
- * cut at the same value, or what they decide would differ.
+ * Model: a pure function, used by the core that receives scores and by the driver that sends them:
+ * both must cut at the same value, or decisions would depend on packing.
  */
 #ifndef OFS_RANK_H
 #define OFS_RANK_H

@@ -1,45 +1,42 @@
 /*
  * region.h: the memory map. One layout for shared memory, RDMA and the ASIC model.
  *
- * Model: every tenant has a *region* of its own (a mapping of its own, so that no host can read
- * another tenant's slots): header, directory, slots. Hosts map it read-only and read slots
- * one-sidedly. Every attached host has a *port*: memory of its own with a submission ring, a
- * completion ring, one payload area per submission entry and a put window, written by both sides;
- * port.h and fabric.h are its two ends. The DPU owns everything; its reactor thread is the only
- * writer of regions and the only one that calls the functions below.
+ * Model: every tenant has its own *region*: header, directory, slots. It is a separate mapping, so
+ * that no host can read another tenant's slots. Hosts map it read-only and read slots one-sidedly.
+ * Every attached host has its own *port*: memory with a submission ring, a completion ring, one
+ * payload area per submission entry and a put window, written by both sides; port.h and fabric.h
+ * are its two ends. The DPU owns everything; its reactor thread is the only writer of regions and
+ * the only caller of the functions below.
  *
  * A slot holds one record: payload, then at `trailer_offset` (the last LBA of the slot) a trailer.
- * The record goes to NVMe as it stands, so a read from NVMe lands in its slot without a copy.
+ * The record is written to NVMe unchanged, so a read from NVMe lands in its slot without a copy.
  *
  * Publishing: RETRACT clears the directory entry, then the trailer's generation, before the slot is
  * written again; PUBLISH writes the trailer's key and generation (release), then the entry under
  * its sequence (odd while it changes).
  *
  * Reading a hit: the entry (even sequence), then, in a second read, payload and trailer. The copy
- * is right when the trailer's key and generation equal the entry's and the checksum of the copied
- * payload equals the trailer's. Nothing is said about the order in which that read saw its bytes:
+ * is valid when the trailer's key and generation equal the entry's and the checksum of the copied
+ * payload equals the trailer's. This does not depend on the order in which that read saw its bytes:
  *
- *   the checksum ties the payload to the trailer's first half: bytes of two ages, or of another age
- *   than the trailer's, do not have it (2^-64);
- *   the seal ties the trailer's halves together: without it a key seen before the slot was written
- *   again could vouch for payload and checksum seen after;
- *   key and generation say whose bytes these are, and of which life of the slot: those that the
- *   entry named, which was read before.
+ *   the checksum ties the payload to the trailer's first half: a payload that is torn, or of
+ *   another age than the trailer, does not match it (2^-64);
+ *   the seal ties the trailer's halves together: without it a key read before the slot was
+ *   rewritten could be paired with a payload and a checksum read after;
+ *   key and generation identify the block and the use of the slot that the entry named.
  *
- * Anything else is a miss, never data. A torn entry names a slot whose trailer does not agree.
+ * Anything else is a miss, never data. A torn entry names a slot whose trailer does not match.
  *
- * Nothing above asks when the entry was read. A host may remember it and read the record alone:
- * what it remembers is no more than the key and generation that the trailer is held against, and a
- * record that agrees with them is the block's. A slot that was emptied since has generation 0, one
- * that was written again has another; even after 2^32 lives, when numbers come again, it would have
- * to hold the same key. So an entry that is too old costs a read in vain, and the directory is
- * asked.
+ * The check does not depend on when the entry was read. A host may cache the entry and read only
+ * the record: the cached key and generation are compared with the trailer, and a record that
+ * matches is the block's. A slot that was emptied since has generation 0; one that was rewritten
+ * has another generation. Even after 2^32 generations, when numbers repeat, the key must match. So
+ * a stale entry costs one wasted read, after which the host reads the directory.
  *
- * A directory bucket holds 8 entries, a key may stand in two buckets, and there are at least
- * twice as many entries as slots: at this load a key finds no room less than once in a million
- * publishes.
+ * A directory bucket has 8 entries, a key has two candidate buckets, and there are at least twice
+ * as many entries as slots: at this load fewer than one publish in a million finds no free entry.
  *
- * Nothing a host writes is believed: the DPU copies a command, then checks every number in the
+ * The DPU trusts nothing that a host writes: it copies a command, then checks every number in the
  * copy.
  */
 #ifndef OFS_REGION_H
@@ -56,7 +53,7 @@
 
 /* cdef: order 4 */
 /* cdef: begin */
-/* The last LBA of a slot begins with it; the same bytes stand on NVMe. */
+/* At the start of a slot's last LBA; NVMe has the same bytes. */
 struct ofs_trailer {
 	uint32_t magic;
 	uint32_t crc;    /* low 32 bits of XXH3 over `length` to `reserved` */
@@ -70,11 +67,11 @@ struct ofs_trailer {
 	uint64_t reserved[3];
 	/* In memory only, not under crc: */
 	struct ofs_key key;  /* directory identity: block key */
-	uint32_t generation; /* 0: the slot holds nothing that may be read */
+	uint32_t generation; /* 0: the slot has nothing that may be read */
 	uint32_t cause;
 	uint64_t seal;     /* ofs_trailer_seal: ties these to the first half */
-	uint32_t granules; /* which are there, bit i the i-th; 0: the whole block. Not sealed: what is
-	                    * not there does not have its checksum */
+	uint32_t granules; /* those present, bit i the i-th; 0: the whole block. Not sealed: an absent
+	                    * granule does not match its checksum */
 	uint32_t pad[3];
 };
 
@@ -106,10 +103,10 @@ struct ofs_directory_entry {
 	uint32_t cause;
 };
 
-/* Beside OFS_STEP_RETRY in the flags of a STEP, from hosts that were told the policy's limits. */
+/* Further flags of a STEP; OFS_SCORES_* come from hosts that know the policy's limits. */
 #define OFS_SCORES_PACKED 0x2
-#define OFS_SCORES_BYTES 0x4   /* of each score the upper half */
-#define OFS_SCORES_RAISED 0x8  /* a byte of 0 is a low score, and not none */
+#define OFS_SCORES_BYTES 0x4   /* the upper half of each score */
+#define OFS_SCORES_RAISED 0x8  /* a byte of 0 is a low score, not an absent one */
 #define OFS_STEP_GRANULES 0x10 /* which granules of each demand: u32[demand_count], 0: all */
 
 enum ofs_op {
@@ -117,15 +114,15 @@ enum ofs_op {
 	OFS_OP_STEP = 1,
 	OFS_OP_PUT = 2,
 	OFS_OP_RELEASE = 3,
-	OFS_OP_HINT = 4 /* guesses for layers to come: ofs_core_hint */
+	OFS_OP_HINT = 4 /* guesses for later layers: ofs_core_hint */
 };
 
 /*
- * 64 bytes. The payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded
- * to 8), granules u32[demand_count] (padded to 8) where the flag says so, scores
- * u16[score_count] or packed as scores.h says; and, at a fixed offset behind the longest of these,
- * ofs_result [demand_count], which the DPU writes. See ofs_payload_*_offset. That of a HINT:
- * ofs_guess [demand_count].
+ * 64 bytes. Payload area of a STEP: ordinals u32[demand_count], seen u8[demand_count] (padded to
+ * 8), with OFS_STEP_GRANULES granules u32[demand_count] (padded to 8), scores u16[score_count] or
+ * packed (scores.h); then, at a fixed offset after the longest of these, ofs_result
+ * [demand_count], written by the DPU. See ofs_payload_*_offset. Payload area of a HINT: ofs_guess
+ * [demand_count].
  */
 struct ofs_sqe {
 	uint64_t user;
@@ -138,17 +135,17 @@ struct ofs_sqe {
 	uint32_t selected_count;
 	uint32_t demand_count; /* HINT: guesses */
 	uint32_t score_count;
-	uint32_t ordinal;  /* PUT; STEP: how many best scores came of score_count, 0: all */
+	uint32_t ordinal;  /* PUT; STEP: best scores sent of score_count, 0: all */
 	uint32_t put_slot; /* PUT */
 	uint32_t length;   /* PUT: payload bytes */
-	uint64_t checksum; /* PUT: XXH3-64 of the payload as the host knows it */
-	uint64_t sent_ns;  /* CLOCK_MONOTONIC when it was written, of a command that is timed; else 0 */
+	uint64_t checksum; /* PUT: XXH3-64 of the payload, computed by the host */
+	uint64_t sent_ns;  /* of a timed command: CLOCK_MONOTONIC when it was written; else 0 */
 };
 
 /*
- * A STEP has one completion or several: those before the last say -EINPROGRESS and which results
- * have been added so far, so that a host reads a block while the next is still on its way. They are
- * left out where the ring has no room for them; the last one never is, and covers all.
+ * A STEP has one or more completions. All but the last carry -EINPROGRESS and the results written
+ * so far, so that a host reads a block while the next is still in flight. They are dropped when the
+ * ring is full; the last is never dropped and covers all results.
  */
 struct ofs_cqe {
 	uint64_t user;
@@ -156,8 +153,8 @@ struct ofs_cqe {
 	uint16_t op;
 	uint16_t payload_index;
 	uint32_t count; /* results written by now */
-	uint32_t first; /* those before it came with an earlier completion */
-	/* DPU clock: of a timed command when it completed, of any other when that turn began. */
+	uint32_t first; /* results before it came with an earlier completion */
+	/* DPU clock: when a timed command completed; for any other, when the reactor's turn began. */
 	uint64_t now_ns;
 };
 
@@ -165,9 +162,9 @@ struct ofs_cqe {
 struct ofs_result {
 	uint32_t slot;
 	uint32_t generation;
-	/* 0 in its slot; -EAGAIN ask again; -ENOENT unknown, -EBADMSG failed its check, -EIO, ... */
+	/* 0 in its slot; -EAGAIN retry; -ENOENT unknown, -EBADMSG failed its check, -EIO, ... */
 	int32_t rc;
-	uint16_t demand; /* which of the STEP */
+	uint16_t demand; /* its index in the STEP */
 	uint16_t end;    /* enum ofs_end */
 };
 
@@ -191,15 +188,15 @@ struct ofs_port_header {
 };
 /* cdef: end */
 
-/* The words both sides poll, a cache line each, at fixed offsets behind the port header. */
+/* The words both sides poll, a cache line each, at fixed offsets after the port header. */
 struct ofs_port_words {
 	_Alignas(64) uint32_t submission_tail; /* host writes */
 	_Alignas(64) uint32_t submission_head; /* DPU writes */
 	_Alignas(64) uint32_t completion_tail; /* DPU writes */
 	_Alignas(64) uint32_t completion_head; /* host writes */
-	_Alignas(64) uint32_t dpu_sleeping;    /* DPU: ring me after a submission */
-	_Alignas(64) uint32_t host_sleeping;   /* host: ring me after a completion */
-	_Alignas(64) uint32_t closed;          /* DPU: this port is gone, attach again */
+	_Alignas(64) uint32_t dpu_sleeping;    /* DPU: ring after a submission */
+	_Alignas(64) uint32_t host_sleeping;   /* host: ring after a completion */
+	_Alignas(64) uint32_t closed;          /* DPU: this port is closed, attach again */
 };
 #define OFS_PORT_WORDS_OFFSET 256
 
@@ -211,7 +208,7 @@ _Static_assert(sizeof(struct ofs_result) == 16, "part of the memory map");
 _Static_assert(sizeof(struct ofs_guess) == 16, "and as many of them fit where results do");
 _Static_assert(sizeof(struct ofs_port_header) <= OFS_PORT_WORDS_OFFSET, "words stand behind it");
 
-/* Limits of what either side accepts in a header, so that no size below overflows. */
+/* Header values above these are refused, so that no size below overflows. */
 #define OFS_REGION_SLOTS_MAX (1u << 28)
 #define OFS_PAYLOAD_SIZE_BYTES_MAX (1u << 28)
 #define OFS_PORT_ENTRIES_MAX 4096u
@@ -237,7 +234,7 @@ ofs_granule_masks_bytes(uint32_t demand_count)
 	return (demand_count * 4 + 7) & ~7u;
 }
 
-/* Of a STEP: where its scores begin, behind the granules of its demands where it has any. */
+/* Offset of a STEP's scores: after the granules of its demands, if any. */
 static inline uint32_t
 ofs_step_scores_offset(const struct ofs_sqe *sqe)
 {
@@ -261,14 +258,14 @@ ofs_payload_area_size_bytes(uint32_t demand_max, uint32_t score_max)
 		& ~63u;
 }
 
-/* Bytes of one of the ordinals that packed scores come with. */
+/* Bytes of one ordinal among packed scores. */
 static inline uint32_t
 ofs_scores_ordinal_bytes(uint32_t score_count)
 {
 	return score_count <= 1u << 16 ? 2 : 4;
 }
 
-/* Of the scores of a STEP, as they are on their way. */
+/* Bytes of a STEP's scores as sent. */
 static inline uint64_t
 ofs_scores_size_bytes(const struct ofs_sqe *sqe)
 {
@@ -281,7 +278,7 @@ ofs_scores_size_bytes(const struct ofs_sqe *sqe)
 	return sqe->ordinal * (score_bytes + ofs_scores_ordinal_bytes(sqe->score_count));
 }
 
-/* What of its payload area a command fills: what a fabric has to carry beside it. */
+/* Bytes of its payload area that a command fills and a fabric must carry with it. */
 static inline uint64_t
 ofs_payload_used_bytes(const struct ofs_sqe *sqe)
 {
@@ -295,7 +292,7 @@ ofs_payload_used_bytes(const struct ofs_sqe *sqe)
 	}
 }
 
-/* Of a published trailer: two halves of different ages do not have it (2^-64). */
+/* Seal of a published trailer: two halves of different ages do not match it (2^-64). */
 static inline uint64_t
 ofs_trailer_seal(const struct ofs_trailer *trailer)
 {
@@ -305,7 +302,7 @@ ofs_trailer_seal(const struct ofs_trailer *trailer)
 	return ofs_checksum(words, sizeof(words));
 }
 
-/* The two buckets in which a key may stand; bucket_count is a power of two and at least 2. */
+/* A key's two candidate buckets; bucket_count is a power of two and at least 2. */
 static inline uint32_t
 ofs_bucket_first(const struct ofs_key *key, uint32_t bucket_count)
 {
@@ -339,18 +336,18 @@ int ofs_region_open(struct ofs_region **out, const struct ofs_region_config *con
 void ofs_region_close(struct ofs_region *region);
 /* A read-only descriptor for hosts; the caller closes it. */
 int ofs_region_share_fd(const struct ofs_region *region);
-/* NULL out of range. */
+/* NULL if out of range. */
 void *ofs_region_slot(const struct ofs_region *region, uint32_t slot);
 struct ofs_trailer *ofs_region_trailer(const struct ofs_region *region, uint32_t slot);
 void *ofs_region_base(const struct ofs_region *region, uint64_t *size_bytes);
 /*
- * Payload, length and checksum stand in the slot already. A key that is published already moves.
- * -ENOSPC: both buckets are full; the block can then only be fetched by a STEP, for which the
- * trailer is written all the same.
+ * The slot must already have payload, length and checksum. A key that is already published moves to
+ * this slot. -ENOSPC: both buckets are full; the trailer is written all the same, and the block can
+ * only be fetched by a STEP.
  */
 int ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot,
 	uint32_t generation, uint32_t cause, uint32_t granules);
-/* More granules stand in a slot that is published, as it was before. */
+/* Adds granules to a published slot; everything else stays. */
 void ofs_region_extend(struct ofs_region *region, uint32_t slot, uint32_t granules);
 void ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, uint32_t slot);
 

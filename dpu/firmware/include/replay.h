@@ -24,7 +24,7 @@ struct ofs_replay_event {
 	uint32_t input_bytes; /* of the event's arguments, as logged */
 	uint32_t action_count;
 	uint32_t end_count;    /* of a step that was let in: its demands; else 0 */
-	uint32_t answer_bytes; /* what the core gives back beside rc: a session's number, chunk infos */
+	uint32_t answer_bytes; /* the core's outputs besides rc: a session's number, chunk infos */
 	const void *input;
 	const void *answer;
 	const struct ofs_action *actions; /* [action_count] */

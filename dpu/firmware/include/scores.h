@@ -1,11 +1,11 @@
 /*
  * scores.h: how the scores of a STEP stand in its payload area, whole or as the policy limits them.
  *
- * Model: a host that was told the policy's limits (ofs_core.h, hint_*) sends no more of its scores
- * than the core would take in. Whole, they are u16[score_count]. Packed, they are a byte for each
- * of score_count; or, where sqe.ordinal is not 0, the ordinals of so many best ones, u16 or u32 as
- * score_count needs, and behind these their scores. A byte is a score's upper half. What cannot be
- * packed without a loss beyond that is sent whole, so the core decides as it would of all scores.
+ * Model: a host that knows the policy's limits (ofs_core.h, hint_*) sends only the scores that the
+ * core would use. Whole, they are u16[score_count]. Packed, they are a byte for each of
+ * score_count; or, if sqe.ordinal is not 0, the ordinals of that many best scores, u16 or u32 as
+ * score_count needs, followed by their scores. A byte is a score's upper half. Scores that cannot
+ * be packed without further loss are sent whole, so the core decides as it would with all scores.
  * Pure functions over memory of the caller.
  */
 #ifndef OFS_SCORES_H
@@ -15,7 +15,7 @@
 
 /* cdef: order 5 */
 /* cdef: begin */
-/* As a policy has them; 0 where it has no limit. */
+/* The policy's limits; 0: none. */
 struct ofs_score_limits {
 	uint32_t scores_max;
 	uint32_t every_steps;
@@ -28,7 +28,7 @@ struct ofs_score_limits {
  */
 void ofs_scores_pack(const struct ofs_score_limits *limits, const uint16_t *scores, uint32_t count,
 	struct ofs_sqe *sqe, uint8_t *to);
-/* Bytes of them on their way. */
+/* Bytes of the scores as sent. */
 uint64_t ofs_scores_bytes(const struct ofs_sqe *sqe);
 /* 0; -EINVAL: more best ones than scores, or more bytes than whole scores have. */
 int ofs_scores_check(const struct ofs_sqe *sqe);

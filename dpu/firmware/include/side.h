@@ -2,13 +2,13 @@
  * side.h: sides of the fabric seam that need a library which not every machine has.
  *
  * Model: the firmware never links such a library. The side is a table of functions, handed over
- * once by its address; from then on it is found by its name at both ends, and nothing tells it from
- * a built-in one. One that is an extension of its own (verbs) gets `ofs_services` the other way:
- * what must exist once in a process, as the list of who holds which memory does; the rest of the
- * firmware that it uses it has compiled in. Both tables say for which version of this header they
- * were built. A side that has been added stays until the process ends.
+ * once by its address; from then on both ends find it by name, like a built-in one. A side in a
+ * separate extension (verbs) gets `ofs_services` in return: what must exist once in a process, such
+ * as the list of held memory; all other firmware code it uses is compiled into it. Both tables
+ * carry the version of this header they were built for. An added side stays until the process ends.
  *
- * Adding may come from any thread, at any time; what is being opened meanwhile finds it or not.
+ * A side may be added from any thread at any time; an open that runs meanwhile may or may not find
+ * it.
  */
 #ifndef OFS_SIDE_H
 #define OFS_SIDE_H

@@ -2,23 +2,22 @@
  * storage.h: seam 2, a block device.
  *
  * Model: one storage is one queue pair, owned by one polling thread (the rule of SPDK's qpairs and
- * of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an I/O or
- * says -EAGAIN (busy: poll, then try again) or refuses it with another -errno; it never blocks, and
- * what it queued may start only at the next poll. `poll` hands out completions, the only record of
- * the outcome of an I/O: bytes moved or -errno. I/Os in flight have no order among each other; a
- * sync covers the writes whose completions came before it was submitted. Short transfers are
- * finished by the back end, or reported as -EIO. A hung device never completes: deadlines belong to
- * the caller, who may not reuse a buffer before the completion has come. Buffers lie in memory
- * given to `register_memory` (io_uring fixed buffers, SPDK's DMA memory), before the first submit
- * or on the polling thread, and taken back with `unregister_memory` before it is unmapped and
- * before `close`, which aborts otherwise (dma.h); offset, size and address are multiples of
- * `lba_size_bytes`. A discard, where `discards` says that the side takes any, tells the device that
- * nobody will read these bytes before they are written again: until then they read as anything.
- * `lifetime` groups writes that are overwritten or discarded together; a device that can keeps the
- * groups apart, and the bytes are the same. To sleep: poll until it returns 0, then wait on
- * `wait_fd` and no longer than `due_ns`. `close` wants nothing in flight; where something is, it
- * waits a bounded time for it. A back end may start threads of its own (posix), but calls no one
- * back.
+ * of io_uring's single issuer): the thread of the first submit or poll. `submit` queues an I/O,
+ * returns -EAGAIN (busy: poll, then retry) or refuses it with another -errno; it never blocks, and
+ * a queued I/O may start only at the next poll. `poll` returns completions, the only record of an
+ * I/O's outcome: bytes moved or -errno. I/Os in flight have no order; a sync covers the writes
+ * whose completions were returned before it was submitted. The back end completes short transfers,
+ * or reports -EIO. A hung device never completes: deadlines are the caller's, who may not reuse a
+ * buffer before its completion. Buffers lie in memory registered with `register_memory` (io_uring
+ * fixed buffers, SPDK's DMA memory), before the first submit or on the polling thread, and
+ * unregistered with `unregister_memory` before it is unmapped and before `close`, which aborts
+ * otherwise (dma.h); offset, size and address are multiples of `lba_size_bytes`. A discard
+ * (supported if `discards` is set) tells the device that these bytes will not be read before they
+ * are written again; until then a read returns arbitrary bytes. `lifetime` groups writes that are
+ * overwritten or discarded together; a device that supports it keeps the groups apart. To sleep:
+ * poll until it returns 0, then wait on `wait_fd`, no longer than `due_ns`. `close` expects nothing
+ * in flight; otherwise it waits a bounded time. A back end may start its own threads (posix), but
+ * makes no callbacks.
  *
  * Sides: posix (thread pool), io_uring, emulated (NVMe timing over another side), sim (memory,
  * virtual time, seeded faults), skeleton (the commented example). A side may come from another
@@ -46,7 +45,7 @@ struct ofs_pace; /* pace.h */
 #define OFS_STORAGE_DURABLE 0x1 /* a write ends only when it is on the medium (RWF_DSYNC, FUA) */
 
 struct ofs_io {
-	uint64_t user; /* given back in the completion */
+	uint64_t user; /* returned in the completion */
 	uint64_t offset;
 	void *buffer;
 	uint32_t size_bytes;
@@ -100,8 +99,8 @@ struct ofs_storage_stats {
 	uint64_t busy;
 	uint64_t in_flight;
 	/* emulated: I/Os handed out later than 105 % of the model's time (at least 1 us late),
-	 * how late at most, and the lateness of all I/Os together. An emulated figure is honest
-	 * where these are small. */
+	 * the latest, and the lateness of all I/Os together. An emulated figure is valid only where
+	 * these are small. */
 	uint64_t emulation_late;
 	uint64_t emulation_late_ns_max;
 	uint64_t emulation_late_ns_sum;
@@ -109,16 +108,16 @@ struct ofs_storage_stats {
 struct ofs_clock;
 struct ofs_storage;
 
-/* Opens config->backend; "auto" tries io_uring, then posix. The error text names cause and mend. */
+/* Opens config->backend; "auto" tries io_uring, then posix. The error text names cause and fix. */
 int ofs_storage_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	struct ofs_clock *clock, char *error, size_t error_size_bytes);
 void ofs_storage_close(struct ofs_storage *storage);
 struct ofs_storage_ops;
-/* From now on a storage may be opened as ops->name; the table stays the caller's, and stays. 0 also
- * where it was added before; -EPROTO: built for another version of this header; -EEXIST: another
- * side has the name; -ENOSPC: too many. Not while another thread opens a storage. */
+/* From now on a storage may be opened as ops->name; the caller keeps the table alive. 0 also if it
+ * was added before; -EPROTO: built for another version of this header; -EEXIST: another side has
+ * the name; -ENOSPC: too many. Not while another thread opens a storage. */
 int ofs_storage_add(const struct ofs_storage_ops *ops);
-/* What was asked and not had (O_DIRECT, io_uring, registered memory), one line; "" if nothing. */
+/* One line on a request not met (O_DIRECT, io_uring, registered memory); "" if all were. */
 const char *ofs_storage_warning(const struct ofs_storage *storage);
 /* The back end in use: matters after "auto". */
 const char *ofs_storage_name(const struct ofs_storage *storage);
@@ -126,7 +125,7 @@ int ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_
 int ofs_storage_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 int ofs_storage_wait_fd(struct ofs_storage *storage);
 uint64_t ofs_storage_due_ns(struct ofs_storage *storage);
-/* sim: the device stops answering, and answers what hung with -ETIMEDOUT. Elsewhere nothing. */
+/* sim: the device stops answering; unhang ends what hung with -ETIMEDOUT. Elsewhere no-ops. */
 void ofs_storage_hang(struct ofs_storage *storage);
 void ofs_storage_unhang(struct ofs_storage *storage);
 /* cdef: end */
@@ -136,24 +135,23 @@ enum { OFS_STORAGE_WARNING_SIZE_BYTES = 256 };
 struct ofs_storage_ops {
 	const char *name;
 	uint32_t version; /* OFS_STORAGE_VERSION, of a side that is added */
-	/* Why this thread's last open was refused, as "cause; mend"; NULL where errno says it. */
+	/* Why this thread's last open was refused, as "cause; fix"; NULL: errno says it. */
 	const char *(*why)(void);
 	/* Everything that allocates or can be refused happens here. */
 	int (*open)(struct ofs_storage **out, const struct ofs_storage_config *config,
 		struct ofs_clock *clock);
 	void (*close)(struct ofs_storage *storage);
 	int (*register_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
-	/* Before the range is unmapped. Takes back every registered range that overlaps it. */
+	/* Before the range is unmapped. Unregisters every range that overlaps it. */
 	int (*unregister_memory)(struct ofs_storage *storage, void *base, uint64_t size_bytes);
 	int (*submit)(struct ofs_storage *storage, const struct ofs_io *io);
 	int (*poll)(struct ofs_storage *storage, struct ofs_io_done *done, int max);
 	/* File descriptor (eventfd or timerfd) that becomes readable when poll has something;
-	 * -1: poll only. poll clears it; so may the caller, if he polls after. */
+	 * -1: poll only. poll clears it; the caller may clear it too, if it polls afterwards. */
 	int (*wait_fd)(struct ofs_storage *storage);
-	/* When the next completion is due, for those who know (emulated, sim); UINT64_MAX
-	 * otherwise. */
+	/* When the next completion is due, if the side knows (emulated, sim); else UINT64_MAX. */
 	uint64_t (*due_ns)(struct ofs_storage *storage);
-	/* 1: stop answering; 0: answer again. NULL where the side cannot. */
+	/* 1: stop answering; 0: answer again. NULL: not supported. */
 	void (*hang)(struct ofs_storage *storage, int hung);
 };
 
@@ -165,7 +163,7 @@ struct ofs_storage {
 	uint32_t lba_size_bytes;
 	uint32_t queue_depth_max;
 	uint32_t direct;    /* what is in use, not what was asked for */
-	uint32_t discards;  /* OFS_STORAGE_DISCARD is taken */
+	uint32_t discards;  /* OFS_STORAGE_DISCARD is supported */
 	uint32_t lifetimes; /* groups of writes the device keeps apart; 0: none */
 	struct ofs_storage_stats stats;
 	char warning[OFS_STORAGE_WARNING_SIZE_BYTES];

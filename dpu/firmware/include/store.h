@@ -2,20 +2,20 @@
  * store.h: the blocks on NVMe.
  *
  * Model: a log of segments on one storage (a file or block device). A segment belongs to one
- * tenant and one layer, so that the blocks of a layer that were written one after another are one
- * sequential read. A record is one block exactly as it stands in a slot: payload, then a trailer
- * in its last LBA with key, length, checksum, sequence and expiry. Records are written whole in
- * one I/O; a put is done when its write and its segment's header are (durable when asked). The
- * index (store key, layer) -> record is in memory and is rebuilt at open by reading trailers.
- * After a kill at any moment, open finds every acknowledged record; a record that is torn,
- * corrupt, foreign or of another length is a miss and a counter, never data.
+ * tenant and one layer, so that blocks of a layer that were written in sequence can be read in
+ * sequence. A record is one block exactly as it is in a slot: payload, then a trailer in its last
+ * LBA with key, length, checksum, sequence and expiry. Records are written whole in one I/O; a put
+ * completes when its write and its segment's header have (durable when asked). The index (store
+ * key, layer) -> record is in memory and is rebuilt at open by reading trailers. After a kill at
+ * any moment, open finds every acknowledged record; a record that is torn, corrupt, foreign or of
+ * another length is a miss and a counter, never data.
  *
- * A store key names its bytes: two puts of one key carry the same payload. What is deleted, expired
- * or failed is wiped on the device, in every copy (src/store/wipe.c); a delete whose wipes have
- * ended is one for every later open.
+ * A store key determines its bytes: two puts of one key carry the same payload. Deleted, expired
+ * and failed blocks are wiped on the device, in every copy (src/store/wipe.c); a delete whose wipes
+ * have completed survives every later open.
  *
- * One thread owns a store: the same that polls its storage. Calls that start I/O queue it and
- * return 0, or -EAGAIN when busy (poll, then try again), -ENOSPC when the store is full, -ENOENT
+ * One thread owns a store: the one that polls its storage. Calls that start I/O queue it and
+ * return 0, or -EAGAIN when busy (poll, then retry), -ENOSPC when the store is full, -ENOENT
  * when there is no such block, -EINVAL for a tenant, layer, length or address out of range. No
  * allocation after open. The format on the device: docs/reference/store-format.md.
  */
@@ -28,7 +28,7 @@
 
 /* cdef: order 6 */
 /* cdef: begin */
-/* What open does where there is no store, all is zero; NEW refuses one that is there. */
+/* What open does if there is no store (all zero); NEW refuses an existing one. */
 enum ofs_store_make { OFS_STORE_MAKE_NEVER = 0, OFS_STORE_MAKE = 1, OFS_STORE_MAKE_NEW = 2 };
 
 struct ofs_store_config {
@@ -37,14 +37,14 @@ struct ofs_store_config {
 	uint32_t tenant_max;
 	uint32_t segment_size_bytes;
 	uint32_t io_max;           /* puts and gets in flight */
-	uint32_t durable;          /* 1: a put ends only when it is on the medium */
-	uint64_t ttl_s;            /* blocks expire so long after their write; 0 never */
+	uint32_t durable;          /* 1: a put completes only when it is on the medium */
+	uint64_t ttl_s;            /* blocks expire this long after their write; 0 never */
 	uint32_t reserve_segments; /* kept free for the cleaner; at least 1 */
 	uint32_t format;           /* enum ofs_store_make */
-	uint32_t codec;            /* enum ofs_codec_dtype: how payloads that shrink are written */
-	uint32_t erase;            /* 1: what is deleted is overwritten, not its trailer alone */
+	uint32_t codec;            /* enum ofs_codec_dtype: coding of payloads that shrink */
+	uint32_t erase;            /* 1: a delete overwrites the record, not only its trailer */
 	uint32_t granule_count;    /* parts of a block that a get may name; below 2: none */
-	struct ofs_key uuid;       /* not 0: this store and no other, and none is made */
+	struct ofs_key uuid;       /* not 0: open only this store, create none */
 	struct ofs_dma_config memory;
 };
 
@@ -66,7 +66,7 @@ struct ofs_store_stats {
 	uint64_t io_errors;
 	uint64_t wiped;            /* records that were overwritten because they were deleted */
 	uint64_t puts_coded;       /* puts that were written coded */
-	uint64_t put_bytes_spared; /* that they did not write */
+	uint64_t put_bytes_spared; /* bytes that coding saved */
 	uint64_t gets_in_part;
 };
 
@@ -80,9 +80,8 @@ struct ofs_store_entry {
 
 struct ofs_store_done {
 	uint64_t user;
-	/* 0, -EIO, -ENOSPC (the disk below is full), -EBADMSG (failed its check: the block is gone from
-	 * the index), -ENOENT (deleted while it was read). Never -ETIMEDOUT: deadlines are the
-	 * caller's. */
+	/* 0, -EIO, -ENOSPC (the disk below is full), -EBADMSG (failed its check; removed from the
+	 * index), -ENOENT (deleted while it was read). Never -ETIMEDOUT: deadlines are the caller's. */
 	int32_t rc;
 	uint32_t length; /* get: payload bytes */
 };
@@ -105,31 +104,31 @@ int ofs_store_scan(struct ofs_store *store, uint64_t *cursor, struct ofs_store_e
 /*
  * Write the record at `record` (payload already there; registered memory, LBA-aligned; the
  * trailer's length and checksum set, its other logged fields are filled in here). The memory
- * belongs to the store until the completion. A key that is already stored and unexpired ends well
- * at once, and its expiry is renewed: where what stands on the device does not last so long, it is
- * written again first. One that is being written ends with that write. A block that recovery took
- * on its trailer's word alone is written again. -EEXIST: other bytes are stored under this key.
+ * belongs to the store until the completion. A put of a key that is stored and unexpired succeeds
+ * without a write and renews its expiry; if the expiry on the device is too early, the record is
+ * rewritten first. A put of a key that is being written completes with that write. A block that
+ * recovery accepted by its trailer alone is rewritten. -EEXIST: other bytes are stored under this
+ * key.
  */
 int ofs_store_put(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t now_s);
 /*
  * Read the record into `record` (a slot) and check it; its generation and cause are zero after.
- * -ENOENT at once when absent or expired, -EAGAIN while its first write is in flight.
+ * Returns -ENOENT when absent or expired, -EAGAIN while its first write is in flight.
  */
 int ofs_store_get(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
 	void *record, uint64_t user, uint64_t now_s);
-/* Neighbouring records in the log: the physical order number, for sorting reads; UINT64_MAX
- * absent. */
+/* The record's position in the log, for sorting reads; UINT64_MAX: absent. */
 uint64_t ofs_store_position(const struct ofs_store *store, const struct ofs_key *store_key,
 	uint32_t layer);
 /*
- * From now on nobody reads it, and it is as if it had never been: -ENOENT for whoever reads it now,
- * unless the read ends well. For the next open it is gone when ofs_store_wiped says so.
+ * Deletes the block from the index. Later gets return -ENOENT; a read in flight succeeds or ends
+ * with -ENOENT. The next open does not find it once ofs_store_wiped returns 0.
  */
 int ofs_store_delete(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer);
 /*
- * Whether the next open finds nothing of what the tenant has lost until the ticket was taken; a
- * ticket of 0 is taken now. -EAGAIN: not yet. Where a drive refuses the writes, that stays so.
+ * 0: the next open finds none of the tenant's blocks that were lost before the ticket was taken; a
+ * ticket of 0 is taken now. -EAGAIN: not yet, and for as long as the drive refuses the wipes.
  */
 int ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket);
 int ofs_store_poll(struct ofs_store *store, struct ofs_store_done *done, int max);
@@ -144,16 +143,16 @@ uint32_t ofs_store_in_flight(const struct ofs_store *store);
 void ofs_store_stats_get(const struct ofs_store *store, struct ofs_store_stats *stats);
 /* Payload and trailer's LBA: what a put writes and a get reads. */
 uint32_t ofs_store_record_size_bytes(const struct ofs_store *store);
-/* Recounts everything that is counted as it goes; 0, or the number of what does not agree. */
+/* Recomputes all running counts; 0, or the number of counts that differ. */
 int ofs_store_verify(const struct ofs_store *store);
 /* cdef: end */
 
 /*
- * A get of `granules`, bit i the i-th: these go to their places in `record`, and unless it is a
- * `fill`, the last logical block as well. A fill goes to a record that has its last logical block,
- * and is not written otherwise. What is absent of a record without checksums of its granules comes
- * too. All granules are a get of the whole, but for a fill. As ofs_store_get; -EINVAL: no such
- * granules; -ESTALE: a fill of a record that has other bytes by now than those in `record`.
+ * A get of `granules`, bit i the i-th, into their places in `record`; unless it is a `fill`, also
+ * the last logical block. A fill adds to a record that already has its last logical block, and
+ * leaves that unchanged. Of a record without granule checksums everything absent is read. All
+ * granules without `fill` are a get of the whole block. As ofs_store_get; -EINVAL: no such
+ * granules; -ESTALE: a fill when the stored bytes are no longer those of `record`.
  */
 struct ofs_store_part {
 	uint32_t granules; /* 0: the whole */
@@ -165,13 +164,13 @@ int ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key,
 /* Copies of the tenant's lost blocks that the next open could find. */
 uint64_t ofs_store_wiping(const struct ofs_store *store, uint32_t tenant);
 
-/* Segments of the tenant in which nothing lives, and that are not yet marked so. */
+/* Segments of the tenant without live records that are not yet marked free. */
 uint32_t ofs_store_marking(const struct ofs_store *store, uint32_t tenant);
 
 /* Blocks of the tenant that are stored, or being written for the first time. */
 uint64_t ofs_store_blocks_of(const struct ofs_store *store, uint32_t tenant);
 
-/* Whether one more put or get would find an op and a place in the storage's queue. */
+/* Whether there is an op and a storage queue entry for one more put or get. */
 int ofs_store_has_room(const struct ofs_store *store);
 
 /* Whether other bytes than those of this checksum are stored, or being written, under the key. */
@@ -179,28 +178,28 @@ int ofs_store_conflicts(const struct ofs_store *store, const struct ofs_key *sto
 	uint32_t layer, uint64_t checksum, uint64_t now_s);
 
 /*
- * For who moves the blocks of one store to another. `put_until` is put, and the block expires as
- * told; `renew` gives a block that stands here, or is being written, another expiry (-ENOENT).
+ * For moving blocks from one store to another. `put_until` is a put with a given expiry; `renew`
+ * sets the expiry of a block that is stored or being written (-ENOENT).
  */
 int ofs_store_put_until(struct ofs_store *store, uint32_t tenant, const struct ofs_key *store_key,
 	uint32_t layer, void *record, uint64_t user, uint64_t expire_s, uint64_t now_s);
 int ofs_store_renew(struct ofs_store *store, const struct ofs_key *store_key, uint32_t layer,
 	uint64_t expire_s);
-/* Whatever had ended before is on the medium when this ends. */
+/* When this completes, every write that had completed before it is on the medium. */
 int ofs_store_sync(struct ofs_store *store, uint64_t user);
 /*
- * The record that says where the blocks of `store` are now: so many bytes, filled in, and written
- * (registered memory; of zeros it takes a record back). -EINVAL where logical blocks are so large
- * that there is no room for it.
+ * The forward record, which says where the blocks of `store` are now: its size, filling it, and
+ * writing it (registered memory; all zeros erases the record). -EINVAL: logical blocks are too
+ * large to leave room for it.
  */
 uint32_t ofs_store_forward_size_bytes(const struct ofs_store *store);
 void ofs_store_forward_fill(const struct ofs_store *store, const struct ofs_store *next,
 	const struct ofs_storage_config *where, uint64_t now_s, void *lbas);
 int ofs_store_forward_write(struct ofs_store *store, void *lbas, uint64_t user);
-/* Segments that another store needs for what is alive here; `lanes` [ofs_store_lane_count]. */
+/* Segments that another store needs for the live records; `lanes` [ofs_store_lane_count]. */
 uint64_t ofs_store_segments_needed(const struct ofs_store *store, uint32_t *lanes);
 uint32_t ofs_store_lane_count(const struct ofs_store *store);
-/* It begins nothing of its own any more; what flies ends. */
+/* The store starts no more I/O of its own; I/O in flight completes. */
 void ofs_store_rest(struct ofs_store *store);
 
 #endif

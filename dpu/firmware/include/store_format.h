@@ -1,9 +1,9 @@
 /*
- * store_format.h: what the store writes beside records: superblocks and headers of segments.
+ * store_format.h: what the store writes apart from records: superblocks and segment headers.
  *
  * Model: bytes on the medium, little-endian, one structure at the start of a logical block. The
- * trailer of a record is `struct ofs_trailer` (region.h), up to its field `key`. Whoever inspects a
- * store without opening it reads these. A change of any of them is a new OFS_STORE_VERSION.
+ * trailer of a record is `struct ofs_trailer` (region.h), up to its field `key`. Tools that inspect
+ * a store without opening it read these. A change of any of them needs a new OFS_STORE_VERSION.
  */
 #ifndef OFS_STORE_FORMAT_H
 #define OFS_STORE_FORMAT_H
@@ -20,10 +20,10 @@
 #define OFS_STORE_VERSION_CODED 2   /* as 1, and payloads may be coded */
 #define OFS_STORE_COPY_OFFSET 65536 /* second superblock: another erase unit, another page */
 #define OFS_STORE_SEGMENTS_OFFSET 131072
-#define OFS_STORE_FORWARD_OFFSET 32768  /* where a store that moved says where it is */
-#define OFS_STORE_FORWARD_LBA_MAX 32768 /* with larger ones there is no room for it */
+#define OFS_STORE_FORWARD_OFFSET 32768  /* the forward record of a store that moved */
+#define OFS_STORE_FORWARD_LBA_MAX 32768 /* with larger LBAs there is no room for it */
 
-/* The first LBA of the device and, the same, the one at OFS_STORE_COPY_OFFSET. */
+/* In the first LBA of the device; a copy is at OFS_STORE_COPY_OFFSET. */
 struct ofs_superblock {
 	uint64_t magic;
 	uint32_t version;
@@ -36,13 +36,13 @@ struct ofs_superblock {
 	uint32_t records_per_segment;
 	uint32_t layer_count;
 	uint32_t tenant_max;
-	uint64_t epoch;     /* one more at every open: no two runs use one sequence */
+	uint64_t epoch;     /* incremented at every open: no two runs share a sequence */
 	uint64_t created_s; /* Unix time */
 	uint64_t reserved[5];
 	uint64_t checksum; /* XXH3-64 of the fields above */
 };
 
-/* The first LBA of a segment. */
+/* In the first LBA of a segment. */
 struct ofs_segment_header {
 	uint64_t magic;
 	uint32_t index;
@@ -55,12 +55,12 @@ struct ofs_segment_header {
 	uint64_t checksum; /* XXH3-64 of the fields above */
 };
 
-/* At OFS_STORE_FORWARD_OFFSET, in as many LBAs as it takes: the blocks of this store are elsewhere
- * now, and it is no store any more. The strings end with a zero. */
+/* At OFS_STORE_FORWARD_OFFSET, in as many LBAs as it takes: the blocks of this store have moved
+ * elsewhere and it can no longer be opened. The strings end with a zero. */
 struct ofs_store_forward {
 	uint64_t magic;
-	struct ofs_key uuid; /* of the store that stood here */
-	struct ofs_key next; /* of the one that took over, on: */
+	struct ofs_key uuid; /* of the store that was here */
+	struct ofs_key next; /* of the store that replaced it, at: */
 	uint64_t size_bytes;
 	uint64_t moved_s; /* Unix time */
 	char backend[16];

@@ -51,7 +51,7 @@ uint32_t ofs_verbs_version(void);
 /*
  * `services`: ofs_services_get of the firmware. Again with the same choice: nothing happens; with
  * another: -EBUSY while a link is open. -ENODEV no such device, -ENETDOWN its port is down, -EINVAL
- * no such GID or MTU, -EPROTO services of another version, -errno; `error` names what and the mend.
+ * no such GID or MTU, -EPROTO services of another version, -errno; `error` names cause and fix.
  */
 int ofs_verbs_open(const struct ofs_verbs_config *config, const void *services, char *error,
 	size_t error_size_bytes);

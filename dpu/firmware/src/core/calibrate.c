@@ -5,11 +5,11 @@
  * ones are served by the HBM pool and never demanded), so none is used as such. Per (session,
  * layer) an average falls into one of OFS_LEVELS levels; sinks and window, which are selected by
  * rule and not by score, are a class of their own. Every CALIBRATION_STEPS steps the classes of all
- * ordinals are noted; so many steps later each counts as an exposure of its class, and as demanded
- * where it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES exposures of the neighbouring
- * levels in front, is the probability of a demand within so many steps. It ranks what is prefetched
- * and what is evicted. A session begins with the counts of the sibling that has the most. Nothing
- * here can fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
+ * ordinals are noted; CALIBRATION_STEPS later each counts as an exposure of its class, and as
+ * demanded if it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES exposures of the
+ * neighbouring levels as a prior, is the probability of a demand within CALIBRATION_STEPS. It ranks
+ * prefetch candidates and victims. A session begins with the counts of the sibling that has the
+ * most. Nothing here can fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
  */
 #include "internal.h"
 
@@ -20,7 +20,7 @@
 #define CALIBRATION_STEPS 4
 #define PRIOR_EXPOSURES 8
 #define NEIGHBOURS 16 /* levels on each side of the widest neighbourhood */
-/* Counts halve beyond so many rounds, about a thousand steps: a layer may change its ways. */
+/* Counts halve after this many rounds, about a thousand steps: a layer may change behaviour. */
 #define CALIBRATION_ROUNDS 256
 
 /*

@@ -1,12 +1,12 @@
 /*
- * fill.c: the ends of reads into slots that are resident, and what follows when a read of a part
- * has ended: the model is granule.c's. A fill that fails leaves what the slot has, whose bytes were
- * checked; one that a device may still write is quarantined. Where the block has other bytes by now
- * than those of which a part is here, the part goes, and whoever waits asks again: for all of it.
+ * fill.c: ends of reads into resident slots, and what follows the end of a partial read (the model
+ * is in granule.c). A failed fill leaves the slot's bytes, which were checked; a slot that a device
+ * may still write is quarantined. If the block's bytes have changed since its part was read, the
+ * part is evicted, and the waiting demands are retried for the whole block.
  */
 #include "internal.h"
 
-/* As an eviction, whoever has a pin; to quarantine where a device may still write to the slot. */
+/* Evicts, even if pinned; to quarantine if a device may still write to the slot. */
 static void
 leave(struct ofs_core *core, uint32_t slot, int quarantine)
 {
@@ -38,7 +38,7 @@ ofs_fill_done(struct ofs_core *core, uint32_t slot)
 
 	core->parts[slot].valid |= core->parts[slot].reading;
 	fill_over(core, slot);
-	/* Its private session closed meanwhile: nobody can ask for the block any more. */
+	/* Its private session closed meanwhile: the block can no longer be demanded. */
 	if (chunk->references == 0 && chunk->home != s->chunk) {
 		ofs_slot_evict(core, slot, 0);
 		return;

@@ -2,11 +2,11 @@
  * granule.c: slots that hold a part of their block.
  *
  * Model: a block is cut into granules, a demand names some of them, and only those are read. A slot
- * knows which it has (`valid`), which the read in flight brings (`reading`), and what demands want
- * of it (`wanted`). What it lacks is read into the same slot while it stays resident and published:
- * nobody reads bytes there that are not valid. At most one read of a slot is in flight; demands
- * that name more wait, and their granules are read after it. Prefetches and writes bring blocks
- * whole. Without granules (config.granule_count below 2) every mask is 0, and 0 is the whole.
+ * records which it has (`valid`), which the read in flight brings (`reading`), and which are
+ * demanded (`wanted`). Absent granules are read into the same slot while it stays resident and
+ * published: hosts read only valid granules there. At most one read of a slot is in flight; demands
+ * that name more wait, and their granules are read after it. Prefetches and writes bring whole
+ * blocks. Without granules (config.granule_count below 2) every mask is 0, which means the whole.
  */
 #include "internal.h"
 

@@ -1,14 +1,14 @@
 /*
- * hint.c: what the host says ahead of demands: scores with a step, and guesses.
+ * hint.c: the host's hints ahead of demands: scores with a step, and guesses.
  *
- * Model: of a step's scores the core takes in what the policy lets: the best of a layer, their
- * upper byte, one step in several. What is left out is a score of 0, or no hint at all, whatever
- * the host has sent: so a host that sends no more than that changes nothing.
+ * Model: of a step's scores the core uses what the policy allows: the best of a layer, their upper
+ * byte, one step in several. All others count as 0, or as no hint, whether or not the host sent
+ * them: so a host that sends only what is used gets the same decisions.
  *
  * The host also names blocks that a layer will demand in this step of the session or a later one.
- * Absent ones become candidates like the core's own, but beside the degree and outside the feedback
- * that sets it; staged ones are kept longer. A guess is for one run of its layer: once the layer
- * has run that step it means nothing. All guesses of a call are checked before the first acts.
+ * Absent ones become candidates like the core's own, but do not count in the degree or in the
+ * feedback that sets it; staged ones are kept longer. A guess applies to one run of its layer and
+ * expires when the layer has run that step. All guesses of a call are checked before any is used.
  */
 #include "internal.h"
 
@@ -90,7 +90,7 @@ hint_check(const struct ofs_core *core, uint32_t session, const struct ofs_guess
 static uint64_t
 need_of(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_guess *guess)
 {
-	/* When a first step comes nobody knows: there the layer's own run ends the guess. */
+	/* The time of a first step is unknown: there the layer's own run ends the guess. */
 	uint64_t begin_ns = s->stepped ? s->step_begin_ns : core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
 	uint64_t need_ns = begin_ns + guess->steps * s->step_ns + guess->layer * s->layer_ns;
 

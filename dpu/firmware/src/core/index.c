@@ -2,10 +2,10 @@
  * index.c: from a 128-bit chunk key to its dense number.
  *
  * Model: open addressing with linear probes in a table at most half full; an entry is a chunk
- * number, its key stands with the chunk. Keys are outputs of a keyed hash, so that their low bits
- * are a good hash already and nobody without the secret can crowd one bucket. A probe is bounded;
- * an insertion that would go past the bound is refused like a full table. Removal shifts back, so
- * there are no tombstones and a probe never grows with age.
+ * number, its key is stored with the chunk. Keys are outputs of a keyed hash: their low bits are
+ * used as the hash, and without the secret no one can crowd a bucket. A probe is bounded; an
+ * insertion that would exceed the bound is refused like a full table. Removal shifts entries back,
+ * so there are no tombstones and probes do not grow with age.
  */
 #include "internal.h"
 

@@ -35,7 +35,7 @@ void ofs_prefetch_begin(struct ofs_core *core, uint32_t session);
 void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const struct ofs_guesses *guesses);
 uint32_t ofs_bits_of(uint64_t word);
-/* rank.c, beside rank.h: the same, faster where the cut is not far above the guess. */
+/* rank.c: as rank.h's, faster where the cut is not far above the guess. */
 uint32_t ofs_rank_cut_near(const uint16_t *values, uint32_t count, uint32_t rank, uint32_t guess);
 /* Bit i of 64: values[i] is not 0. */
 uint64_t ofs_rank_nonzero(const uint16_t *values);

@@ -138,7 +138,7 @@ read_done(struct ofs_core *core, uint32_t slot)
 		ofs_fill_done(core, slot);
 		return;
 	}
-	/* Its private session closed meanwhile: nobody can ask for the block any more. */
+	/* Its private session closed meanwhile: the block can no longer be demanded. */
 	if (chunk->references == 0 && chunk->home != core->slots[slot].chunk) {
 		ofs_slot_release(core, slot, 0);
 		return;

@@ -132,7 +132,7 @@ ofs_core_session_look(const struct ofs_core *core, uint32_t session, uint32_t co
 		struct ofs_chunk_keys keys = chain_keys(core, s, &parent, &contents[i]);
 
 		chunks[i] = ofs_index_peek(core, s->config.tenant, &keys.store_key);
-		/* A private chunk is made in any case, beside its home. */
+		/* A private chunk is always made, in addition to its home. */
 		made += (chunks[i] == OFS_NONE) + !s->shared;
 		parent = keys.store_key;
 	}
@@ -187,8 +187,8 @@ is_last_linked(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 }
 
 /*
- * Whether keys that somebody else derived are such as chain_keys derives: a store key is that of a
- * common chunk, another key that of none yet, and the session has named none of them.
+ * Whether keys from outside are possible outputs of chain_keys: a store key is that of a common
+ * chunk, another key that of none yet, and the session has named none of them.
  */
 static bool
 are_keys_good(const struct ofs_core *core, uint32_t session, const struct ofs_chunk_keys *keys)

@@ -77,7 +77,7 @@ struct ofs_node {
 	uint32_t next, prev;
 };
 
-/* What eviction keeps for one set beside its lists of slots. */
+/* Eviction's state of one set apart from its lists of slots. */
 struct ofs_evict_set {
 	struct ofs_list references; /* lru_k: nodes in the order of time */
 	uint32_t hand;              /* sieve: the slot it stands at, OFS_NONE: at the oldest */
@@ -229,7 +229,7 @@ struct ofs_core {
 	struct ofs_part *parts; /* [slot_count] where there are granules */
 	struct ofs_read_handle *ios;
 	struct ofs_wait *waiters;
-	uint32_t *waiter_granules;   /* beside `waiters`, where there are granules */
+	uint32_t *waiter_granules;   /* parallel to `waiters`, if there are granules */
 	struct ofs_candidate *queue; /* [tenant_max][queue_max], a heap each */
 	struct ofs_ledger *ledgers;
 	struct ofs_layer *layers;             /* [session_max][layer_count] */

@@ -1,8 +1,8 @@
 /*
- * work.c: what the counts of the events stand for.
+ * work.c: derives the work totals from the events' counts.
  *
- * Model: an event counts what it does with as few additions as it can (work.h). What follows from
- * such a number alone is worked out here, for whoever asks.
+ * Model: an event counts its work with as few additions as possible (work.h). Totals that follow
+ * from such a count are computed here, on request.
  */
 #include "internal.h"
 

@@ -19,7 +19,7 @@ answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const stru
 	cqe->user = sqe->user;
 	cqe->op = sqe->op;
 	cqe->payload_index = sqe->payload_index;
-	/* Whoever times a command wants the moment; for any other the turn's time will do. */
+	/* A timed command needs the current time; for any other the turn's time is enough. */
 	cqe->now_ns = sqe->sent_ns != 0 ? ofs_device_now_ns(device) : device->reactor.turn_ns;
 	return ofs_port_complete(device->ports.entries[port].port, cqe, results);
 }

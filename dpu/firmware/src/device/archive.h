@@ -1,11 +1,11 @@
 /*
- * device/archive.h: blocks by their store key, for who keeps copies of them elsewhere.
+ * device/archive.h: blocks by their store key, for an archive that keeps copies elsewhere.
  *
- * Model: `places` records of memory of ours. A caller owns the places that it names in one call
- * until that returns; the reactor reads the store into them, or writes them to it, beside what
- * hosts do and with no more at once than there are places. Nothing is staged and nothing counts as
- * a demand. A place whose I/O outlives its caller's patience stays in use until the store lets go.
- * Belongs to the reactor's thread but for `ended` and `left`, which are under the mailbox's mutex.
+ * Model: `places` records in the device's memory. A caller owns the places that it names in a call
+ * until that returns; the reactor reads the store into them, or writes them to the store, while it
+ * serves hosts, with at most one I/O per place. Nothing is staged and nothing counts as a demand. A
+ * place whose I/O outlasts the caller's timeout stays in use until the I/O completes. Belongs to
+ * the reactor's thread except `ended` and `left`, which are under the mailbox's mutex.
  */
 #ifndef OFS_DEVICE_ARCHIVE_H
 #define OFS_DEVICE_ARCHIVE_H
@@ -27,7 +27,7 @@ struct ofs_archive_entry {
 	uint64_t deletes; /* of the tenant, when the caller looked: a write is of no later time */
 	struct ofs_archive_block block;
 	bool ended; /* block.rc stands */
-	bool left;  /* nobody waits for it any more */
+	bool left;  /* its caller no longer waits */
 };
 
 struct ofs_archive {

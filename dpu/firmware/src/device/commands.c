@@ -91,7 +91,7 @@ serve_decision(struct ofs_device *device, uint32_t port, const struct ofs_comman
 		serve_step(device, port, command);
 }
 
-/* Whether it costs what its numbers say: a PUT whose bytes nobody reads does not. */
+/* Whether its numbers determine its cost: not for a PUT whose bytes are not read. */
 static bool
 serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -129,8 +129,8 @@ serve_command(struct ofs_device *device, uint32_t port, const struct ofs_command
 	return true;
 }
 
-/* With so many more a step's demands would all find room: in the core's tables of reads and of
- * demands that wait, a part of which is each tenant's. Whoever has nothing there may always ask. */
+/* Backpressure: whether a step's demands could lack room in the tenant's part of the core's tables
+ * of reads and of waiting demands. A tenant with nothing there is never held back. */
 bool
 ofs_device_is_held_back(const struct ofs_device *device, uint32_t port)
 {

@@ -67,7 +67,7 @@ run_drain(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-/* In virtual time nobody else moves the clock while the caller waits. */
+/* In virtual time nothing else moves the clock while the caller waits. */
 static void
 drain_simulated(struct ofs_device *device)
 {

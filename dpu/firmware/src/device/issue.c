@@ -3,14 +3,14 @@
  *
  * Model: every read of the core (demand or prefetch) and every write of a host (put or flush) waits
  * here, in the one arbiter (qos.h): turns between tenants by bytes and weight, caps of bandwidth,
- * and within a tenant what is needed first. The core has decided what; this decides when, after
- * decisions and beside them, as the order of a queue does. So much of a tenant may be at the drive
- * at once as its bound says, which grows with its weight: a drive's own queue knows no tenants.
+ * and within a tenant the earliest deadline first. The core decides what is read; this decides
+ * when, and does not change decisions. Each tenant has a bound on its bytes in flight, which grows
+ * with its weight: the drive's own queue knows no tenants.
  *
- * A read is an item. Writes stand in the line of their tenant, which keeps the order in which they
- * came, and for each an item, a ticket, says that the first of the line may go. What the store does
- * not take although it has room (the block is being written, its segment is being opened, a move
- * holds writes) is put again a turn later: of writes one ticket tries, and the others wait for it.
+ * A read is an item. Writes wait in a queue of their tenant in the order in which they came; each
+ * also puts an item, a ticket, which lets the first write of that queue be submitted. What the
+ * store does not take although it has room (the block is being written, its segment is being
+ * opened, a move holds writes) is put again a turn later: one ticket retries, other writes wait.
  *
  * Belongs to the reactor's thread. Only open can fail: -ENOMEM.
  */

@@ -1,11 +1,11 @@
 /*
- * keep.c: archived chunks that nobody has named for so long that they are dropped.
+ * keep.c: drops archived chunks that no session has named for `policy.keep_minutes`.
  *
- * Model: to keep a chunk costs rent of the drive; after `policy.keep_minutes` without a session
- * that names it, that is more than to compute it again. Whoever owns the loop asks from time to
- * time, and each time a part of the table of chunks is walked, all of it within a minute or two.
- * What nobody named since the start counts from there. As with a purge, the core is told that
- * blocks are gone. Belongs to the reactor's thread.
+ * Model: keeping a chunk occupies the drive; after `policy.keep_minutes` without a session that
+ * names it, that costs more than computing it again. The daemon's loop calls this from time to
+ * time; each call walks a part of the table of chunks, all of it within a minute or two. For a
+ * chunk not named since the start, the time counts from the start. As with a purge, the core is
+ * notified of lost blocks. Belongs to the reactor's thread.
  */
 #include "internal.h"
 

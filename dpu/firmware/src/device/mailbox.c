@@ -1,7 +1,7 @@
 /*
- * The mailbox: how other threads ask the reactor for something. The caller's frame holds the call,
- * so nothing is allocated; it leaves only when the reactor has answered, or before the reactor took
- * it. A reactor that ends answers whoever still waits.
+ * The mailbox: calls from other threads to the reactor. The call is in the caller's stack frame, so
+ * nothing is allocated; the caller returns only after the reactor's answer, or before the reactor
+ * took the call. A reactor that ends answers all waiting calls.
  */
 #include "internal.h"
 

@@ -86,8 +86,8 @@ change_places(struct ofs_device *device)
 }
 
 /*
- * What the record says now is unknown, and the old device takes no write any more. All that was
- * acknowledged is in the new store: the device goes there, and says that nobody wrote it down.
+ * The forward record's content is unknown, and the old device accepts no write. Everything
+ * acknowledged is in the new store: the device switches to it and reports `unrecorded`.
  */
 static void
 change_unrecorded(struct ofs_device *device)

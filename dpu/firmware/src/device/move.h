@@ -1,17 +1,16 @@
 /*
  * move.h: the running device moves its blocks to another storage.
  *
- * Model: a move has a store of its own, the target's, beside the device's. Copies bring over what
- * stands in the device's store and not in the target's, pass after pass, while hosts go on; puts
- * and flushes end in the device's store as ever, so that until the switch the old store is whole
- * without the new one. When a pass finds little, writes are held back for a moment: the last passes
- * find nothing, the target is synced, and one record on the old device says where the blocks are
- * now. Then the two change places within one turn of the reactor, writes go on, and the old one is
- * closed when its I/O has ended. Whatever fails before the record ends the move, and the device
- * goes on as it was.
+ * Model: a move opens a second store, on the target. Passes copy blocks that are in the device's
+ * store and not in the target's, while hosts are served; puts and flushes still go to the device's
+ * store, so that until the switch the old store is complete without the new one. When a pass finds
+ * few blocks, writes are held back briefly: the last passes find none, the target is synced, and a
+ * forward record on the old device says where the blocks are now. Then the two stores are swapped
+ * within one turn of the reactor, writes resume, and the old store is closed when its I/O has
+ * completed. A failure before the record ends the move, and the device continues unchanged.
  *
- * All of it runs on the reactor's thread and waits for nothing but the target's opening; a device
- * that hangs is given up after the deadline of an I/O, and what it holds is kept until it lets go.
+ * All of it runs on the reactor's thread, which blocks only to open the target; a hung device is
+ * abandoned after the deadline of an I/O, and its memory is kept until its I/O completes.
  */
 #ifndef OFS_DEVICE_MOVE_H
 #define OFS_DEVICE_MOVE_H
@@ -25,9 +24,9 @@ enum {
 	OFS_MOVE_SCAN = 32,      /* entries of the index that one look takes */
 	OFS_MOVE_LOOKS = 16,     /* of one turn */
 	OFS_MOVE_FEW = 64,       /* a pass that found no more is followed by the last */
-	OFS_MOVE_PASSES_MAX = 8, /* under a load that never lets up, so many are enough */
+	OFS_MOVE_PASSES_MAX = 8, /* limit under a load that never pauses */
 	OFS_MOVE_TRIES = 3,
-	OFS_MOVE_USER_SYNC = 0x100, /* user words beside those of the copies */
+	OFS_MOVE_USER_SYNC = 0x100, /* user words apart from those of the copies */
 	OFS_MOVE_USER_RECORD = 0x101,
 	OFS_MOVE_USER_ERASE = 0x102
 };

@@ -80,7 +80,7 @@ open_memory(struct ofs_device *device)
 	return rc == 0 ? for_each_memory(device, move->storage, ofs_storage_register_memory) : rc;
 }
 
-/* Whether all that is stored now fits on so many bytes, lane by lane, with the reserve. */
+/* Whether all stored blocks fit on that many bytes, lane by lane, with the reserve. */
 static int
 check_fits(struct ofs_device *device, uint64_t target_bytes, char *error, size_t size_bytes)
 {

@@ -1,4 +1,4 @@
-/* What the rest of the reactor asks of a move, and how one ends that fails. Calls nobody. */
+/* A move's state as the rest of the reactor sees it, and the end of a failed move. */
 #include "internal.h"
 
 #include <stdarg.h>

@@ -1,16 +1,16 @@
 /*
- * purge.c: which archived chunks go where the table of chunks, or the store, is full.
+ * purge.c: chooses the archived chunks to delete when the table of chunks or the store is full.
  *
  * Model: a chunk is archived while no session names it and the store has blocks of it. A tenant's
- * share of chunks and of the store is that of the arena. Room that nobody else needs may be used
- * beyond it; where there is none left, the tenant that is farthest over its share, and has
- * archived chunks, loses its coldest: those that the fewest sessions named, and of these the ones
- * that nobody has named for longest. Where the coldest have been named often, all of the tenant's
- * count as named once less, so that what was popular long ago goes in its turn. Who asks loses of
- * its own only where nobody is over its share.
+ * share of chunks and of the store is its share of the arena. A tenant may exceed its share while
+ * there is room; when there is none, the tenant farthest over its share that has archived chunks
+ * loses its coldest: those named by the fewest sessions, and of these the ones unnamed for longest.
+ * If even the coldest were named often, the counts of all the tenant's chunks are lowered by one,
+ * so that formerly popular chunks age out. The requesting tenant loses its own chunks only if no
+ * tenant is over its share.
  *
- * What a chunk was named is known since the start, and is no decision of the core: what the core is
- * told is that blocks are gone, an event as any other. Belongs to the reactor's thread.
+ * Name counts start at the daemon's start and are not part of the core's decisions: the core only
+ * gets the event that blocks are lost. Belongs to the reactor's thread.
  */
 #include "heap.h"
 #include "internal.h"
@@ -124,7 +124,7 @@ ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 		if (ofs_store_delete(device->store, &state->store_key, layer) != 0)
 			continue;
 		gone++;
-		/* A staged copy goes too, where nobody holds it: the chunk is to be free. */
+		/* Also evicts a staged copy that is not pinned, to free the chunk. */
 		if (ofs_core_block_drop(device->core, ofs_device_now_ns(device), chunk, layer) == 0)
 			ofs_device_act(device);
 		forget_block(device, state, layer);

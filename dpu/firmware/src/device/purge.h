@@ -1,8 +1,8 @@
 /*
- * device/purge.h: archived chunks go where there is no room, or where somebody says so.
+ * device/purge.h: deletes archived chunks for room or on request.
  *
- * Model: belongs to the reactor's thread. A mark speaks of the chunk whose key it has: where the
- * number was given to another since, it says nothing.
+ * Model: belongs to the reactor's thread. A mark is valid for the chunk whose key it has: if the
+ * chunk number was reused since, it is stale.
  */
 #ifndef OFS_DEVICE_PURGE_H
 #define OFS_DEVICE_PURGE_H
@@ -38,11 +38,12 @@ struct ofs_chunks_held {
 /* purge.c */
 /* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
 bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
-/* Of the tenant's coldest so many chunks, or until so many blocks have gone; how many it was. */
+/* Deletes the tenant's coldest `chunks` chunks, or until `blocks` blocks are deleted; returns the
+ * number of chunks. */
 uint32_t ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
 	uint64_t blocks);
-/* Of the tenant's coldest so many chunks, a batch at most, until it has no more than `keep_blocks`
- * of its `blocks` in the store; how many chunks it was. */
+/* Deletes the tenant's coldest `chunks` chunks, at most a batch, until it has no more than
+ * `keep_blocks` of its `blocks` in the store; returns the number of chunks. */
 uint32_t ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks,
 	uint64_t blocks, uint64_t keep_blocks);
 /* `held` [tenant_count] */

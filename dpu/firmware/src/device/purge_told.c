@@ -1,12 +1,12 @@
 /*
- * purge_told.c: somebody says how many blocks of a tenant are to be left.
+ * purge_told.c: purges a tenant down to a requested number of blocks.
  *
- * Model: it goes a batch at a time, the coldest first, and others are served in between. Where
- * nothing is to be left, what is on its way goes too: a write that is at the drive cannot be called
- * back, nor a read into a slot. What such a write writes is deleted in the store at once, which
- * keeps it from being found when it has ended; the slots that it comes from, or that a read goes
- * to, are let go when it has. Until then they are counted: before that the purge is not over. What
- * a session names is none of this. Belongs to the reactor's thread.
+ * Model: one batch at a time, coldest first; other calls and commands are served in between. If
+ * nothing is to be kept, blocks in flight are purged too. A write at the drive, or a read into a
+ * slot, cannot be cancelled: a block being written is deleted in the store immediately, so that it
+ * is not found when the write completes, and the slots in use are freed when their I/O completes.
+ * Until then they are counted and the purge is not finished. Chunks that a session names are left
+ * out. Belongs to the reactor's thread.
  */
 #include "internal.h"
 

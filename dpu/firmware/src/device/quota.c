@@ -1,15 +1,15 @@
 /*
- * quota.c: what a tenant has at most of what all share, whatever room there is.
+ * quota.c: a tenant's bounds on shared resources, which apply even if there is room.
  *
- * Model: a tenant at a bound loses its own coldest archived chunks, and where nothing of it is
- * archived what it asks is refused (-EDQUOT); nobody else's are touched. A table is walked for
- * that, so a 16th of the bound goes at once. What stands there already is no more of it: a chunk
- * that is known, a block that is written again. A block that was acknowledged before it is
- * written counted when it was staged, and is never refused. Belongs to the reactor's thread.
+ * Model: a tenant at a bound loses its own coldest archived chunks; if it has none, its request is
+ * refused (-EDQUOT). Other tenants' chunks are not touched. This walks a table, so a 16th of the
+ * bound is freed each time. Existing data does not count again: a known chunk, a block that is
+ * rewritten. A block acknowledged before it is written was counted when it was staged, and is
+ * never refused. Belongs to the reactor's thread.
  */
 #include "internal.h"
 
-#define SPARE_PART 16 /* of the bound goes beside what is needed */
+#define SPARE_PART 16 /* of the bound is freed in addition to what is needed */
 #define CHUNKS_MAX 64 /* in one turn, of puts */
 
 static int
@@ -42,7 +42,7 @@ warm(struct ofs_device *device, uint32_t count)
 	return archived;
 }
 
-/* Of the tenant, what could go for an append that names so many of the archived itself. */
+/* The tenant's archived chunks that an append which names some of them could evict. */
 static uint64_t
 spare_chunks(const struct ofs_device *device, uint32_t tenant, uint32_t named)
 {

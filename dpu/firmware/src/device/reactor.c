@@ -53,7 +53,7 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 	count =
 		ofs_store_tick(device->store, ofs_clock_unix_s(&device->clock), entries, OFS_DONE_BATCH);
 	for (int i = 0; i < count; i++) {
-		/* A tenant that is not there yet, or a block that nobody knew: nothing to forget. */
+		/* The tenant does not exist yet, or the block is unknown: nothing to forget. */
 		ofs_device_after_event(device,
 			ofs_core_block_forget(device->core, now_ns, entries[i].tenant, &entries[i].store_key,
 				entries[i].layer));
@@ -75,8 +75,8 @@ tick_core(struct ofs_device *device, uint64_t now_ns)
 }
 
 /*
- * Whether I/O began or ended since the last look. The cleaner's and the segments' I/O is nobody's
- * completion here, and what was submitted may start only at the next poll: no time to sleep.
+ * Whether I/O began or ended since the last call. I/O of the cleaner and of segment headers has no
+ * completion here, and a submitted I/O may start only at the next poll: do not sleep yet.
  */
 static bool
 io_moved(struct ofs_device *device)

@@ -1,9 +1,9 @@
 /*
- * device/reads.h: blocks on their way from the store into slots.
+ * device/reads.h: reads from the store into slots.
  *
  * Model: belongs to the reactor's thread. An entry is free, or in the list from `oldest` to
  * `newest` (pending and flying, in the order they began), or a zombie, which is in neither. The
- * slot of a read is nobody else's until the entry is free again.
+ * slot of a read has no other use until the entry is free again.
  */
 #ifndef OFS_DEVICE_READS_H
 #define OFS_DEVICE_READS_H
@@ -38,7 +38,7 @@ struct ofs_reads {
 	struct ofs_fifo free;
 	uint32_t oldest;
 	uint32_t newest;
-	uint64_t landing_issued_ns; /* of the read whose end the core is told; 0: none */
+	uint64_t landing_issued_ns; /* of the read whose end the core is being given; 0: none */
 	uint64_t landing_ended_ns;
 };
 

@@ -38,7 +38,7 @@ struct ofs_device_tenant {
 	uint32_t parked;        /* and those whose flush has failed and waits */
 	uint64_t quota_refused; /* appends and blocks */
 	uint64_t purged;        /* chunks that it lost because a table or the store was full */
-	uint64_t deletes;       /* how often somebody deleted blocks of it */
+	uint64_t deletes;       /* number of deletes of its blocks */
 	uint64_t held_back;     /* turns in which commands of it stayed in their rings */
 };
 

@@ -254,7 +254,7 @@ unpark(struct ofs_device *device, uint32_t index)
 	line_give(device, index);
 }
 
-/* Nobody waits for this put any more. */
+/* The put's host no longer waits. */
 static void
 abandon(struct ofs_device *device, struct ofs_write *write)
 {

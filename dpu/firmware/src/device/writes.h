@@ -27,14 +27,14 @@ enum ofs_write_state {
 struct ofs_write {
 	uint32_t state;
 	uint32_t kind; /* OFS_IO_PUT or OFS_IO_FLUSH */
-	uint32_t port; /* OFS_NONE: nobody waits for the answer */
+	uint32_t port; /* OFS_NONE: no host waits for the answer */
 	uint32_t tenant;
 	uint32_t chunk; /* FLUSH: a dirty slot keeps it known */
 	uint32_t layer;
 	uint32_t slot;   /* FLUSH */
 	uint32_t bounce; /* PUT: which private copy; OFS_NONE: still in the host's window */
 	bool answered;
-	bool cancelled; /* nobody wants it any more: not to be sent */
+	bool cancelled; /* cancelled: not to be sent */
 	bool purged;    /* it was sent by then, and what it wrote is deleted */
 	struct ofs_key store_key;
 	uint64_t deadline_ns;
@@ -60,7 +60,7 @@ struct ofs_write *ofs_device_queue_write(struct ofs_device *device, uint32_t kin
 int ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_s);
 void ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns);
-/* The host is gone: nobody waits for its puts, and its window may no longer be read. */
+/* The host has exited: its puts need no answer, and its window must not be read. */
 void ofs_device_abandon_puts(struct ofs_device *device, uint32_t port);
 /* Drop writes that have not begun of blocks that no session refers to; NULL: of all sessions'. */
 void ofs_device_cancel_writes(struct ofs_device *device, uint32_t tenant,

@@ -198,7 +198,7 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 	if (model->program_end_ps + share_ps > end_ps + model->buffer_ps)
 		end_ps = model->program_end_ps + share_ps - model->buffer_ps;
 	model->program_end_ps = max_u64(model->program_end_ps, end_ps) + share_ps;
-	/* The way to the die shares its channel with the reads; nobody waits for it. */
+	/* The transfer to the die shares its channel with the reads; no request waits for it. */
 	server_reserve(&model->channels[plane % model->params.channel_count], now_ps, end_ps, bytes);
 	return end_ps;
 }

@@ -181,7 +181,7 @@ tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 	}
 }
 
-/* Whose turn it is now. Somebody is ready. */
+/* The tenant whose turn it is. At least one must be ready. */
 static struct ofs_qos_share *
 turn_find(struct ofs_qos *qos)
 {

@@ -15,7 +15,7 @@ members_of(const struct ofs_qos_sessions *sessions, uint32_t tenant, uint64_t ro
 	return sessions->members + (2 * (size_t)tenant + (round & 1)) * sessions->config.queue_max;
 }
 
-/* The round of whoever is first: the next one, where nobody waits in the one that runs. */
+/* The round of the first session: the next one if none waits in the current one. */
 static inline uint64_t
 round_of(const struct ofs_qos_line *line)
 {

@@ -16,7 +16,7 @@ give_back(struct ofs_driver *driver, uint32_t payload_index)
 	driver->free_payloads[driver->free_payload_count++] = payload_index;
 }
 
-/* 1 when somebody waits for it. */
+/* 1 if a call waits for it. */
 static uint32_t
 take_in(struct ofs_driver *driver, struct ofs_pending *pending, const struct ofs_cqe *cqe)
 {
@@ -58,7 +58,7 @@ ofs_command_collect(struct ofs_driver *driver)
 		if (cqes[i].payload_index >= fabric->port.entry_count)
 			continue;
 		pending = &driver->pending[cqes[i].payload_index];
-		/* A completion nobody asked for: the answer to a tail that ran ahead, or a bug. */
+		/* An unsolicited completion: the answer to a tail that ran ahead, or a bug. */
 		if (!pending->flying || pending->sqe.user != cqes[i].user)
 			continue;
 		taken_count += take_in(driver, pending, &cqes[i]);

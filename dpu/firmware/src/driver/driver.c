@@ -137,7 +137,7 @@ ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_gu
 	uint32_t sent = 0;
 
 	(void)ofs_calls_turn(driver); /* areas of hints that were answered are free again */
-	/* Half of the areas are left to calls, which somebody waits for. */
+	/* Half of the areas are left to calls, whose callers wait. */
 	while (sent < count && 2 * driver->free_payload_count > port->entry_count) {
 		uint32_t left = count - sent, index = ofs_command_take(driver);
 		uint32_t piece = left < port->demand_max ? left : port->demand_max;
@@ -148,7 +148,7 @@ ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_gu
 		driver->pending[index].sqe =
 			(struct ofs_sqe){.op = OFS_OP_HINT, .session = session, .demand_count = piece};
 		rc = ofs_command_send(driver, index);
-		ofs_command_drop(driver, index); /* nobody waits for its answer */
+		ofs_command_drop(driver, index); /* its answer is not needed */
 		if (rc != 0 && rc != -EAGAIN)
 			return rc;
 		if (rc != 0)

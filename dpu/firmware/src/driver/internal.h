@@ -69,7 +69,7 @@ struct ofs_pending {
 	bool flying;    /* sent, and not completed */
 	bool done;      /* `cqe` is its completion, not yet looked at */
 	bool landed;    /* `cqe` says that some results are there, not yet looked at */
-	bool abandoned; /* nobody waits, the DPU may still use its memory */
+	bool abandoned; /* no call waits; the DPU may still use its memory */
 	bool ask_again; /* of a fetch: what is sent next asks for what is still wanted */
 };
 
@@ -130,12 +130,12 @@ struct ofs_driver {
 	struct ofs_call *calls; /* [entry_count] */
 	uint32_t *running;      /* [entry_count] calls in the order they began */
 	uint32_t running_count;
-	struct ofs_block_read *reads; /* [demand_max] of whoever reads just now */
+	struct ofs_block_read *reads; /* [demand_max] of the call that is reading */
 	bool reads_registered;
 	struct ofs_remembered *remembered; /* a table; NULL: the directory is near */
 	uint32_t remembered_mask;
 	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that asks again */
-	uint8_t *attempts; /* [entry_count][demand_max] reads in vain, by demand of a piece */
+	uint8_t *attempts; /* [entry_count][demand_max] failed reads, by demand of a piece */
 };
 
 static inline uint64_t
@@ -155,7 +155,7 @@ uint64_t ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, u
 uint32_t ofs_command_take(struct ofs_driver *driver);
 /* Sends the sqe of the area, with a number of its own; -EAGAIN the ring is full, -EPIPE. */
 int ofs_command_send(struct ofs_driver *driver, uint32_t payload_index);
-/* Nobody needs the area any more; it is free now, or when the DPU has answered. */
+/* Drops a command: its area is free now, or when the DPU has answered. */
 void ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index);
 /* Takes in whatever has completed; how many of the driver's commands. */
 uint32_t ofs_command_collect(struct ofs_driver *driver);

@@ -9,7 +9,7 @@
 /* What is kept of a layer's scores: the best, and of those at the cut the first. */
 struct kept {
 	uint32_t cut;   /* whatever is above it */
-	uint32_t level; /* and so many of those at it */
+	uint32_t level; /* and how many of those at it */
 	uint32_t total;
 	bool low;  /* some of them have an upper byte of 0 */
 	bool none; /* some scores are 0, or are not kept */
@@ -65,7 +65,7 @@ put_best(struct kept kept, const uint16_t *scores, uint32_t count, bool bytes, u
 			memcpy(values + 2 * (size_t)at, &scores[i], 2);
 		at++;
 	}
-	assert(at == kept.total); /* the values begin behind so many ordinals */
+	assert(at == kept.total); /* the values follow that many ordinals */
 }
 
 void

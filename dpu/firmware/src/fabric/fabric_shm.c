@@ -123,7 +123,7 @@ shm_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 	return ofs_host_port_results(&((struct shm_fabric *)fabric)->mapped.port, &fabric->port, cqe);
 }
 
-/* 0 something came, -EPIPE, or -ETIMEDOUT after spinning in vain. */
+/* 0: a completion arrived; -EPIPE; or -ETIMEDOUT after spinning without one. */
 static int
 spin(struct shm_fabric *shm, uint64_t spin_ns)
 {
@@ -141,7 +141,7 @@ spin(struct shm_fabric *shm, uint64_t spin_ns)
 	return -ETIMEDOUT;
 }
 
-/* Sleep once; 0 to look again, -EPIPE when nobody is left to wake us. */
+/* Sleep once; 0 to look again, -EPIPE when the other side has exited. */
 static int
 sleep_once(struct shm_fabric *shm, uint64_t left_ns)
 {

@@ -69,7 +69,7 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 int
 ofs_host_port_ready(const struct ofs_host_port *port)
 {
-	/* What the tail will announce travels beside it, not after it. */
+	/* What the tail will announce travels with it, not after it. */
 	OFS_PREFETCH(&port->completions[port->completion_head & port->completion_mask]);
 	return ofs_word_load_ordered(&port->words->completion_tail) != port->completion_head;
 }

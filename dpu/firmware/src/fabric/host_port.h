@@ -28,7 +28,7 @@ struct ofs_mapped_fabric {
 	struct ofs_host_port port;
 };
 
-/* Copy of both headers out of the mappings, checked; `error` gets what and the mend. */
+/* Copy of both headers out of the mappings, checked; `error` gets cause and fix. */
 int ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base,
 	uint64_t region_size_bytes, const uint8_t *port_base, uint64_t port_size_bytes, char *error,
 	size_t error_size_bytes);

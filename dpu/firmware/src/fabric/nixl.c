@@ -25,7 +25,7 @@ struct nixl_fabric {
 	struct ofs_nixl_link link;
 	struct ofs_dma mirror;
 	void *mirror_registration;
-	void *registrations[OFS_FABRIC_MEMORIES_MAX]; /* beside base.registered */
+	void *registrations[OFS_FABRIC_MEMORIES_MAX]; /* parallel to base.registered */
 	struct ofs_nixl_transfer reads;
 	struct ofs_nixl_transfer *puts; /* [put_slot_count] */
 	uint32_t puts_flying_count;

@@ -38,7 +38,7 @@ skeleton_close(struct ofs_fabric *fabric)
 
 /* No `export`: nothing of ours is needed over there. RDMA: number and address of the queue pair. */
 
-/* Reads may go there. RDMA: register it for local writes, and keep its key beside the range. */
+/* Allows reads into the range. RDMA: register it for local writes, keep its key with the range. */
 static int
 skeleton_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)
 {

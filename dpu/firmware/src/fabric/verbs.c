@@ -163,7 +163,7 @@ verbs_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_s
 	return verbs->read_count == OFS_VERBS_READ_BATCH_MAX ? post_reads(verbs, 0) : 0;
 }
 
-/* Until request `number` has ended. A wait in vain ends the link: its reads may still land. */
+/* Waits for request `number`. A timeout ends the link: its reads may still land. */
 static int
 wait_for(struct verbs_fabric *verbs, uint64_t number, uint64_t timeout_ns)
 {

@@ -43,7 +43,7 @@ int ofs_verbs_turn(struct verbs_fabric *verbs);
 int ofs_verbs_ending(const struct verbs_fabric *verbs);
 /* Until `count` requests fit; the link's failure. */
 int ofs_verbs_make_room(struct verbs_fabric *verbs, uint32_t count);
-/* An empty write: it ends when all before it have, or in failure when nobody is there. */
+/* An empty write: it completes after all before it, or fails if the other end is gone. */
 int ofs_verbs_post_empty(struct verbs_fabric *verbs);
 /* On the completion channel, for at most `left_ns`; the caller looks what came. */
 void ofs_verbs_sleep(struct verbs_fabric *verbs, uint64_t left_ns);

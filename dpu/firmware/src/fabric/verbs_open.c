@@ -35,7 +35,7 @@ open_link(struct verbs_fabric *verbs, const struct ofs_blob_verbs *blob)
 	return rc;
 }
 
-/* Why open_link failed, with the mend. */
+/* Why open_link failed, with the fix. */
 static void
 explain(int rc, const struct ofs_blob_verbs *blob, char *error, size_t error_size_bytes)
 {

@@ -1,8 +1,8 @@
 /*
  * nixl/agent.h: one NIXL agent with its UCX back end, as both ends of the fabric use it.
  *
- * Model: whoever opened an agent serializes the calls on it. A *transfer* is a list of reads or of
- * writes that end together; its memory is registered with the agent, at both ends. Outcomes: 0;
+ * Model: an agent's owner serializes the calls on it. A *transfer* is a list of reads or of writes
+ * that end together; its memory is registered with the agent, at both ends. Outcomes: 0;
  * -EINPROGRESS; -EPIPE the other end is gone, or refuses; -EIO, -ENOMEM NIXL refuses here.
  */
 #ifndef OFS_NIXL_AGENT_H
@@ -30,8 +30,8 @@ struct ofs_nixl_agent {
 };
 
 /*
- * `role` is part of its name. With `progress` a thread of NIXL's moves the agent on, also while
- * nobody calls; without, only calls do. -ENOTSUP: NIXL is not loaded.
+ * `role` is part of its name. With `progress` a NIXL thread makes progress between calls; without,
+ * only calls do. -ENOTSUP: NIXL is not loaded.
  */
 int ofs_nixl_agent_open(struct ofs_nixl_agent *agent, const char *role, bool progress);
 /* Nothing where nothing was opened. Registrations and transfers have ended before. */

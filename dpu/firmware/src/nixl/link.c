@@ -55,7 +55,7 @@ post_probe(struct ofs_nixl_link *link)
 	return ofs_nixl_transfer_run(&link->agent, &link->probe, OFS_NIXL_READ, link->dpu, NULL, 0);
 }
 
-/* What the probe has read. Another epoch: somebody else has that address now. */
+/* Checks what the probe has read. Another epoch: another process has that address now. */
 static int
 judge(const struct ofs_nixl_link *link)
 {

@@ -1,10 +1,10 @@
 /*
- * nixl/message.h: what the two ends of the nixl fabric say to each other: the content of the blob,
- * and notifications.
+ * nixl/message.h: messages between the two ends of the nixl fabric: the blob's content, and
+ * notifications.
  *
- * Model: plain layouts, little-endian. Every message begins with a header that carries the token of
- * the port, which only the host that was given the blob knows: whoever reaches an agent may send it
- * notifications. The receiver believes no number in one.
+ * Model: plain layouts, little-endian. Every message begins with a header that carries the port's
+ * token, known only to the host that got the blob: any process that reaches an agent can send it
+ * notifications. The receiver checks every number.
  */
 #ifndef OFS_NIXL_MESSAGE_H
 #define OFS_NIXL_MESSAGE_H

@@ -28,7 +28,7 @@ int ofs_rings_write_results(struct ofs_rings *rings, const struct ofs_cqe *cqe,
 void ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe);
 /* Whether there is a command that poll would take. */
 int ofs_rings_ready(struct ofs_rings *rings);
-/* Whether there is room for one more completion, whoever it is for. */
+/* Whether there is room for one more completion of any command. */
 int ofs_rings_has_room(struct ofs_rings *rings);
 int ofs_rings_announce_sleep(struct ofs_rings *rings);
 /* Whether the host said that it sleeps; takes that back, so that it is woken once for one sleep. */

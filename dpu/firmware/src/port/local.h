@@ -21,7 +21,7 @@ struct ofs_local {
 /* Memory for a port, found by its number until it is withdrawn; -ENOMEM, -ENOSPC. */
 int ofs_local_open(struct ofs_local **out, struct ofs_region *region,
 	const struct ofs_dma_config *config, uint64_t size_bytes);
-/* Its port is closed: nobody finds it any more. */
+/* Its port is closed: it can no longer be found. */
 void ofs_local_withdraw(struct ofs_local *local);
 /* What `ofs_local_write_blob` described, held until ofs_local_release; NULL none. */
 struct ofs_local *ofs_local_find(const struct ofs_blob_local *content);

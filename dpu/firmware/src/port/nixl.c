@@ -1,14 +1,14 @@
 /*
  * The nixl side of a port: a host that reaches the DPU by NIXL.
  *
- * A share is the agent of one tenant: its region is registered there, and the put window of each of
- * its ports. Commands come as notifications. Whoever takes them, the reactor when it polls or the
- * watcher thread while the reactor sleeps, writes them into the rings of their port, and there they
- * are the same as those of any other side; what the rings answer is sent out as notifications. The
- * share's lock is over its agent, its list of ports, and the host's half of their rings.
+ * A share is the agent of one tenant: it registers the tenant's region and the put window of each
+ * of its ports. Commands arrive as notifications. The reactor when it polls, or the watcher thread
+ * while the reactor sleeps, writes them into the rings of their port, where they are handled as on
+ * any other side; answers from the rings are sent as notifications. The share's lock covers its
+ * agent, its list of ports, and the host's half of their rings.
  *
- * NIXL has nothing to sleep on. The watcher looks, at first often and then less, to PAUSE_NS_MAX:
- * so late a command may be taken that comes after a long rest.
+ * NIXL has no descriptor to sleep on. The watcher polls at growing intervals, up to PAUSE_NS_MAX:
+ * a command that arrives after a long idle time may be delayed by that much.
  */
 #include "nixl/agent.h"
 #include "nixl/message.h"

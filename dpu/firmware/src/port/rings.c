@@ -173,7 +173,7 @@ ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 	uint32_t tail;
 	int rc;
 
-	/* What the tail will announce travels beside it, not after it. */
+	/* What the tail will announce travels with it, not after it. */
 	OFS_PREFETCH(&rings->submissions[rings->submission_head & mask]);
 	tail = ofs_word_load(&rings->words->submission_tail);
 	if (tail == rings->submission_head || !ofs_rings_has_room(rings))
@@ -215,7 +215,7 @@ ofs_rings_write_results(struct ofs_rings *rings, const struct ofs_cqe *cqe,
 	if (cqe->rc == -EINPROGRESS) {
 		if (!ofs_rings_has_room(rings))
 			return -EAGAIN;
-		rings->outstanding_count++; /* its command stays outstanding beside it */
+		rings->outstanding_count++; /* its command stays outstanding */
 	}
 	if (cqe->count > cqe->first) {
 		payload = rings->payloads + (uint64_t)cqe->payload_index * header->payload_size_bytes;
@@ -237,7 +237,7 @@ ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe)
 int
 ofs_rings_ready(struct ofs_rings *rings)
 {
-	/* Only work that poll would take: a host that jams its own ring keeps nobody awake. */
+	/* Only work that poll would take: a host that jams its own ring keeps no one awake. */
 	return ofs_word_load_ordered(&rings->words->submission_tail) != rings->submission_head
 		&& ofs_rings_has_room(rings);
 }

@@ -1,10 +1,10 @@
 /*
  * The simulated side of a port: its host is in this process, and a seed makes the link bad.
  *
- * Answers are held back and overtake each other; a look at the ring may not see what is there, as a
- * write that is still on its way; and between the commands of the host stand some that nobody sent.
- * Those are refused by every port, so they harm no block: they show that an honest host is not
- * confused by answers it did not ask for. Delays are counted on the clock of the config.
+ * Answers are delayed and overtake each other; a poll of the ring may miss a command, like a write
+ * still in flight; and between the host's commands appear some that no host sent. Every port
+ * refuses those, so they harm no block: they test that a correct host ignores unsolicited answers.
+ * Delays are counted on the clock of the config.
  */
 #include "clock.h"
 #include "port/internal.h"
@@ -184,7 +184,7 @@ sim_put_slot(const struct ofs_port *port, uint32_t put_slot)
 	return ofs_rings_put_slot(&port->rings, put_slot);
 }
 
-/* Nobody sleeps in virtual time. */
+/* There is no sleep in virtual time. */
 static int
 sim_sleep(struct ofs_port *port)
 {

@@ -200,7 +200,7 @@ search_adapter(struct adapter_search *search)
 	return rc;
 }
 
-/* Is what is open what is asked for? Whoever leaves a choice takes it as it is. */
+/* Whether the open adapter is the requested one. A default matches anything. */
 static int
 serves(const struct ofs_verbs_config *config)
 {
@@ -286,5 +286,5 @@ ofs_link_adapter_release(void)
 const struct ofs_services *
 ofs_link_services(void)
 {
-	return services; /* whoever has an adapter has set them */
+	return services; /* set before an adapter is opened */
 }

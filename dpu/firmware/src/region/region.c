@@ -222,7 +222,7 @@ ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, u
 void
 ofs_region_extend(struct ofs_region *region, uint32_t slot, uint32_t granules)
 {
-	/* The bytes are there before whoever sees this looks for them. */
+	/* The bytes are written before a host can see this. */
 	ofs_word_store(&ofs_region_trailer(region, slot)->granules, granules);
 }
 
@@ -241,5 +241,5 @@ ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, u
 		write_entry(entry, &no_key, OFS_NONE, 0, 0);
 	/* The slot's own word, also for a block that no bucket had room for. */
 	ofs_word_store(&trailer->generation, 0);
-	OFS_FENCE_ALL(); /* whoever writes the slot next, does so after this */
+	OFS_FENCE_ALL(); /* the slot's next write comes after this */
 }

@@ -66,7 +66,7 @@ plan_run(struct ofs_engine *engine, struct ofs_sim_decode *plan, uint32_t *selec
 	for (batch_slot = 0; batch_slot < plan->session_count && rc == 0; batch_slot++)
 		rc = session_start(engine, plan, batch_slot);
 	while (rc == 0 && (rc = ofs_engine_run(engine, &batch_slot)) > 0) {
-		engine->batch_slots[batch_slot].row_count = 0; /* nobody takes them */
+		engine->batch_slots[batch_slot].row_count = 0; /* no caller takes them */
 		plan->end_ns = engine->now_ns;
 		rc = rc == OFS_ENGINE_ROWS
 			? step_feed(engine, plan, batch_slot, selected + batch_slot * step_size)

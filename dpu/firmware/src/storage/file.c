@@ -83,9 +83,9 @@ file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct sta
 	return 4096; /* an older kernel does not say; every file system takes this */
 }
 
-/* Whether a file says nothing where a store begins, or that it is one, which was cut: only such a
- * one is grown. Whoever asks for a store has looked before, by a name that may lead elsewhere by
- * now. 0 or a negative errno. */
+/* Only a file that is blank where a store begins, or that is a truncated store, may be grown. The
+ * caller has checked before, by a name that may lead to another file by now. 0 or a negative errno.
+ */
 static int
 file_may_grow(int fd)
 {

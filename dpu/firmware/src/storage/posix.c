@@ -97,7 +97,7 @@ posix_execute(struct posix *posix, const struct ofs_io *io)
 		if (count < 0 && errno != EINTR && errno != EAGAIN)
 			return -errno;
 		if (count == 0)
-			return -EIO; /* the file ends before its size: somebody cut it */
+			return -EIO; /* the file ends before its size: it was truncated */
 		if (count > 0)
 			moved_bytes += (uint32_t)count;
 		if (moved_bytes == io->size_bytes)

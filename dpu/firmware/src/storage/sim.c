@@ -114,7 +114,7 @@ sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 			sim_move(sim, &slot->io, i * lba, lba);
 }
 
-/* What nobody will read: each block keeps its bytes or loses them, by its own bit. */
+/* A discard: each block keeps its bytes or loses them, by its own bit. */
 static void
 sim_discard(struct sim_storage *sim, const struct sim_slot *slot)
 {
@@ -259,7 +259,7 @@ static int
 sim_wait_fd(struct ofs_storage *storage)
 {
 	(void)storage;
-	return -1; /* nobody sleeps in virtual time */
+	return -1; /* no sleep in virtual time */
 }
 
 static void

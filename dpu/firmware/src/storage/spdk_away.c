@@ -67,7 +67,7 @@ overdue(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint64_t 
 
 		if (state == SPDK_FOREIGN)
 			return -EIO;
-		/* Once it has been away for that long, nobody waits for it any more. */
+		/* After it has been away for that long, it is no longer waited for. */
 		if (state != SPDK_UP
 			&& (late || (spdk->timeout_ns > 0 && now_ns - drive->lost_ns > spdk->timeout_ns)))
 			return drive->lost_rc;
@@ -75,7 +75,7 @@ overdue(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint64_t 
 	return late ? -ETIMEDOUT : 0;
 }
 
-/* A slot with pieces out for longer than the deadline: whoever has them hangs. */
+/* A slot with pieces in flight past the deadline: their drives hang. */
 static void
 cut_who_hangs(struct ofs_spdk *spdk, uint64_t now_ns)
 {

@@ -1,10 +1,10 @@
 /*
  * The environment: DPDK's memory and SPDK's log, once in a process.
  *
- * Model: the first storage that is opened brings it up, on the thread of its link, whose affinity
- * DPDK changes; nobody takes it down before the process ends. Whether its memory lies in huge
- * pages is decided then. A child of fork shares that memory with its parent and is refused. Under
- * a lock: any thread may call.
+ * Model: opening the first storage starts it, on the thread of its link, whose affinity DPDK
+ * changes; it runs until the process ends. Whether its memory lies in huge pages is decided then. A
+ * child of fork shares that memory with its parent and is refused. Under a lock: any thread may
+ * call.
  */
 #include "spdk.h"
 #include "spdk_parts.h"

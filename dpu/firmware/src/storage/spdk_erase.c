@@ -1,8 +1,8 @@
 /*
  * Erasing: every block of every drive is given back by dataset management.
  *
- * Model: on the polling thread, with nothing in flight, within a bounded time. What the drives read
- * afterwards is theirs to say; whoever wants zeros writes them.
+ * Model: on the polling thread, with nothing in flight, within a bounded time. What a read returns
+ * afterwards depends on the drive; a caller that needs zeros writes them.
  */
 #include "spdk.h"
 

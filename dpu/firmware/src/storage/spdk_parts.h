@@ -48,7 +48,7 @@ void ofs_spdk_log_read(char *line, size_t size_bytes);
 /* spdk_link.c: controllers and their thread. */
 
 enum ofs_spdk_state {
-	SPDK_CLOSED,  /* nobody wants it */
+	SPDK_CLOSED,  /* closed by its owner */
 	SPDK_ASKED,   /* the link's thread lets go of what it had and connects */
 	SPDK_READY,   /* connected; the polling thread has not looked yet */
 	SPDK_UP,      /* in use */
@@ -95,7 +95,7 @@ struct ofs_spdk_link {
 	pthread_cond_t told;  /* of who opens or closes */
 	int closing;
 	int ended;
-	int abandoned; /* whoever closed did not wait: the thread frees the link */
+	int abandoned; /* close did not wait: the thread frees the link */
 	int opening;   /* a drive that is refused is not asked again */
 	uint32_t huge;
 	uint32_t drive_count;

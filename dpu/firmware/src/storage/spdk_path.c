@@ -1,10 +1,10 @@
 /*
- * Transport ids: what stands in storage.path, and the claim on each namespace.
+ * Transport ids in storage.path, and the claim on each namespace.
  *
- * Model: ids are SPDK's own ("trtype:TCP adrfam:IPv4 traddr:... trsvcid:... subnqn:..."), beside
- * them `ns:` (default: the first that is active) and `hostnqn:`. Several, with commas between, are
- * striped in that order. A claim is a socket with an abstract name: it goes when the process does,
- * and keeps a second daemon of this machine off the namespace, as the lock of a file would.
+ * Model: ids are SPDK's own ("trtype:TCP adrfam:IPv4 traddr:... trsvcid:... subnqn:..."), plus
+ * `ns:` (default: the first active one) and `hostnqn:`. Several, separated by commas, are striped
+ * in that order. A claim is a socket with an abstract name: it ends with the process, and keeps a
+ * second daemon on this machine off the namespace, as a file lock would.
  */
 #include "spdk_parts.h"
 

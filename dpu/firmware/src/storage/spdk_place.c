@@ -1,13 +1,12 @@
 /*
- * What a drive does beside reading and writing: where it puts what (flexible data placement), and
- * what it is told to forget (dataset management).
+ * A drive's commands other than reads and writes: flexible data placement, and deallocation
+ * (dataset management).
  *
- * Model: a drive with placement names its handles when it is asked (I/O management receive); this
- * is done while connecting, on the link's thread, whose drive it still is. A write of lifetime L
- * goes to handle 0 where L is 0, and else to one of the others in turn: what is overwritten where
- * it stands shares a reclaim unit with nothing that is freed by segments. A drive without placement
- * is written to as ever. That the drive has it and does not say its handles is no error: then there
- * are none.
+ * Model: a drive with placement reports its handles (I/O management receive); they are read while
+ * connecting, on the link's thread, which still owns the drive. A write of lifetime L goes to
+ * handle 0 if L is 0, else to one of the others in turn: data overwritten in place never shares a
+ * reclaim unit with data freed by segment. A drive without placement is written without handles. If
+ * a drive with placement does not report handles, that is no error: none are used.
  */
 #include "spdk_queue.h"
 

@@ -213,7 +213,7 @@ command(struct ofs_spdk *spdk, struct ofs_spdk_piece *piece, uint64_t offset)
 	uint32_t flags = 0;
 
 	if (io->op == OFS_STORAGE_SYNC) {
-		drive->unsynced = 0; /* where it fails, the caller is told */
+		drive->unsynced = 0; /* a failure is reported to the caller */
 		return spdk_nvme_ns_cmd_flush(drive->ns, drive->qpair, piece_done, piece);
 	}
 	if (io->op == OFS_STORAGE_DISCARD)

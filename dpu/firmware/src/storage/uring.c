@@ -190,8 +190,8 @@ uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *resul
 		if (slot->moved_bytes == slot->io.size_bytes)
 			return 1;
 		*result = -EIO;
-		/* No progress is the end of a file that somebody cut; with O_DIRECT a rest that is
-		 * not whole blocks could not be asked for. */
+		/* No progress: the end of a truncated file. With O_DIRECT a rest that is not whole
+		 * blocks cannot be requested. */
 		if (count == 0 || slot->moved_bytes % uring->base.lba_size_bytes != 0)
 			return 1;
 	}

@@ -1,6 +1,6 @@
 /*
- * Waiting I/O for open and close. Everywhere else nothing waits; here there is nothing else to do.
- * A simulated clock is moved to the next completion, since nobody else moves it meanwhile.
+ * Blocking I/O for open and close; nothing else in the store blocks. A simulated clock is moved to
+ * the next completion, since nothing else moves it meanwhile.
  */
 #include "clock_wait.h"
 #include "internal.h"

@@ -1,11 +1,10 @@
 /*
- * Records whose payload is coded. Such a record has its place as every other, and its trailer
- * where every trailer is; but only the logical blocks that the coded payload needs are written and
- * read, those before the trailer. Nothing else knows: whoever puts a record gives its payload as
- * it is, and whoever gets one has it so.
+ * Records whose payload is coded. Place and trailer are as in every other record, but only the
+ * logical blocks before the trailer that the coded payload needs are written and read. Callers do
+ * not see this: puts and gets pass the payload uncoded.
  *
- * A caller's op has memory of its own for what goes to the device; the cleaner moves records as
- * they stand. A payload that would not save a logical block is written as it is.
+ * A caller's op has its own memory for the coded bytes; the cleaner moves records without decoding
+ * them. A payload that would not save a logical block is written uncoded.
  */
 #include "codec.h"
 #include "internal.h"

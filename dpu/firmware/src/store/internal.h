@@ -24,8 +24,8 @@ enum {
 	OFS_CLEAN_OPS = 8,          /* moves in flight */
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
-	/* One renewal in so many, evenly over a TTL, is written: what is on the device lasts a TTL and
-	 * this part of it. */
+	/* One renewal in this many, evenly over a TTL, is written: the expiry on the device is a TTL
+	 * and this part of it ahead. */
 	OFS_RENEWALS_UNWRITTEN = 8,
 	OFS_DRAIN_BATCH = 64,
 	OFS_READ_TRIES = 3,   /* at open */
@@ -269,7 +269,7 @@ int ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *t
 /* coded.c: records whose payload is coded */
 int ofs_coded_open(struct ofs_store *store);
 void ofs_coded_close(struct ofs_store *store);
-/* Reads or writes as much of the place as the record needs: so many bytes. */
+/* The bytes of its place that the record needs read or written. */
 int ofs_record_submit(struct ofs_store *store, const struct ofs_store_op *op, int io,
 	uint32_t record);
 uint32_t ofs_record_io_bytes(const struct ofs_store *store, uint32_t record);
@@ -385,7 +385,7 @@ void ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t re
 void ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op);
 /* The segment is to be free, by whatever way: it is no victim any more. */
 void ofs_clean_freed(struct ofs_store *store, uint32_t segment);
-/* A lane has no room: -EAGAIN where the cleaner can make some, -ENOSPC where nobody can. */
+/* A lane has no room: -EAGAIN if the cleaner can make some, else -ENOSPC. */
 int ofs_clean_starve(struct ofs_store *store, uint32_t lane);
 /* Records of the victim that still need a place in this lane. */
 uint32_t ofs_clean_needs(const struct ofs_store *store, uint32_t lane);

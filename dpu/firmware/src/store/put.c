@@ -18,7 +18,7 @@ end_at_once(struct ofs_store *store, uint64_t user)
 	return 0;
 }
 
-/* Whether the record is found until then by whoever opens the store again. */
+/* Whether a later open of the store finds the record until then. */
 static int
 lasts(const struct ofs_store *store, uint32_t record, uint64_t expire_s)
 {
@@ -58,7 +58,7 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 
 	if (store->config.codec != 0
 		&& store->storage->stats.in_flight >= store->storage->queue_depth_max) {
-		return -EAGAIN; /* before anything is coded in vain */
+		return -EAGAIN; /* before a wasted coding */
 	}
 	rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
 	if (rc != 0)

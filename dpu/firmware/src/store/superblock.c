@@ -46,8 +46,8 @@ look_blank(struct ofs_store *store)
 	return rc == 0 ? 1 : rc;
 }
 
-/* 1: nothing of anybody's stands where a store begins; a torn first format is nobody's. A read that
- * lies can hardly make a used device look blank, but well the other way round. */
+/* 1: there is no data where a store begins, or only a torn first format. A corrupted read can make
+ * a blank device look used, but hardly a used one blank. */
 static int
 is_blank(struct ofs_store *store)
 {

@@ -1,15 +1,15 @@
 /*
- * What was deleted is not found by the next open.
+ * Wipes deleted blocks, so that the next open does not find them.
  *
- * Model: a copy that an open could find of a block that is gone is *wanted* (record.c): its trailer
- * is to be overwritten by one that names nothing (with `erase` its payload too), or its segment to
- * be marked free, which is one write for all in it where nothing lives any more. Segments with
- * wanted records stand in a list of their tenant; the tenants take turns, and OFS_WIPE_OPS writes
- * fly at most. A write that fails is tried again when a second has passed: until it ends well, who
- * waits for the delete waits, and the segment is used for nothing else.
+ * Model: a copy of a deleted block that an open could find is *wanted* (record.c): its trailer must
+ * be overwritten by one that names nothing (with `erase` also its payload), or, if its segment has
+ * no live record, the segment marked free with one write. Segments with wanted records are in a
+ * list of their tenant; the tenants take turns, with at most OFS_WIPE_OPS writes in flight. A
+ * failed write is retried after a second: until it succeeds, waits for the delete go on, and the
+ * segment is not reused.
  *
- * To wait is to hold a ticket: what is wanted later counts under another turn, so that nobody
- * waits for deletes that came after.
+ * A wait has a ticket: copies wanted later count under another turn, so that no one waits for later
+ * deletes.
  */
 #include "internal.h"
 
@@ -151,7 +151,7 @@ ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket)
 
 	if (*ticket == 0)
 		*ticket = wipes->turn;
-	/* A turn ends when somebody waits for it, and all of the one before has ended. */
+	/* A turn ends when a ticket waits for it, and all of the one before has ended. */
 	if (wipes->turn == *ticket && wipes->wanted[(*ticket + 1) & 1] == 0)
 		wipes->turn++;
 	if (wipes->turn == *ticket)

@@ -72,8 +72,8 @@ server_take(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_
 	return OFS_TIMING_LATER;
 }
 
-/* A block from the medium into the device's memory. Its cause says whether somebody waits: what is
- * due at once overtakes what was only guessed. */
+/* A block from the medium into the device's memory. Its deadline gives its priority: a read that is
+ * due now overtakes prefetches. */
 static uint64_t
 skeleton_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {
@@ -82,7 +82,7 @@ skeleton_read(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timin
 	return server_take(timing, now_ps, request, config->read_ps, request->deadline_ps <= now_ps);
 }
 
-/* A block to the medium; nobody waits for it. */
+/* A block to the medium, at low priority. */
 static uint64_t
 skeleton_write(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request)
 {

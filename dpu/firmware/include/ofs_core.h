@@ -72,15 +72,15 @@ struct ofs_core_config {
  * rebuilds its order. Prefetcher SHARED decides sharing for sessions opened afterwards.
  */
 struct ofs_policy {
-	uint32_t prefetchers;     /* OFS_PREFETCH_* bits; 0: none */
-	uint32_t eviction;        /* enum ofs_evict */
-	uint32_t window_blocks;   /* behind the decode position, per layer: staged once */
-	uint16_t ema_shift;       /* new score weighs 1 / 2^ema_shift */
-	uint16_t admit_named_min; /* new chunks are written from the session after so many; 255: none */
-	uint32_t residency_percent;        /* guesses: the best, at most this % of the selection size */
-	uint32_t degree_max;               /* guesses of one step of one layer, without the window */
-	uint32_t next_n;                   /* baseline next-N: how many */
-	uint32_t prefetch_in_flight_max;   /* prefetch reads in flight, all sessions */
+	uint32_t prefetchers;            /* OFS_PREFETCH_* bits; 0: none */
+	uint32_t eviction;               /* enum ofs_evict */
+	uint32_t window_blocks;          /* behind the decode position, per layer: staged once */
+	uint16_t ema_shift;              /* new score weighs 1 / 2^ema_shift */
+	uint16_t admit_named_min;        /* a new chunk is written if more sessions put it; 255: none */
+	uint32_t residency_percent;      /* guesses: the best, at most this % of the selection size */
+	uint32_t degree_max;             /* guesses of one step of one layer, without the window */
+	uint32_t next_n;                 /* baseline next-N: how many */
+	uint32_t prefetch_in_flight_max; /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
 	uint16_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
 	uint16_t keep_minutes;          /* archived chunks unnamed this long are dropped; 0: never */

@@ -48,7 +48,7 @@ struct ofs_segment_header {
 	uint32_t index;
 	uint32_t state; /* 1 in use, 2 free */
 	struct ofs_key uuid;
-	uint64_t sequence; /* its records carry it, and have later ones of their own */
+	uint64_t sequence; /* in the store's log; its records have later ones */
 	uint32_t tenant;
 	uint32_t layer;
 	uint64_t reserved[2];

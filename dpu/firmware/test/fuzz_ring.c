@@ -29,7 +29,7 @@ open_port(const struct ofs_port_config *config)
 
 static uint64_t inputs, taken[OFS_OP_HINT + 1];
 
-/* A ring that takes nothing finds nothing: whoever fuzzes for long has seen each command. */
+/* A ring that takes nothing finds nothing: a long fuzz run must have seen each command. */
 static void
 check_reached(void)
 {

@@ -1,5 +1,5 @@
 /*
- * Can any image make recovery crash, loop, or serve bytes that nobody wrote?
+ * Can any image make recovery crash, loop, or serve bytes that were never written?
  *
  * The input edits a good image, of a store that codes or of one that does not: runs of bytes are
  * overwritten, copied or zeroed anywhere. Where it asks for it, checksums are set right again

@@ -1,10 +1,10 @@
 /*
  * support_device.h: a whole device in virtual time, with hosts, for tests and the simulation.
  *
- * Model: one thread owns a world: device, simulated storage and all hosts. Each host has a clock of
- * its own in its simulated fabric; what passes on any of them passes in the world, so that the
- * device's time never goes back. The bytes of a block follow from its store key and layer: whoever
- * reads one knows what was written. Failures to set up are assertions.
+ * Model: one thread owns a world: device, simulated storage and all hosts. Each host has its own
+ * clock in its simulated fabric; time that passes on any of them passes in the world, so that the
+ * device's time never goes back. The bytes of a block are computed from its store key and layer, so
+ * that a reader knows what was written. Setup failures are assertions.
  */
 #ifndef OFS_SUPPORT_DEVICE_H
 #define OFS_SUPPORT_DEVICE_H
@@ -94,7 +94,7 @@ uint32_t world_check_directory(struct world *world);
 
 void world_attach(struct world *world, struct world_host *host, uint32_t tenant,
 	const struct ofs_fabric_sim_config *fabric);
-/* The host's process dies: the driver goes and nobody detaches. */
+/* The host's process dies: the driver is closed without a detach. */
 void world_abandon(struct world_host *host);
 void world_detach(struct world_host *host);
 

@@ -41,10 +41,10 @@ struct support_dpu {
 	uint32_t generation;
 	uint64_t random;
 	/* What the test wants; set before support_start, or between turns. */
-	uint32_t busy_answers; /* so many demands are answered -EAGAIN first */
-	uint32_t busy_puts;    /* so many puts are answered -EBUSY first */
+	uint32_t busy_answers; /* this many demands are answered -EAGAIN first */
+	uint32_t busy_puts;    /* this many puts are answered -EBUSY first */
 	int put_rc;            /* every put ends so */
-	uint32_t land_first;   /* so many results of a step come before the rest, the last first */
+	uint32_t land_first;   /* this many results of a step come before the rest, the last first */
 	bool mute;             /* takes commands and never answers */
 	bool churn;            /* every turn evicts a block and stages another in its slot */
 	bool flip;             /* every staged block gets a flipped bit after its checksum */

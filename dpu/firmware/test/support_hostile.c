@@ -15,7 +15,7 @@ simulate_raw_collect(struct simulation *s, uint32_t h)
 	}
 }
 
-/* Commands of a host that means no good, or has a bug: each is answered, and harms nobody. */
+/* Commands of a malicious or broken host: each is answered and harms no one else. */
 void
 simulate_raw(struct simulation *s)
 {

@@ -16,7 +16,7 @@ struct oracle_block {
 	struct ofs_key store_key;
 	uint32_t layer;
 	bool used;
-	bool tried;        /* somebody began to write it */
+	bool tried;        /* a write of it has begun */
 	bool acknowledged; /* and it has not been deleted or reported lost since */
 };
 

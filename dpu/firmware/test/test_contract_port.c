@@ -201,7 +201,7 @@ nonsense_is_answered_and_the_port_lives_on(void)
 	assert(take().user == 1);
 }
 
-/* A host that takes nothing is held back, keeps nobody awake, and gets all of it later. */
+/* A host that takes no completions is held back, keeps no one awake, and gets them all later. */
 static void
 completions_are_bounded(void)
 {
@@ -327,7 +327,7 @@ a_port_is_exported_again(void)
 	assert(take().user == 2);
 }
 
-/* What was answered counts, also by one who has gone since; then there is nobody. */
+/* An answer written before the port closed still arrives; after it, the port is gone. */
 static void
 a_closed_port_is_seen(void)
 {

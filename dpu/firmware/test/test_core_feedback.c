@@ -201,7 +201,7 @@ test_the_margin_doubles_while_guesses_come_late_and_halves_when_few_do(void)
 	ofs_core_close(w.f.core);
 }
 
-/* The margin when `late` of the `useful` guesses of a sample came late and nobody met the rest. */
+/* The margin when `late` of a sample's `useful` guesses were late and the rest went unused. */
 static uint64_t
 margin_after(uint32_t late, uint32_t useful)
 {

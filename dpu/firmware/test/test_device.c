@@ -259,7 +259,7 @@ test_full_store(uint32_t write_mode)
 	world_close(&world, 0);
 }
 
-/* From now on every I/O ends with -EIO, or every read with a flipped bit, until it is mended. */
+/* From now on every I/O ends with -EIO, or every read with a flipped bit, until it is fixed. */
 static const struct ofs_storage_ops *whole_ops;
 static struct ofs_storage_ops broken_ops;
 static uint8_t *read_into[64]; /* by the store's own number of the I/O */
@@ -393,7 +393,7 @@ test_hung(void)
 	world_close(&world, 0);
 }
 
-/* Reads that all hang, again and again: bounded, and nobody waits beyond the deadline. */
+/* Reads that all hang, again and again: bounded, and no wait passes the deadline. */
 static void
 test_hung_long(void)
 {

@@ -1,6 +1,6 @@
 /*
- * Is nobody served once the lease has run out: neither what is asked from then on nor what was
- * asked before, and is nothing written? The whole device in virtual time.
+ * After the lease has expired: are new and earlier commands refused, and is nothing written? The
+ * whole device in virtual time.
  */
 #include "support_device.h"
 

@@ -338,7 +338,7 @@ test_detach_in_flight(uint32_t write_mode)
 	world_close(&world, 1);
 }
 
-/* Closing a session deletes what nobody else reads, and nothing else; archived, all is kept. */
+/* Closing a session deletes exactly what no other session reads; archived, all is kept. */
 static void
 test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 {
@@ -377,7 +377,7 @@ test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 	world_close(&world, 0);
 }
 
-/* A write that ends after its session: the store has the block, and whoever comes next reads it. */
+/* A write that ends after its session: the store has the block, and the next session reads it. */
 static void
 test_write_outlives_session(uint32_t write_mode, int archive)
 {

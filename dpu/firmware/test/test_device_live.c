@@ -1,7 +1,7 @@
 /*
- * Does the reactor's thread work beside others: hosts on threads of their own, control calls from
- * another, sleep without a lost wake-up, a stop in the middle, and all there after a restart?
- * Also run under ThreadSanitizer.
+ * Does the reactor's thread work with others running: hosts on their own threads, control calls
+ * from another, sleep without a lost wake-up, a stop in the middle, and all data there after a
+ * restart? Also run under ThreadSanitizer.
  */
 #include "support_device.h"
 
@@ -140,9 +140,9 @@ check_restart(const char *backend)
 }
 
 /*
- * Waits until the reactor slept 20 times more. Turns belong to sleeps, to our own questions (each a
- * busy turn and the spinning after it), and to nothing else: a reactor that spins would take
- * millions. And a sleep is one: a bell that nobody silences would end each at once.
+ * Waits until the reactor has slept 20 more times. Turns come only from sleeps and from our own
+ * calls (each a busy turn and the spinning after it): a spinning reactor would take millions.
+ * Sleeps must last: a wake descriptor that is never cleared would end each of them immediately.
  */
 static void
 check_sleeps(struct world *world)

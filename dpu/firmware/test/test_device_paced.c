@@ -248,8 +248,8 @@ test_steps_contend_for_the_model(void)
 	end(&world, &host, timing);
 }
 
-/* Gone while the model has its command, and while it hands over its hits: nobody is answered, the
- * port is free at once, and the next host is served. */
+/* A host that exits while the model has its command, and while it hands over its hits: there is no
+ * answer, the port is free immediately, and the next host is served. */
 static void
 test_a_host_that_goes(uint64_t after_ns)
 {
@@ -277,7 +277,7 @@ test_a_host_that_goes(uint64_t after_ns)
 	end(&world, &other, timing);
 }
 
-/* Another storage than emulated has times of its own: refused, with the mend. */
+/* A storage other than emulated has its own times: refused, with the fix. */
 static void
 test_storage_of_its_own_time(void)
 {

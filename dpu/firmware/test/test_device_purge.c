@@ -1,7 +1,7 @@
 /*
- * A tenant that has archived all that the tables hold: can another still append and put, does the
- * one lose its coldest first? What goes where somebody asks for it? In virtual time; after a
- * restart: tests/integration/test_quotas.py, test_purge.py.
+ * A tenant has filled the tables with archived chunks: can another still append and put, and does
+ * the first lose its coldest chunks first? What does a purge on request delete? In virtual time;
+ * after a restart: tests/integration/test_quotas.py, test_purge.py.
  */
 #include "support_two.h"
 
@@ -41,7 +41,7 @@ test_full_table(void)
 	assert(status.chunks >= 32 && status.chunks <= 64 && status.purged >= 64);
 	assert(two_kept(&two.hosts[0], 0) == 16);   /* what was named twice is still there */
 	assert(two_kept(&two.hosts[0], 1000) == 0); /* and the oldest is gone */
-	/* The other's, which are in use, are not the victims of whoever is over its share. */
+	/* The other's, which are in use, are not victims of the tenant over its share. */
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
 	assert(status.chunks == 64 && status.purged == 0);
 	/* All of the other's share is in sessions now: only the first's own archive is left. */
@@ -80,7 +80,7 @@ test_full_store(void)
 	two_close(&two);
 }
 
-/* Somebody says how many blocks of one tenant are to be left. */
+/* A purge of one tenant down to a number of blocks. */
 static void
 test_told(void)
 {

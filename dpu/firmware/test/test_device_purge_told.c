@@ -24,7 +24,7 @@ begin(struct world *world, struct world_host *host, struct world_session *sessio
 	world_config(&config);
 	config.write_mode = write_mode;
 	config.store.io_max = io_max;
-	config.policy.prefetchers |= OFS_PREFETCH_SHARED; /* else nobody else could find what is left */
+	config.policy.prefetchers |= OFS_PREFETCH_SHARED; /* else no other session finds the rest */
 	world_open(world, &config);
 	world_tenant(world, 16);
 	world_attach(world, host, 0, NULL);
@@ -72,7 +72,7 @@ purge_all(struct world *world)
 	return calls;
 }
 
-/* Nothing of it is staged or stored, now and later, and who asks for it is told so. */
+/* Nothing of it is staged or stored, now and later, and demands for it fail. */
 static void
 expect_gone(struct world *world)
 {
@@ -95,7 +95,7 @@ expect_gone(struct world *world)
 	world_close(world, 0);
 }
 
-/* The drive has a put of a host that is gone by then: nobody waits for it, and it ends well. */
+/* A put at the drive whose host has exited: it is not waited for, and it succeeds. */
 static void
 test_put_at_the_drive(void)
 {
@@ -140,7 +140,7 @@ test_flushes(uint32_t wanted)
 	expect_gone(&world);
 }
 
-/* A read into a slot that nobody waits for any more. */
+/* A read into a slot that is no longer waited for. */
 static void
 test_read_under_way(void)
 {

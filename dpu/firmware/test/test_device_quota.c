@@ -1,6 +1,6 @@
 /*
- * A tenant at a bound of its own, with room all around: does it lose its own coldest, or hear
- * -EDQUOT, and does nobody else lose anything? In virtual time; with daemons, and after a restart:
+ * A tenant at its own bound, with room elsewhere: does it lose its own coldest chunks, or get
+ * -EDQUOT, and do other tenants lose nothing? In virtual time; with daemons, and after a restart:
  * tests/integration/test_quotas.py.
  */
 #include "support_two.h"
@@ -245,8 +245,8 @@ test_admission(void)
 	two_close(&two);
 }
 
-/* Does a chunk go when nobody has named it for `keep_minutes`, is one that is named or was named
- * since kept, and does nothing go without the policy? */
+/* Is a chunk dropped after `keep_minutes` unnamed, is one that is named or was named since kept,
+ * and is nothing dropped without the policy? */
 static void
 test_keep(void)
 {

@@ -248,8 +248,8 @@ few_reads(struct ofs_device_config *config)
 }
 
 /*
- * A tenant whose reads fill its part of the core's table has its commands left in the ring, and the
- * other finds room: none of its demands is told to ask again, or stands behind the flood's.
+ * Commands of a tenant whose reads fill its part of the core's table stay in the ring, and the
+ * other tenant finds room: none of its demands gets -EAGAIN or queues after the flood's.
  */
 static void
 test_held_back(void)
@@ -281,8 +281,8 @@ part_of(const struct ofs_step_times *times, enum ofs_step_part part)
 	return sum;
 }
 
-/* Of a step that waits for blocks its time is told by part, whole; a neighbour's flood shows where
- * it stands in the way; what is staged already waited for nothing. */
+/* The parts of a waiting step's time add up to the whole; a neighbour's flood shows in the part
+ * that it delays; a step of staged blocks is not counted. */
 static void
 test_where_time_went(void)
 {

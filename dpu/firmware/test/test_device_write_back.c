@@ -5,7 +5,7 @@
 
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
 
-/* Acknowledged and not yet written: whoever comes next is told of it, once, and reads it. */
+/* Acknowledged and not yet written: the next session sees it as stored, once, and reads it. */
 static void
 test_staged_is_there(void)
 {

@@ -132,7 +132,7 @@ test_no_demands(void)
 	tear_down();
 }
 
-/* Guesses go in pieces, wait for nobody and leave half of the port to those who do. */
+/* Guesses are sent in pieces without waiting, and leave half of the port to calls. */
 static void
 test_hints_wait_for_nothing(void)
 {
@@ -298,7 +298,7 @@ test_puts(void)
 	for (uint32_t i = 0; i < 7; i++)
 		assert(rcs[i] == -ENOSPC);
 	assert(put_blocks(1, source[0], PAYLOAD + 1, 1, rcs) == -EINVAL);
-	/* Nobody answers, more often than the window has slots; then somebody does. */
+	/* No answer, more often than the window has slots; then there is one. */
 	for (uint32_t i = 0; i < 3; i++) {
 		assert(put_blocks(6, source[0], PAYLOAD, 1000000, rcs) == -ETIMEDOUT);
 		assert(rcs[0] == -ETIMEDOUT && rcs[5] == -ETIMEDOUT);

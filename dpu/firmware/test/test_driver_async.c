@@ -121,7 +121,7 @@ test_poll_tells_each_once(void)
 	set_up();
 	for (uint32_t i = 0; i < 4; i++)
 		fetches[i] = begin(16 * i, 16, LONG_NS, &tickets[i]);
-	assert(ofs_driver_poll(driver, 0, ended, ENTRIES) == 0); /* nobody serves the port */
+	assert(ofs_driver_poll(driver, 0, ended, ENTRIES) == 0); /* the port is not served */
 	support_start(&dpu);
 	while (count < 4) {
 		int rc = ofs_driver_poll(driver, count < 2 ? LONG_NS : 0, ended, count < 2 ? 1 : ENTRIES);
@@ -229,8 +229,8 @@ test_deadlines_are_their_own(void)
 	tear_down();
 }
 
-/* What was given up is written no more, whatever comes of it later, and takes nothing with it: the
- * fetch beside it comes, and the whole table can be used again. */
+/* The target of a cancelled fetch is no longer written, however late its blocks land; the other
+ * fetch completes, and the whole table can be used again. */
 static void
 test_given_up(void)
 {

@@ -137,7 +137,7 @@ test_two_round_trips(void)
 	tear_down();
 }
 
-/* A third look at a block costs one trip; others beside it, that are not known yet, two. */
+/* A third look at a block costs one trip; blocks that are not yet remembered, two. */
 static void
 test_one_round_trip_where_the_slot_is_remembered(void)
 {

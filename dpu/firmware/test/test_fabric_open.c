@@ -1,4 +1,4 @@
-/* Is every wrong region or port refused in one line that says what and the mend? */
+/* Is every wrong region or port refused in one line with cause and fix? */
 #include "fabric.h"
 #include "port.h"
 
@@ -151,7 +151,7 @@ test_headers(void)
 	tear_down();
 }
 
-/* Opens with descriptor `at` replaced; the error is one line that says what and the mend. */
+/* Opens with descriptor `at` replaced; the error is one line with cause and fix. */
 static int
 with_fd(uint32_t at, int fd)
 {

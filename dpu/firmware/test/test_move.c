@@ -287,7 +287,7 @@ test_a_target_that_is_full(void)
 
 	begin(&scene, WORLD_CHUNKS_MAX);
 	assert(world_put(&scene.session, 0, 0, 4, SECOND_NS, rcs) == 0);
-	scene.target.size_bytes = 131072 + 5 * 65536; /* two segments of 14 blocks beside the reserve */
+	scene.target.size_bytes = 131072 + 5 * 65536; /* two segments of 14 blocks and the reserve */
 	assert(move(&scene) == 0);
 	ofs_storage_hang(scene.world.device->move.storage); /* so that the puts are first */
 	assert(world_put(&scene.session, 0, 0, WORLD_CHUNKS_MAX, SECOND_NS, rcs) == 0);

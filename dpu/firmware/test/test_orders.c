@@ -1,11 +1,11 @@
 /*
  * Do two threads on two processors see each other's stores in the order that the memory map relies
- * on? docs/reference/memory-order.md argues for each word; these are the litmus tests beside it:
- * a message behind a word, two words that must not both be missed, slots that are read while they
- * are written anew, with nothing but the order to tell, and a ring whose indices pass 2^32.
+ * on? docs/reference/memory-order.md argues for each word; these are its litmus tests: a message
+ * published by a word, two words that must not both be missed, slots that are read while they are
+ * rewritten, checked by order alone, and a ring whose indices pass 2^32.
  *
- * What a run can show depends on the machine that it runs on, and on the compiler; the page says
- * what x86, ThreadSanitizer and an emulator cannot.
+ * What a run can show depends on its machine and compiler; the page says what x86, ThreadSanitizer
+ * and an emulator cannot show.
  */
 #include "driver/internal.h"
 #include "fabric/host_port.h"

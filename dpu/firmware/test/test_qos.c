@@ -1,7 +1,7 @@
 /*
- * Whatever is put and taken, in whatever order: is nothing lost, is somebody served whenever one
- * is ready, does next_ps name the very picosecond, and is a bucket never exceeded? With so many
- * tenants that the bits of who is ready fill several words.
+ * For any puts and takes in any order: is nothing lost, is a tenant served whenever one is ready,
+ * is next_ps exact to the picosecond, and is a bucket never exceeded? With enough tenants that
+ * their ready bits fill several words.
  */
 #include "qos.h"
 

@@ -95,14 +95,14 @@ test_tail_runs_ahead(void)
 	support_turn(&dpu);
 	assert(fabric->ops->poll(fabric, &cqe, 1) == 0);
 	assert(ofs_port_nonsense_count(dpu.port) == 1);
-	/* Whoever attaches to the port now goes on from there. */
+	/* The next host to attach to the port continues from there. */
 	fabric->ops->close(fabric);
 	fabric = support_fabric(&dpu);
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }
 
-/* A host that takes no completions is held back, wakes nobody, and gets all of them later. */
+/* A host that takes no completions is held back, wakes no one, and gets all of them later. */
 static void
 test_jammed_completions(void)
 {
@@ -142,7 +142,7 @@ test_bell_shut_down(void)
 	support_close_fds(&attachment);
 	ofs_port_wake(dpu.port);
 	assert(ofs_port_wake_fd(dpu.port) == -1);
-	ofs_word_store(&words()->host_sleeping, 1); /* and nobody to wake: no SIGPIPE, no block */
+	ofs_word_store(&words()->host_sleeping, 1); /* and no one to wake: no SIGPIPE, no block */
 	assert(answer((struct ofs_sqe){.op = OFS_OP_NOP}) == 0);
 	tear_down();
 }

@@ -189,7 +189,7 @@ test_torn_superblock(void)
 	small_end(store);
 }
 
-/* Is a place left alone while somebody still reads it? */
+/* Is a place left alone while it is still being read? */
 static void
 test_pins(void)
 {
@@ -334,8 +334,8 @@ test_layers(void)
 	small_end(store);
 }
 
-/* Are only the logical blocks written and read that a coded payload needs, and does nobody else
- * notice: in the slot, after an opening without the codec, and when the coded bytes are damaged? */
+/* Are only the logical blocks written and read that a coded payload needs, and is that invisible
+ * in the slot, after an open without the codec, and when the coded bytes are damaged? */
 static void
 test_coded(void)
 {

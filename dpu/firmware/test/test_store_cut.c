@@ -190,7 +190,7 @@ static void delete(struct store_world *w)
 	w->stored[number][layer] = 0;
 	for (uint32_t i = 0; i < IO; i++)
 		w->overtaken[i] |= w->number[i] == number && w->layer[i] == layer;
-	w->gone[number][layer] = 1; /* also where nobody knew it: a write of it may have failed */
+	w->gone[number][layer] = 1; /* also where it was unknown: a write of it may have failed */
 }
 
 /* Everything that was acknowledged is there, with its bytes. */
@@ -230,7 +230,7 @@ cut(struct store_world *w)
 	memory_cut(&w->device);
 	abandon(w->store);
 	w->device.write_eio_percent = 0;
-	if (w->seed % 2 == 0) /* what was coded is read by whoever codes no more */
+	if (w->seed % 2 == 0) /* a store that no longer codes reads coded records */
 		w->config.codec = draw(w, 2) == 0 ? OFS_CODEC_OFF : OFS_CODEC_FP8_E5M2;
 	w->config.erase = w->seed % 5 == 0 && draw(w, 2) == 0;
 	open_store(w);

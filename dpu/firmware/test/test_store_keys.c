@@ -45,8 +45,7 @@ test_expiry(void)
 	small_end(store);
 }
 
-/* Is a renewal that was acknowledged there for whoever opens the store again, and is not each of
- * them written? */
+/* Does the next open see an acknowledged renewal, and is not every renewal written? */
 static void
 test_renewal(void)
 {

@@ -1,7 +1,7 @@
 /*
- * What does an open believe of a device that did more than lose its power: a record torn in the
- * newest segment, trailers that stand in another place than they were written for, superblocks of
- * an earlier run, records of an earlier store? And does a delete end beside a write?
+ * What does an open accept from a device that did more than lose power: a record torn in the newest
+ * segment, trailers in a place they were not written for, superblocks of an earlier run, records
+ * of an earlier store? And does a delete complete during a write?
  */
 #include "store/internal.h"
 #include "store_small.h"
@@ -21,7 +21,7 @@ place(uint32_t number)
 	return small_device.bytes + FIRST + SMALL_LBA + number * (PAYLOAD + SMALL_LBA);
 }
 
-/* A new store of so many blocks, all of one session's first layer and of one lane. */
+/* A new store of that many blocks, all of one session's first layer and of one lane. */
 static struct ofs_store *
 begin_with(uint32_t count)
 {
@@ -81,7 +81,7 @@ test_torn_in_the_newest(void)
 	small_end(store);
 }
 
-/* The same in a segment that has room yet, with a newer one beside it. */
+/* The same in a segment that still has room, next to a newer one. */
 static void
 test_torn_in_an_older(void)
 {
@@ -132,7 +132,7 @@ test_a_record_astray(void)
 }
 
 /* The device wrote the trailer of a deleted record over that of the next one: with `erase`, is the
- * payload beside it taken for one that was overwritten? */
+ * payload next to it taken for one that was overwritten? */
 static void
 test_a_wipe_astray(void)
 {

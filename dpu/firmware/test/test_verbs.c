@@ -153,7 +153,7 @@ read_first_slot(struct ofs_fabric *fabric, uint8_t *target)
 	return rc != 0 ? rc : fabric->ops->flush(fabric, WAIT_NS);
 }
 
-/* Each share is a tenant's. A host that shows the other's key gets nothing, and harms nobody. */
+/* Each share is a tenant's. A host that uses the other's key gets nothing and does no harm. */
 static void
 a_foreign_key_opens_nothing(void)
 {
@@ -196,9 +196,9 @@ a_foreign_key_opens_nothing(void)
 }
 
 /*
- * Each bit of the content changed, under a checksum that fits: refused in one line, or opened and
- * then ended by the adapter, or by a record that does not agree: no wrong byte, and no wait without
- * an end. Only addresses and keys are used; a GID of nobody costs a second of resolving each.
+ * Each bit of the content flipped, under a matching checksum: refused in one line, or opened and
+ * then ended by the adapter or by a record that does not match: no wrong byte, and no endless wait.
+ * Only addresses and keys are used; an unknown GID costs a second of resolving each.
  */
 static void
 a_changed_bit_is_refused_or_harmless(void)

@@ -1,1 +1,1 @@
-"""Driving a workload against a daemon: what the demo and `offstage host run` have in common."""
+"""Runs a workload against a daemon: the parts shared by the demo and `offstage host run`."""

@@ -1,8 +1,8 @@
-"""Arms compared on one live daemon: each sets its policy, begins cold, and has the same workload.
+"""Compares arms on one live daemon: each sets its policy, starts cold, and runs the same workload.
 
-The daemon stays up between them: the store has what the first wrote, and the arena is emptied. One
-summary holds a run for each arm, what the daemon's machine is, and for each part of the testbed
-whether it was real.
+The daemon keeps running between arms: the store keeps what the first arm wrote, and the arena is
+emptied. One summary contains a run for each arm, the daemon's machine, and for each part of the
+testbed whether it was real.
 """
 
 import subprocess
@@ -32,10 +32,9 @@ def compare(
     real: Mapping[str, str],
     arms: Sequence[Arm] = COMPARED,
 ) -> Summary:
-    """Every arm in turn; the first, without prefetch, is what the others are held against.
-
-    RunFailed, BadInput: what `drive` raises, or the daemon went away. The daemon's own policy is
-    put back at the end."""
+    """Run every arm in turn; the first, without prefetch, is the baseline of the others.
+    RunFailed, BadInput: from `drive`, or the daemon is gone. The daemon's own policy is restored
+    at the end."""
     with operator.control() as control:
         own = control.policy()
         done = []
@@ -66,8 +65,8 @@ def _dpu(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def driven(words: Sequence[str], summary: Path, failed: str) -> None:
-    """A host in a process of its own that writes `summary`, to its end. One whose checks failed
-    has written it too, and it says so. RunFailed with the host's last line where it has not."""
+    """Run a host in a separate process that writes `summary`. A host whose checks failed has
+    written it too, and the summary says so. RunFailed with the host's last line if it has not."""
     summary.unlink(missing_ok=True)
     try:
         done = subprocess.run(

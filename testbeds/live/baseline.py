@@ -1,9 +1,9 @@
-"""The demo's workload by a host without a DPU: what a user has today, on equal terms.
+"""The demo's workload on a host without a DPU: what a user has today, on equal terms.
 
 The same sessions, contexts, selections, HBM pool, pace and checks of every byte; the same drive,
 real or modelled. `g2` has as many blocks of host memory as the tier has in its arena, `g3` has
-none. Both pass the page cache by where the tier does. The file is written once, beside the store
-of the tier, and read by all baselines.
+none. Both bypass the page cache if the tier does. The file is written once, in the folder of the
+tier's store, and all baselines read it.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ __all__ = ["Baselines"]
 
 
 class Baselines:
-    """The file at `path` and all runs over it."""
+    """The file at `path` and all runs on it."""
 
     def __init__(self, options: DemoOptions, workload: Workload, path: Path, storages: int) -> None:
         self._options, self._workload = options, workload
@@ -74,8 +74,8 @@ class Baselines:
         without: RunResult,
         progress: Progress,
     ) -> RunResult:
-        """Decode over baseline `kind`; `where` is the storage's name and provenance, `without` the
-        tier's run without prefetch there, which traffic and coverage are against."""
+        """Decode over baseline `kind`; `where` is the storage's name and provenance, `without`
+        the tier's run without prefetch there, the base of traffic and coverage."""
         storage, provenance = where
         sessions = self._workload.plan.sessions
         progress.start(f"baseline {kind}, {storage}", sum(one.decode_steps for one in sessions))
@@ -105,7 +105,7 @@ class Baselines:
     def _drive(
         self, keys: Mapping[str, Any], provenance: Provenance, rows: int
     ) -> tuple[Drive, list[Note]]:
-        """kvikio where it reads a real drive, else the firmware's storage; and what to know."""
+        """kvikio if it can read a real drive, else the firmware's storage; and notes."""
         stride = self.store.stride_bytes
         if provenance == "emulated":
             emulated = FirmwareDrive(self._config(keys), rows, stride)
@@ -117,7 +117,7 @@ class Baselines:
         return drive, _notes(f"baselines read with {drive.name}: {why}", drive.warning)
 
     def _config(self, keys: Mapping[str, Any]) -> StorageConfig:
-        """The daemon's `[storage]` keys, as the daemon opens them, on the baselines' own file."""
+        """The daemon's `[storage]` keys, as the daemon opens them, for the baselines' file."""
         config = StorageConfig(
             path=str(self.store.path),
             size_bytes=self.store.size_bytes,

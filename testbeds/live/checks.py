@@ -1,7 +1,7 @@
-"""Which counters make a run a failed one, whatever else it measured.
+"""The counters that make a run fail, whatever else it measured.
 
-Every command that has such a counter writes its files, prints its table, and then exits with 1 and
-one line. docs/reference/checks.md is this table, and a test holds them together.
+Every command with such a counter writes its files, prints its table, and then exits with 1 and
+one line. docs/reference/checks.md is this table, and a test compares them.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,8 +15,8 @@ __all__ = ["CHECKS", "Check", "found", "refuse"]
 
 @dataclass(frozen=True)
 class Check:
-    """`failed` says of a result's `field` whether it makes the run a failed one, and `what` says
-    it, with the value in place of {}. `commands` have the field."""
+    """`failed` tells whether a result's `field` makes the run fail; `what` is the message, with
+    the value in place of {}. `commands` have the field."""
 
     field: str
     commands: tuple[str, ...]
@@ -29,7 +29,7 @@ def _some(value: Any) -> bool:
 
 
 OVERRUNS_MAX = 0.01
-"""The share of requests that may end later than a modelled device would have ended them."""
+"""The largest share of requests that may end later than on the modelled device."""
 HOSTS = ("demo", "host run", "host run --model", "pod run", "testbed run")
 RECORDERS = ("demo", "dpu serve --record")
 REPORT = "(report it with the seed and its files)"
@@ -79,7 +79,7 @@ CHECKS = (
 
 
 def found(result: Any, name: str = "") -> list[str]:
-    """What makes this result a failed one, in words; empty where nothing does."""
+    """Why this result is a failure, in words; empty if it is not."""
     begin = f"{name}: " if name else ""
     return [
         begin + check.what.format(value)
@@ -89,7 +89,8 @@ def found(result: Any, name: str = "") -> list[str]:
 
 
 def refuse(failures: Iterable[str], where: str) -> None:
-    """RunFailed where there is one. Called when all files are written and the table is printed."""
+    """RunFailed if the result is a failure. Called after all files are written and the table is
+    printed."""
     told = list(failures)
     if told:
         more = f", and {len(told) - 1} more" if len(told) > 1 else ""

@@ -1,9 +1,9 @@
 """The hit-versus-traffic curve: the demands of a run, decided again in virtual time.
 
-What the sessions demand does not depend on the tier: selection and HBM pool are the host's. So one
-run's demands and hints, recorded as they were sent, can be given to a fresh decision core under
-other policies and other buffers, with the NVMe model as its drive. Those points are `modelled`;
-they show how the runs' points lie on the curves that they are taken from.
+The sessions' demands do not depend on the tier: selection and HBM pool are the host's. One run's
+demands and hints, recorded as they were sent, can therefore be replayed through a fresh decision
+core under other policies and other buffers, with the NVMe model as its drive. Those points are
+`modelled`; they show where the runs' points lie on the curves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ LARGER_BUFFERS = (0.5, 1.0, 1.5, 2.0, 3.0)
 
 @dataclass
 class DemandTrace:
-    """Demands and hints by (session, step, layer), as the host sent them in one run; `guesses` of
-    each session's first step, as it sends them in arms that warm up."""
+    """Demands and hints by (session, step, layer), as the host sent them in one run; `guesses`
+    are those of each session's first step, sent in arms that warm up."""
 
     guesses: Mapping[int, NDArray[np.void]] = field(default_factory=dict)
     demands: dict[tuple[int, int, int], NDArray[np.uint32]] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class DemandTrace:
         lengths: Sequence[int],
         warm_up: bool = False,
     ) -> DecodePlan:
-        """The trace as the simulator takes it: all sessions together, step by step. `lengths`: the
-        blocks of each context; what a session wrote while decoding is left out. `warm_up`: with
+        """The trace in the simulator's form: all sessions together, step by step. `lengths`: the
+        blocks of each context; blocks written while decoding are left out. `warm_up`: include
         the first guesses."""
         blocks = max(lengths)
         layers = options.geometry.layer_count
@@ -107,7 +107,7 @@ class _Point:
     degree: int
 
     def is_of_a_run(self, options: DemoOptions) -> bool:
-        """Whether the arm ran at this buffer and degree, too."""
+        """Whether an arm ran at this buffer and degree."""
         degree = PolicyOptions().degree_max if self.arm.prefetchers else 0
         return (self.slot_count, self.degree) == (options.slot_count, degree)
 
@@ -191,7 +191,7 @@ def _simulate(
 
 
 def _open(core: Core, tenant: int, options: DemoOptions, identities: Sequence[int]) -> int:
-    """A session over chunks that the store has in every layer, as after the prefill."""
+    """A session over chunks that the store has in every layer, as after prefill."""
     config = SessionConfig(
         tenant=tenant,
         sink_blocks=options.sink_blocks,

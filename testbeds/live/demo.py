@@ -1,8 +1,9 @@
 """The demo: prefill once, then every arm on every storage, then the summary.
 
-One daemon writes every session's context; all runs then read the same store. Each run has a fresh
-daemon, which recovers the store and begins with a cold arena, so that every run starts alike. Its
-decision log is replayed afterwards: decisions that a fresh core does not repeat make the run fail.
+One daemon writes every session's context; all runs then read the same store. Each run has a
+fresh daemon, which recovers the store and starts with a cold arena, so that all runs start
+alike. Its decision log is replayed afterwards: a decision that a fresh core does not repeat
+fails the run.
 """
 
 import shutil
@@ -40,7 +41,7 @@ READ_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Storage:
-    """One storage of the demo: its name in the report, whence its times come, and the daemon's
+    """One storage of the demo: its name in the report, the source of its times, and the daemon's
     `[storage]` keys."""
 
     name: str
@@ -50,8 +51,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all runs of a demo have in common. `contexts`: what the host kept of the prefill;
-    `prefilled`: what that wrote; `trace`: the demands, and each session's first guesses."""
+    """What all runs of a demo share. `contexts`: what the host kept of the prefill; `prefilled`:
+    what the prefill wrote; `trace`: the demands, and each session's first guesses."""
 
     options: DemoOptions
     workload: Workload
@@ -128,7 +129,7 @@ def _fill(
     progress: Progress,
 ) -> tuple[dict[int, Context], Wear | None]:
     """Write every session's full chunks; returns what the host keeps of them, by session number,
-    and what was written for them."""
+    and what was written."""
     sections = bed.sections(_sizes(options, workload), storage, ARMS[0].policy)
     with (
         serve(sections, bed.work, name="prefill") as tier,
@@ -146,7 +147,7 @@ def _fill_baselines(
     storage: Mapping[str, Any],
     progress: Progress,
 ) -> Baselines:
-    """The baselines over a file of their own, which is written if any of them is to run."""
+    """The baselines over a separate file, which is written if any of them is to run."""
     storages = len(options.storages)
     baselines = Baselines(options, workload, bed.work / "baseline.kv", storages)
     if options.baselines:
@@ -162,8 +163,7 @@ def _measure(
     ahead: bool = False,
 ) -> RunResult:
     """Run one arm on one storage; `observe` sees every demand. `ahead`: as `Agent.ahead`.
-
-    Raises RunFailed where the tier does not hold."""
+    RunFailed if a check of the tier fails."""
     options, workload, bed = shared.options, shared.workload, shared.bed
     name = f"{storage.provenance}-{arm.name.replace('+', '-')}{'-ahead' if ahead else ''}"
     sections = bed.sections(_sizes(options, workload), storage.keys, arm.policy)
@@ -210,14 +210,15 @@ def _measure(
 
 
 def _record_dir(options: DemoOptions, bed: LocalBed, name: str, arm: Arm) -> Path:
-    """Where a run is recorded. That of the most prefetchers stays, for `offstage compare`: a log
-    holds the scores of every block, and those of all arms would be a hundred megabytes."""
+    """The folder of a run's recording. The run with the most prefetchers keeps its recording,
+    for `offstage compare`: a log has the scores of every block, and the logs of all arms would
+    take a hundred megabytes."""
     most = max(len(one.prefetchers) for one in options.arms)
     return bed.records / name if len(arm.prefetchers) == most else bed.work / f"{name}.record"
 
 
 def _shown(storage: Storage, had: str) -> str:
-    """The storage's name in the report: the one in use, where the choice was the daemon's."""
+    """The storage's name in the report: the one in use if the daemon chose it."""
     return had or storage.name if storage.provenance == "measured" else storage.name
 
 
@@ -260,8 +261,8 @@ def _storages(options: DemoOptions, measured: Storage) -> list[Storage]:
 
 
 def _warm_page_cache(path: Path) -> None:
-    """The emulated drive's bytes come from the page cache: a cold page would be slower than the
-    drive that is emulated, and the daemon counts every I/O that came later than the model says."""
+    """Read the emulated drive's file into the page cache: a cold page would be slower than the
+    emulated drive, and the daemon counts every I/O that completes later than the model says."""
     with path.open("rb", buffering=0) as store:
         while store.read(READ_BYTES):
             pass

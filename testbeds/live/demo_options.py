@@ -1,4 +1,4 @@
-"""What the demo runs: arms and storages beside the host's own options, and the checks of both."""
+"""What the demo runs: arms and storages besides the host's options, and the checks of both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,12 +47,12 @@ class DemoOptions(DriveOptions, frozen=True, kw_only=True):
     nvme: str = "gen5-tlc"
     keep_store: bool = False
     ahead: bool = False
-    """The fullest arm once more on each storage, a layer ahead."""
+    """Also run the fullest arm on each storage a layer ahead."""
     baselines: tuple[str, ...] = ()
-    """Which of `host.baselines.KINDS` run beside the arms, on each storage."""
+    """Which of `host.baselines.KINDS` run in addition to the arms, on each storage."""
     arms: tuple[Arm, ...] = ARMS
     warm_up: bool = True
-    """Arms that follow a pattern are told what the prefill's last windows selected."""
+    """Arms that follow a pattern receive the selections of the prefill's last windows."""
     command: str = "offstage demo"
 
     def check(self) -> None:

@@ -45,11 +45,9 @@ def prefill(
     progress: Progress,
     upkeep: Callable[[], None] = lambda: None,
 ) -> Prefilled:
-    """Compute all contexts and put what the tier lacks of them; it says itself what it has.
-    `upkeep`: as `Agent.upkeep`, before each write.
-
-    A chunk that an earlier session or run wrote is not written again. StoreFull, RunFailed: a put
-    was refused."""
+    """Compute all contexts and put the chunks that the tier reports as absent. `upkeep`: as
+    `Agent.upkeep`, before each write. A chunk that an earlier session or run wrote is not
+    written again. StoreFull, RunFailed: a put was refused."""
     sessions = workload.plan.sessions
     layers = options.geometry.layer_count
     progress.start("prefill", sum(len(full_chunks(one)) for one in sessions) * layers)
@@ -92,9 +90,8 @@ def decode(
     upkeep: Callable[[], None] = lambda: None,
 ) -> AgentRecord:
     """Decode every session to its end; `observe` sees every demand. `ahead`, `upkeep`: as in
-    `Agent`. `guesses`: of each session's first step, told `lead_s` before it.
-
-    What decoding writes is named after `run_name`. RunFailed where the tier is gone."""
+    `Agent`. `guesses`: for each session's first step, sent `lead_s` before it. Chunks written
+    while decoding are named after `run_name`. RunFailed if the tier is gone."""
     rule = SelectionRule(
         options.selector, options.select_blocks, options.sink_blocks, options.window_blocks
     )
@@ -128,7 +125,7 @@ def decode(
 
 
 def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
-    """Reports every tick's tokens, and now and then of the hit rate so far."""
+    """Reports every tick's tokens, and from time to time the hit rate so far."""
     seen = 0
     noted = 0
 

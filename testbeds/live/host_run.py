@@ -1,8 +1,8 @@
-"""`offstage host run`: a workload against a daemon that somebody else started.
+"""`offstage host run`: a workload against a daemon that is already running.
 
-The daemon may have served others before: its ledger is looked at before and after, and every
-figure is made of the difference. The policy, the storage and the size of the buffer are the
-daemon's own; the run says what they were.
+The daemon may have served others before: its ledger is read before and after, and every figure
+is computed from the difference. The policy, the storage and the size of the buffer are the
+daemon's; the run reports them.
 """
 
 import math
@@ -47,18 +47,17 @@ __all__ = [
 
 EMULATED = "emulated"
 AGAINST = "against-lru"
-"""The code of the note that says what coverage and traffic are held against."""
+"""The code of the note that names the baseline of coverage and traffic."""
 RUN_NAME = "host-run"
-"""What decoding writes is named after it: the same seed writes the same blocks again, and a store
-does not grow with each run."""
+"""Prefix of the chunks written while decoding: the same seed writes the same blocks again, so a
+store does not grow with each run."""
 
 
 def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
-    """Prefill what the tier lacks, decode, and take the figures of this run alone; the report puts
-    them into words.
-
-    BadInput: options, the login, or a workload that the daemon's sizes do not fit. RunFailed,
-    StoreFull, DeviceTimeout: the daemon went away, has no room, or its ledger was reset."""
+    """Prefill what the tier lacks, decode, and compute the figures of this run alone; the report
+    puts them into words. BadInput: options, the login, or a workload that the daemon's sizes do
+    not fit. RunFailed, StoreFull, DeviceTimeout: the daemon went away, is full, or its ledger
+    was reset."""
     begun = time.monotonic()
     options.check()
     with link.attached() as (control, fabric):
@@ -101,7 +100,7 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
 def _tier(
     options: DriveOptions, control: Control, fabric: Fabric
 ) -> tuple[Sessions, Fabric, DriveOptions]:
-    """What the decode loop works over, and its options in the same units: blocks or granules."""
+    """The tier of the decode loop, and the options in the same units: blocks or granules."""
     if options.granules == 1:
         return control, fabric, options
     if not isinstance(fabric, Driver):
@@ -122,8 +121,8 @@ def _tier(
 
 
 def check_alone(control: Control, tenant: str) -> None:
-    """BadInput where another host of the tenant is attached: the ledger is the tenant's, and would
-    hold the work of both."""
+    """BadInput if another host of the tenant is attached: the ledger is the tenant's, and would
+    count the work of both."""
     others = int(control.status().get("tenant_hosts", 1)) - 1
     if others > 0:
         raise BadInput(
@@ -135,12 +134,13 @@ def check_alone(control: Control, tenant: str) -> None:
 
 
 def store_bytes(control: Control) -> int:
-    """What KV the daemon's store holds in all; a run may write so much, whatever is there yet."""
+    """The KV capacity of the daemon's store in bytes, the limit of what a run may write,
+    whatever it contains now."""
     return int(control.status().get("store_payload_bytes", 0)) or STORE_BYTES_MAX
 
 
 def check_fit(geometry: KvGeometry, control: Control) -> None:
-    """BadInput, naming both, where the daemon's blocks are not those of `geometry`."""
+    """BadInput, naming both, if the daemon's block sizes are not those of `geometry`."""
     theirs = control.geometry
     daemon = (theirs.layer_count, theirs.payload_size_bytes, theirs.block_tokens)
     own = _shape(geometry)
@@ -157,8 +157,9 @@ def check_fit(geometry: KvGeometry, control: Control) -> None:
 
 
 def serve_with(layer_count: int, payload_bytes: int, block_tokens: int, lba_bytes: int) -> str:
-    """The mend where a daemon has other blocks: what takes these, with as many tokens more as make
-    the payload whole logical blocks, in a store of its own, since stores keep their size."""
+    """The fix if a daemon has other blocks: a configuration that takes these, with as many extra
+    tokens as make the payload whole logical blocks, in a separate store, since a store's sizes
+    are fixed."""
     times = lba_bytes // math.gcd(payload_bytes, lba_bytes)
     return (
         f"serve with --set arena.layers={layer_count} --set arena.payload="
@@ -178,7 +179,7 @@ def _shape_text(shape: tuple[int, int, int]) -> str:
 
 
 def _check_limits(options: DriveOptions, workload: Workload, control: Control) -> None:
-    """The daemon would refuse these too, but after minutes of prefill."""
+    """Check limits before prefill; the daemon would check these too, but only after it."""
     limits, sessions = control.limits, workload.plan.sessions
     at_once = min(len(sessions), workload.plan.sessions_max)
     if at_once > limits.session_max:
@@ -199,12 +200,12 @@ def _check_limits(options: DriveOptions, workload: Workload, control: Control) -
 
 
 def machine_notes(status: Mapping[str, Any]) -> list[Note]:
-    """What the daemon says of its own machine."""
+    """What the daemon reports about its machine."""
     return [Note("machine", status["warning"])] if status["warning"] else []
 
 
 def _baseline(ledger: Ledger) -> Note:
-    """What coverage and traffic are held against."""
+    """The note on the baseline of coverage and traffic."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
     if ledger.shadow_misses == 0:
         return Note(
@@ -216,7 +217,7 @@ def _baseline(ledger: Ledger) -> Note:
 
 def overruns(model: str, counters: Mapping[str, int] | None) -> float:
     """The share of requests for which the software did not keep the pace of the modelled device;
-    -1 where it stands for none, or its counters are not known."""
+    -1 if it models none, or its counters are not known."""
     if not model or counters is None:
         return -1.0
     total = counters["reads"] + counters["writes"] + counters["paced"]

@@ -29,8 +29,8 @@ CONTEXT_TOKENS_MAX = 131_072
 SELECT_BLOCKS = 32
 """Blocks that a layer reads in a step, unless an option says otherwise."""
 STORE_BYTES_MAX = 1 << 30
-"""Most bytes of KV that the demo writes: it shall run where 4 GiB of memory is all there is. A run
-against a daemon may write what its store holds."""
+"""Most bytes of KV that the demo writes: it must run on a machine with 4 GiB of memory. A run
+against a daemon may write up to the store's capacity."""
 POOL_RATIO_MAX = 4_096
 SHARED_PREFIX_SHARE = 4
 """A quarter of a generated context is a system prefix that all sessions share."""
@@ -42,46 +42,46 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the host decodes, and how. Blocks are of one layer."""
 
     where: ClassVar[str] = "host run"
-    """What an error names as where it is."""
+    """The location that errors name."""
 
     trace: Path | None = None
     time_unit: str | None = None
-    """What the trace's times are in; None: as its format has them."""
+    """The unit of the trace's times; None: its format's."""
     seed: Annotated[int, within(0, 2**63 - 1)] = 1
     sessions: Annotated[int, within(1, 64)] = 4
     active: Annotated[int, within(0, 64)] = 0
-    """Sessions that decode at once; others wait. 0: all may."""
+    """Sessions that decode concurrently; others wait. 0: no limit."""
     schedule: Schedule = "least-loaded"
-    """Which of those that wait begins next: on one host all but `reuse` go by arrival."""
+    """Which waiting session starts next: on one host all but `reuse` go by arrival."""
     context_tokens: Annotated[int, within(4_096, CONTEXT_TOKENS_MAX)] = CONTEXT_TOKENS_MAX
     shared_prefix_tokens: int | None = None
     """None: a quarter of the context."""
     steps: Annotated[int, within(1, 100_000)] = 300
     time_per_token_s: TimePerToken = 0.020
     decode_cost: dict[str, Any] | None = None
-    """Where that time was measured; None where it was given."""
+    """Where that time was measured; None if it was given."""
     select_blocks: int = SELECT_BLOCKS
     sink_blocks: int = 1
     window_blocks: int = 4
     pool_ratio: float = 1.5
     """Blocks that the HBM pool keeps of each (session, layer), over the blocks selected. 0: none
-    stays from one step to the next, and every selected block is demanded of the tier."""
+    is kept from one step to the next, and every selected block is demanded of the tier."""
     selector: str = "quest"
     kernel: str = "numpy"
     device: str = "cpu"
-    """Where the HBM pool lies and the kernel runs."""
+    """The device of the HBM pool and the kernel."""
     command: str = "offstage host run"
     geometry: KvGeometry = msgspec.field(default_factory=lambda: geometry("demo"))
     granule_tokens: int = 0
-    """Select, read and keep so many tokens of a block by themselves; 0: whole blocks."""
+    """Select, read and keep this many tokens of a block separately; 0: whole blocks."""
 
     @property
     def granules(self) -> int:
-        """Parts of a block that are selected by themselves."""
+        """Parts of a block that are selected separately."""
         return self.geometry.block_tokens // self.granule_tokens if self.granule_tokens else 1
 
     def in_granules(self) -> "DriveOptions":
-        """The same with granules in the place of blocks: as many tokens are selected and kept."""
+        """The same with granules in place of blocks: as many tokens are selected and kept."""
         return msgspec.structs.replace(
             self,
             geometry=replace(self.geometry, block_tokens=self.granule_tokens),
@@ -136,8 +136,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         self.arrays()
 
     def arrays(self) -> Arrays:
-        """What holds the HBM pool: the kernel's library on the device. Raises `BadInput` where
-        there is no such kernel or device, `Missing` where a library of either is not installed."""
+        """The arrays of the HBM pool: the kernel's library on the device. Raises `BadInput` if
+        there is no such kernel or device, `Missing` if a library of either is not installed."""
         kernel(self.kernel)
         arrays = open_arrays(arrays_of(self.kernel), self.device)
         if self.kernel == "triton":
@@ -152,19 +152,19 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pool_layer_blocks(self) -> int:
-        """Blocks that stay of one layer of one session."""
+        """Blocks kept per layer and session."""
         return round(self.pool_ratio * self.select_blocks)
 
     @property
     def pool_blocks(self) -> int:
-        """Blocks of the HBM pool over all sessions and layers: what stays, or is selected if that
-        is more, and the block that decoding fills."""
+        """Blocks of the HBM pool over all sessions and layers: those kept, or those selected if
+        that is more, and the block that decoding fills."""
         per_layer = max(self.pool_layer_blocks, self.select_blocks) + 1
         return per_layer * self.sessions * self.geometry.layer_count
 
 
 def measured_pace(path: Path, shape: KvGeometry, sessions: int, tokens: int) -> dict[str, Any]:
-    """The options that a file of decode costs gives: the device's time for one token of `sessions`
+    """The options from a file of decode costs: the device's time for one token of `sessions`
     sessions that attend to `tokens` tokens each, and where it was measured."""
     cost = read(path)
     return {

@@ -1,8 +1,8 @@
-"""What `offstage pod drain` pushes: the hot and the pinned of a drained member, to their new homes.
+"""The push of `offstage pod drain`: a member's hot and pinned segments go to their new homes.
 
-It logs in as a host of the tenant, asks the member for these segments, and brings each to the home
-that the map gives it now, as a running host would. What is cold stays: it is read there until the
-member is gone, and computed again after.
+It logs in as a host of the tenant, asks the member for these segments, and copies each to the
+home in the current map, as a running host would. Cold segments stay: they are read there until
+the member is gone, and recomputed after that.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ WAIT_NS = 1_000_000
 
 @dataclass
 class Pushed:
-    """Of one tenant. `segments` were hot or pinned; of these `whole` are all at their new home, and
-    of `unnamed` no host had said what is in them."""
+    """Figures of one tenant. `segments` were hot or pinned; `whole` of them are complete at
+    their new home, and of `unnamed` no host had named the contents."""
 
     segments: int = 0
     pinned: int = 0
@@ -40,12 +40,12 @@ class Pushed:
 def push(
     found: PodMap, name: str, link: Endpoint, runtime_dir: Path | None, progress: Progress
 ) -> Pushed:
-    """Push what is hot or pinned of a tenant from the member `name`. BadInput, RunFailed: the
-    member, or all others, cannot be had."""
+    """Push a tenant's hot or pinned segments from the member `name`. BadInput, RunFailed: the
+    member, or all others, cannot be reached."""
     drained = found.find(name)
     if drained is None:
         raise BadInput(f"no member is called {name!r}", "pod map", "see offstage pod status")
-    alone = join(drained, link, runtime_dir, found.epoch)  # not there: nobody else is asked
+    alone = join(drained, link, runtime_dir, found.epoch)  # not there: no other member is asked
     alone.fabric.close()
     alone.control.close()
     done = Pushed()

@@ -1,6 +1,6 @@
-"""What one run over a pod found, as data, and how it is computed: of each member and of all.
+"""The results of one run over a pod, as data, and their computation: per member and in total.
 
-What each member served is its own ledger's difference, held against what this host counted of it; a
+What each member served is the difference of its own ledger, compared with this host's counts; a
 member that went away has no ledger any more.
 """
 
@@ -21,27 +21,27 @@ __all__ = ["MemberResult", "PodResult", "member_result", "pod_result"]
 
 
 class MemberResult(msgspec.Struct, kw_only=True):
-    """What one member did in a run."""
+    """One member's part in a run."""
 
     weight: int
     state: str
-    """`served`, `suspected` so many times, or why it was lost."""
+    """`served`, `suspected` with a count, or why it was lost."""
     demands: int
     """Demands that it answered."""
     hit_rate: float
     bytes_read: int
-    """From its drive; -1 where it can no longer be asked."""
+    """From its drive; -1 if the member is gone."""
     fetch_ms_max: float
-    """The longest that one piece of a fetch took, its deadline included."""
+    """The longest time of one piece of a fetch, deadlines included."""
     prefetched_blocks: int
-    """-1, as the next, where it can no longer be asked."""
+    """-1, as the next, if the member is gone."""
     shared_chunks: int
-    """Chunks that it had of another session when they were appended."""
+    """Chunks that it already had from another session when they were appended."""
     moved_blocks: int
-    """Read there to be brought to other members; in no other figure of demands."""
+    """Read there to be copied to other members; in no other figure of demands."""
     ends_differ: int = 0
-    """Demands, at the least, that ended otherwise by its ledger than it told this host with each
-    fetch; 0 too where it was suspected or cannot be asked."""
+    """A lower bound of the demands whose end in its ledger differs from the one it returned with
+    each fetch; also 0 if it was suspected or is gone."""
 
 
 class PodResult(msgspec.Struct, kw_only=True):
@@ -55,19 +55,19 @@ class PodResult(msgspec.Struct, kw_only=True):
     late_rate: float
     miss_rate: float
     lost_rate: float
-    """Demands that nobody answered, because their member did not."""
+    """Demands without an answer, because their member did not answer."""
     load_cv: float
     """Coefficient of variation of demands over weight, of the members that take new segments."""
     segments_rehomed: int
     stale_lookups: int
-    """Segments that their home lacked, and who was home before had."""
+    """Segments absent at their home and present at the previous home."""
     segments_filled: int
     bytes_filled: int
-    """Brought home from there."""
+    """Bytes copied to their home from the previous one."""
     filled_share: float
-    """Of what was asked since the last change of who is home: what was brought home."""
+    """Of the demands since the last change of homes: the share copied to its home."""
     least_share: float
-    """What any placement moves for that change: `filled_share` over it is what was too much."""
+    """What any placement moves for that change: the excess is `filled_share` over it."""
     copies_made: int
     copies_dropped: int
     copies_held: int
@@ -77,30 +77,30 @@ class PodResult(msgspec.Struct, kw_only=True):
     prefetched_blocks: int
     shared_chunks: int
     bytes_read: int
-    """From the drives of the members that could be asked."""
+    """From the drives of the members that were reachable."""
     blocks_verified: int
     blocks_corrupt: int
     ends_differ: int
     """Of all members."""
     pace_overruns: float
-    """Share of requests that ended later than a modelled device would have ended them, of the
-    member that was furthest off; -1 where none is modelled, or its counters are not known."""
+    """Share of requests that ended later than on a modelled device, of the member with the
+    largest share; -1 if none is modelled, or its counters are not known."""
     blocks_recomputed: int
     attention_checked: int
     attention_error_max: float
     stall_ms_p50: float
     stall_ms_p99: float
     token_ms_max: float
-    """The longest that a token took, all that a dead member cost included."""
+    """The longest time of a token, including all delays from a dead member."""
     tokens: int
     notes: list[Note] = []
     passed_over: int
-    """How often a session that came earlier was, for one that shares more with those that ran."""
+    """How often a session was passed over for a later one that shares more with those that ran."""
     wall_s: float
 
 
 def member_result(one: Joined, ledger: Ledger | None) -> MemberResult:
-    """Of one member; `ledger`: what it counted in the run, None where it cannot be asked."""
+    """Of one member; `ledger`: its counts in the run, None if it is gone."""
     bytes_read = prefetched = shared = -1
     differ = 0
     state = f"lost: {one.lost}" if one.lost else "served"
@@ -133,7 +133,7 @@ def pod_result(
     done: Counts,
     ledgers: Sequence[Ledger],
 ) -> PodResult:
-    """Of all members; `ledgers`: of those that could be asked."""
+    """Of all members; `ledgers`: of those that were reachable."""
     found = sessions.map
     assert found is not None
     ended, total = record.ended(), Ledger.total(ledgers)

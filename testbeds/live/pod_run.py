@@ -1,8 +1,8 @@
-"""`offstage pod run`: a workload over all members of a pod at once, and one report for the pod.
+"""`offstage pod run`: one workload over all members of a pod, and one report for the pod.
 
-The host computes where each segment lives, so all members are asked at the same time and none of
-them knows of another. The host follows the map where it is told its place, so members may join and
-be drained while it runs; `pod_figures.py` makes the report.
+The host computes where each segment lives, so it asks all members in parallel and they need not
+know each other. If the host is given the address of the map it follows it, so members may join
+and be drained during the run; `pod_figures.py` makes the report.
 """
 
 import contextlib
@@ -41,11 +41,9 @@ def run(
     progress: Progress,
     membership: Membership | None = None,
 ) -> PodResult:
-    """Prefill what the pod lacks, decode, and take the figures. `link` says as whom and over which
-    fabric; its endpoint is each member's own. `membership`: where the map is followed while it
-    runs; it is closed at the end.
-
-    BadInput: options, sizes that do not fit, no member there."""
+    """Prefill what the pod lacks, decode, and compute the figures. `link` gives the tenant and
+    the fabric; its endpoint is each member's own. `membership`: the map to follow during the
+    run; it is closed at the end. BadInput: options, sizes that do not fit, no member reachable."""
     options.check()
     with contextlib.ExitStack() as stack:
         members = stack.enter_context(joined(found, link, runtime_dir))
@@ -102,7 +100,7 @@ def run(
 
 @dataclass
 class _Pod:
-    """The members as this run logs in to them, and what each had counted when decoding began."""
+    """The members to which this run has logged in, and the counts of each when decoding began."""
 
     options: DriveOptions
     workload: Workload
@@ -113,7 +111,8 @@ class _Pod:
     counters: dict[str, dict[str, int] | None] = field(default_factory=dict)
 
     def login(self, member: Member, epoch: int) -> Joined:
-        """One that comes while it runs. OffstageError: it cannot be had, or does not fit."""
+        """Log in to a member that joins during the run. OffstageError: it is unreachable, or
+        does not fit."""
         coming = join(member, self.link, self.runtime_dir, epoch)
         try:
             check_fit(self.options.geometry, coming.control)
@@ -126,8 +125,8 @@ class _Pod:
         return coming
 
     def look(self, members: list[Joined]) -> None:
-        """Decoding begins: figures are of what is counted from now on. One that was lost in prefill
-        is counted no more."""
+        """Marks the start of decoding: figures count from here. A member lost in prefill is not
+        counted any more."""
         for one in members:
             with contextlib.suppress(OffstageError):
                 self.ledgers[one.member.name] = Ledger.of(one.control.ledger())
@@ -135,14 +134,14 @@ class _Pod:
         self.counters = {name: counted for name, (_, counted) in self._modelled(members).items()}
 
     def counted_since(self, one: Joined) -> Ledger | None:
-        """None where it was lost, stopped, or began anew."""
+        """None if it was lost, stopped, or restarted."""
         if not one.lost and one.member.name in self.ledgers:
             with contextlib.suppress(OffstageError):
                 return Ledger.of(one.control.ledger()).since(self.ledgers[one.member.name])
         return None
 
     def overruns(self, members: list[Joined]) -> float:
-        """As `host_run.overruns`, of the member that was furthest off."""
+        """As `host_run.overruns`, of the member with the largest share."""
         paces = [
             overruns(model, counters_since(self.counters[name], after))
             for name, (model, after) in self._modelled(members).items()
@@ -151,7 +150,8 @@ class _Pod:
         return max(paces, default=-1.0)
 
     def _modelled(self, members: list[Joined]) -> dict[str, tuple[str, dict[str, int] | None]]:
-        """The device that each member stands for, and its counters; of those that do and answer."""
+        """The device that each member models, and its counters; of those that model one and
+        answer."""
         found = {}
         for one in members:
             with contextlib.suppress(OffstageError):
@@ -161,7 +161,7 @@ class _Pod:
         return found
 
     def check_limits(self, members: list[Joined]) -> None:
-        """The daemons would refuse these too, but after minutes of prefill."""
+        """Check limits before prefill; the daemons would check these too, but only after it."""
         grid, plan = self.grid, self.workload.plan
         tokens = self.options.geometry.block_tokens
         longest = max(
@@ -188,8 +188,8 @@ class _Pod:
 
 
 def join(member: Member, link: Endpoint, runtime_dir: Path | None, epoch: int) -> Joined:
-    """Log in to one, by the map of `epoch`; it is the caller's to close. OffstageError: it cannot
-    be had."""
+    """Log in to one, by the map of `epoch`; the caller closes it. OffstageError: it is
+    unreachable."""
     control, fabric = link.at(member, runtime_dir, epoch).connect()
     return Joined(
         member, control, fabric, lease_ns=control.lease_ns, tenant=link.tenant, epoch=epoch
@@ -197,7 +197,7 @@ def join(member: Member, link: Endpoint, runtime_dir: Path | None, epoch: int) -
 
 
 def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
-    """Those that came while it ran."""
+    """Log out of the members that joined during the run."""
     for one in sessions.members:
         if one not in first:
             one.fabric.close()
@@ -206,7 +206,7 @@ def _leave_new(sessions: PodSessions, first: list[Joined]) -> None:
 
 @contextlib.contextmanager
 def joined(found: PodMap, link: Endpoint, runtime_dir: Path | None) -> Iterator[list[Joined]]:
-    """All members that answer. BadInput where none does."""
+    """All members that answer. BadInput if none does."""
     with contextlib.ExitStack() as stack:
         members, refused = [], []
         for member in found.readable:

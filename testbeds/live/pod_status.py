@@ -1,4 +1,4 @@
-"""What the members of a pod served since they began, each by its own count, and all together."""
+"""What the members of a pod served since they started, each by its own count, and in total."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Kept", "MemberReport", "PodReport", "load_cv", "member_report", "pod
 
 
 class Kept(msgspec.Struct, kw_only=True):
-    """What is kept of segments, summed over tenants or daemons."""
+    """Counts of kept segments, summed over tenants or daemons."""
 
     segments: int = 0
     copies: int = 0

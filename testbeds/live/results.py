@@ -1,7 +1,8 @@
-"""What one run of an experiment found, as data: everything a summary, a table or a plot is made of.
+"""The results of one run of an experiment, as data: the source of every summary, table and plot.
 
-A `RunResult` is filled from the device's ledger and the host agent's own record, never by hand;
-`Summary` is what `summary.json` holds. Rates are in [0, 1], times in the unit their name ends in.
+A `RunResult` is filled from the device's ledger and the host agent's record, never by hand;
+`Summary` is the content of `summary.json`. Rates are in [0, 1], times in the unit their name
+ends in.
 """
 
 from typing import Any, Literal
@@ -27,7 +28,7 @@ class CurvePoint(msgspec.Struct, kw_only=True):
     traffic_ratio: float
     provenance: Provenance
     run: str = ""
-    """The run that has this very setting, by its name."""
+    """The run that has exactly this setting, by its name."""
 
 
 class ShownTick(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,7 +59,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     hbm_share: float
     """Share of selections that the HBM pool served."""
     selection_hit: float
-    """Share of selections that the HBM pool or the DPU's buffer had in time."""
+    """Share of selections that the HBM pool or the DPU's buffer served in time."""
     late: float
     miss: float
     """Cold, capacity and policy misses / demands; late ones are counted apart."""
@@ -70,11 +71,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Bytes read / bytes a demand-only LRU reads at the same buffer."""
     stall_ms_p50: float
     stall_ms_p99: float
-    """Per token: what the kernels waited for blocks that were not there."""
+    """Per token: how long the kernels waited for absent blocks."""
     token_ms_p50: float
     token_ms_p99: float
     fetch_ms_p50: float = 0.0
-    """Per fetch of one session's layer: from its begin until its blocks were there."""
+    """Per fetch of one session's layer: from its begin until its blocks had arrived."""
     fetch_ms_p99: float = 0.0
     tokens_per_s: float = 0.0
     """Over all sessions and the whole of decoding, pacing included."""
@@ -82,10 +83,10 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline."""
     bytes_read: int
     read_amplification: float = 0.0
-    """Bytes read on demand over those that the demands named; 0 where none named a part of a
+    """Bytes read on demand over the bytes that the demands named; 0 if none named a part of a
     block."""
     bytes_spared: int = 0
-    """Of blocks of which a part was read: the rest."""
+    """Unread bytes of blocks of which only a part was read."""
     blocks_verified: int
     blocks_corrupt: int
     blocks_recomputed: int
@@ -97,9 +98,9 @@ class RunResult(msgspec.Struct, kw_only=True):
     shared_chunks: int
     decisions_replayed: int
     """Decisions of the daemon's log that a fresh core repeated bit for bit; a run in which one
-    differed has failed. -1 where the log was not kept."""
+    differed has failed. -1 if the log was not kept."""
     busy_share: float
-    """Share of its time the DPU's reactor was busy; -1 where the host may not know."""
+    """Share of its time the DPU's reactor was busy; -1 if the host has no access to it."""
     wall_s: float
     ends: dict[str, int]
     """Demands by end, in the order of `ENDS`."""
@@ -115,28 +116,28 @@ class RunResult(msgspec.Struct, kw_only=True):
     stall_ms_by_token: list[float]
     """Sorted, at most 1,000 evenly spaced quantiles."""
     ends_differ: int = 0
-    """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
+    """A lower bound of the demands whose end differs between the host's counts and the ledger."""
     pace_overruns: float = -1.0
-    """Share of requests that ended later than the modelled device would have ended them; -1 where
-    none was, or its counters are not this user's to see."""
+    """Share of requests that ended later than on the modelled device; -1 if none was modelled,
+    or its counters are not visible to this user."""
     records_lost: int = 0
-    """Of the ledger's records, where they were kept."""
+    """Lost records of the ledger, if records were kept."""
     log_bytes_lost: int = 0
-    """Of the decision log, where it was recorded."""
+    """Lost bytes of the decision log, if it was recorded."""
     log_diverged_at: int = -1
-    """The byte of the decision log from which on its replay decided otherwise; -1: nowhere."""
+    """The byte of the decision log at which its replay first decided differently; -1: nowhere."""
     notes: list[Note] = []
-    """Of this run; what is true of all runs is the summary's."""
+    """Of this run; notes on all runs are in the summary's."""
     kernel_bytes_per_s: float = 0.0
-    """K and V that attention read, over the time that it ran; 0 where that was not taken."""
+    """K and V that attention read, over its run time; 0 if not measured."""
     roof_bytes_per_s: float = 0.0
     """Read and written by a copy inside the memory of the HBM pool, measured in the same run."""
     timeline: ShownTick = ShownTick()
-    """Of one tick; empty where none was taken."""
+    """Of one tick; empty if none was taken."""
     stages: dict[str, StageTimes] = {}
-    """How long the stages of a block's way took, by their name; empty where they were not timed."""
+    """The times of a block's stages, by their name; empty if they were not timed."""
     wear: dict[str, float | None] = {}
-    """What was written to the drive (`live/wear.py`); empty where only its operator may know."""
+    """What was written to the drive (`live/wear.py`); empty if this user is not its operator."""
 
     @property
     def ended(self) -> Demands:
@@ -152,7 +153,7 @@ class Summary(msgspec.Struct, kw_only=True):
     machine: dict[str, Any]
     seed: int
     sentence: str
-    """What happened, in one sentence."""
+    """The result in one sentence."""
     curve: list[CurvePoint]
     definitions: dict[str, str]
     """The formula of every figure, by its key in `runs`."""
@@ -163,10 +164,10 @@ class Summary(msgspec.Struct, kw_only=True):
     baselines: list[RunResult] = []
     """The same workload by a host without a DPU; see `host.baselines`."""
     notes: list[Note] = []
-    """What is true of every run."""
+    """Notes that apply to every run."""
 
     def noted(self) -> dict[Note, str]:
-        """Every note once, with the runs that it is true of and their figures; nothing beside it
-        where it is true of all and has none."""
+        """Every note once, with the runs that it applies to and their figures; no runs if it
+        applies to all and has no figures."""
         runs = [*self.runs, *self.ahead, *self.baselines]
         return gathered(self.notes, [(f"{run.name} on {run.storage}", run.notes) for run in runs])

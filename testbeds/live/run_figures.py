@@ -1,6 +1,6 @@
-"""From the device's ledger and the host's record to the figures of one run.
+"""Computes the figures of one run from the device's ledger and the host's record.
 
-Every rate is computed here from counts, once; the report only shows it. Definitions stand in
+Every rate is computed here from counts, once; the report only shows it. Definitions are in
 `testbeds/report/run/definitions.py`.
 """
 
@@ -29,12 +29,12 @@ __all__ = [
 
 QUANTILES_MAX = 1_000
 EMULATION_LATE_NOTED = 0.05
-"""From this share of late I/Os on, a report says that the emulation did not keep up."""
+"""From this share of late I/Os on, a report notes that the emulation fell behind."""
 
 
 @dataclass(frozen=True)
 class RunLabel:
-    """What a run is called and where its times come from."""
+    """The name of a run and the source of its times."""
 
     name: str
     storage: str
@@ -50,8 +50,8 @@ def run_result(
     decisions_replayed: int,
     notes: Sequence[Note],
 ) -> RunResult:
-    """The figures of one run, from counts of that run alone; `coverage` and `traffic_ratio` wait
-    for `against_baseline` or `against_lru`. `counters` None: the device's own are not known."""
+    """The figures of one run, from counts of that run alone; `against_baseline` or `against_lru`
+    fills in `coverage` and `traffic_ratio`. `counters` None: the device's own are not known."""
     ended, nontrivial = ledger.ended, ledger.nontrivial_ended
     pooled = ledger.selected - ledger.demands
     stall_ms, token_ms = record.stall_ms(), record.token_ms()
@@ -112,7 +112,7 @@ def run_result(
 
 
 def timeline_of(timeline: Timeline) -> ShownTick:
-    """The tick that is shown; empty where there is none."""
+    """The tick to show; empty if there is none."""
     number, spans = timeline.shown()
     if not spans:
         return ShownTick()
@@ -135,8 +135,8 @@ def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
 
 def against_lru(run: RunResult, ledger: Ledger, block_read_bytes: int) -> RunResult:
     """`run` with coverage and traffic against the demand-only LRU of the same buffer that the
-    device keeps count of beside each run (`shadow_misses`), for where no such run was made.
-    `block_read_bytes`: what one block is on the store, its trailer included."""
+    device simulates during each run (`shadow_misses`), for use without such a run.
+    `block_read_bytes`: one block's size on the store, trailer included."""
     return _against(run, ledger.shadow_misses, ledger.shadow_misses * block_read_bytes)
 
 
@@ -156,7 +156,8 @@ def _busy_share(counters: Mapping[str, int] | None) -> float:
 
 
 def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list[Note]:
-    """How well the emulated drive kept the model's time: an emulated figure is only as good."""
+    """How well the emulated drive kept the model's time, which bounds the accuracy of emulated
+    figures."""
     if label.provenance != "emulated" or counters is None:
         return []
     total = counters["reads"] + counters["writes"]
@@ -175,9 +176,9 @@ def emulation_notes(label: RunLabel, counters: Mapping[str, int] | None) -> list
 
 
 def ends_differ(ledger: Sequence[int], told: NDArray[np.int64], untold: int) -> int:
-    """The device's ledger and what the host got with each fetch must be the same counts: of how
-    many demands, at the least, they are not. One that ended otherwise is one too many of one end
-    and one too few of another. `untold` ones are in the ledger alone, under whatever end."""
+    """A lower bound of the demands on which the device's ledger and the host's counts of each
+    fetch disagree; they must be equal. A demand that ended differently is one too many of one
+    end and one too few of another. `untold` ones are in the ledger alone, under whatever end."""
     more = told - np.array(ledger, np.int64)
     return max(int(more[more > 0].sum()), abs(int(-more[more < 0].sum()) - untold))
 

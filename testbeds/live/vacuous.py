@@ -1,6 +1,6 @@
-"""What makes the hits of a live run say nothing, and options that changed nothing in it: as notes.
+"""Notes on runs whose hits say nothing, and on options without effect.
 
-Pure functions of sizes and counts; nothing can fail. `lab/results/vacuous.py` does it for the
+Pure functions of sizes and counts; nothing can fail. `lab/results/vacuous.py` does this for the
 laboratory, which knows both before it runs.
 """
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def all_staged(blocks: int, slots: int) -> list[Note]:
-    """Where the arena, of so many slots, has room for every block of the run, layers counted."""
+    """Noted if the arena, of `slots` slots, has room for every block of the run, layers counted."""
     if blocks > slots:
         return []
     return [
@@ -34,7 +34,7 @@ def all_staged(blocks: int, slots: int) -> list[Note]:
 
 
 def pool_holds_all(blocks: int, pool_blocks: int, what: str) -> list[Note]:
-    """Where the HBM pool has room for every block of `what`: the tier is asked for each once."""
+    """Noted if the HBM pool has room for every block of `what`: the tier is asked for each once."""
     if blocks > pool_blocks:
         return []
     return [
@@ -48,7 +48,7 @@ def pool_holds_all(blocks: int, pool_blocks: int, what: str) -> list[Note]:
 
 
 def warm_start(ledger: Ledger) -> list[Note]:
-    """Where decoding began over blocks that were staged before it; `ledger` is that of then."""
+    """Noted if decoding began with blocks already staged; `ledger` is from that moment."""
     staged = ledger.resident_slots
     if staged == 0:
         return []
@@ -62,7 +62,7 @@ def warm_start(ledger: Ledger) -> list[Note]:
 
 
 def selected_alike(asked: Sequence[int], selected: Sequence[int]) -> list[Note]:
-    """Where several selections of one model are the same, since each is all that there is."""
+    """Noted if several selections of one model are the same, since each covers all blocks."""
     twice = [count for count in dict.fromkeys(selected) if selected.count(count) > 1]
     return [
         Note(
@@ -76,7 +76,7 @@ def selected_alike(asked: Sequence[int], selected: Sequence[int]) -> list[Note]:
 
 
 def text_unread(name: str, tokens: int, read: int, block_tokens: int) -> list[Note]:
-    """Where a block or more at the end of a text is not read."""
+    """Noted if a block or more at the end of a text is not read."""
     if tokens - read < block_tokens:
         return []
     return [
@@ -89,8 +89,8 @@ def text_unread(name: str, tokens: int, read: int, block_tokens: int) -> list[No
 
 
 def told_in_vain(guesses: int, fates: Mapping[str, int]) -> list[Note]:
-    """Where the tier read nothing of the blocks that it was told of ahead; `fates` of those that
-    were queued, by name."""
+    """Noted if the tier read none of the blocks announced ahead; `fates` of the queued ones, by
+    name."""
     if guesses == 0 or any(count for fate, count in fates.items() if fate != "dropped"):
         return []
     return [

@@ -1,10 +1,11 @@
-"""What a session is expected to demand first: the lab's `warmup`, of the live host's own scores.
+"""Predicts a session's first demands: the lab's `warmup`, from the live host's own scores.
 
-The last windows of the prefill, a block of tokens apart, are scored as decode scores: each window's
-query against the blocks that were written by then. The lab's policy of that name makes guesses of
-these scores, the very code that runs in virtual time. The host tells them to the daemon when it
-opens the session, and in every arm the first step follows `LEAD_S` later. The curve gives the same
-guesses to the core in virtual time. One thread; nothing can fail but what selection can.
+The last windows of the prefill, a block of tokens apart, are scored as decode scores: each
+window's query against the blocks written by then. The lab's policy of that name makes guesses
+from these scores, with the same code that runs in virtual time. The host sends them to the
+daemon when it opens the session, and in every arm the first step follows `LEAD_S` later. The
+curve passes the same guesses to the core in virtual time. One thread; nothing can fail except
+selection.
 """
 
 from collections.abc import Mapping
@@ -23,8 +24,8 @@ from offstage.testbeds.workloads.selections.generated import PREFILL_WINDOWS
 __all__ = ["LEAD_S", "first_guesses"]
 
 LEAD_S = 0.05
-"""Between the end of a prefill and the first demand: what the lab's `[tier] warmup` is by default.
-"""
+"""Time between the end of a prefill and the first demand: the default of the lab's `[tier]
+warmup`."""
 
 Guesses = dict[int, NDArray[np.void]]
 
@@ -42,7 +43,7 @@ def first_guesses(
             sink_blocks=options.sink_blocks,
             window_blocks=options.window_blocks,
             block_tokens=options.geometry.block_tokens,
-            # Every layer selects for itself: `DriveOptions.check` refuses others.
+            # Every layer selects for itself: `DriveOptions.check` rejects other settings.
             index_source=np.arange(layers),
         )
     )
@@ -57,8 +58,8 @@ def first_guesses(
 def _windows(
     workload: Workload, number: int, context: Context, blocks: int, layers: int
 ) -> NDArray[np.uint16]:
-    """Scores of a session's last windows, oldest first, uint16 `[windows, layers, blocks]`; 0 for
-    what was not written by then."""
+    """Scores of a session's last windows, oldest first, uint16 `[windows, layers, blocks]`; 0
+    for blocks not written by then."""
     count = min(PREFILL_WINDOWS, blocks)
     result = np.zeros((count, layers, blocks), np.uint16)
     for layer, selector in enumerate(context.selectors):

@@ -1,9 +1,9 @@
-"""What a run wrote to its drive, for each demand that was served on time, and what that wears.
+"""What a run wrote to its drive, for each demand that was served on time, and the wear from it.
 
-From two looks at a daemon's `wear` (dpu/economics/wear.py), whose sums go on over resets. What
-prefill wrote belongs to the run: without it there would be nothing to hit. Rates and years are the
-daemon's own, since its start. Nothing is known to who is not the daemon's operator, and of a
-baseline.
+Computed from two readings of a daemon's `wear` (dpu/economics/wear.py), whose sums survive
+resets. Prefill writes belong to the run: without them nothing would hit. Rates and years are the
+daemon's own, since its start. Unknown unless this user is the daemon's operator, and for
+baselines.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Wear = Mapping[str, Any]
 
 
 def written(before: Wear | None, after: Wear | None) -> dict[str, int] | None:
-    """Bytes of hosts and bytes to the drive in between; None where either look is not known."""
+    """Bytes written by hosts and to the drive in between; None if either reading is unknown."""
     if before is None or after is None:
         return None
     return {name: after[name] - before[name] for name in ("host_bytes", "drive_bytes")}
@@ -24,8 +24,8 @@ def written(before: Wear | None, after: Wear | None) -> dict[str, int] | None:
 def run_wear(
     hits: int, prefilled: Wear | None, decoded: Wear | None, after: Wear | None
 ) -> dict[str, float | None]:
-    """The figures of a run with so many demands on time; {} where they are not known. None where
-    there is nothing to divide by."""
+    """The figures of a run with `hits` demands on time; {} if they are not known. None for a
+    figure whose divisor is zero."""
     if prefilled is None or decoded is None or after is None:
         return {}
     host, drive = (prefilled[name] + decoded[name] for name in ("host_bytes", "drive_bytes"))

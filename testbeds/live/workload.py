@@ -1,4 +1,4 @@
-"""A run's workload: the plan of its sessions and their KV, and what a report says of them."""
+"""A run's workload: the plan of its sessions and their KV, and its description for a report."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ __all__ = ["Workload", "describe", "full_chunks", "prepare"]
 
 
 PROFILE = "published-mix"
-"""What drives generated sessions, as in the laboratory where nothing is said."""
+"""The default process of generated sessions, as in the laboratory."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,14 @@ class Workload:
     synthetic_kv: SyntheticKv
     processes: list[str]
     granules: int = 1
-    """Of each block of the tier, where the workload is in granules: contexts end with a block."""
+    """Granules of each block of the tier, if the workload is in granules: contexts end with a
+    block."""
     notes: tuple[Note, ...] = ()
-    """What of the trace had no effect, and what its reader changed or doubts."""
+    """Parts of the trace that had no effect, and what its reader changed or doubts."""
 
     def noted(self, slots: int, layers: int, pool_layer_blocks: int) -> list[Note]:
-        """The notes of a run on an arena of so many blocks, for a model of so many layers, with so
-        many blocks of each layer and session in the HBM pool."""
+        """The notes of a run, from the arena's blocks, the model's layers, and the HBM pool's
+        blocks per layer and session."""
         chunks = self.plan.stored_bytes // self.plan.shape.chunk_bytes
         blocks = -(-chunks // self.granules) * layers
         longest = max(
@@ -70,8 +71,9 @@ class Workload:
         time_per_token_s: float,
         guesses: Mapping[int, NDArray[np.void]] | None = None,
     ) -> list[DecodeJob]:
-        """One job per session. What decoding writes is named after the run, so that every run
-        writes it anew instead of finding what the last one wrote. `guesses`: of its first step."""
+        """One job per session. Chunks written while decoding are named after the run, so that
+        every run writes them anew instead of finding those of the last one. `guesses`: for its
+        first step."""
         starts = self.plan.starts_s(time_per_token_s)
         return [
             DecodeJob(
@@ -91,8 +93,8 @@ class Workload:
 
 
 def prepare(options: DriveOptions, budget_bytes: int = STORE_BYTES_MAX) -> Workload:
-    """The workload of the options, from the trace if there is one, of so many bytes of KV at most.
-    BadInput: see the plan."""
+    """The workload of the options, from the trace if there is one, with at most the given bytes
+    of KV. BadInput: see the plan."""
     geometry = options.geometry
     shape = ChunkShape(geometry.block_tokens, geometry.session_bytes(geometry.block_tokens))
     notes: tuple[Note, ...] = ()
@@ -143,10 +145,10 @@ def _grown(session: SessionPlan, context: Context, run_name: str) -> Callable[[i
     return lambda ordinal: chain(parent, "grown", run_name, session.name, ordinal)
 
 
-# What was run, for the head and the foot of a report.
+# What was run, for a report's header and footer.
 
 SCALED = ("demo", "tiny", "tiny-mla")
-"""Geometries of no model: small ones that stand in for one."""
+"""Geometries of no real model: small ones in place of one."""
 
 
 def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:

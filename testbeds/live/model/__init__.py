@@ -1,1 +1,1 @@
-"""`offstage host run --model`: a real model decodes from the tier, beside its dense attention."""
+"""`offstage host run --model`: a real model decodes from the tier, against dense attention."""

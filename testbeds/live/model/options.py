@@ -1,4 +1,4 @@
-"""What a real model decodes, and how; and what of it the tier is asked for."""
+"""Which model and text to decode and how, and which blocks the tier serves."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -17,7 +17,7 @@ from offstage.testbeds.live.options import TimePerToken
 __all__ = ["ALL_BLOCKS", "ModelOptions", "parse_selections"]
 
 ALL_BLOCKS = 1 << 20
-"""A selection of so many blocks is all of them: 16 million tokens in blocks of 16."""
+"""A selection of this many blocks means all of them: 16 million tokens in blocks of 16."""
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +29,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     text: Path
     steps: Annotated[int, within(1, 100_000)] = 128
     context_tokens: int | None = None
-    """None: all of the text that leaves room for the steps, as far as the model goes."""
+    """None: the longest context that leaves room for the steps in the text and the model."""
     selections: tuple[int, ...] = (32,)
-    """Blocks a layer reads in a step; a run for each, from the same context."""
+    """Blocks a layer reads in a step; one run for each, from the same context."""
     sink_blocks: int = 1
     window_blocks: int = 4
     pool_ratio: float = 1.5
@@ -41,14 +41,14 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "auto"
     generate: bool = False
-    """Tokens are the model's own choice after the context, not those of the text."""
+    """The model chooses the tokens after the context; otherwise they are the text's."""
     foretell: bool = False
-    """Also measure how well the next layer's selection is foretold."""
+    """Also measure how well the next layer's selection is predicted."""
     ahead: Ahead = "none"
-    """What is done with what is foretold."""
+    """How predicted blocks are used."""
     prefill_piece: int = 512
     time_per_token_s: TimePerToken = 0.020
-    """What the tier is told of the pace; the model takes the time that it takes."""
+    """The pace announced to the tier; the model runs at its own speed."""
     command: str = "offstage host run"
 
     def check(self) -> None:
@@ -84,7 +84,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_selections(text: str) -> tuple[int, ...]:
-    """`16,64,all` as numbers of blocks, ALL_BLOCKS for `all`. Raises BadInput for what is none."""
+    """`16,64,all` as numbers of blocks, ALL_BLOCKS for `all`. Raises BadInput otherwise."""
     found = []
     for part in (one.strip() for one in text.split(",")):
         if part != "all" and not (part.isdecimal() and 0 < int(part) <= ALL_BLOCKS):

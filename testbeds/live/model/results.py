@@ -1,4 +1,4 @@
-"""What a real model's run found, as data: positions, passes, and what was foretold.
+"""The results of a real model's run, as data: positions, passes, and predictions.
 
 Every figure here was computed from logits, or counted by the agent's record or the daemon's
 ledger. Logarithms are natural; KL is that of dense attention to the tier's, in nats.
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """One decoded token: what the model says after it, with the tier and with dense attention."""
+    """One decoded token: the model's output after it, with the tier and with dense attention."""
 
     position: int
     token: int
@@ -33,7 +33,7 @@ class Position(msgspec.Struct, kw_only=True):
     dense_top1: int
     kl: float
     nll: float | None
-    """Of the token that follows; None behind the last of a generated text."""
+    """Of the following token; None after the last token of a generated text."""
     dense_nll: float | None
     logit_error: float
     """Largest difference of a logit."""
@@ -43,16 +43,16 @@ class ModelPass(msgspec.Struct, kw_only=True):
     """One selection: the same tokens from the same context."""
 
     select_blocks: int
-    """What was asked for; blocks of a layer, sinks and window included."""
+    """The requested number of blocks of a layer, sinks and window included."""
     share_read: float
-    """Blocks that attention read over blocks that were there, over all steps and layers."""
+    """Blocks that attention read over blocks that existed, over all steps and layers."""
     perplexity: float
     top1_agreement: float
     kl_mean: float
     kl_max: float
     logit_error_max: float
     bit_equal: bool | None
-    """To the same kernel over the same blocks in memory; None where not every block was read."""
+    """To the same kernel over the same blocks in memory; None if not every block was read."""
     demands: int
     hit: float
     late: float
@@ -63,27 +63,27 @@ class ModelPass(msgspec.Struct, kw_only=True):
     blocks_corrupt: int
     blocks_recomputed: int
     ends_differ: int
-    """Demands, at the least, that ended otherwise by the host's counts than by the ledger."""
+    """A lower bound of the demands whose end differs between the host's counts and the ledger."""
     pace_overruns: float
-    """Share of requests that ended later than the modelled device would have ended them; -1 where
-    none was, or its counters are not this user's to see."""
+    """Share of requests that ended later than on the modelled device; -1 if none was modelled,
+    or its counters are not visible to this user."""
     positions: list[Position]
     foretold: list[LayerAgreement]
     guesses: int
-    """Blocks of the next layer that the tier was told of ahead."""
+    """Blocks of the next layer announced to the tier ahead of their demand."""
     guesses_used: int
-    """Of those it read, staged before their demand; `late`: demanded on their way; `unused`:
-    they went without a demand."""
+    """Of those that the tier read, staged before their demand; `late`: demanded while in flight;
+    `unused`: evicted without a demand."""
     guesses_late: int
     guesses_unused: int
     text: str
-    """What was generated; empty where the text was given."""
+    """The generated text; empty if the text was given."""
     notes: list[Note]
-    """Of this selection; what is true of all is the summary's."""
+    """Of this selection; notes on all selections are in the summary's."""
 
 
 class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
-    """Which model it was, and in which numbers it computed."""
+    """The model, and the number format in which it computed."""
 
     name: str
     architecture: str
@@ -98,7 +98,7 @@ class ModelIdentity(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
-    """What was decoded, and how blocks were selected and attended to."""
+    """The decoded text, and how blocks were selected and attended to."""
 
     text: str
     context_tokens: int
@@ -116,7 +116,7 @@ class TextWorkload(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TierUsed(msgspec.Struct, kw_only=True, frozen=True):
-    """The daemon that it was decoded through; `policy`: as that told it."""
+    """The daemon of the run; `policy`: as it reported it."""
 
     fabric: str
     storage: str
@@ -132,13 +132,13 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     dense_perplexity: float
     passes: list[ModelPass]
     notes: list[Note]
-    """What is true of every pass."""
+    """Notes that apply to every pass."""
     machine: dict[str, Any]
     command: str
     version: str
 
     def noted(self) -> dict[Note, str]:
-        """Every note once, with the selections that it is true of."""
+        """Every note once, with the selections that it applies to."""
         return gathered(
             self.notes, [(f"{one.select_blocks} blocks", one.notes) for one in self.passes]
         )
@@ -150,7 +150,7 @@ def compared(
     tokens: list[int],
     first_position: int,
 ) -> list[Position]:
-    """Position by position; `tokens` are those decoded and, where it is known, the one after."""
+    """Compare position by position; `tokens` are the decoded ones and, if known, the next one."""
     found = []
     for step, (own, other) in enumerate(zip(logits, dense, strict=True)):
         log_own, log_other = _log_softmax(own), _log_softmax(other)

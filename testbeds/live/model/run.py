@@ -1,9 +1,10 @@
-"""A real model decodes a text through the tier, beside its own dense attention.
+"""A real model decodes a text through the tier, compared with its own dense attention.
 
-The model reads the context once; its blocks go to the daemon, its KV stays as the reference. Then,
-for each selection, the same tokens are decoded from the same context, each from the tier, and their
-logits are held against those of the model's own attention. Where every block was selected, the same
-kernel runs once more over the same blocks in memory, and the two must agree to the bit.
+The model reads the context once; its blocks are written to the daemon, its KV stays as the
+reference. Then, for each selection, the same tokens are decoded from the same context through
+the tier, and their logits are compared with those of the model's own attention. If every block
+was selected, the same kernel runs again over the same blocks in memory, and the two must agree
+to the bit.
 """
 
 import hashlib
@@ -64,10 +65,9 @@ __all__ = ["decode_text", "run"]
 
 
 def run(options: ModelOptions, link: Endpoint, progress: Progress) -> ModelSummary:
-    """Prefill, decode each selection, compare.
-
-    BadInput: options, model, text, login, or a daemon whose blocks are not the model's. RunFailed,
-    StoreFull: the daemon went away or has no room."""
+    """Prefill, decode each selection, compare. BadInput: options, model, text, login, or a
+    daemon whose blocks are not the model's. RunFailed, StoreFull: the daemon went away or is
+    full."""
     options.check()
     options.arrays()
     shape = look(options.model)
@@ -97,7 +97,7 @@ def decode_text(
     fabric: Fabric,
     progress: Progress,
 ) -> ModelSummary:
-    """`run` with a model that is loaded from these weights, and the tokens of the text."""
+    """`run` with a loaded model of these weights, and the tokens of the text."""
     shape, arrays = loaded.shape, options.arrays()
     check_scale(loaded.model)
     geometry = kv_geometry(
@@ -180,7 +180,7 @@ class _Run:
         return self.geometry.block_count(len(self.tokens) + self.options.steps)
 
     def prefill(self, tokens: list[int]) -> None:
-        """Read the context, and write to the tier what it does not have."""
+        """Read the context, and write the blocks that the tier lacks."""
         geometry, size = self.geometry, self.geometry.block_tokens
         self.tokens = tokens
         self.progress.start("prefill", len(tokens))
@@ -253,7 +253,7 @@ class _Run:
         )
 
     def _guesses(self) -> int:
-        """Blocks of the next layer that the tier was told of ahead, so far."""
+        """Blocks of the next layer announced to the tier ahead of their demand, so far."""
         return self.fabric.stats().get("guesses", 0)
 
     def _decoded(
@@ -284,10 +284,10 @@ class _Run:
             self.fabric.unregister(pool.memory.landing)
 
     def _pool(self, chosen: int, arrays: Arrays) -> HbmPool:
-        """The HBM pool of a selection of so many blocks."""
+        """The HBM pool for a selection of `chosen` blocks."""
         layers = self.geometry.layer_count
         wanted = round(self.options.pool_ratio * chosen * layers)
-        # Of two layers at once, where the next one's blocks come in while this one is computed.
+        # Room for two layers if the next one's blocks arrive while this one is computed.
         due = chosen * (2 if self.options.ahead == "fetch" else 1)
         return HbmPool(self.geometry, max(due, wanted) + layers, arrays, due)
 
@@ -298,8 +298,8 @@ class _Run:
         grown: list[int],
         foresight: Foresight | None = None,
     ) -> NDArray[np.float32]:
-        """Decode token by token into `grown`: the logits after each, `[steps, vocabulary]`. Without
-        `following` the model chooses, its end of the text excepted."""
+        """Decode token by token into `grown`: the logits after each, `[steps, vocabulary]`.
+        Without `following` the model chooses the tokens, except its end of text."""
         model, first = self.loaded.model, len(self.tokens)
         token = following[0] if following else self._chosen(self.kv.last_logits)
         found = np.empty((self.options.steps, self.loaded.shape.vocabulary_size), np.float32)
@@ -323,7 +323,7 @@ class _Run:
         return int(allowed.argmax())
 
     def _bit_equal(self, logits: NDArray[np.float32], grown: Sequence[int], arrays: Arrays) -> bool:
-        """The same tokens by the same kernel, with all blocks in memory."""
+        """Decode the same tokens with the same kernel, with all blocks in memory."""
         identities = self.context.identities
         attention = ResidentAttention(
             arrays,
@@ -336,9 +336,9 @@ class _Run:
         return bool(np.array_equal(self._steps(attention, grown, []), logits))
 
     def _name_of(self, grown: Sequence[int], ordinal: int, *more: object) -> int:
-        """Names the full block at an ordinal by all that its bytes follow from. The last piece of a
-        prefill is shorter, and sums of other shapes round otherwise; behind the context, where it
-        ended."""
+        """Names the full block at an ordinal by everything that determines its bytes. The last
+        piece of a prefill is shorter, and sums of other shapes round differently; after the
+        context, the name includes where it ended."""
         end, piece = (ordinal + 1) * self.geometry.block_tokens, self.options.prefill_piece
         tokens = np.array([*self.tokens, *grown][:end], np.int64).tobytes()
         together = min(len(self.tokens), -(-end // piece) * piece)
@@ -348,7 +348,8 @@ class _Run:
 
 
 def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: KvGeometry) -> str:
-    """What the bits of the KV hang on, beside the tokens: the weights, and all that computes."""
+    """What determines the bits of the KV, other than the tokens: the weights, and everything
+    that computes."""
     import torch
 
     return identity_of(
@@ -372,7 +373,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_fit(geometry: KvGeometry, control: Control) -> None:
-    """BadInput, naming both, where the daemon's blocks are not the model's."""
+    """BadInput, naming both, if the daemon's blocks are not the model's."""
     theirs, payload = control.geometry, geometry.block_bytes(0)
     if (theirs.layer_count, theirs.payload_size_bytes) == (geometry.layer_count, payload):
         return
@@ -388,7 +389,8 @@ def _check_fit(geometry: KvGeometry, control: Control) -> None:
 def _context_tokens(
     options: ModelOptions, loaded: Loaded, geometry: KvGeometry, text_tokens: int, control: Control
 ) -> int:
-    """How long the context is: as asked, or all that the text, the model and the daemon allow."""
+    """The context's length in tokens: as given, or as much as the text, the model and the daemon
+    allow."""
     size, shape = geometry.block_tokens, loaded.shape
     behind = 0 if options.generate else options.steps + 1
     daemon_tokens = control.limits.session_chunk_max * size

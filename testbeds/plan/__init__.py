@@ -1,1 +1,1 @@
-"""What a tier costs, which one binds and when it pays: `offstage plan`."""
+"""The cost of a tier, its bottleneck and when it pays: `offstage plan`."""

@@ -1,16 +1,15 @@
-"""What a capacity buys on a trace: hits, writes and years of drive life, by how KV is kept.
+"""The benefit of a capacity on a trace: hits, writes and years of drive life, by admission.
 
-Model: the blocks of a request trace go through caches of many sizes (`lab/bounds/prefix.py`). LRU
-is exact at every size, from stack distances; OPT is the most that any choice could hit; a TTL,
-second touch and class-aware admission (`turns`: what is single-turn and not shared stays out) are
-simulated at a few sizes. A write is a block that is let in, an access that hits is a prefill that
-is saved, and the trace's own pace says how much is written a day. Years are those of as much flash
-as the capacity.
+Model: the blocks of a request trace pass through caches of many sizes (`lab/bounds/prefix.py`). LRU
+is exact at every size, from stack distances; OPT is the upper bound of hits; a TTL, second touch
+and class-aware admission (`turns`: single-turn, unshared requests are not admitted) are simulated
+at a few sizes. A write is an admitted block, a hit is a saved prefill, and the trace's own pace
+gives the writes of a day. Years are those of as much flash as the capacity.
 
-Of a trace with tens of millions of accesses only LRU is walked, which takes half a minute;
-`--limit` takes its begin, for all of them, and `--whole` all of it, which takes most of an hour.
-Formats without prefixes, such as Azure's, give arrivals and lengths and no curve. What can fail:
-`BadInput` of the reader, and for a trace without times.
+Of a trace with tens of millions of accesses only LRU is simulated, which takes half a minute;
+`--limit` takes its beginning, for all of them, and `--whole` all of it, which takes most of an
+hour. Formats without prefixes, such as Azure's, give arrivals and lengths and no curve. What can
+fail: `BadInput` of the reader, and for a trace without times.
 """
 
 import math
@@ -36,19 +35,19 @@ from offstage.testbeds.workloads.requests.stats import Optimum
 __all__ = ["CurvePoint", "Curves", "from_trace", "measured_workload"]
 
 ACCESSES_MAX = 8_000_000
-"""More are not simulated, so that a page takes a minute or two and not an hour."""
+"""Longer traces are not simulated, so that a page takes a minute or two and not an hour."""
 LRU_POINTS = 40
 SIMULATED = (1 / 128, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Capacities of what is simulated, of the unique blocks."""
+"""Capacities that are simulated, as shares of the unique blocks."""
 TTLS_S = (300.0, 1_800.0)
 SPAN_S = (1.0, 100_000.0)
 HIT_SHARE = 0.9
-"""Of an endless cache's hits: the capacity that is named in the sentence."""
+"""Share of an endless cache's hits: the sentence names the capacity that reaches it."""
 
 
 class CurvePoint(msgspec.Struct, kw_only=True):
-    """One capacity. `written_per_hit`: blocks written for one that hits; None of OPT, which does
-    not say what it writes."""
+    """One capacity. `written_per_hit`: blocks written per hit; None for OPT, which does not
+    define its writes."""
 
     capacity_bytes: float
     hit_rate: float
@@ -73,7 +72,7 @@ class Curves(msgspec.Struct, kw_only=True):
     """The least LRU capacity with 90 % of the hits of an endless cache."""
     reuse: list[tuple[float, float]] = []
     kept: dict[str, list[CurvePoint]] = {}
-    """By how KV is kept: lru, opt, ..."""
+    """By method of keeping: lru, opt, ..."""
 
 
 def from_trace(
@@ -87,7 +86,7 @@ def from_trace(
     time_unit: str | None = None,
 ) -> tuple[Curves, Trace]:
     """The curves of a trace file, with the bytes of a token and the flash of a plan's values.
-    `whole`: all ways of keeping, however many accesses there are."""
+    `whole`: simulate all methods, however many accesses there are."""
     progress.start(f"read {path.name}", 1)
     trace = open_trace(path, format, limit=limit, time_unit=time_unit)
     progress.advance(1)
@@ -197,7 +196,7 @@ def _walk(
 
 
 def _elapsed(prepared: PrefixTrace) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Seconds since the last use, ascending, and how many blocks that was so for."""
+    """Seconds since the last use, ascending, and the number of blocks for each."""
     reuses, arrival = prepared.endless.reuses, prepared.trace.arrival_s
     elapsed = arrival[reuses["request"]] - arrival[reuses["previous"]]
     order = np.argsort(elapsed, kind="stable")
@@ -216,7 +215,7 @@ def _reuse(prepared: PrefixTrace) -> list[tuple[float, float]]:
 
 
 def measured_workload(trace: Trace, curves: Curves) -> dict[str, Number]:
-    """What a plan takes from the trace: tokens of an answer, and seconds until the next use."""
+    """The trace's inputs of a plan: tokens of an answer, and seconds until the next use."""
     low, mid, high = np.percentile(trace.output_tokens, (10, 50, 90))
     found = {}
     if low > 0:

@@ -1,10 +1,10 @@
-"""Every number that a plan is made of, by one name each, with where it is from.
+"""The numbers of a plan, each under one name, with its source.
 
-Model: an input is `device.key`: the catalog's numbers of the devices that the question names, and
-of the model its parameters and what a token keeps. `kind` says what sort of knowledge it is:
-measured on a recorded run, modelled by the chip model, cited from a source, assumed by us. A
-function of a plan gets the values alone, in base units (bytes, seconds, dollars, watts), so that it
-can be asked again with others: at the ends of one range, or all drawn together.
+Model: an input is `device.key`: the catalog's numbers of the question's devices, and of the model
+its parameters and KV bytes per token. `kind` is the kind of knowledge: measured on a recorded run,
+modelled by the chip model, cited from a source, assumed by us. A function of a plan takes the
+values alone, in base units (bytes, seconds, dollars, watts), so that it can be evaluated again with
+others: at the ends of one range, or all drawn together.
 
 What can fail: `BadInput` of the catalog and of the model.
 """
@@ -40,7 +40,7 @@ OF_MODEL = {
 
 @dataclass(frozen=True)
 class Input:
-    """One number. `stale`: a price that is older than a year."""
+    """One number. `stale`: a price older than a year."""
 
     number: Number
     kind: Kind
@@ -49,7 +49,7 @@ class Input:
 
     @property
     def date(self) -> datetime.date | None:
-        """The day on which it was so, where it has one."""
+        """The day for which it is valid, if it has one."""
         return self.number.date if isinstance(self.number, Dated) else None
 
 
@@ -71,7 +71,7 @@ class Inputs:
         }
 
     def set(self, found: Mapping[str, Number], kind: Kind) -> "Inputs":
-        """With what was measured, or modelled, in place of others."""
+        """With measured or modelled values in place of others."""
         changed = dict(self.of)
         for name, number in found.items():
             changed[name] = replace(changed[name], number=number, kind=kind, stale=False)
@@ -79,7 +79,7 @@ class Inputs:
 
 
 def gather(spec: Spec, catalog: Catalog) -> Inputs:
-    """What the question needs."""
+    """The inputs of the question."""
     question = spec.plan
     shape, parameters, active = spec.shape()
     session = session_bytes(shape, question.dtype, question.tokens)
@@ -112,7 +112,7 @@ def gather(spec: Spec, catalog: Catalog) -> Inputs:
 
 
 def replace_range(number: Number, times: float) -> Number:
-    """The same number, all of it so many times as large."""
+    """The same number with value and range multiplied by a factor."""
     return Number(
         value=number.value * times,
         unit=number.unit,

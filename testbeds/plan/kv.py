@@ -1,11 +1,11 @@
-"""Bytes of KV by model and format: what one token, and a whole session, keeps.
+"""Bytes of KV by model and format: of one token, and of a whole session.
 
-Model: how many values a token has is the geometry's (`host/model/models.py`); a format says in how
-many bytes they are stored. In 16 bits that is exact. In 8 and 4 bits it depends on what the kernels
-store beside the values: scales, and rotary parts that stay in 16 bits. So a format gives a range:
-`low` has the bare values, `high` all that published row layouts add, `value` what is common.
+Model: the geometry gives a token's number of values (`host/model/models.py`); a format gives their
+bytes. In 16 bits that is exact. In 8 and 4 bits it depends on what the kernels store with the
+values: scales, and rotary parts that stay in 16 bits. So a format gives a range: `low` has the bare
+values, `high` all that published row layouts add, `value` what is common.
 
-What can fail: `BadInput` for a model without a published geometry, or a format that is not known.
+What can fail: `BadInput` for a model without a published geometry, or an unknown format.
 """
 
 from functools import lru_cache
@@ -39,7 +39,7 @@ Row = tuple[float, float, float]
 
 
 def _entry(layer: LayerKv, dtype: str) -> Row:
-    """Bytes of what one layer stores for `tokens_per_entry` tokens, without its index key."""
+    """Bytes that one layer stores for `tokens_per_entry` tokens, without its index key."""
     values = layer.entry_values
     bare = values * DTYPES[dtype]
     if dtype == "fp16":
@@ -57,7 +57,7 @@ def _entry(layer: LayerKv, dtype: str) -> Row:
 
 
 def _index(layer: LayerKv, dtype: str) -> Row:
-    """Bytes of one entry's index key. DeepSeek-V4 keeps it in 4 bits beside KV in 8."""
+    """Bytes of one entry's index key. DeepSeek-V4 keeps it in 4 bits next to KV in 8."""
     values = float(layer.index_dim)
     if dtype == "fp16" or not values:
         return 2 * values, 2 * values, 2 * values
@@ -67,7 +67,7 @@ def _index(layer: LayerKv, dtype: str) -> Row:
 
 
 def _sum(shape: KvGeometry, dtype: str, tokens: float | None) -> Row:
-    """Of one token of a long session, or of a session of so many tokens with its windows."""
+    """Bytes of one token of a long session, or of a session of `tokens` tokens with its windows."""
     total = [0.0, 0.0, 0.0]
     for layer in shape.layers:
         entry, index = _entry(layer, dtype), _index(layer, dtype)
@@ -79,12 +79,12 @@ def _sum(shape: KvGeometry, dtype: str, tokens: float | None) -> Row:
 
 
 def token_bytes(shape: KvGeometry, dtype: str) -> Number:
-    """What a session grows by with each token, all layers and index keys."""
+    """A session's growth in bytes per token, all layers and index keys."""
     return _number(shape, dtype, _sum(shape, dtype, None))
 
 
 def session_bytes(shape: KvGeometry, dtype: str, tokens: float) -> Number:
-    """A session of so many tokens, with windows that do not grow with it."""
+    """A session of `tokens` tokens, with windows that do not grow with it."""
     return _number(shape, dtype, _sum(shape, dtype, tokens))
 
 

@@ -1,14 +1,14 @@
-"""Inputs from runs: what was measured on a recorded run, and what the chip model says of it.
+"""Inputs from runs: measured on a recorded run, and modelled from it.
 
-Model: a folder that `offstage demo`, `dpu serve --record` or `host run` wrote gives the time of a
+Model: a folder written by `offstage demo`, `dpu serve --record` or `host run` gives the time of a
 read of its storage, the time that the firmware adds to one, and the hit rate of a step's blocks,
-each over all of its runs on one storage. A folder that `offstage compare` wrote gives the median
-fetch of the column of the question's DPU. A run does not say what its drive could give at most, so
-rates stay as they are: `offstage bench storage` measures them, and a file of numbers takes them.
+each over all of its runs on one storage. A folder written by `offstage compare` gives the median
+fetch of the column of the question's DPU. A run does not show its drive's maximum, so rates are
+unchanged: `offstage bench storage` measures them, and a file of numbers sets them.
 
-What was measured on a real drive is `measured`; what an emulated drive or a model said is
-`modelled`. What can fail: `BadInput` for a folder without a run, a run of another version, and a
-comparison without that DPU.
+Figures of a real drive are `measured`; those of an emulated drive or a model are `modelled`.
+What can fail: `BadInput` for a folder without a run, a run of another version, and a comparison
+without that DPU.
 """
 
 from pathlib import Path
@@ -29,7 +29,8 @@ FIRMWARE = ("ring_wait", "decide", "read_queue", "publish")
 
 
 def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
-    """The inputs with those of the runs in place of ours; what was measured wins over a model."""
+    """The inputs with those of the runs in place of ours; measured values win over modelled
+    ones."""
     for folder in folders:
         compared = (folder / COMPARE_NAME).is_file()
         if compared:
@@ -44,7 +45,7 @@ def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
 
 
 def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
-    """What one run says."""
+    """The inputs from one run."""
     stages, found = run.stages, {}
     source = f"run {run.path.name}, storage {run.record['storage']}"
     if _counted(stages, "read_service"):

@@ -1,4 +1,4 @@
-"""The page of a plan: the answer, what each place takes, pictures, rules, and every input."""
+"""The page of a plan: the answer, the cost of each place, pictures, rules, and every input."""
 
 from pathlib import Path
 
@@ -148,7 +148,7 @@ def figures_of(plan: Plan) -> list[Figure]:
 
 
 def _notes(curves: Curves | None) -> list[str]:
-    """Of a trace that says nothing of prefixes there are no curves, but words."""
+    """The notes; a trace without prefixes has a note in place of curves."""
     if curves is None or curves.kept:
         return []
     told = escape("; ".join(map(str, curves.notes)))

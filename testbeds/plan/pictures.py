@@ -1,4 +1,4 @@
-"""A plan's pictures: what each place costs, over users and over the gap, and a trace's curves."""
+"""A plan's pictures: the cost of each place, over users and over the gap, and a trace's curves."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def over(plan: Plan, by: str) -> Plot:
 
 
 def _marks(plan: Plan, axes: "Axes") -> None:
-    """Where the five-minute rule turns."""
+    """The break-even points of the five-minute rule."""
     rule = next(one.figure for one in plan.rules if one.name == "dram_over_flash")
     if rule is not None:
         axes.axvspan(rule.low, rule.high, color=colour("grid"), zorder=0)
@@ -119,7 +119,7 @@ def _marks(plan: Plan, axes: "Axes") -> None:
 
 
 def reuse(curves: Curves) -> Plot:
-    """The share of re-accesses that come within a time: what a TTL keeps."""
+    """The share of re-accesses within a time: those that a TTL keeps."""
 
     def draw(drawn: Picture) -> None:
         axes = drawn.axes()
@@ -134,7 +134,7 @@ def reuse(curves: Curves) -> Plot:
 
 
 def bought(curves: Curves) -> Plot:
-    """What a capacity buys: hits, writes for each, and years of flash of that size."""
+    """The benefit of a capacity: hits, writes per hit, and years of flash of that size."""
 
     def draw(drawn: Picture) -> None:
         parts = drawn.figure.subplots(3, 1, sharex=True)

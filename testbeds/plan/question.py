@@ -1,6 +1,6 @@
 """The question: which model, how many users with how much context, on which GPU, with which tiers.
 
-Model: a question has a default for everything, so that a few flags ask it. A SPEC file has a table
+Model: every part of a question has a default, so that a few flags suffice. A SPEC file has a table
 `[plan]` with the same words, beside it any table of prices and devices (`prices.py`), whose numbers
 take the place of ours, and for a model of one's own `[model]`:
 
@@ -31,7 +31,7 @@ from offstage.testbeds.prices import Catalog
 __all__ = ["PLACES", "Model", "Question", "Spec", "parse_tokens", "read_spec"]
 
 PLACES = ("hbm", "ddr5", "cxl", "tlc", "qlc", "xl-flash", "dpu", "object")
-"""Where the KV of a session may wait for its next turn, from near to far."""
+"""Where a session's KV may wait for its next turn, from near to far."""
 NAMES_MAX = 2**32 - 1
 """Chunks that one decision core can name: they are numbered in 32 bits (ofs_core.h)."""
 TOKENS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KkMm]?)\s*")
@@ -39,7 +39,7 @@ SCALES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `shared`: the share of each context that all sessions begin with."""
+    """The question. `shared`: the share of each context that all sessions begin with."""
 
     model: str = "llama-3-70b"
     dtype: str = "fp16"
@@ -58,7 +58,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return parse_tokens(self.context)
 
     def check(self, catalog: Catalog) -> None:
-        """BadInput for a word that is not known, or more than a tier can name."""
+        """BadInput for an unknown word, or more than a tier can name."""
         for what, dtype in (("dtype", self.dtype), ("weights", self.weights)):
             check_known(dtype, DTYPES, what, "format")
         for what, name, known in (
@@ -73,7 +73,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of one's own. `head`: values of one KV head, or of the latent. Parameters in 10^9."""
+    """A user-defined model. `head`: values of one KV head, or of the latent. Parameters in 10^9."""
 
     layers: Annotated[int, Meta(ge=1, le=10**4)]
     form: str = "gqa"
@@ -98,7 +98,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """A file: the question, a model of one's own, and numbers instead of ours by device and key."""
+    """A file: the question, a user-defined model, and numbers in place of ours by device and
+    key."""
 
     plan: Question = Question()
     model: Model | None = None
@@ -134,7 +135,7 @@ def parse_tokens(text: str | int, where: str = "context") -> int:
 
 
 def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
-    """The file's question, or the default one, with what the command line gives instead."""
+    """The file's question, or the default one; values from the command line win."""
     tables = read_toml(path, "give a SPEC with a table [plan]") if path is not None else {}
     where = path.name if path is not None else "command line"
     if path is not None and "plan" not in tables:

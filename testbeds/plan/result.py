@@ -1,8 +1,8 @@
-"""A plan as data: every place and rule with its range, and which input matters most.
+"""A plan as data: every place and rule with its range, and the most important inputs.
 
-Model: the value of a figure is that of all inputs at their middle. Its range holds nine in ten of
-many draws of all inputs together, each within its own range (`asic_model/ranges.py`): ends of
-intervals added up would say that everything goes wrong at once. One seed, the same plan.
+Model: a figure's value is computed with all inputs at their middle. Its range covers nine in ten of
+many draws of all inputs together, each within its own range (`asic_model/ranges.py`): adding up the
+ends of intervals would assume that everything goes wrong together. One seed, the same plan.
 `plan.json` is a `Plan`.
 
 What can fail: `BadInput` of the question, the catalog and the model.
@@ -41,12 +41,12 @@ FIGURES: dict[str, Callable[[Place], float]] = {
     "usd_per_mtok": lambda one: one.usd_per_mtok,
     "kwh_per_mtok": lambda one: one.kwh_per_mtok,
 }
-"""What of a place has a range."""
+"""The figures of a place that have a range."""
 
 
 class PlaceRow(msgspec.Struct, kw_only=True):
-    """One place where KV waits between turns. A figure that is None is endless, or there is
-    none."""
+    """One place where KV waits between turns. A figure that is None is infinite or does not
+    exist."""
 
     name: str
     works: bool
@@ -57,12 +57,12 @@ class PlaceRow(msgspec.Struct, kw_only=True):
     sessions_per_replica: int
     dpus: int
     by_need: dict[str, int]
-    """Devices that each need alone would take."""
+    """Devices required by each need alone."""
     figures: dict[str, Range | None]
 
 
 class RuleRow(msgspec.Struct, kw_only=True):
-    """One rule: when does what pay."""
+    """One rule: a condition under which something pays."""
 
     name: str
     label: str
@@ -72,7 +72,7 @@ class RuleRow(msgspec.Struct, kw_only=True):
 
 
 class InputRow(msgspec.Struct, kw_only=True):
-    """One input, with where it is from. `kind`: measured, modelled, cited or assumed."""
+    """One input, with its source. `kind`: measured, modelled, cited or assumed."""
 
     name: str
     value: float
@@ -105,23 +105,23 @@ class Plan(msgspec.Struct, kw_only=True):
     """By place: seconds until the next turn, and dollars for a million tokens."""
     draws: int
     daemon: dict[str, str]
-    """Keys of a daemon that is to decide by the same prices."""
+    """Keys of a daemon that decides by the same prices."""
     notes: list[Note] = []
     curves: Curves | None = None
-    """Of a trace, where one was given."""
+    """Of a trace, if one was given."""
     provenance: str = "modelled"
     command: str = ""
     version: str = __version__
 
 
 def _stale_notes(inputs: Sequence[InputRow]) -> list[Note]:
-    """Which prices are not of today."""
+    """Prices that are out of date."""
     old = ", ".join(one.name for one in inputs if one.stale)
     return [Note("old-prices", f"prices older than a year (marked †): {old}")] if old else []
 
 
 def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) -> Plan:
-    """The plan of a question that was checked."""
+    """The plan of a checked question."""
     question = spec.plan
     shape, _, _ = spec.shape()
     values, rows = inputs.values, _rows(inputs)
@@ -160,7 +160,7 @@ def make_plan(spec: Spec, inputs: Inputs, *, draws: int = 256, seed: int = 0) ->
 
 
 def _best(found: list[Place]) -> Place:
-    """The cheapest place of those that work. BadInput where none does."""
+    """The cheapest place of those that work. BadInput if none does."""
     working = [one for one in found if one.gpus and not one.note]
     if not working:
         raise BadInput(
@@ -184,7 +184,7 @@ def _draws(inputs: Inputs, count: int, seed: int) -> Iterator[dict[str, float]]:
 
 
 def _range(value: float, drawn: list[float]) -> Range | None:
-    """None where the value is endless; an end that is endless is the largest that is not."""
+    """None if the value is infinite; an infinite end is replaced by the largest finite one."""
     if not math.isfinite(value):
         return None
     low, high = np.percentile([one for one in drawn if math.isfinite(one)] or [value], HELD)

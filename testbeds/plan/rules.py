@@ -1,9 +1,9 @@
-"""The rules of `bindings/tradeoffs.py`, asked with a plan's numbers: when does what pay.
+"""The rules of `bindings/tradeoffs.py`, evaluated with a plan's numbers: when what pays.
 
-Model: a rule is a figure with its unit and a sentence that says how to read it. All of them are
-pure functions of the inputs, so that each has a range as the costs have.
+Model: a rule is a figure with its unit and a sentence that explains it. All of them are pure
+functions of the inputs, so that each has a range as the costs have.
 
-What can fail: nothing; a rule that does not hold at any length is infinite, and is shown so.
+What can fail: nothing; a rule that is true at no length is infinite, and is shown so.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ from offstage.testbeds.plan.sizing import Place, fetch_rate
 __all__ = ["RULES", "Rule", "daemon_keys", "figures"]
 
 BLOCK_TOKENS = 64
-"""Of one read: a block is one layer of so many tokens."""
+"""Tokens of one read: a block is one layer of this many tokens."""
 
 
 class Rule(NamedTuple):
-    """What a figure is called, its unit, and how it is read."""
+    """A figure's name, its unit, and its explanation."""
 
     label: str
     unit: str
@@ -141,8 +141,8 @@ def _prefill(question: Question, v: Mapping[str, float], best: Place) -> tuple[f
 
 
 def daemon_keys(question: Question, v: Mapping[str, float], best: Place) -> dict[str, str]:
-    """What a daemon on one TLC drive has to know to decide by the same functions: its keys and
-    values, as they are written."""
+    """The configuration of a daemon on one TLC drive that decides by the same functions: its
+    keys and values, as they are written."""
     usd, rate = _prefill(question, v, best)
     drive = v["tlc.price"] * v["tlc.capacity"] / at.GB
     return {
@@ -156,7 +156,7 @@ def daemon_keys(question: Question, v: Mapping[str, float], best: Place) -> dict
 def _visible(
     question: Question, shape: KvGeometry, v: Mapping[str, float], best: Place, rate: float
 ) -> float:
-    """Of the fetch of one turn from the drives of the best place, or of one drive."""
+    """The visible part of one turn's fetch from the drives of the best place, or from one drive."""
     new = question.tokens / question.turns
     link = max(best.replica, 1) * v[f"{question.gpu}.link"]
     fetch = min(link, fetch_rate("tlc", question, v, best.count))

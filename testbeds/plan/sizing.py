@@ -1,15 +1,15 @@
-"""What a place for KV between two turns needs: GPUs, drives, dollars and watts.
+"""The resources of a place for KV between two turns: GPUs, drives, dollars and watts.
 
 Model: every user has one session, answers take `pace` a token, and after `gap` seconds the next
-turn asks for the whole context, of which context / turns is new. What is being answered lies in
-HBM; what waits lies in one place: nowhere (every turn is prefilled again), HBM, or a tier. A
-replica is the GPUs that hold the weights once; its size is the power of two that takes the fewest
-GPUs in all. GPUs are bound by the room for live KV, by prefilling, or by the rate of HBM while
-decoding; a tier by its capacity, its rates, or by what may be written to it within its life. Loads
-are means: what a queue adds at the peak is not in here, and bandwidth is not shared out among GPUs.
+turn needs the whole context, of which context / turns is new. KV of running answers is in HBM;
+waiting KV is in one place: nowhere (every turn is prefilled again), HBM, or a tier. A replica is
+the GPUs that hold the weights once; its size is the power of two that takes the fewest GPUs in
+total. GPUs are bound by the room for live KV, by prefilling, or by the rate of HBM while decoding;
+a tier by its capacity, its rates, or its write endurance. Loads are means: queueing at the peak is
+not included, and bandwidth is not divided among GPUs.
 
-All of it is a pure function of the question and of values in base units. What can fail: nothing; a
-place that does not work for the question has infinite costs and says why.
+All of it is a pure function of the question and of values in base units. What can fail: nothing;
+a place that does not work for the question has infinite costs and says why.
 """
 
 import math
@@ -23,9 +23,9 @@ from offstage.testbeds.plan.question import Question
 __all__ = ["RECOMPUTE", "Place", "fetch_rate", "places"]
 
 RECOMPUTE = "recompute"
-"""The place that is none: what is gone is prefilled again."""
+"""No place: KV is not kept, and is prefilled again."""
 MACHINE = 8
-"""GPUs of a machine; more of them serve one replica only where fewer cannot."""
+"""GPUs of a machine; a replica spans more only if fewer cannot hold it."""
 REPLICA_LIMIT = 1 << 12
 MTOK = 1e6
 KWH = 3_600.0 * 1_000.0
@@ -33,7 +33,7 @@ KWH = 3_600.0 * 1_000.0
 
 @dataclass
 class Place:
-    """One place. Rates are means over all users; `devices` by what asks for them."""
+    """One place. Rates are means over all users; `devices` by the need that requires them."""
 
     name: str
     gpus: int = 0
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Load:
-    """What users ask for, whatever the place."""
+    """The users' load, whatever the place."""
 
     users: int
     tokens: int
@@ -120,7 +120,7 @@ def places(question: Question, v: Mapping[str, float]) -> list[Place]:
 
 
 def fetch_rate(name: str, question: Question, v: Mapping[str, float], devices: int) -> float:
-    """Bytes per second that so many devices of a tier give to hosts."""
+    """Bytes per second that `devices` devices of a tier give to hosts."""
     if name == "dpu":
         dpus = max(1, math.ceil(devices * v["tlc.read"] / v[f"{question.dpu}.link"]))
         return min(devices * v["tlc.read"], dpus * v[f"{question.dpu}.link"])
@@ -162,8 +162,8 @@ def _replicas(load: Load) -> list[int]:
 
 
 def _tier(place: Place, question: Question, load: Load) -> None:
-    """How many devices it takes, and for what; what is rented has none, and each host reads
-    alone."""
+    """The number of devices, and the need that requires them; a rented tier has none, and each
+    host reads alone."""
     v, base = load.v, "tlc" if place.name == "dpu" else place.name
     turns = load.rate(load.answer_s)
     place.capacity_bytes = at.capacity_bytes(load.users, load.tokens, load.b, load.shared)
@@ -195,7 +195,7 @@ def _tier(place: Place, question: Question, load: Load) -> None:
 
 
 def _served(place: Place, replica: int, question: Question, load: Load, tier: bool) -> Place:
-    """The GPUs at one size of a replica; 0 where it does not work."""
+    """The GPUs at one size of a replica; 0 if it does not work."""
     v, session = load.v, load.tokens * load.b
     spare = replica * load.room - load.weights - session * load.shared
     alone = at.private_bytes(session, load.shared)
@@ -238,7 +238,7 @@ def _latency(name: str, question: Question, v: Mapping[str, float]) -> float:
 
 
 def _price(place: Place, question: Question, load: Load, tier: bool) -> None:
-    """Dollars an hour and a million tokens, and energy beside them, which dollars do not hold."""
+    """Dollars an hour and a million tokens, and energy separately, which dollars do not include."""
     v, base = load.v, "tlc" if place.name == "dpu" else place.name
     usd = place.gpus * v[f"{load.gpu}.hour"]
     watts = place.gpus * v[f"{load.gpu}.power"]

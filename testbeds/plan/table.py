@@ -61,16 +61,16 @@ SCALES = {
     "1": ((1, ""),),
 }
 MINUTES_FROM = 120.0
-"""Shorter times are said in seconds."""
+"""Shorter times are given in seconds."""
 
 
 def label(name: str) -> str:
-    """What a place is called."""
+    """The name of a place."""
     return LABELS.get(name, name)
 
 
 def of_unit(value: float, unit: str) -> tuple[float, str]:
-    """The scale, and the unit's name, in which a value is said."""
+    """The scale and the name of the unit in which a value is written."""
     for scale, name in SCALES[unit]:
         short = unit == "s" and name == "min" and value < MINUTES_FROM
         if abs(value) >= scale and not short:
@@ -87,7 +87,7 @@ def shown(value: Range | None, unit: str, none: str = "–") -> str:
 
 
 def split(value: Range, unit: str) -> tuple[str, str, str]:
-    """A value, its range, empty where there is none, and the unit's name."""
+    """A value, its range, empty if there is none, and the unit's name."""
     scale, name = of_unit(value.value, unit)
     money = "$" if unit.startswith("$") else ""
     form = count if unit == "1" else _digits
@@ -151,8 +151,8 @@ def _value(text: str) -> str:
 
 
 def sentence(plan: Plan) -> str:
-    """The answer: what the KV is, where it waits at least cost, when flash pays. The ranges of its
-    first part stand below it, in tiles and table."""
+    """The answer: the size of the KV, the cheapest place, when flash pays. The ranges of its
+    first part are below it, in tiles and table."""
     asked = plan.question
     best = next(one for one in plan.places if one.name == plan.best)
     tiers = [
@@ -180,7 +180,7 @@ def sentence(plan: Plan) -> str:
 
 
 def places_table(plan: Plan) -> Table:
-    """A line for each figure, a column for each place: for terminal and page, as two lines of
+    """A line for each figure, a column for each place: for terminal and page, since two lines of
     columns fit no terminal."""
     columns = [Column("where KV waits", left=True)]
     columns += [Column(label(one.name)) for one in plan.places]
@@ -250,7 +250,7 @@ def _matters(plan: Plan) -> Table:
 
 
 def trace_sentence(curves: Curves) -> str:
-    """What the trace is, and how much of it LRU needs."""
+    """The trace, and the capacity that LRU needs."""
     text = f"{count(curves.requests)} requests in {shown(_only(curves.duration_s), 's')}"
     if curves.ideal_hit_rate is None:
         return (
@@ -268,7 +268,7 @@ def _only(value: float) -> Range:
 
 
 def _trace(curves: Curves) -> list[Text | Table | str]:
-    """The trace's sentence, and a line for a few capacities of LRU beside the others."""
+    """The trace's sentence, and a line for a few capacities of LRU and the others."""
     found: list[Text | Table | str] = [Text(f"{curves.trace}: {trace_sentence(curves)}"), ""]
     if not curves.kept:
         return found

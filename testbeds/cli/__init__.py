@@ -1,7 +1,7 @@
-"""The command line: a registry of commands, each imported only when it is asked for.
+"""The command line: a registry of commands, each imported only when it is used.
 
-A new command is a file beside this one with a function `register(app)`, and a line in `COMMANDS`.
-Errors all end here: one line on stderr and the exit code of the error.
+A new command is a file in this folder with a function `register(app)`, and a line in `COMMANDS`.
+All errors end here: one line on stderr and the exit code of the error.
 """
 
 import importlib
@@ -39,7 +39,7 @@ COMMANDS = {
 
 
 def _say_version(asked: bool) -> None:
-    """The release, as `summary.json` and the wheel name it."""
+    """Print the release, as in `summary.json` and the wheel's name."""
     if asked:
         typer.echo(f"offstage {offstage.__version__}")
         raise typer.Exit
@@ -77,22 +77,20 @@ def run(arguments: Sequence[str]) -> int:
         # Not standalone: usage errors come back as exceptions and are printed in one line too.
         try:
             done = app(list(arguments) or ["--help"], prog_name="offstage", standalone_mode=False)
-        except SystemExit as ended:  # the parser's answer to a broken pipe
+        except SystemExit as ended:  # the parser raises it for a broken pipe
             if isinstance(ended.__context__, BrokenPipeError):
                 raise ended.__context__ from None
             raise
-        if done == Interrupted.exit_code:  # the parser makes a code of an interrupt
+        if done == Interrupted.exit_code:  # the parser turns an interrupt into a code
             raise KeyboardInterrupt
         outcome.code = done if isinstance(done, int) else 0
     return outcome.code
 
 
 def main() -> None:
-    """The console script.
-
-    Matrices here are small, and a second BLAS thread would take the reactor's core and spin on it:
-    unless the user says otherwise, one thread. It must be said before numpy is imported.
-    """
+    """The console script. Sets one BLAS thread unless the user sets another number: matrices
+    here are small, and a second BLAS thread would spin on the reactor's core. It must be set
+    before numpy is imported."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     sys.exit(run(sys.argv[1:]))

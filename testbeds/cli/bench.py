@@ -1,4 +1,4 @@
-"""`offstage bench`: each figure beside its reference, measured in the same run."""
+"""`offstage bench`: each figure against its reference, measured in the same run."""
 
 import json
 import sys
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-bench = typer.Typer(no_args_is_help=True, help="Figures beside their reference, in one run.")
+bench = typer.Typer(
+    no_args_is_help=True, help="Figures against a reference measured in the same run."
+)
 
 
 class Backend(StrEnum):
-    """Storage that has a reference to stand beside."""
+    """Storage that has a reference."""
 
     io_uring = "io_uring"
     spdk = "spdk"
@@ -47,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 @bench.callback()
 def about() -> None:
-    """Figures beside their reference, in one run."""
+    """Figures against a reference measured in the same run."""
 
 
 @bench.command()
@@ -60,7 +62,8 @@ def storage(
     scale: Annotated[float, typer.Option("--scale", help="share of the reads: a quick look")] = 1.0,
     seed: SeedOption = 1,
     backend: Annotated[
-        Backend, typer.Option("--backend", help="io_uring beside fio, or spdk beside its own perf")
+        Backend,
+        typer.Option("--backend", help="io_uring against fio, or spdk against its own perf"),
     ] = Backend.io_uring,
     target: Annotated[
         str, typer.Option("--target", help="spdk: its nvmf_tgt, which the bench starts")
@@ -92,7 +95,9 @@ def storage(
 def fabric(
     links: Annotated[
         str,
-        typer.Option("--links", help="instead: these fabrics, or `all`, each beside its own floor"),
+        typer.Option(
+            "--links", help="instead: these fabrics, or `all`, each against its own floor"
+        ),
     ] = "",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="turns of each link")] = 9,
     seed: SeedOption = 1,
@@ -451,8 +456,8 @@ def _say(line: str) -> None:
 def _finish(
     name: str, result: "BenchResult", out: Path | None, form: Format, strict: bool = False
 ) -> None:
-    """Write the file, print the tables, and then RunFailed where a verdict is no, or, if `strict`,
-    an aim was missed."""
+    """Write the file, print the tables, and then raise RunFailed if a verdict is no, or, if
+    `strict`, an aim was missed."""
     from rich.console import Group
 
     document = result.document()

@@ -1,4 +1,4 @@
-"""What every command shares: options' types, output in two formats, errors in one line."""
+"""Shared by all commands: option types, output in two formats, errors in one line."""
 
 import contextlib
 import errno
@@ -106,25 +106,23 @@ RuntimeDirOption = Annotated[
 
 
 WRITES_FAIL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What the system says where an output has no room: a machine's fault, and no mistake of ours."""
+"""The system's errors when an output has no room: the machine's fault, not a bug of ours."""
 
 
 @dataclass
 class Outcome:
-    """The exit code of what ran."""
+    """The exit code of a run."""
 
     code: int = 0
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[Outcome]:
-    """Turn what we raise on purpose into one line on stderr and an exit code, never a traceback.
-
-    0 done, 1 a run failed, 2 bad input, 3 not reachable, 130 interrupted. A traceback means
-    a mistake of ours.
-    """
+    """Turn the errors that we raise on purpose into one line on stderr and an exit code, never a
+    traceback. 0 done, 1 a run failed, 2 bad input, 3 not reachable, 130 interrupted. A traceback
+    means a bug."""
     outcome = Outcome()
-    for name in ("stdout", "stderr"):  # closed by whoever started us: nobody listens
+    for name in ("stdout", "stderr"):  # closed by the parent process: there is no reader
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
@@ -132,7 +130,7 @@ def one_line_errors() -> Iterator[Outcome]:
             stream.reconfigure(errors="replace")
     try:
         yield outcome
-        sys.stdout.flush()  # what cannot be written is an error here, and not of the interpreter
+        sys.stdout.flush()  # report what cannot be written here, not at the interpreter's exit
     except OffstageError as error:
         outcome.code = _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -163,24 +161,24 @@ def one_line_errors() -> Iterator[Outcome]:
         )
     except Exception as error:
         # Usage errors of the option parser: typer has carried its own copy of click since 0.26,
-        # so they are known by what they can do and not by their class.
+        # so they are recognized by their methods and not by their class.
         if not hasattr(error, "format_message"):
             raise
         line = " ".join(str(error.format_message()).split()).rstrip(".")
-        # An empty one: no arguments were given, and the help has been printed, which is no fault.
+        # An empty one: no arguments were given, and the help has been printed, which is no error.
         outcome.code = _complain(f"{line}; see --help", 2) if line else 0
 
 
 def _output_ends() -> None:
-    """Whoever read our output has seen enough, or it has no room: the interpreter must not complain
-    at its end of what is left."""
+    """The reader closed our output, or it has no room: the interpreter must not complain about
+    unwritten output at exit."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: no file behind it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def emit(result: Any, form: Format, text: Any) -> None:
-    """Print `result` as JSON, or `text`, a string or anything rich can draw; a table that is wider
-    than the terminal goes on below."""
+    """Print `result` as JSON, or `text`, a string or anything rich can draw; a table wider than
+    the terminal is folded."""
     from offstage.testbeds.cli.folded import folded
 
     if form is Format.json:
@@ -201,7 +199,7 @@ def table(rows: Mapping[str, object], title: str = "") -> Table:
 
 
 def refuse_both_paces(time_per_token: str | None, decode_cost: Path | None) -> None:
-    """BadInput where the GPU's own time is said twice."""
+    """BadInput if the GPU's own time is given twice."""
     if time_per_token is not None and decode_cost is not None:
         raise BadInput("--time-per-token and --decode-cost", "command line", "give one of them")
 
@@ -220,7 +218,7 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
 def operator(
     endpoint: str, runtime_dir: Path | None, curve_dir: Path | None, secret: Path | None
 ) -> Any:
-    """A control connection that may do everything; a context manager."""
+    """A control connection with operator rights; a context manager."""
     from offstage.host.endpoint import Endpoint
 
     found = Endpoint.find(
@@ -235,7 +233,7 @@ def operator(
 
 
 def _complain(line: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # nobody reads it; the exit code says it too
+    with contextlib.suppress(OSError):  # there is no reader; the exit code tells it too
         sys.stderr.write(f"offstage: {printable(line)}\n")
     return code
 
@@ -252,7 +250,7 @@ def _flat(rows: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _shown(value: object) -> str:
-    """A value as people write it."""
+    """A value in readable form."""
     if value is None or value == [] or value == ():
         return "none"
     if isinstance(value, bool):
@@ -263,7 +261,7 @@ def _shown(value: object) -> str:
 
 
 def plain(value: object) -> object:
-    """What JSON has no form of, in one that it has."""
+    """A value that JSON lacks, in a type that it has."""
     if isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,4 +1,4 @@
-"""`offstage config show`: every value of the daemon's configuration, and who gave it."""
+"""`offstage config show`: every value of the daemon's configuration, and its source."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 QUICK = {"sessions": 2, "context_tokens": 32_768, "steps": 60}
-"""What --quick changes, where no option says otherwise."""
+"""The defaults that --quick changes; explicit options win."""
 
 
 class StorageChoice(StrEnum):
-    """Which storages the demo runs on."""
+    """The storages of the demo."""
 
     measured = "measured"
     emulated = "emulated"
@@ -157,8 +157,8 @@ def demo(
 
 
 def _compare(out: Path, command: str, form: Format) -> None:
-    """The run beside models of other devices: a page of its own, and its table for people. A run
-    whose log cannot be compared is said to be one, and is a good run all the same."""
+    """The run compared with models of other devices: a separate page, and its table for the
+    terminal. If its log cannot be compared a line says so, and the run is still a success."""
     from rich.console import Group
 
     from offstage.testbeds.cli.common import emit

@@ -1,4 +1,4 @@
-"""`offstage doctor`: what this machine offers, and the command that mends what is missing."""
+"""`offstage doctor`: what this machine offers, and the command that adds what is missing."""
 
 import sys
 from dataclasses import asdict
@@ -62,7 +62,7 @@ def to_dict(checks: list[Check]) -> dict[str, Any]:
 
 
 def drawn(checks: list[Check]) -> Table:
-    """One row per check: what was found, what it enables, and under it the mend."""
+    """One row per check: what was found, what it enables, and under it the fix."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -77,5 +77,5 @@ def drawn(checks: list[Check]) -> Table:
 
 
 def _say(step: str) -> None:
-    """What `--fix` is about to do; not on stdout, which may be JSON."""
+    """Announces the next step of `--fix`; not on stdout, which may be JSON."""
     sys.stderr.write(f"offstage: doctor: {step}\n")

@@ -1,4 +1,4 @@
-"""`offstage dpu`: run the daemon, ask it, change its policy, and look at what it left."""
+"""`offstage dpu`: run the daemon, query it, change its policy, and inspect its files."""
 
 import sys
 import time
@@ -32,7 +32,7 @@ WATCH_NS_MIN, WATCH_NS_MAX = 100_000_000, 3_600_000_000_000
 
 
 class Fabric(StrEnum):
-    """What a host may attach over."""
+    """The fabrics over which a host may attach."""
 
     shm = "shm"
     verbs = "verbs"
@@ -72,7 +72,7 @@ ChipOption = Annotated[
     typer.Option("--device", help="serve at the pace of this preset of `asic presets`"),
 ]
 DilationOption = Annotated[
-    int | None, typer.Option("--dilation", help="in time that goes so many times slower")
+    int | None, typer.Option("--dilation", help="run the device's time slower by this factor")
 ]
 PodOption = Annotated[
     str | None, typer.Option("--pod", help="the pod's map: etcd:HOST:PORT,... or a .toml file")
@@ -152,7 +152,7 @@ def status(
         str, typer.Option("--watch", help="one line every so often, such as 1s, until Ctrl-C")
     ] = "",
     count: Annotated[
-        int, typer.Option("--count", min=0, help="with --watch: so many lines; 0: without end")
+        int, typer.Option("--count", min=0, help="with --watch: number of lines; 0: no limit")
     ] = 0,
     form: FormatOption = Format.text,
 ) -> None:
@@ -394,7 +394,7 @@ def purge(
         str, typer.Option("--keep", help="until the store holds so much of it, such as 10GiB")
     ] = "",
     blocks: Annotated[
-        int | None, typer.Option("--blocks", min=0, help="or so many blocks of it")
+        int | None, typer.Option("--blocks", min=0, help="or this many blocks of it")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="or nothing archived")] = False,
     endpoint: EndpointOption = DEFAULT_ENDPOINT,
@@ -442,7 +442,7 @@ def replay(
 
     try:
         done = replay_log(log)
-    except Corrupt as error:  # of the user's own choosing here, and no run has failed
+    except Corrupt as error:  # here it is the user's choice, and no run has failed
         raise BadInput(error.what, error.where, error.mend) from None
     result = {"agreed": done.agreed, "diverged_at_byte": done.diverged_at}
     if done.diverged_at is None:

@@ -1,8 +1,8 @@
-"""Tables in a terminal that is narrower than they are: columns go on below, none is left out.
+"""Tables in a terminal that is too narrow for them: columns are folded below, none is left out.
 
-The leading columns that are names, which stand to the left, are in every part; of the others each
-part has as many as fit, and the rows that have any of them. A table that fits, or that has names
-only, stays as it is.
+The leading, left-aligned columns are names and are in every part; of the others each part has as
+many as fit, and the rows that have any of them. A table that fits, or that has names only, is
+unchanged.
 """
 
 import copy
@@ -26,8 +26,8 @@ NOTHING = "–"
 
 
 def folded(shown: RenderableType) -> RenderableType:
-    """The same, with every table of it in as many parts as the terminal needs, and no character in
-    its text that would act on the terminal."""
+    """The same, with every table split into as many parts as the terminal needs, and no control
+    characters in its text."""
     if isinstance(shown, Data):
         return folded(shown.drawn())
     if isinstance(shown, Table):
@@ -90,12 +90,12 @@ class Folded:
 
 
 def _keys(columns: Sequence[Column]) -> int:
-    """Leading columns that stand to the left."""
+    """Leading left-aligned columns."""
     return next((at for at, one in enumerate(columns) if one.justify == "right"), len(columns))
 
 
 def _part(table: Table, columns: Sequence[Column]) -> Table:
-    """The table with these of its columns, and all of its rows."""
+    """The table with these columns, and all of its rows."""
     part = copy.copy(table)
     part.columns = []
     for at, column in enumerate(columns):
@@ -106,7 +106,7 @@ def _part(table: Table, columns: Sequence[Column]) -> Table:
 
 
 def _leave_out_empty(part: Table, keys: int) -> None:
-    """Rows that have nothing in the columns of this part, where others have."""
+    """Leave out rows that have no value in this part's columns and some in others."""
     shown = [
         at
         for at in range(part.row_count)

@@ -1,4 +1,4 @@
-"""`offstage host`: what stands in for the GPU node, against any daemon."""
+"""`offstage host`: the host agent in place of a GPU node, against any daemon."""
 
 import os
 import shlex
@@ -48,7 +48,7 @@ host = typer.Typer(no_args_is_help=True, help="The host agent, in the place of a
 
 
 class FabricName(StrEnum):
-    """How blocks come from the daemon."""
+    """The fabrics that bring blocks from the daemon."""
 
     shm = "shm"
     verbs = "verbs"
@@ -114,7 +114,7 @@ GranuleOption = Annotated[
     int,
     typer.Option(
         "--granule-tokens",
-        help="select and read so many tokens of a block by themselves, as the daemon's "
+        help="select and read this many tokens of a block separately, as the daemon's "
         "arena.granule_tokens; default: whole blocks",
     ),
 ]
@@ -227,7 +227,8 @@ def _given(
     context_tokens: int | None,
     time_per_token: str | None,
 ) -> dict[str, Any]:
-    """What drawn sessions and a real model both take; what is not given is theirs to choose."""
+    """The options shared by drawn sessions and a real model; those not given keep their
+    defaults."""
     from offstage.bindings.units import parse_time
 
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
@@ -266,7 +267,7 @@ def _run_drawn(
 
 
 def _make_folder(out: Path) -> None:
-    """Now, and not after minutes of decoding. BadInput where nothing can be written there."""
+    """Create the folder before minutes of decoding. BadInput if it is not writable."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`offstage host calibrate`: what a layer of a decode step costs this device, into a file."""
+"""`offstage host calibrate`: measures the cost of a layer of a decode step, into a file."""
 
 import shlex
 import sys
@@ -85,8 +85,8 @@ def calibrate(
 
 
 def _layer_of(name: str, folder: Path | None) -> tuple[Any, tuple[int, int]]:
-    """The layer's KV and its widths. Where nobody published widths, those of Llama 3's form: as
-    wide as its query heads, and an MLP 3.5 times that."""
+    """The layer's KV and its widths. Without published widths, those of Llama 3's form: as wide
+    as its query heads, and an MLP 3.5 times that."""
     from offstage.host.decode.calibrate import WIDTHS
     from offstage.host.model.models import geometry
 

@@ -26,7 +26,7 @@ ROWS_MAX = 32
 
 
 class Dtype(StrEnum):
-    """What a model computes in, and its blocks hold."""
+    """The data type of a model's computation and of its blocks."""
 
     auto = "auto"
     float32 = "float32"
@@ -35,7 +35,7 @@ class Dtype(StrEnum):
 
 
 class AheadName(StrEnum):
-    """What is done with what a query foretells of the next layer."""
+    """How a query's prediction of the next layer is used."""
 
     none = "none"
     hint = "hint"
@@ -80,7 +80,7 @@ def run_model(
     select_blocks: str,
     **given: Any,
 ) -> None:
-    """Decode and print; model.json goes to `out` where there is one."""
+    """Decode and print; writes model.json to `out` if it is given."""
     import msgspec
 
     from offstage.testbeds.cli.progress import shown
@@ -206,14 +206,14 @@ def _foretold(one: "ModelPass") -> Table:
 def _guessed(one: "ModelPass") -> str:
     read = one.guesses_used + one.guesses_late + one.guesses_unused
     return (
-        f"{one.select_blocks} blocks: {one.guesses:,} blocks foretold to the tier, which read "
+        f"{one.select_blocks} blocks: {one.guesses:,} blocks predicted to the tier, which read "
         f"{read:,} of them ahead: {one.guesses_used:,} staged before their demand, "
         f"{one.guesses_late:,} on their way, {one.guesses_unused:,} never demanded"
     )
 
 
 def _positions(positions: Sequence["Position"]) -> Table:
-    """One row for each position, or for as many neighbours as make ROWS_MAX rows."""
+    """One row for each position, or for groups of neighbours so that there are ROWS_MAX rows."""
     each = -(-len(positions) // ROWS_MAX)
     rows = []
     for first in range(0, len(positions), each):

@@ -1,7 +1,7 @@
-"""Options that can have no effect beside others, and are refused by name before anything runs.
+"""Options without effect in combination with others, which are refused by name before the run.
 
-A row says of a command which options, when, and why. What only a run can know, such as a trace that
-says nothing of sessions, is a `Note` of its result instead.
+A row gives a command's options, the condition and the reason. A condition that only a run can
+know, such as a trace without sessions, is a `Note` of its result instead.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +20,8 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Idle:
-    """`options`, by their parameters' names, of `command` (its words) do nothing where `when` is
-    true of all parameters; `why` goes on a sentence that begins with the option."""
+    """`options`, by parameter name, of `command` (its words) have no effect if `when` is true of
+    all parameters; `why` completes a sentence that begins with the option."""
 
     command: str
     options: tuple[str, ...]
@@ -71,7 +71,7 @@ def _holds_selections(given: Given) -> bool:
 
 
 def _reads_as_recorded(given: Given) -> bool:
-    """BadInput where the file is of no format, as without the option."""
+    """BadInput if the file has no known format, as without the option."""
     from offstage.testbeds.workloads.requests.importer import format_of
 
     return not format_of(given["files"][0], given["trace_format"]).drawn
@@ -82,20 +82,20 @@ IDLE = (
         "demo",
         ("quick",),
         _all_given("sessions", "context_tokens", "steps"),
-        "beside --sessions, --context-tokens and --steps, which are all that it changes",
+        "with --sessions, --context-tokens and --steps, which are all that it changes",
     ),
-    Idle("compare", ("samples",), _few_enough, "beside --quick, which draws no more than 6"),
+    Idle("compare", ("samples",), _few_enough, "with --quick, which draws no more than 6"),
     Idle(
         "host run",
         ("seed", "sessions", "geometry"),
         _has("model"),
-        "beside --model: a model decodes one text, in its own shape",
+        "with --model: a model decodes one text, in its own shape",
     ),
     Idle(
         "host run",
         ("trace", "time_unit", "decode_cost", "granule_tokens"),
         _has("model"),
-        "beside --model: a model has its own text, takes its own time and reads whole blocks",
+        "with --model: a model has its own text, takes its own time and reads whole blocks",
     ),
     Idle(
         "host run",
@@ -122,13 +122,13 @@ IDLE = (
         "pod drain",
         ("push",),
         lambda given: given["undo"] and given["push"],
-        "beside --undo: nothing is pushed",
+        "with --undo: nothing is pushed",
     ),
     Idle(
         "pod drain",
         ("tenant", "fabric", "runtime_dir"),
         _nothing_pushed,
-        "beside --undo or --no-push: nothing is pushed",
+        "with --undo or --no-push: nothing is pushed",
     ),
     Idle(
         "trace generate",
@@ -142,7 +142,7 @@ IDLE = (
             "shared_prefix_tokens",
         ),
         _has("explain"),
-        "beside --explain, which measures contexts of its own",
+        "with --explain, which measures contexts of its own",
     ),
     Idle(
         "trace info",
@@ -163,7 +163,7 @@ IDLE = (
         "trace capture",
         ("temperature", "seed"),
         _is_not("mode", "free", "both"),
-        "beside --mode teacher: the text goes on, and nothing is drawn",
+        "with --mode teacher: the text goes on, and nothing is drawn",
     ),
     Idle(
         "trace capture",
@@ -171,17 +171,17 @@ IDLE = (
         _lacks("temperature"),
         "without --temperature: the most likely token is taken, and nothing is drawn",
     ),
-    Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "beside --backend spdk"),
+    Idle("bench storage", ("file",), _is_not("backend", "io_uring"), "with --backend spdk"),
     Idle("bench storage", ("target",), _is_not("backend", "spdk"), "without --backend spdk"),
     Idle("bench codec", ("tokens",), _lacks("models"), "without --models: no model reads"),
     Idle(
         "bench pod",
         ("faults", "rate", "strict"),
         _has("trace"),
-        "beside --trace, which draws its faults, has its own rate, and no aims",
+        "with --trace, which draws its faults, has its own rate, and no aims",
     ),
     Idle("bench pod", ("begin", "span"), _lacks("trace"), "without --trace"),
-    Idle("host calibrate", ("geometry",), _has("model"), "beside --model, whose layer it is"),
+    Idle("host calibrate", ("geometry",), _has("model"), "with --model, whose layer it is"),
     Idle("host calibrate", ("context_tokens",), _lacks("selector"), "without --selector"),
     *(
         Idle(
@@ -210,17 +210,17 @@ IDLE = (
     ),
     Idle("testbed down", ("out",), _is("bed", "qemu"), "on qemu: there is one pair of guests"),
     *(
-        Idle(words, ("jobs",), _has("cluster"), "beside --cluster, whose workers do the work")
+        Idle(words, ("jobs",), _has("cluster"), "with --cluster, whose workers do the work")
         for words in ("lab pod", "asic sweep")
     ),
-    Idle("plan", ("inputs",), _is("form", "json"), "beside --format json, which has them all"),
-    Idle("report", ("out",), _has("paper"), "beside --figures, which names the folder"),
+    Idle("plan", ("inputs",), _is("form", "json"), "with --format json, which has them all"),
+    Idle("report", ("out",), _has("paper"), "with --figures, which names the folder"),
 )
-"""A row for what cannot have an effect; `host run --help` and the like stay the same."""
+"""A row for each option without effect; `host run --help` and the like are unchanged."""
 
 
 class _Checked(typer.core.TyperCommand):
-    """A command that looks at its options before it runs."""
+    """A command that checks its options before it runs."""
 
     def invoke(self, ctx: Any) -> Any:
         words = ctx.command_path.removeprefix("offstage ")
@@ -240,7 +240,7 @@ def _refuse(row: Idle, ctx: Any) -> None:
 
 
 def refuse_idle_options(app: typer.Typer) -> None:
-    """Every command of `app`, and of the groups in it, refuses options that do nothing."""
+    """Makes every command of `app`, and of its groups, refuse options without effect."""
     for command in _commands(app):
         command.cls = _Checked
 

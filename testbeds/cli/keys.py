@@ -21,7 +21,7 @@ keys = typer.Typer(no_args_is_help=True, help="Keys of CURVE, and tokens of the 
 
 
 class Side(StrEnum):
-    """Whose keys they are."""
+    """The side that owns the keys."""
 
     server = "server"
     client = "client"
@@ -63,7 +63,7 @@ def make(
     following = {
         Side.server: "copy {} to the folder of every client; add each client's key with "
         "`offstage keys add`",
-        Side.client: "put the daemon's server.key beside it; on the daemon's machine: "
+        Side.client: "put the daemon's server.key next to it; on the daemon's machine: "
         "`offstage keys add DIR {}`",
     }
     emit(

@@ -100,7 +100,7 @@ def sweep(
 
 
 def _refuse_failed(told: Sequence[str], spec: str) -> None:
-    """RunFailed where a point failed. What did not is printed and written by then."""
+    """RunFailed if a point failed. The others are printed and written by then."""
     if told:
         raise RunFailed(
             f"failed: {len(told)}; the first is {told[0]}",
@@ -156,7 +156,7 @@ def policies(form: FormatOption = Format.text) -> None:
 
 
 def _on(device: str, changes: list[str] | None) -> list[str]:
-    """The changes of a spec, and the device among them."""
+    """A spec's changes, including the device."""
     return [*(changes or []), *([f"tier.device={device}"] if device else [])]
 
 
@@ -276,7 +276,7 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
 
 
 def _headline(point: "PointSummary") -> dict[str, Any]:
-    """What a program asks of a point first."""
+    """The figures that a program needs first from a point."""
     names = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
     info = {name: getattr(point.info, name) for name in names}
     info["tiers"] = msgspec.to_builtins(point.tiers)

@@ -118,7 +118,7 @@ def _run(
 
 
 def toml_value(text: str) -> Any:
-    """What TOML would make of a value, a bare word being text."""
+    """A value parsed as TOML; a bare word is text."""
     import tomllib
 
     try:

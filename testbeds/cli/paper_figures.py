@@ -1,7 +1,7 @@
-"""The figures of a page by the file that the page was made from: whose it is, the file says.
+"""The figures of a page from the file of its data, whose content tells which page it is.
 
-A run of a demo or of the lab has a summary.json, a comparison of devices a compare.json, a plan a
-plan.json, and `bench engine --out` writes a file of its own.
+A run of a demo or of the lab has a summary.json, a comparison of devices a compare.json, a plan
+a plan.json, and `bench engine --out` writes a separate file.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MEND = "name the folder of a run, a comparison or a plan, or a JSON file of `ben
 
 
 def files_of(run: Path) -> list[Path]:
-    """What figures are made of in a folder, or the file itself. BadInput where there is none."""
+    """The data files in a folder, or the file itself. BadInput if there is none."""
     from offstage.testbeds.plan.page import JSON_NAME as PLAN
     from offstage.testbeds.report.compare.page import JSON_NAME as COMPARE
 
@@ -36,7 +36,7 @@ def files_of(run: Path) -> list[Path]:
 
 
 def figures_of_file(path: Path) -> Sequence[object]:
-    """The figures of the page that was made from the file. BadInput for what is none."""
+    """The figures of the page that was made from the file. BadInput if it is none."""
     from offstage.testbeds.plan.page import JSON_NAME as PLAN
     from offstage.testbeds.report.compare.page import JSON_NAME as COMPARE
 

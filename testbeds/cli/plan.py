@@ -101,7 +101,8 @@ def plan(
 
 
 Request = tuple[Path, str | None, int | None, bool, str | None]
-"""A trace's file, its format, how many requests, whether all ways are walked, its times' unit."""
+"""A trace's file, its format, the number of requests, whether all ways of keeping are simulated,
+its times' unit."""
 
 
 def _request(
@@ -126,7 +127,7 @@ def _plan(
     trace: Request | None,
     seed: int,
 ) -> "Plan":
-    """The question, its numbers, what was measured, and the plan of it all."""
+    """The question, its numbers, the measured inputs, and the plan."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.plan.curves import from_trace, measured_workload
     from offstage.testbeds.plan.inputs import gather
@@ -160,7 +161,7 @@ def _plan(
 
 
 def _show(found: "Plan", out: Path | None, inputs: bool, form: Format) -> None:
-    """Files where they are asked for, and what the terminal says."""
+    """Write the files if requested, and print to the terminal."""
     import msgspec
     from rich.console import Group
 

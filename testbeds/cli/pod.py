@@ -1,4 +1,4 @@
-"""`offstage pod`: the daemons that are one tier, by the map that says which they are."""
+"""`offstage pod`: several daemons that are one tier, listed in a map."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -33,7 +33,7 @@ DEADLINE_NS_MIN, DEADLINE_NS_MAX = 10**6, 60 * 10**9
 
 
 class PodFabricName(StrEnum):
-    """How blocks come from the members."""
+    """The fabrics that bring blocks from the members."""
 
     shm = "shm"
     verbs = "verbs"
@@ -47,7 +47,7 @@ FabricOption = Annotated[
 
 
 class ScheduleName(StrEnum):
-    """Who begins next."""
+    """Which session starts next."""
 
     reuse = "reuse"
     least_loaded = "least-loaded"
@@ -141,7 +141,7 @@ def drain(
 def _pushed(
     found: "PodMap", name: str, tenant: str, runtime_dir: Path | None, fabric: PodFabricName
 ) -> dict[str, Any]:
-    """Of one tenant; that the member is not there is no fault of the drain."""
+    """The push of one tenant; an unreachable member is no error of the drain."""
     from dataclasses import asdict
 
     from offstage.bindings.errors import OffstageError
@@ -346,8 +346,8 @@ def run(
 
 
 def tell(result: "PodResult", form: Format) -> None:
-    """Print a run over a pod. RunFailed, after that, where a check says that its figures are not
-    to be used."""
+    """Print a run over a pod. RunFailed, after that, if a check says that its figures must not
+    be used."""
     import msgspec
     from rich.console import Group
     from rich.text import Text
@@ -363,8 +363,8 @@ def tell(result: "PodResult", form: Format) -> None:
 
 
 def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[str, int]]:
-    """Who is in the map, and what those under a lease say that they have carried out, once all of
-    them have said `epoch`, or are gone, or CARRY_OUT_S have passed."""
+    """The members of the map, and the epochs that those under a lease report as carried out.
+    Returns when all have reported `epoch` or are gone, or after CARRY_OUT_S."""
     import time
 
     until_s = time.monotonic() + CARRY_OUT_S
@@ -383,7 +383,7 @@ def _change(
     form: Format,
     more: "Callable[[PodMap], dict[str, Any]] | None" = None,
 ) -> None:
-    """Change the map and show it; `more` is done under the new one, and shown too."""
+    """Change the map and show it; `more` runs under the new map, and its result is shown too."""
     from offstage.dpu.pod.membership import open_membership
     from offstage.dpu.pod.placement import moved_share
 
@@ -429,7 +429,7 @@ def _shown(found: "PodMap") -> dict[str, Any]:
 
 
 def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
-    """The operator's way in at a member."""
+    """The operator's endpoint at a member."""
     from offstage.host.endpoint import Endpoint
 
     own = Endpoint(tenant="operator", name="pod", timeout_s=ANSWER_S)
@@ -437,7 +437,7 @@ def _operator(member: "Member", runtime_dir: Path | None) -> "Control":
 
 
 def _answers(member: "Member", runtime_dir: Path | None, seen: "dict[str, MemberReport]") -> str:
-    """`yes`, or why not; where it does, what it served is in `seen`."""
+    """`yes`, or why not; if it answers, its counts are in `seen`."""
     from offstage.bindings.errors import OffstageError
     from offstage.testbeds.live.pod_status import member_report
 

@@ -1,4 +1,4 @@
-"""`offstage bench pod`: its two ways to run."""
+"""The two modes of `offstage bench pod`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ def run_trace(
     seed: int,
     time_unit: str | None = None,
 ) -> "TraceResult":
-    """A trace, faster than it was. BadInput as `run_phases`, and of the trace."""
+    """A trace, compressed in time. BadInput as `run_phases`, and for the trace."""
     from offstage.testbeds.bench.pod.asks import of_trace
     from offstage.testbeds.bench.pod.hour import bench_hour
     from offstage.testbeds.cli.progress import shown

@@ -28,7 +28,7 @@ class Plain:
         self.begun = 0.0
 
     def start(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` things."""
+        """Begin a phase of `total` steps."""
         self.finish()
         self.number += 1
         self.remark = ""
@@ -36,14 +36,14 @@ class Plain:
         self._say(f"[{self.number}/{self.phase_count}] {phase}: {total:,}")
 
     def advance(self, count: int) -> None:
-        """Nothing: a log wants no line per step."""
+        """No effect: a log needs no line per step."""
 
     def note(self, text: str) -> None:
         """Remember the remark for the phase's last line."""
         self.remark = text
 
     def finish(self) -> None:
-        """End the phase that runs, if one does."""
+        """End the current phase, if there is one."""
         if self.number:
             took = f"{time.monotonic() - self.begun:.1f} s"
             self._say(f"      {self.remark}, {took}" if self.remark else f"      {took}")
@@ -53,7 +53,7 @@ class Plain:
 
 
 class Live:
-    """One bar per phase; those that ended stay, with their last remark and how long they took."""
+    """One bar per phase; finished bars stay, with their last remark and duration."""
 
     def __init__(self, phase_count: int, bars: Progress) -> None:
         self.phase_count = phase_count
@@ -64,7 +64,7 @@ class Live:
         self.begun = 0.0
 
     def start(self, phase: str, total: int) -> None:
-        """Begin a phase of `total` things."""
+        """Begin a phase of `total` steps."""
         self.finish()
         self.number += 1
         self.remark = ""
@@ -80,13 +80,13 @@ class Live:
             self.bars.advance(self.task, count)
 
     def note(self, text: str) -> None:
-        """Show a remark behind the bar."""
+        """Show a remark after the bar."""
         self.remark = printable(text)
         if self.task is not None:
             self.bars.update(self.task, note=self.remark)
 
     def finish(self) -> None:
-        """Fill the bar that runs, if one does."""
+        """Complete the current bar, if there is one."""
         if self.task is not None:
             took = f"{time.monotonic() - self.begun:.1f} s"
             note = f"{self.remark}, {took}" if self.remark else took
@@ -97,7 +97,7 @@ class Live:
 
 
 def bars_of(console: Console) -> Progress:
-    """Those of `Live`. What a phase is named and noted is text."""
+    """The bars of `Live`. Names and notes of a phase are plain text."""
     columns = (
         TextColumn("{task.fields[number]}", style="dim", markup=False),
         TextColumn("{task.description}", markup=False),
@@ -111,7 +111,7 @@ def bars_of(console: Console) -> Progress:
 
 @contextlib.contextmanager
 def shown(phase_count: int) -> Iterator["Contract"]:
-    """The progress that suits stderr; what is half done stays as it was when an error ends it."""
+    """The progress that suits stderr; after an error an unfinished bar stays as it is."""
     console = Console(stderr=True)
     if not console.is_terminal:
         plain = Plain(phase_count, sys.stderr)

@@ -1,5 +1,4 @@
-"""`offstage report`: the page of a run made again from its summary.json, its figures as files for
-a paper, or two runs compared."""
+"""`offstage report`: makes a page again, writes its figures as files, or compares two runs."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +32,7 @@ def report(
         Path | None,
         typer.Option(
             "--out",
-            help="file to write, default: report.html beside the run; of a "
+            help="file to write, default: report.html in the run's folder; of a "
             "comparison a folder, default: none",
         ),
     ] = None,
@@ -129,7 +128,7 @@ def _compared(
 
 
 def _for_paper(run: Path, folder: Path) -> dict[str, Path]:
-    """The figures of every page whose data lies in the folder of a run, or in the file named."""
+    """The figures of every page whose data is in the folder of a run, or in the given file."""
     from offstage.testbeds.cli.paper_figures import figures_of_file, files_of
     from offstage.testbeds.report.page.plot import write_figures
 

@@ -1,4 +1,4 @@
-"""How a command that ran something shows what came out: files, a table, headlines as JSON."""
+"""Shows a command's results: files, a table, headlines as JSON."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,8 +43,8 @@ HEADLINES = (
 
 
 def print_summary(summary: "Summary", out: Path | None, form: Format) -> None:
-    """Write summary.json and report.html to `out`, if there is one, and print the figures.
-    RunFailed, after all of that, where a check says that they are not to be used."""
+    """Write summary.json and report.html to `out`, if it is given, and print the figures.
+    RunFailed, after all of that, if a check says that they must not be used."""
     from rich.console import Group
 
     from offstage.testbeds.live.checks import refuse
@@ -79,7 +79,7 @@ def _failed(summary: "Summary") -> list[str]:
 
 
 def _headlines(summary: "Summary", paths: dict[str, Path]) -> dict[str, object]:
-    """The headline figures and where the rest is."""
+    """The headline figures and the paths of the rest."""
     return {
         "sentence": summary.sentence,
         "notes": list(summary.noted()),

@@ -1,4 +1,4 @@
-"""`offstage testbed`: machines that stand in for a GPU node and a DPU."""
+"""`offstage testbed`: machines in place of a GPU node and a DPU."""
 
 import signal
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Bed(StrEnum):
 
 
 class LinkFabric(StrEnum):
-    """How blocks come from one guest to the other."""
+    """The fabrics that bring blocks from one guest to the other."""
 
     zmq = "zmq"
     verbs = "verbs"
@@ -169,7 +169,7 @@ def run(
     sizes = Sizes(
         sessions=sessions, context_tokens=context_tokens, steps=steps, fabric=fabric.value
     )
-    # Ended by SIGTERM, it ends its guests as after Ctrl-C.
+    # SIGTERM ends the guests as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with alone():
         up = running()

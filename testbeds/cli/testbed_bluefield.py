@@ -1,4 +1,4 @@
-"""`offstage testbed` for a DPU that is reached by ssh."""
+"""`offstage testbed` for a DPU reached by ssh."""
 
 import signal
 from pathlib import Path
@@ -65,7 +65,7 @@ def _up_steps(far: Far, sizes: tuple[int, int, int]) -> list[Step]:
 
 
 def _go(far: Far, steps: list[Step], dry_run: bool) -> bool:
-    """Run them; False where they were only printed."""
+    """Run the steps; False if they were only printed."""
     for number, step in enumerate(steps, 1):
         if dry_run:
             typer.echo(printable(shown(far.dpu, step), "\n\t"))

@@ -23,14 +23,14 @@ WINDOW_TOKENS = 4_096
 def start(
     bed: str, out: Path, sessions: int, context_tokens: int, steps: int, rate: str, delay: str
 ) -> "Up":
-    """The bed, with a daemon that has room for so much."""
+    """The bed, with a daemon of the required room."""
     from offstage.testbeds.beds.here import up
 
     return up(bed, out, sizes_for(sessions, context_tokens, steps), rate, delay)
 
 
 def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
-    """A daemon with room for so much of the demo's model."""
+    """Sizes of a daemon with room for these sessions of the demo's model."""
     from offstage.host.model.models import geometry
     from offstage.testbeds.beds.local import DaemonSizes
     from offstage.testbeds.live.options import SELECT_BLOCKS
@@ -50,7 +50,7 @@ def sizes_for(sessions: int, context_tokens: int, steps: int) -> "DaemonSizes":
 
 
 def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "Summary":
-    """Compare the arms; each host is a process of its own, in its own place."""
+    """Compare the arms; each host is a separate process, in its place."""
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.live.arms import COMPARED, compare, driven
     from offstage.testbeds.report import SUMMARY_NAME, read_summary
@@ -82,7 +82,7 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
 
 
 def told(bed: "Up") -> dict[str, Any]:
-    """What `up` prints."""
+    """The text that `up` prints."""
     return {
         "bed": bed.bed,
         "pid": bed.pid,

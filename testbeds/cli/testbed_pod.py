@@ -15,13 +15,13 @@ DEADLINE_NS = 1_000_000_000
 
 
 def up(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) -> None:
-    """Start it and print where it is."""
+    """Start it and print its address."""
     told = _told(_start(out, sessions, context_tokens, steps))
     emit(told, form, table(told))
 
 
 def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) -> None:
-    """The workload over the pod that is up, or over one that is started and ended."""
+    """Run the workload over the pod that is up, or over one that is started and stopped for it."""
     import msgspec
 
     from offstage.dpu.pod.membership import open_membership
@@ -60,7 +60,7 @@ def run(out: Path, sessions: int, context_tokens: int, steps: int, form: Format)
 
 
 def down(out: Path, form: Format) -> None:
-    """End it."""
+    """Stop it."""
     from offstage.testbeds.beds import pod
 
     ended = pod.down(out)

@@ -1,4 +1,4 @@
-"""`offstage trace`: request traces, what they hold and how they are brought into one form."""
+"""`offstage trace`: request traces, their contents and their conversion into one format."""
 
 from pathlib import Path
 from typing import Annotated

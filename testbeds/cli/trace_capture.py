@@ -1,4 +1,4 @@
-"""`offstage trace capture`: which blocks a real model looks at, step by step."""
+"""`offstage trace capture`: the blocks that a real model reads, step by step."""
 
 import os
 from enum import StrEnum
@@ -17,7 +17,7 @@ __all__ = ["capture"]
 
 
 class Mode(StrEnum):
-    """How decoding goes on behind the context."""
+    """How decoding continues after the context."""
 
     teacher = "teacher"
     free = "free"
@@ -25,7 +25,7 @@ class Mode(StrEnum):
 
 
 class Dtype(StrEnum):
-    """What the model is run in."""
+    """The data type of the model's run."""
 
     auto = "auto"
     float32 = "float32"
@@ -34,7 +34,7 @@ class Dtype(StrEnum):
 
 
 class Device(StrEnum):
-    """Where the model is run."""
+    """The device of the model's run."""
 
     cpu = "cpu"
     cuda = "cuda"

@@ -1,4 +1,4 @@
-"""`offstage trace generate`: a generated workload held against published figures, or written."""
+"""`offstage trace generate`: a generated workload, compared with published figures or written."""
 
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,7 @@ def generate(
     from offstage.testbeds.capture.export import export
     from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 
-    # A file has scores, and whoever replays it selects: one block stands for any selection here.
+    # A file has scores, and its replay selects: one block represents any selection here.
     options = GeneratedOptions(
         profile,
         layers,

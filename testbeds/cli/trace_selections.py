@@ -1,7 +1,7 @@
-"""What `offstage trace info` says of a file of selections, or of the scores behind them.
+"""`offstage trace info` for a file of selections, or of the scores behind them.
 
 Such a file is no trace of requests: the laboratory runs it by a spec, which is printed. BadInput
-where the file is not what it begins as.
+if the file's contents do not match its header.
 """
 
 import json
@@ -17,7 +17,7 @@ __all__ = ["described", "shown_with_spec"]
 
 
 def described(path: Path, kind: str) -> dict[str, Any]:
-    """What it holds, and as `spec` the TOML that runs it; `kind` is the spec's."""
+    """Its contents, and as `spec` the TOML that runs it; `kind` is the spec's."""
     from offstage.testbeds.workloads.requests.importer import SELECTIONS
 
     own, selection = _recorded(path) if kind == "selections" else _captured(path)
@@ -38,7 +38,7 @@ def described(path: Path, kind: str) -> dict[str, Any]:
 
 
 def shown_with_spec(held: dict[str, Any]) -> Group:
-    """The same for people."""
+    """The same for the terminal."""
     shown = {key: value for key, value in held.items() if key != "spec"}
     return Group(
         table(shown), "", "`offstage lab run SPEC` runs it by this spec:", "", Text(held["spec"])

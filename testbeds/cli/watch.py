@@ -1,4 +1,4 @@
-"""`offstage dpu status --watch`: one line for each interval, of what happened in it."""
+"""`offstage dpu status --watch`: one line for each interval."""
 
 import json
 import time
@@ -30,7 +30,7 @@ COLUMNS = {
 
 
 def watch(control: Control, every_s: float, count: int, as_json: bool) -> None:
-    """Print until `count` lines are out (0: until Ctrl-C). Raises what the daemon's end raises."""
+    """Print until `count` lines are out (0: until Ctrl-C). Raises the error of a daemon's end."""
     for number, row in enumerate(_intervals(control, every_s)):
         if as_json:
             typer.echo(json.dumps(row))
@@ -44,7 +44,7 @@ def watch(control: Control, every_s: float, count: int, as_json: bool) -> None:
 
 
 def _intervals(control: Control, every_s: float) -> Iterator[dict[str, Any]]:
-    """What changed between two looks; the first line comes after one interval."""
+    """The changes between two readings; the first line comes after one interval."""
     before, then_s = _look(control), time.monotonic()
     while True:
         time.sleep(every_s)
@@ -58,7 +58,7 @@ def _look(control: Control) -> dict[str, Any]:
 
 
 def _between(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Rates of an interval; after a reset of the ledger they are of what came since."""
+    """Rates of an interval; after a reset of the ledger, of the counts since."""
     device, device_then = after["status"]["device"], before["status"]["device"]
     counts = zip(after["ledger"]["ends"], before["ledger"]["ends"], strict=True)
     ended = Demands.of(max(0, now - then) for now, then in counts)

@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
     "no number": ("llama", {}, ["--select-blocks", "few"], "write for example 16,64,all"),
     "no selector": ("llama", {}, ["--selector", "best"], "of quest, quest8, mean_key, mass"),
     "no GPU": ("llama", {}, ["--kernel", "triton", "--device", "cuda"], "no device 'cuda'"),
-    "a trace as well": ("llama", {}, ["--trace", "x"], "--trace has no effect beside --model"),
+    "a trace as well": ("llama", {}, ["--trace", "x"], "--trace has no effect with --model"),
 }
 
 

@@ -1,7 +1,7 @@
-"""What this machine offers to Offstage: each check, its mend, and the repairs that are safe.
+"""What this machine offers to Offstage: each check, its fix, and the repairs that are safe.
 
-`check` has what a check is and how a machine is read; `software`, `kernel` and `hardware` hold the
-checks; `repair` does what `--fix` may do. Nothing but `repair` changes anything.
+`check` defines a check and how a machine is read; `software`, `kernel` and `hardware` contain
+the checks; `repair` performs what `--fix` may do. Only `repair` changes anything.
 """
 
 from offstage.testbeds.doctor.check import Check, Machine, Repair
@@ -16,5 +16,5 @@ CHECKS = (*SOFTWARE, *KERNEL, *HARDWARE, *GPU_CHECKS)
 
 
 def examine(machine: Machine) -> list[Check]:
-    """All checks, in the order of the table. Never raises for what it finds."""
+    """All checks, in the order of the table. Never raises for a finding."""
     return [check(machine) for check in CHECKS]

@@ -1,9 +1,9 @@
-"""What a check is, and the machine it looks at.
+"""A check, and the machine that it examines.
 
 A check is `ok`, `missing` (something is not used, slower or not possible) or `required` (nothing
-runs without it). It says what it enables in Offstage, and one that is not ok says how to mend it.
-Whatever /sys, /proc and /dev say is read below the machine's root, so that a test can show a
-machine that it does not have.
+runs without it). It tells what it enables in Offstage and, unless it is ok, how to fix it. /sys,
+/proc and /dev are read below the machine's root, so that a test can present a machine that it
+does not have.
 """
 
 import os
@@ -23,7 +23,7 @@ COMMAND_TIMEOUT_S = 30
 @dataclass(frozen=True)
 class Repair:
     """One step of `--fix`: write `text` to `path`, or, without a path, load the kernel module
-    `text`. Nothing else is ever done, and never to a disk."""
+    `text`. There is no other kind of step, and none touches a disk."""
 
     path: str
     text: str
@@ -34,9 +34,8 @@ class Repair:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: what was found, what it enables, and the mend where it is not ok.
-
-    `details`: the single devices, for programs."""
+    """One result: what was found, what it enables, and the fix unless it is ok. `details`: the
+    single devices, for programs."""
 
     name: str
     state: State
@@ -49,27 +48,27 @@ class Check:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where to look: `folder` is where stores would be written, `root` what is taken for /."""
+    """The examined paths: `folder` is where stores would be written, `root` replaces /."""
 
     folder: Path
     root: Path = Path("/")
 
     def read(self, path: str) -> str:
-        """A file of the kernel's, stripped; "" where it is absent or unreadable."""
+        """A kernel file, stripped; "" if it is absent or unreadable."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
 
     def names(self, path: str) -> list[str]:
-        """What stands in a folder, sorted; nothing where it is absent."""
+        """The names in a folder, sorted; empty if it is absent."""
         try:
             return sorted(one.name for one in (self.root / path).iterdir())
         except OSError:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether the file or folder is there."""
+        """Whether the file or folder exists."""
         return (self.root / path).exists()
 
     def module(self, name: str) -> bool:
@@ -84,13 +83,13 @@ class Machine:
 
 
 def pkg_config(package: str, what: str = "--modversion") -> str | None:
-    """What pkg-config says of a package; None where it knows none."""
+    """pkg-config's answer for a package; None if it knows none."""
     done = run_quietly(["pkg-config", what, package])
     return done.stdout.strip() if done is not None and done.returncode == 0 else None
 
 
 def run_quietly(words: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """A command that looks and changes nothing; None where there is none or it does not end."""
+    """Runs a command that changes nothing; None if it does not exist or does not end."""
     try:
         return subprocess.run(
             words,
@@ -106,5 +105,5 @@ def run_quietly(words: list[str]) -> subprocess.CompletedProcess[str] | None:
 
 
 def command_path(*names: str) -> str | None:
-    """Where the first of these commands that is there lies."""
+    """The path of the first of these commands that is installed."""
     return next((found for name in names if (found := shutil.which(name))), None)

@@ -1,7 +1,7 @@
 """The devices that Offstage drives: NVMe drives, RDMA devices, GPUs.
 
 The MTU of a RoCE port is not in /sys; it follows from the network interface's by the rule of the
-kernel's drivers: the largest of 256 to 4096 that fits beside the headers.
+kernel's drivers: the largest of 256 to 4096 that fits together with the headers.
 """
 
 import sys
@@ -243,7 +243,7 @@ def _gpudirect(machine: Machine) -> Check:
 
 
 def _transfers(machine: Machine) -> Check:
-    """Measured here and now, in a process that may end as it likes."""
+    """Measured now, in a separate process, which may crash."""
     purpose = "how fetched blocks reach the HBM pool; the fastest is taken"
     device = "cuda" if machine.exists("proc/driver/nvidia/version") else "cpu"
     done = run_quietly([sys.executable, "-m", "offstage.host.arrays.fastest_transfer", device])

@@ -39,7 +39,7 @@ def _cores(machine: Machine) -> Check:
 
 
 def _cpu(machine: Machine) -> Check:
-    """What the checksums of blocks choose among when the firmware loads."""
+    """The processor features among which the checksums of blocks choose when the firmware loads."""
     purpose = "wide checksums of blocks; without: the same, slower"
     lines = machine.read("proc/cpuinfo").splitlines()
     flags = next(
@@ -135,7 +135,7 @@ def _hugepages(machine: Machine) -> Check:
 
 
 def _io_uring(machine: Machine) -> Check:
-    """A ring is really set up, by the firmware, on a file beside where the stores would be."""
+    """The firmware sets up a ring, on a file in the folder of the stores."""
     purpose = "storage io_uring; without it posix serves"
     state, found = _opened(machine.folder)
     if state == "ok":
@@ -218,7 +218,7 @@ def _vfio(machine: Machine) -> Check:
 
 
 def _opened(folder: Path) -> tuple[State, str]:
-    """Whether a small file opens with io_uring, and if not the reason."""
+    """Whether a small file opens with io_uring, and the reason if not."""
     try:
         from offstage.bindings.storage import Storage, StorageConfig
 
@@ -236,7 +236,7 @@ def _opened(folder: Path) -> tuple[State, str]:
 
 
 def _meminfo(machine: Machine) -> dict[str, int]:
-    """/proc/meminfo: bytes, and counts where it has counts."""
+    """/proc/meminfo: values in bytes, and its plain counts."""
     rows = re.findall(r"^(\w+):\s+(\d+)( kB)?$", machine.read("proc/meminfo"), re.MULTILINE)
     return {name: int(number) * (1024 if unit else 1) for name, number, unit in rows}
 

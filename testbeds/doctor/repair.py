@@ -1,7 +1,7 @@
-"""What `--fix` does: huge pages and kernel modules, as root, and nothing else.
+"""Performs `--fix`: huge pages and kernel modules, as root, and nothing else.
 
-Each step is shown before it is done. None touches a disk, and none outlives a reboot. A step that
-fails is said and the next is done.
+Each step is shown before it runs. None touches a disk, and none survives a reboot. A failed step
+is reported and the next one runs.
 """
 
 import os
@@ -23,9 +23,8 @@ def repair(
     say: Callable[[str], None],
     modprobe: tuple[str, ...] = ("modprobe",),
 ) -> list[str]:
-    """Do the repairs of all checks; `say` gets each before it is done. Returns what failed.
-
-    BadInput where there is something to do and we are not root."""
+    """Do the repairs of all checks; `say` gets each before it is done. Returns the failed ones.
+    BadInput if there are any to do and we are not root."""
     steps = [step for check in checks for step in check.repairs]
     if steps and os.geteuid() != 0:
         raise BadInput(

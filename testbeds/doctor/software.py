@@ -1,7 +1,7 @@
-"""The software that Offstage uses where it is there: libraries, extensions, tools.
+"""The optional software of Offstage: libraries, extensions, tools.
 
-What takes long to import, or may end the process that imports it, is looked at in a process of its
-own or not imported at all.
+Software that takes long to import, or may end the importing process, is examined in a separate
+process or not imported at all.
 """
 
 import importlib.util
@@ -90,8 +90,8 @@ def _verbs(machine: Machine) -> Check:
 
 
 def _spdk(machine: Machine) -> Check:
-    """What is built says itself which release it is of; what is not, where it could be built from.
-    SPDK's packages carry the number of each library, and the release stands in a header."""
+    """A build reports its own release; without one, the release it could be built from. SPDK's
+    packages carry the number of each library, and the release is in a header."""
     purpose = "storage spdk: NVMe drives and targets without the kernel"
     if _extension("_spdk"):
         release, why = _tried("from offstage.bindings import spdk; print(spdk.release())")
@@ -135,8 +135,8 @@ def _spdk_release(include: str) -> tuple[int, int] | None:
 
 
 def _nixl(machine: Machine) -> Check:
-    """The fabric takes its C library alone. One that is there may still not load: the wheel brings
-    libraries for a GPU's driver."""
+    """The fabric needs only its C library. An installed one may still fail to load: the wheel
+    brings libraries for a GPU's driver."""
     purpose = "the nixl fabric: machines without raw verbs, and GPU memory"
     library = nixl.find()
     if library is None:
@@ -160,7 +160,7 @@ def _extension(name: str) -> bool:
 
 
 def _tried(attempt: str) -> tuple[str, str]:
-    """What a new process prints, and, where it fails, why."""
+    """The output of a new process, and, if it fails, the reason."""
     done = run_quietly([sys.executable, "-c", _ATTEMPT.format(attempt=attempt)])
     if done is None:
         return "", "it hangs"

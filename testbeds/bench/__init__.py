@@ -1,1 +1,1 @@
-"""Benches: each against its reference in the same run."""
+"""Benches: each measures against its reference in the same run."""

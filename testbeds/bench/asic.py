@@ -1,12 +1,12 @@
-"""`offstage bench asic`: the event engine of the chip model, beside SimPy and on a whole chip.
+"""`offstage bench asic`: the event engine of the chip model, against SimPy and on a whole chip.
 
-The first row runs one queueing network, three stages of one, two and four servers at a load of 0.8,
-on both engines in turns; the mean time inside is known, and either side that misses it has failed.
-An event of ours is one taken from the heap or an arrival, one of SimPy's is one that it schedules.
-The chip rows are hits of a preset, as whole blocks and cut as the preset cuts them, and a mix of
-all routes. The last row streams requests through the same chip in batches: the memory it takes must
-not depend on how many there are. Times are of one core; on a machine with other work on it ratios
-hold and rates are low.
+The first row runs one queueing network, three stages of one, two and four servers at a load of
+0.8, on both engines in turns; the mean time in the system is known, and an engine that misses it
+fails the run. An event of ours is one taken from the heap or an arrival, one of SimPy's is one
+that it schedules. The chip rows are hits of a preset, as whole blocks and cut as the preset cuts
+them, and a mix of all routes. The last row streams requests through the same chip in batches:
+the memory it takes must not depend on their number. Times are of one core; on a busy machine
+ratios remain valid and rates are low.
 """
 
 import resource
@@ -42,11 +42,11 @@ LOAD = 0.8
 SERVERS = (1, 2, 4)
 SERVICE_PS = 1_000_000
 MEAN = 9.0
-"""Services that a request spends inside: 3 in the first stage (M/D/1 at 0.8), whose departures are
-so far apart that nobody waits after it, then 2 and 4."""
+"""Mean services that a request spends in the system: 3 in the first stage (M/D/1 at 0.8), whose
+departures are spaced so that no request waits after it, then 2 and 4."""
 MEAN_ERROR = 0.1
 GAP_PS = 2_000_000
-"""Between blocks, on average: the chip's link is busy for 70 %."""
+"""Mean time between blocks: the chip's link is busy for 70 %."""
 MIX = {"hit": 0.85, "read": 0.05, "write": 0.02, "command": 0.08}
 OF_WHOLE_BLOCKS = ("hits, whole blocks", "mix, whole blocks")
 PIECES_MAX = 1 << 16
@@ -55,7 +55,7 @@ Say = Callable[[str], None]
 
 
 class Stages(msgspec.Struct, frozen=True):
-    """One network on both engines, a second of one core each."""
+    """One network on both engines, in seconds of one core each."""
 
     events_per_s: float
     requests_per_s: float
@@ -77,7 +77,7 @@ class ChipFigures(msgspec.Struct, frozen=True):
 
 
 class Long(msgspec.Struct, frozen=True):
-    """A run in batches: by how much the process grew after the first tenth."""
+    """A run in batches: growth of the process after the first tenth."""
 
     requests: int
     simulated_s: float
@@ -87,7 +87,7 @@ class Long(msgspec.Struct, frozen=True):
 
 
 class AsicResult(BenchResult, kw_only=True):
-    """Events a second beside SimPy; blocks a second on a whole chip; memory of a long run."""
+    """Events a second against SimPy; blocks a second on a whole chip; memory of a long run."""
 
     stages: Stages
     chips: list[ChipFigures]
@@ -100,7 +100,7 @@ class AsicResult(BenchResult, kw_only=True):
         chip, long = self.chips[0], self.long
         per = ", ".join(f"{one.events_per_request:.1f} ({one.name})" for one in self.chips)
         return [
-            f"measured, beside {self.reference} on the same network; {self.rounds} rounds, "
+            f"measured, against {self.reference} on the same network; {self.rounds} rounds, "
             f"seed {self.seed}; both come to the mean that theory has",
             f"{self.preset}: {chip.units} units, blocks of "
             f"{format_size(chip.block_bytes)}; events for each request: {per}",
@@ -112,9 +112,9 @@ class AsicResult(BenchResult, kw_only=True):
 def bench_asic(
     *, requests: int, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> AsicResult:
-    """Events and requests a second; memory of a run of `requests`. Missing("test") without simpy,
-    RunFailed where one of the engines does not come to the mean that theory has."""
-    say("three stages beside SimPy")
+    """Events and requests a second; memory of a run of `requests`. Missing("test") without
+    simpy, RunFailed if one of the engines does not reach the theoretical mean."""
+    say("three stages against SimPy")
     stages = _beside_simpy(seed, rounds)
     say(f"{PRESET}: blocks")
     chips = [
@@ -240,7 +240,7 @@ def _theirs(random: np.random.Generator) -> tuple[float, float]:
             env.process(request())
 
     env.process(source())
-    before = next(env._eid)  # the number of the next event: all that SimPy tells of itself
+    before = next(env._eid)  # the number of the next event: SimPy has no other counter
     began = time.thread_time()
     env.run()
     spent = time.thread_time() - began
@@ -249,7 +249,7 @@ def _theirs(random: np.random.Generator) -> tuple[float, float]:
 
 
 def _requests(chip: Network, mix: dict[str, float], count: int, random: Any) -> Array:
-    """Blocks of all routes, in shares; arrivals begin at 0."""
+    """Blocks of all routes, by share; arrivals begin at 0."""
     shares = [mix.get(name, 0.0) for name in chip.routes]
     return make_requests(
         count,
@@ -287,7 +287,7 @@ def _chip_row(
 
 
 def _long(requests: int, seed: int) -> Long:
-    """Requests in batches; by how much the process grew after the first tenth."""
+    """Requests in batches; growth of the process after the first tenth."""
     made = network(read_preset(PRESET), piece_bytes=BLOCK_BYTES)
     chip = Chip(made, seed=seed, limits=Limits(piece_max=PIECES_MAX, end_max=0))
     random = np.random.default_rng(seed)
@@ -315,6 +315,6 @@ def _long(requests: int, seed: int) -> Long:
 
 
 def _resident() -> int:
-    """What this process has in memory now."""
+    """Resident memory of this process, in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()

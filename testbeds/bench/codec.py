@@ -1,11 +1,11 @@
-"""`offstage bench codec`: what KV shrinks to, how fast, and what lossy modes would do to it.
+"""`offstage bench codec`: compression ratios and rates of KV, and the errors of lossy modes.
 
-KV comes from two places, and every row says from which: the synthetic KV of the demo's host, and
-the cache of a real model that has read a text. Each layer's keys and values are cut into blocks as
-the store has them and coded block by block, so that headers count. A ratio is bytes after over
-bytes before and does not depend on the machine; rates are seconds of one core, beside memcpy and
-zlib on the same bytes in the same run, in turns. Both are
-`measured`. What `store.codec` does to a store is `emulated`: see codec_store.py.
+KV comes from two sources, and every row names its source: the synthetic KV of the demo's host,
+and the cache of a real model that has read a text. Each layer's keys and values are cut into
+blocks as the store has them and coded block by block, so that headers count. A ratio is bytes
+after over bytes before and does not depend on the machine; rates are seconds of one core,
+compared with memcpy and zlib on the same bytes in the same run, in turns. Both are `measured`.
+The effect of `store.codec` on a store is `emulated`: see codec_store.py.
 """
 
 import statistics
@@ -59,8 +59,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """KV and where it came from. `values`: float32 `[layers, 2, blocks, kv_heads, tokens,
-    head_dim]`, keys then values; `label` names it in rows, `origin` says how to have it again."""
+    """KV and its source. `values`: float32 `[layers, 2, blocks, kv_heads, tokens, head_dim]`,
+    keys then values; `label` names it in rows, `origin` tells how to reproduce it."""
 
     label: str
     kind: str
@@ -69,7 +69,7 @@ class Source:
 
 
 class RatioFigures(msgspec.Struct, frozen=True):
-    """One layer's keys or values in a dtype: coded size over size, all of it and by KV head."""
+    """One layer's keys or values in a dtype: coded size over size, in total and by KV head."""
 
     source: str
     dtype: str
@@ -94,7 +94,7 @@ class RateFigures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LossyFigures(msgspec.Struct, frozen=True):
-    """What a lossy mode leaves of bfloat16: size, and errors of values that are not zero."""
+    """A lossy mode on bfloat16: size, and errors of nonzero values."""
 
     source: str
     half: str
@@ -119,11 +119,11 @@ class CodecResult(BenchResult, kw_only=True):
     def about(self) -> list[str]:
         memcpy = max(one.memcpy_bytes_per_s for one in self.rates)
         return [
-            "ratios: coded size over size, least and most of the layers, beside zlib level 6; "
-            f"rates of {self.rates[0].source} beside zlib level 1, {self.rounds} rounds; memcpy "
+            "ratios: coded size over size, least and most of the layers, against zlib level 6; "
+            f"rates of {self.rates[0].source} against zlib level 1, {self.rounds} rounds; memcpy "
             f"of the same bytes {format_rate(memcpy)}; measured, seed {self.seed}",
             "synthetic: the demo's own KV, whose V has one exponent by construction",
-            "** a store with store.codec beside one without, blocks of 32 KiB: bytes read, a get "
+            "** a store with store.codec against one without, blocks of 32 KiB: bytes read, a get "
             "alone, gets 16 at a time by one thread; emulated drive, real codec",
             "* lossy, never used by the store: size over bfloat16's, then mean and greatest error "
             "of values that are not zero, relative to themselves",
@@ -148,7 +148,7 @@ def synthetic_source(seed: int) -> Source:
 
 
 def model_source(model: Path, text: Path, tokens: int) -> Source:
-    """The cache of a model after so many tokens of a text, in blocks of 64."""
+    """The cache of a model after `tokens` tokens of a text, in blocks of 64."""
     tokens = tokens // BLOCK_TOKENS * BLOCK_TOKENS
     found = model_kv(model, text, tokens)
     layers, halves, heads, _, width = found.values.shape
@@ -174,9 +174,9 @@ def as_dtype(values: Floats, dtype: str) -> npt.NDArray[Any]:
 
 
 def ratio_rows(source: Source) -> Iterator[RatioFigures]:
-    """One row for each dtype, layer and half; `heads`: each KV head's part of the blocks coded by
-    itself, as a chip with lanes of their own would. `RunFailed` where a block does not come
-    back."""
+    """One row for each dtype, layer and half; `heads`: each KV head's part of the blocks coded
+    separately, as a chip with a lane per head would. `RunFailed` if a block does not decode to
+    its input."""
     for dtype in codec.DTYPES:
         bits = as_dtype(source.values, dtype)
         for layer, half in np.ndindex(bits.shape[:2]):
@@ -203,7 +203,7 @@ def _coded_share(dtype: str, parts: npt.NDArray[Any]) -> float:
 
 
 def _check(dtype: str, blocks: list[bytes], coded: list[bytes]) -> None:
-    """Every block comes back, and the first is what the reference writes."""
+    """Every block decodes to its input, and the first equals the reference's output."""
     for block, one in zip(blocks, coded, strict=True):
         if codec.decode(one, len(block)) != block:
             raise RunFailed("a block did not come back", "bench codec", "run the tests")
@@ -260,8 +260,8 @@ def rows_of(
     stores: list[StoreFigures],
     lossy_rows: list[LossyFigures],
 ) -> list[Row]:
-    """What KV shrinks to, least and most of all layers, and rates, beside zlib; stores beside plain
-    ones; lossy modes apart, with their errors."""
+    """Compression ratios, least and most of all layers, and rates, against zlib; stores against
+    uncompressed ones; lossy modes apart, with their errors."""
     layers: dict[str, list[RatioFigures]] = {}
     for one in ratios:
         layers.setdefault(f"{one.source} {one.dtype} {one.half}", []).append(one)
@@ -294,7 +294,7 @@ def rows_of(
 
 
 def _blocks(source: Source, dtype: str) -> list[bytes]:
-    """KV cut as the daemon's default has it, whatever the geometry."""
+    """KV cut as by the daemon's default, whatever the geometry."""
     data = as_dtype(source.values, dtype).tobytes()[:RATE_BYTES]
     return [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
 
@@ -331,7 +331,7 @@ def _rate_row(source: Source, dtype: str, rounds: int) -> RateFigures:
 
 
 def _lossy_rows(source: Source) -> Iterator[LossyFigures]:
-    """What each lossy mode leaves of bfloat16: size, and errors over all layers of a half."""
+    """Size and errors of each lossy mode on bfloat16, over all layers of a half."""
     values = source.values
     exact = (as_dtype(values, "bfloat16").astype(np.uint32) << 16).view(np.float32)
     for half, name in enumerate(HALVES):

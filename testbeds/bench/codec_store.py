@@ -1,8 +1,8 @@
-"""What `store.codec` costs and saves: one store on an emulated drive, plain and coded, in turns.
+"""Cost and savings of `store.codec`: one store on an emulated drive, plain and coded, in turns.
 
 Blocks of KV are put and read back through the whole store, checks and decoding included, by one
-thread, as the reactor does it. Bytes are those that crossed to the drive. The drive's own times are
-a model's, so the figures are `emulated`; the codec's are real.
+thread, as the reactor does it. Bytes are those transferred to and from the drive. The drive's
+own times are a model's, so the figures are `emulated`; the codec's are real.
 """
 
 import statistics
@@ -100,7 +100,7 @@ def _round(codec: int, blocks: list[bytes], drive: str, seed: int) -> StoreSide:
 
 
 def _read_together(store: Store, count: int) -> None:
-    """All blocks, as many at once as the store lets."""
+    """All blocks, with as many in flight as the store allows."""
     key = done = 0
     while done < count:
         while key < count and store.get(key, 0) == 0:

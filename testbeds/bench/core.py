@@ -1,12 +1,13 @@
 """`offstage bench core`: the decision core in virtual time against libCacheSim, policy by policy.
 
 Flat rows: the same trace, the same capacity, demand only, both in C from the first access to the
-last, in turns; where both have the policy the hit counts must be equal, or the run has failed.
-libCacheSim reads its binary format from a file in the page cache, ours an array. What ours does for
-each access and libCacheSim does not: pins, leases, per-demand ends, a shadow directory, actions for
-every read. The decode row is what virtual time costs where it matters, scores and averages on; the
-replay row how fast a log is checked. All figures are `measured` on this machine, in seconds of one
-core (time that another process took is not counted, on either side); simulated times do not count.
+last, in turns; for a policy that both have, unequal hit counts fail the run. libCacheSim reads
+its binary format from a file in the page cache, ours an array. For each access ours does work
+that libCacheSim does not: pins, leases, per-demand ends, a shadow directory, actions for every
+read. The decode row is the cost of virtual time with scores and averages on; the replay row is
+the rate at which a log is checked. All figures are `measured` on this machine, in seconds of one
+core (time taken by other processes is not counted, on either side); simulated times do not
+count.
 """
 
 import os
@@ -54,7 +55,7 @@ Say = Callable[[str], None]
 
 
 class Flat(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A flat trace under one eviction; a reference where libCacheSim has the policy."""
+    """A flat trace under one eviction; with a reference if libCacheSim has the policy."""
 
     name: str
     eviction: str
@@ -81,14 +82,14 @@ class Decode(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """How fast a log is checked."""
+    """The rate at which a log is checked."""
 
     decisions_per_s: float
     decisions: int = 0
 
 
 class CoreResult(BenchResult, kw_only=True):
-    """Accesses a second beside libCacheSim; what decode and replay cost in virtual time."""
+    """Accesses a second against libCacheSim; the cost of decode and replay in virtual time."""
 
     flat: list[Flat]
     decode: Decode
@@ -100,7 +101,7 @@ class CoreResult(BenchResult, kw_only=True):
     def about(self) -> list[str]:
         lab, equal = self.lab, sum(one.reference_hits is not None for one in self.flat)
         return [
-            f"accesses and decisions per second, measured, beside {self.reference}; "
+            f"accesses and decisions per second, measured, against {self.reference}; "
             f"{self.rounds} rounds, seed {self.seed}; hit counts are equal in all "
             f"{equal} rows that have a reference",
             f"lab: {lab.layers} layers of {lab.blocks:,} blocks for {lab.steps:,} steps, "
@@ -113,11 +114,10 @@ class CoreResult(BenchResult, kw_only=True):
 def bench_core(
     *, traces: Path | None = None, seed: int = 1, rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> CoreResult:
-    """Flat traces beside libCacheSim, decode with averages, replay: accesses or decisions a second.
-
-    `traces` is the folder of real traces (`OFFSTAGE_TRACES`); without it the generated Zipf trace
-    alone is run. Raises Missing("test") without libcachesim, RunFailed when hit counts differ.
-    """
+    """Flat traces against libCacheSim, decode with averages, replay: accesses or decisions a
+    second. `traces` is the folder of real traces (`OFFSTAGE_TRACES`); without it only the
+    generated Zipf trace is run. Raises Missing("test") without libcachesim, RunFailed if hit
+    counts differ."""
     flat = []
     for name, ids in _traces(traces, seed):
         say(f"flat: {name}, {len(ids)} accesses, every eviction")
@@ -160,7 +160,7 @@ def _of_flat(one: Flat) -> Row:
 
 
 def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
-    """Dense ids of the real trace, where it is, and of a generated one."""
+    """Dense ids of the real trace, if available, and of a generated one."""
     found: list[tuple[str, Ids]] = []
     folder = folder or Path(os.environ.get("OFFSTAGE_TRACES", "../shared/traces"))
     path = folder / TRACE
@@ -172,7 +172,7 @@ def _traces(folder: Path | None, seed: int) -> list[tuple[str, Ids]]:
 
 
 def _flat_rows(name: str, ids: Ids, rounds: int) -> list[Flat]:
-    """One row for each eviction policy; the sides of a round take turns at going first."""
+    """One row for each eviction policy; the sides of a round alternate in order."""
     capacity = max(int((int(ids.max()) + 1) * CAPACITY_SHARE), 1)
     with tempfile.TemporaryDirectory(prefix="offstage-bench-") as folder:
         path = Path(folder) / "trace.oracleGeneral"

@@ -1,19 +1,20 @@
 """`offstage bench fabric`: one-sided reads against memcpy, and the command ring against its floor.
 
-Reads: a region larger than the caches, keys in random order. A hit is what the driver does for it:
+Reads: a region larger than the caches, keys in random order. A hit includes all work of the driver:
 directory lookup, copy, trailer before and after, checksum of the copy. Its reference is memcpy of
 as many bytes out of other slots of the same region into the same buffer, in the same run, 16 blocks
-of each in turn; and a third turn reads without the checksum, so that its price stands beside it.
-Medians over the batches of a round, and the ratio is the median over rounds of theirs.
+of each in turn; a third turn reads without the checksum, which gives the checksum's cost. Medians
+over the batches of a round, and the ratio is the median over rounds of theirs.
 
 Command ring: round trips of empty commands, timed one by one in C while the reactor polls, against
-two threads that bounce one word of shared memory, which is what this machine can do at all. From
-Python the same call is timed with its crossing of the language.
+two threads that bounce one word of shared memory, the lower bound of this machine. The same call is
+also timed from Python, including the call into C.
 
 Stage timers: fetches with them on and off in turn (`bench.stages`).
 
-Together: one layer of eight sessions, each with a few blocks that must come from an emulated gen-5
-drive, asked for at once as a batched decode does, against the same fetches one after the other.
+Together: one layer of eight sessions, each with a few blocks that must come from an emulated
+gen-5 drive, fetched in one batch as a batched decode does, against the same fetches one after
+the other.
 """
 
 import statistics
@@ -39,9 +40,9 @@ KIB, MIB = 1 << 10, 1 << 20
 READ_RATIO_MAX = {32 * KIB: 1.3, 64 * KIB: 1.1}  # by block size; others have no aim
 NOP_RATIO_MAX = 1.5
 FETCH_TIMEOUT_NS = 10_000_000_000
-SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # what prefetch has missed of a layer
+SESSIONS, DEMANDS, LAYER_BYTES = 8, 4, 64 * KIB  # blocks of a layer that prefetch missed
 BATCH = 64  # blocks put or fetched in one call while the arena is filled
-NEVER_NS = (1 << 64) - 1  # the reactor spins all the while: this bench is about polling
+NEVER_NS = (1 << 64) - 1  # the reactor spins throughout: this bench measures polling
 
 Say = Callable[[str], None]
 
@@ -98,7 +99,7 @@ class FabricResult(BenchResult, kw_only=True):
     def about(self) -> list[str]:
         layer = self.layer
         return [
-            "hits beside memcpy of as many bytes out of the same region; round trips beside two "
+            "hits against memcpy of as many bytes out of the same region; round trips against two "
             f"threads that bounce one word; measured, {self.rounds} rounds, seed {self.seed}",
             f"one layer of {layer.sessions} sessions, together over one by one:"
             f" {layer.demands} misses of {format_size(layer.block_bytes)} in each,"
@@ -116,11 +117,9 @@ def bench_fabric(
     seed: int = 1,
     say: Say = lambda line: None,
 ) -> FabricResult:
-    """Reads by block size, and the command ring. Everything is measured.
-
-    `batches` of 16 blocks per round and way of reading; `region_bytes` of slots are filled first.
-    BadInput where a size is unavailable.
-    """
+    """Reads by block size, and the command ring. Everything is measured. `batches` of 16 blocks
+    per round and kind of read; `region_bytes` of slots are filled first. BadInput if a size is
+    unavailable."""
     if rounds < 1 or batches < 10 or commands < 100:
         raise BadInput("too few rounds, batches or commands", "bench fabric", "choose more")
     for size in block_bytes:
@@ -221,7 +220,7 @@ def _read_row(
         backend="emulated",
         store_size_bytes=(count + 64) * (size + 512) * 5 // 4,
         demand_max=BATCH,
-        spin_ns=0,  # a hit costs the DPU nothing, and the core it would spin on is another's
+        spin_ns=0,  # a hit costs the DPU nothing; spinning would take a host core
     )
     with BareDevice(config) as device, device.driver() as driver:
         session = device.session(count)
@@ -250,7 +249,7 @@ def _read_row(
 
 
 def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int) -> None:
-    """Write every block and fetch it once, so that all of them stand in the arena."""
+    """Write every block and fetch it once, so that all of them are in the arena."""
     rng = np.random.default_rng(seed)
     source = rng.integers(0, 256, (BATCH, size), np.uint8)
     target = np.zeros_like(source)
@@ -274,7 +273,7 @@ def _fill(driver: Driver, session: BareSession, count: int, size: int, seed: int
 
 
 def _published(driver: Driver, session: BareSession, count: int, seed: int) -> NDArray[np.uint64]:
-    """Every key in random order; a block no bucket had room for is no hit and is left out."""
+    """Every key in random order; a block for which no bucket had room is left out."""
     target = np.zeros((BATCH, driver.payload_size_bytes), np.uint8)
     present: list[NDArray[np.uint32]] = []
     for first in range(0, count, BATCH):

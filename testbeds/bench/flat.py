@@ -36,10 +36,8 @@ REFERENCES = {
     "lru_k": "LRUK",
     "arc": "ARC",
 }
-"""libCacheSim's class for each eviction policy that both have; hit counts must be equal.
-
-LRUK at its default K = 2. `random` draws from another generator, and `score` knows no equal.
-"""
+"""libCacheSim's class for each eviction policy that both have; hit counts must be equal. LRUK at
+its default K = 2. `random` draws from another generator, and `score` has no equivalent."""
 
 S3FIFO_CAPACITY_MIN = 20
 """Below it libCacheSim's S3FIFO keeps nothing: its small queue, a tenth rounded down, refuses an

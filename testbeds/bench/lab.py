@@ -1,8 +1,8 @@
-"""What one experiment at full scale costs: 128K tokens, 80 layers, 1,000 steps, end to end.
+"""The cost of one experiment at full scale: 128K tokens, 80 layers, 1,000 steps, end to end.
 
-The selections are drawn, the drive is modelled, the core decides and the ledger comes out, in one
-process, as `offstage lab run` does it, without the figures and the page. Times are of one core of
-this machine, on which other processes do not count.
+The selections are drawn, the drive is modelled, the core decides and the ledger is written, in
+one process, as in `offstage lab run`, without the figures and the page. Times are of one core of
+this machine; other processes do not count.
 """
 
 import resource

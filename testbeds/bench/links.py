@@ -1,16 +1,16 @@
-"""Every fabric of this machine beside its own floor: the part `links` of `offstage bench fabric`.
+"""Every fabric of this machine against its own floor: the part `links` of `offstage bench fabric`.
 
 A fabric runs between two processes: a daemon with blocks of one size staged, and a host. Measured
 is one read (latency) and a batch of reads begun together (bandwidth), in turns with the floor:
 
-* `shm`: one-sided reads, unchecked, beside memcpy of as many bytes in C;
-* `nixl` (UCX's own choice, on one machine process_vm_readv) and `nixl-tcp`: the same beside a bare
+* `shm`: one-sided reads, unchecked, against memcpy of as many bytes in C;
+* `nixl` (UCX's own choice, on one machine process_vm_readv) and `nixl-tcp`: the same against a bare
   NIXL loop of the same size and batch between two other processes, over prepared requests;
-* `verbs`: the same beside perftest's reads, over the machine's own adapter;
-* `zmq`: a fetch of staged blocks by message, beside a plain ZMQ echo of as many bytes.
+* `verbs`: the same against perftest's reads, over the machine's own adapter;
+* `zmq`: a fetch of staged blocks by message, against a plain ZMQ echo of as many bytes.
 
 And for all a fetch of the batch as a host makes it: looked up, read, checked, from Python. Each
-fabric has a process of its own as host, because UCX reads its environment once.
+fabric's host is a separate process, because UCX reads its environment once.
 """
 
 import json
@@ -87,7 +87,7 @@ class LinkFigures(msgspec.Struct, frozen=True):
 
 
 class LinksResult(BenchResult, kw_only=True):
-    """Every link and size, beside its own floor."""
+    """Every link and size, against its own floor."""
 
     links: list[LinkFigures]
     aim_bytes: int = AIM_BYTES
@@ -110,8 +110,8 @@ def bench_links(
     seed: int = 1,
     say: Say = lambda line: None,
 ) -> LinksResult:
-    """A row for each link and size; without `links`, all that this machine has. BadInput: no such
-    link, or one whose library is missing."""
+    """A row for each link and size; without `links`, all that this machine has. BadInput:
+    unknown link, or its library is missing."""
     unknown = [name for name in links if name not in LINKS]
     if unknown:
         raise BadInput(f"{unknown[0]!r} is no link", "bench fabric", f"one of {', '.join(LINKS)}")
@@ -185,7 +185,7 @@ def _in_a_process(name: str, size: int, rounds: int, seed: int) -> LinkFigures:
 
 
 def run_one() -> None:
-    """One link and size, as standard input says; the row goes to standard output."""
+    """One link and size, read from standard input; the row is written to standard output."""
     name, size, rounds, seed = json.loads(sys.stdin.read())
     with tempfile.TemporaryDirectory() as folder, _attached(Path(folder), name, size) as host:
         control, fabric = host
@@ -216,7 +216,8 @@ def _attached(folder: Path, name: str, size: int) -> Iterator[tuple[Control, Fab
 
 
 def _staged(control: Control, fabric: Fabric, size: int, seed: int) -> Times:
-    """Write and fetch some blocks, so that all of them are hits; what fetches a batch of them."""
+    """Write and fetch some blocks, so that all of them are hits; returns the function that
+    fetches a batch of them."""
     count = 8 * BATCH
     session = control.session_open(select_blocks=count)
     reply = control.append(session, [i.to_bytes(16, "little") for i in range(count)])
@@ -288,7 +289,7 @@ def _row(name: str, ours: Times, floor: Times, fetch: Times, size: int, rounds: 
 
 @contextmanager
 def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[Times, Times]]:
-    """What is measured of this link, and its floor."""
+    """The measured end of this link, and its floor."""
     if name == "zmq":
         with _echo(size) as floor:
             yield fetch, floor
@@ -314,7 +315,7 @@ def _ends(name: str, fabric: Fabric, size: int, fetch: Times) -> Iterator[tuple[
 
 @contextmanager
 def _child(code: str) -> Iterator[str]:
-    """A process that lives as long as its standard input is open, and the line that it says."""
+    """A process that runs as long as its standard input is open, and its line of output."""
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -386,7 +387,7 @@ def _echo(size: int) -> Iterator[Times]:
 
 
 def zmq_target(size: int) -> None:
-    """Answers a number with as many blocks in one frame, until standard input ends."""
+    """Answers a number with that many blocks in one frame, until standard input ends."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.ROUTER)
     print(f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}", flush=True)

@@ -1,6 +1,7 @@
 """The floor of the verbs fabric: perftest's own reads of as many bytes between two processes.
 
-perftest is Debian's; `ib_read_lat` reads one after another, `ib_read_bw` keeps a batch under way.
+perftest is a Debian package; `ib_read_lat` reads one after another, `ib_read_bw` keeps a batch
+in flight.
 """
 
 import itertools
@@ -28,7 +29,7 @@ class Perftest:
     """Reads of `size` bytes over `adapter`, each call a run of both its processes."""
 
     def __init__(self, adapter: Adapter, size: int) -> None:
-        """BadInput where perftest is not there."""
+        """BadInput if perftest is not installed."""
         self._adapter, self._size = adapter, size
         for program in ("ib_read_lat", "ib_read_bw"):
             if shutil.which(program) is None:
@@ -39,7 +40,7 @@ class Perftest:
                 )
 
     def __call__(self, batch: int, rounds: int) -> NDArray[np.uint64]:
-        """ns of a round of `batch` reads, as perftest says it for all its rounds together."""
+        """ns of a round of `batch` reads, as perftest reports it for all its rounds together."""
         count = str(max(rounds * batch, ROUNDS_MIN))
         if batch == 1:
             typical_us = self._figure(["ib_read_lat", "-n", count], 4)
@@ -49,7 +50,7 @@ class Perftest:
         return np.array([self._size * batch * 8 / gigabits], np.uint64)
 
     def _figure(self, words: list[str], column: int) -> float:
-        """One figure; perftest says 0 or inf where it could not calibrate its clock."""
+        """One figure; perftest prints 0 or inf if it could not calibrate its clock."""
         for _ in range(RUNS_MAX):
             figure = self._run(words)[column]
             if 0 < figure < math.inf:

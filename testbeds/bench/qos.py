@@ -1,11 +1,11 @@
-"""`offstage bench qos`: what the scheduler of tenants shares out, beside one queue for all.
+"""`offstage bench qos`: how the tenants' scheduler divides bandwidth, against one queue for all.
 
-A device that moves LINE_BYTES_PER_S serves four tenants in virtual time, each with more to do than
-its share, the last with three times as much as the others; a fifth asks now and then for one block
-(the victim). The reference is the same device with one queue in order of arrival, as long as the
-queues of the scheduler together. Jain's index of bytes by weight is 1 where each gets what its
-weight says (Jain, Chiu, Hawe 1984, DEC-TR-301). All figures are `modelled`: integer picoseconds, no
-clock is read, and a seed gives the same figures everywhere.
+A device that moves LINE_BYTES_PER_S serves four tenants in virtual time, each with more to do
+than its share, the last with three times as much as the others; a fifth sends a single block now
+and then (the victim). The reference is the same device with one queue in order of arrival, as
+long as the queues of the scheduler together. Jain's index of bytes by weight is 1 if each gets
+the share of its weight (Jain, Chiu, Hawe 1984, DEC-TR-301). All figures are `modelled`: integer
+picoseconds, no clock is read, and a seed gives the same figures everywhere.
 """
 
 import random
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What one discipline gave: bytes and shares of the heavy tenants, and the victim's waits."""
+    """One discipline's result: bytes and shares of the heavy tenants, and the victim's waits."""
 
     bytes: list[int]
     shares: list[float]
@@ -47,7 +47,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class QosResult(BenchResult, kw_only=True):
-    """Both disciplines, of the same arrivals."""
+    """Both disciplines, on the same arrivals."""
 
     services: int
     block_bytes: int = BLOCK_BYTES
@@ -73,14 +73,14 @@ class Discipline(Protocol):
 
 
 class Fifo:
-    """One queue in order of arrival; who finds it full is refused."""
+    """One queue in order of arrival; a request that finds it full is refused."""
 
     def __init__(self, queue_max: int) -> None:
         self._items: deque[Item] = deque()
         self._queue_max = queue_max
 
     def put(self, now_ps: int, item: Item) -> bool:
-        """Whether it waits."""
+        """Whether the request was queued."""
         if len(self._items) == self._queue_max:
             return False
         self._items.append(item)
@@ -91,7 +91,7 @@ class Fifo:
 
 
 def bench_qos(*, seed: int = 1, services: int = SERVICES, say: Say = lambda _: None) -> QosResult:
-    """Shares, Jain's index and the victim's waits under both disciplines, of the same arrivals."""
+    """Shares, Jain's index and the victim's waits under both disciplines, on the same arrivals."""
     victim = len(WEIGHTS)
     tenants = [TenantShare(weight) for weight in (*WEIGHTS, max(WEIGHTS))]
     scheduler = Qos(QosConfig(BLOCK_BYTES, len(tenants), QUEUE_MAX, QUEUE_MAX), tenants)
@@ -109,7 +109,7 @@ def bench_qos(*, seed: int = 1, services: int = SERVICES, say: Say = lambda _: N
 
 
 def rows_of(ours: Served, fifo: Served) -> list[Row]:
-    """Shares of the line and the victim's waits by the scheduler, beside one queue for all."""
+    """Shares of the line and the victim's waits under the scheduler, against one queue for all."""
     shares = zip(WEIGHTS, OFFERED, ours.shares, fifo.shares, strict=True)
     return [
         *(
@@ -141,7 +141,7 @@ def rows_of(ours: Served, fifo: Served) -> list[Row]:
 
 
 def jain_index(shares: Sequence[float]) -> float:
-    """1 where all are equal, 1 / n where one has everything."""
+    """1 if all are equal, 1 / n if one has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
@@ -160,7 +160,7 @@ def _arrivals(seed: int, services: int) -> Iterator[tuple[int, Item]]:
 def _serve(
     discipline: Discipline, arrivals: list[tuple[int, Item]], services: int, victim: int
 ) -> Served:
-    """One server, never idle while anything waits; counted from a tenth of the way on."""
+    """One server, never idle while anything waits; counted after the first tenth."""
     moved, waits = [0] * len(WEIGHTS), []
     waiting = deque(arrivals)
     for service in range(services):

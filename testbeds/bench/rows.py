@@ -1,8 +1,8 @@
-"""What every bench finds: rows of a figure beside its reference, each with its aim; verdicts.
+"""The result of every bench: rows of a figure against its reference, each with its aim; verdicts.
 
-A bench returns a `BenchResult` of its own kind, with its figures by name. Whether an aim is reached
-or a verdict is kept is said here once, by values and never by words; a terminal, a page and a
-program have it from the same object.
+Each bench returns its own subclass of `BenchResult`, with its figures by name. Whether an aim is
+reached or a verdict is kept is decided here once, by values and never by words; a terminal, a
+page and a program have it from the same object.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,8 @@ HELD: dict[str, Callable[[float, float], bool]] = {
 
 
 class Aim(msgspec.Struct, frozen=True):
-    """A value and the bound that it is held against, both in `unit`; `of` says what of, in words
-    for a reader. None: it did not come to that, which is missed."""
+    """A value and its bound, both in `unit`; `of` names the value for a reader. None: no value
+    came about, so the aim is missed."""
 
     value: float | None
     comparison: Comparison
@@ -73,8 +73,8 @@ def aimed(
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One figure: ours beside the reference, in the same unit, and their ratio. A pair is the least
-    and the most of several."""
+    """One figure: ours and the reference's, in the same unit, and their ratio. A pair is the
+    least and the most of several."""
 
     name: str
     unit: str
@@ -95,7 +95,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
     verdicts: dict[str, bool | None] = {}
     """What must hold, by key; None: the run could not tell."""
     broken: list[str] = []
-    """What ended the run before its time."""
+    """What ended the run early."""
     notes: list[Note] = []
 
     @property
@@ -105,7 +105,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
 
     @property
     def failures(self) -> list[str]:
-        """What makes the run a failed one: what broke it, and verdicts that are no."""
+        """Why the run failed: what broke it, and verdicts that are no."""
         kept = [key.replace("_", " ") for key, met in self.verdicts.items() if met is False]
         return [*self.broken, *(f"{name}: NO" for name in kept)]
 
@@ -119,7 +119,7 @@ class BenchResult(msgspec.Struct, kw_only=True):
         return [*found, *self.own_tables(), *([answers(self.verdicts)] if self.verdicts else [])]
 
     def own_tables(self) -> list[Table]:
-        """Those that this bench has beside its rows."""
+        """Tables of this bench in addition to its rows."""
         return []
 
     def document(self) -> dict[str, object]:
@@ -132,8 +132,8 @@ class BenchResult(msgspec.Struct, kw_only=True):
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """A line for each row; the last column says whether the aim was reached, where there is one.
-    What no row has is left out."""
+    """A line for each row; the last column, if any row has an aim, tells whether it was reached.
+    Columns without values are left out."""
     columns = [
         Column("", left=True),
         Column("ours"),

@@ -1,9 +1,10 @@
-"""`offstage bench soak`: eight hosts of three tenants at one daemon, one of them hostile, for long.
+"""`offstage bench soak`: eight hosts of three tenants at one daemon, one hostile, for a long time.
 
-The daemon has a user of its own and each tenant another, all of them forks of this process, which
-is root. Honest hosts check every byte that they read; the hostile one attacks in every way at once.
-Meanwhile the daemon's memory, threads and descriptors are looked at from outside. At the end each
-question has a verdict: blocks right, ledgers equal, memory flat, nobody shut out, nothing granted.
+The daemon and each tenant run as separate users, all of them forks of this process, which is
+root. Honest hosts check every byte that they read; the hostile one runs all attacks
+concurrently. Meanwhile the daemon's memory, threads and descriptors are observed from outside.
+At the end each question has a verdict: blocks right, ledgers equal, memory flat, no honest host
+shut out, nothing granted.
 """
 
 import encodings.ascii
@@ -38,7 +39,7 @@ from offstage.testbeds.table import Column, Table
 
 __all__ = ["GRANTED", "HONEST", "Level", "Look", "SoakResult", "bench_soak", "judge"]
 
-KEEPER = 30_101  # numbers that no user need have: the daemon's, and from here on the tenants'
+KEEPER = 30_101  # user ids that need no account: the daemon's, and from here on the tenants'
 HONEST = {"red": 3, "blue": 3, "grey": 1}  # and the hostile one is another of the last
 HOSTILE = "grey"
 SLOTS = 128  # of each tenant
@@ -46,16 +47,16 @@ STORE_BYTES = 192 << 20  # a tenth of what the hosts write in some minutes
 BEGIN_S = 900.0
 END_S = 120.0
 FLAT_BYTES = 8 << 20
-FLAT_FROM_S = 30.0  # until then the hostile host opens connections, and memory grows with them
+FLAT_FROM_S = 30.0  # before that the hostile host opens connections, and memory grows with them
 SAMPLES = 600
-SHOWN = 12  # looks in the table
-IO_URING = "iou-"  # threads of the kernel's, which come and go
+SHOWN = 12  # observations in the table
+IO_URING = "iou-"  # the kernel's threads, which come and go
 
 Say = Callable[[str], None]
 
 
 class Level(msgspec.Struct, frozen=True):
-    """What the daemon holds, as the kernel has it."""
+    """The daemon's resources, as the kernel counts them."""
 
     rss_bytes: int
     threads: int
@@ -63,8 +64,8 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """The daemon from outside at one time. `operator_s`: a login of the operator's and its answer;
-    `hosts` is -1 where it was not let in."""
+    """The daemon from outside at one time. `operator_s`: time of an operator's login and its
+    answer; `hosts` is -1 if it was refused."""
 
     at_s: float
     held: Level
@@ -83,7 +84,7 @@ class SoakResult(BenchResult, kw_only=True):
     samples: list[Look]
     hosts: list[HostSaw]
     rounds: int
-    """How often the hostile host began."""
+    """How often the hostile host started over."""
     exits: list[int]
     complaints: str
     attacks: dict[str, int]
@@ -150,8 +151,8 @@ def bench_soak(
     seed: int = 1,
     say: Say = lambda line: None,
 ) -> SoakResult:
-    """From when everybody is at work it takes `seconds`. `folder`, which other users must be able
-    to pass, holds the store. BadInput where this is not root."""
+    """Takes `seconds` from when all hosts are at work. `folder`, which other users must be able
+    to traverse, contains the store. BadInput unless this is root."""
     if os.getuid() != 0:
         raise BadInput("takes users of its own", "bench soak", "run it as root")
     if not 1 <= seconds <= 7 * 86_400:
@@ -199,7 +200,7 @@ def _names() -> list[str]:
 
 @contextmanager
 def _daemon(base: Path) -> Iterator[Daemon]:
-    """Under its user, over a store and secrets that are its own."""
+    """The daemon under its user, with its own store and secrets."""
     base.chmod(0o711)
     users = {"daemon": KEEPER} | {name: KEEPER + 1 + i for i, name in enumerate(HONEST)}
     for name, uid in users.items():
@@ -250,7 +251,7 @@ def _sections(base: Path, users: Mapping[str, int]) -> Sections:
 
 @contextmanager
 def _hosts(base: Path, daemon: Daemon, board: Board, seed: int) -> Iterator[list[Child]]:
-    """Every host, the hostile one last; begun before this process has threads."""
+    """Every host, the hostile one last; started before this process has threads."""
     hosts: list[Child] = []
     try:
         number = 0
@@ -271,7 +272,7 @@ def _hosts(base: Path, daemon: Daemon, board: Board, seed: int) -> Iterator[list
 
 
 def _await_all(board: Board, hosts: Sequence[Child]) -> None:
-    """Until every host has checked a text, and every attack was made once."""
+    """Wait until every host has checked a text, and every attack has run once."""
     until_s = time.monotonic() + BEGIN_S
     while not all(count for name, count in board.counts().items() if name != GRANTED):
         if time.monotonic() > until_s:
@@ -285,7 +286,7 @@ def _await_all(board: Board, hosts: Sequence[Child]) -> None:
 
 
 def _look(daemon: Daemon, board: Board, seconds: float, say: Say) -> list[Look]:
-    """The daemon from outside, again and again."""
+    """Observe the daemon from outside, repeatedly."""
     samples: list[Look] = []
     begun_s = said_s = time.monotonic()
     pause_s = max(seconds / SAMPLES, 0.2)
@@ -309,7 +310,7 @@ def _look(daemon: Daemon, board: Board, seconds: float, say: Say) -> list[Look]:
 
 
 def _process(pid: int) -> Level:
-    """What the kernel says of the daemon."""
+    """The kernel's figures of the daemon's process."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     words = {
         name: rest.split()[0] for name, _, rest in (x.partition(":") for x in lines) if rest.split()
@@ -326,7 +327,7 @@ def _process(pid: int) -> Level:
 
 
 def _operator(daemon: Daemon) -> Control:
-    """By the operator's own way in; root may read the secret of the daemon's user."""
+    """The operator's endpoint; root may read the secret of the daemon's user."""
     place = daemon.runtime_dir
     secret = bytes.fromhex((place / f"{OPERATOR}.secret").read_text(encoding="ascii"))
     way = Endpoint(f"ipc://{place}/{OPERATOR_SOCKET}", OPERATOR, secret=secret, timeout_s=END_S)
@@ -334,7 +335,7 @@ def _operator(daemon: Daemon) -> Control:
 
 
 def _asked(daemon: Daemon) -> tuple[int, float]:
-    """A new login of the operator's and a question: how many hosts it is answered, and in what
+    """A new login of the operator and a question: the number of hosts in the answer, and its
     time."""
     begun_s = time.monotonic()
     try:
@@ -346,7 +347,7 @@ def _asked(daemon: Daemon) -> tuple[int, float]:
 
 
 def _before(daemon: Daemon) -> Level:
-    """What the daemon holds with the operator alone."""
+    """The daemon's resources with the operator alone."""
     with _operator(daemon) as operator:
         operator.status()
         return _process(daemon.process.pid)
@@ -355,8 +356,8 @@ def _before(daemon: Daemon) -> Level:
 def _after(
     daemon: Daemon, before: Level
 ) -> tuple[Level, dict[str, dict[str, Any]], dict[str, Any]]:
-    """Everybody has gone: what the daemon holds still, its ledgers and its status. Then it is told
-    to end."""
+    """After all hosts have left: the daemon's remaining resources, its ledgers and its status.
+    Then it is stopped."""
     until_s = time.monotonic() + END_S
     with _operator(daemon) as operator:
         while (
@@ -372,8 +373,7 @@ def _after(
 
 
 def _told(log: str) -> list[str]:
-    """What the daemon logged of the hosts that are not hostile's, what it did not expect, and its
-    last words."""
+    """What the daemon logged of the honest hosts, unexpected lines, and its last words."""
     lines = log.splitlines()
     kinds = ("host_dead", "request_failed", "accept_failed", "reactor_silent", "Traceback")
     known = [
@@ -383,7 +383,7 @@ def _told(log: str) -> list[str]:
 
 
 def _as_before(after: Level, before: Level) -> bool:
-    """Each tenant's region has a descriptor more from its first host on."""
+    """Each tenant's region takes one more descriptor from its first host on."""
     most = before.descriptors + len(HONEST)
     return after.threads <= before.threads and after.descriptors <= most
 
@@ -418,7 +418,7 @@ def judge(found: SoakResult) -> None:
 
 
 def _equal(found: SoakResult, tenant: str) -> bool:
-    """Whether what the tenant's hosts saw become of their demands is what the daemon counted."""
+    """Whether the ends that the tenant's hosts saw equal the daemon's counts."""
     own = [one.ends for one in found.hosts if one.tenant == tenant]
     seen = [sum(ends[i] for ends in own) for i in range(len(ENDS))]
     return seen == [int(one) for one in found.ledgers[tenant]["ends"]]

@@ -1,4 +1,4 @@
-"""What the processes of a soak say to each other while it runs: counts, and when to stop.
+"""Shared state of a soak's processes while it runs: counts, and the stop flag.
 
 A page of shared memory that forks inherit. Each count has one process that adds to it.
 """
@@ -19,15 +19,15 @@ class Board:
         self._words = np.frombuffer(mmap.mmap(-1, 8 * (1 + len(names))), np.uint64)
 
     def add(self, name: str, count: int = 1) -> None:
-        """Of the one process that counts this."""
+        """Only the one process that owns this count calls it."""
         self._words[self._places[name]] += np.uint64(count)
 
     def counts(self) -> dict[str, int]:
-        """All, as they are now."""
+        """All counts now."""
         return {name: int(self._words[place]) for name, place in self._places.items()}
 
     def stop(self) -> None:
-        """Everybody ends the turn it is in, and then itself."""
+        """Every process ends its current turn, and then itself."""
         self._words[0] = 1
 
     def stopped(self) -> bool:
@@ -36,7 +36,7 @@ class Board:
 
 
 class Turns:
-    """An `Until` that counts how often it was asked."""
+    """An `Until` that counts its calls."""
 
     def __init__(self, board: Board, name: str) -> None:
         self._board, self._name = board, name

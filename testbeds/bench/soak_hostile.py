@@ -1,7 +1,7 @@
-"""The hostile host of `offstage bench soak`: a user with a secret, who does what can be thought of.
+"""The hostile host of `offstage bench soak`: a user with a secret who runs every known attack.
 
-Each attack is a process of its own, all at once. Every few seconds all are killed without a word
-and begin anew. None may matter to other tenants; what an attack is refused is its own affair.
+Each attack is a separate process, all concurrently. Every few seconds all are killed without
+notice and start over. None may affect other tenants; what an attack is refused is not counted.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ LOOK_S = 0.05
 PAUSE_S = 0.05
 NICE = 10  # hosts have cores of their own where they are deployed
 GRANTED = "granted"
-"""What nobody but an operator may ask, and was answered."""
-FILLED = 256  # blocks that demands are of: twice what the tenant's part of the arena holds
-MUTE = 300  # connections of each kind that are held
+"""Operator requests that were answered, and must not be."""
+FILLED = 256  # blocks to demand: twice the tenant's part of the arena
+MUTE = 300  # open connections of each kind
 PARTS = 5_000
 TCP = "tcp://"
 # region.h: ofs_port_header up to its offsets, the words behind it, and ofs_sqe
@@ -47,12 +47,12 @@ HEADER = struct.Struct("<QIIQQIIIIQQQQ")
 SQE = struct.Struct("<QHHHHIIIIIIIIQQ")
 TAIL, HEAD, DONE_TAIL, DONE_HEAD = 256, 320, 384, 448
 U32 = struct.Struct("<I")
-PORT_BYTES_MAX = 64  # scribbled at once
+PORT_BYTES_MAX = 64  # bytes of one scribble
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the daemon is open, as which tenant, and whom it would like to be."""
+    """The daemon's endpoints, the tenant's login, and the victim's name."""
 
     where: Endpoint
     metrics_port: int
@@ -75,7 +75,7 @@ def flooding(kind: str) -> Attack:
 
 
 def multipart(target: Target, board: Board) -> None:
-    """Messages of thousands of parts, from nobody in particular."""
+    """Messages of thousands of parts, from an unknown sender."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.connect(target.where.address)
@@ -89,7 +89,7 @@ def multipart(target: Target, board: Board) -> None:
 
 
 def mute(target: Target, board: Board) -> None:
-    """Connections that say nothing, or half of something: control, metrics and hand-out."""
+    """Connections that send nothing, or half a message: control, metrics and hand-out."""
     host, port = target.where.address.removeprefix(TCP).rsplit(":", 1)
     with _login(target) as control:
         attached = control.attach("shm")
@@ -115,10 +115,10 @@ def mute(target: Target, board: Board) -> None:
 
 
 def logins(target: Target, board: Board) -> None:
-    """The victim's name with a secret that is guessed, over and over."""
+    """The victim's name with guessed secrets, repeatedly."""
     hello = p.Hello(versions=list(p.VERSIONS), name="host", tenant=target.victim, nonce=bytes(16))
     with _login(target) as control:
-        raw = control.dealer(target.where.address)  # a host would see that it has another secret
+        raw = control.dealer(target.where.address)  # a host would notice that its secret is another
         while True:
             board.add("logins")
             said = _ask(raw, hello)
@@ -137,7 +137,7 @@ def _ask(raw: "zmq.Socket[bytes]", request: p.Request) -> p.Reply | None:
 
 
 def messages(target: Target, board: Board) -> None:
-    """Well-formed requests of what is not its own, and messages that are no requests."""
+    """Well-formed requests for other tenants' objects, and malformed messages."""
     rng = np.random.default_rng(os.getpid())
     ours: list[Callable[[int], p.Request]] = [
         lambda n: p.SessionClose(session=n, archive=bool(n % 2)),
@@ -175,7 +175,7 @@ def messages(target: Target, board: Board) -> None:
 
 
 def commands(target: Target, board: Board) -> None:
-    """Commands of random numbers in its own port, and random bytes over all that it can write."""
+    """Commands of random numbers in its own port, and random bytes over all writable memory."""
     rng = np.random.default_rng(os.getpid())
     with _login(target) as control:
         _, (region, port, bell) = fetch_descriptors(control.attach("shm"), BEGIN_S)
@@ -236,7 +236,7 @@ def _burst(
 
 
 def _scribble(memory: mmap.mmap, rng: np.random.Generator) -> None:
-    """Anywhere, the header and both rings too."""
+    """Writes anywhere, including the header and both rings."""
     for end in (4096, len(memory)):
         noise = rng.bytes(int(rng.integers(1, PORT_BYTES_MAX)))
         at = int(rng.integers(end - PORT_BYTES_MAX))
@@ -254,7 +254,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def hostile(target: Target, board: Board) -> dict[str, int]:
-    """Rounds of all attacks, each ended by a kill, until it is told to stop."""
+    """Rounds of all attacks, each ended by a kill, until it is stopped."""
     rounds = 0
     while rounds == 0 or not board.stopped():
         before = board.counts()
@@ -280,7 +280,7 @@ def _all_began(before: dict[str, int], board: Board) -> bool:
 
 
 def _begin(attack: Attack, target: Target, board: Board) -> int:
-    """A process that attacks, and again when something of its own fails."""
+    """A process that attacks, and restarts when it fails."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -1,8 +1,8 @@
 """The honest hosts of `offstage bench soak`: each writes texts, reads them and checks every byte.
 
-All tenants name their chunks alike and hold other bytes under these names, so whatever crosses from
-one to another is seen. Hosts of one tenant share some texts. Between texts a host may log out and
-come again. What it is refused is counted, not raised.
+All tenants use the same chunk names with different bytes, so a leak from one to another is
+detected. Hosts of one tenant share some texts. Between texts a host may log out and in again.
+Refusals are counted, not raised.
 """
 
 import collections
@@ -34,7 +34,7 @@ SELECT = 12
 STEPS = 12
 STEP_S = 0.002  # a host's own work
 COMMON = 4  # texts that all hosts of a tenant have
-LAST = 12  # of its own texts, that it comes back to
+LAST = 12  # earlier texts of its own that it may choose again
 TEXTS_PER_LOGIN = 20
 RETRIES_MAX = 2000
 RETRY_S = 0.002
@@ -42,17 +42,16 @@ TIMEOUT_S = 60.0
 
 
 def block(tenant: str, text: int, ordinal: int, layer: int) -> NDArray[np.uint8]:
-    """The bytes of one block of one tenant: nobody else writes them. Every other one has few
-    values."""
+    """The bytes of one block of one tenant, which no other tenant writes. Every other one has
+    few distinct values."""
     rng = np.random.default_rng([*tenant.encode(), text, ordinal, layer])
     words = rng.integers(0, 2**64, PAYLOAD_BYTES // 8, np.uint64)
     return (words & np.uint64(0x0101010101010101) if ordinal % 2 else words).view(np.uint8)
 
 
 class HostSaw(msgspec.Struct, frozen=True):
-    """What one host saw, counted. `refused` by what was said; `lost`: blocks that were
-    acknowledged, that its open session names, and that did not come; `ends` in the order of
-    `ENDS`."""
+    """One host's counts. `refused` by message; `lost`: acknowledged blocks of its open session
+    that did not come; `ends` in the order of `ENDS`."""
 
     name: str
     tenant: str
@@ -84,7 +83,7 @@ class Honest:
     refused: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def run(self, board: Board) -> HostSaw:
-        """Until it is told to stop, and one text at least; then what it saw."""
+        """Run until it is stopped, and for one text at least; returns its counts."""
         rng = np.random.default_rng([self.seed, self.number])
         while self.texts == 0 or not board.stopped():
             try:
@@ -120,7 +119,7 @@ class Honest:
                 board.add(self.name, self.checked - before)
 
     def _choose(self, rng: np.random.Generator) -> int:
-        """A text of all, one of its own that it had before, or a new one."""
+        """A shared text, an earlier one of its own, or a new one."""
         drawn = int(rng.integers(10))
         if drawn < 3:
             return int(rng.integers(COMMON))
@@ -130,7 +129,7 @@ class Honest:
 
 @dataclass
 class _Text:
-    """One text in one session: written where the tier lacks it, read, closed."""
+    """One text in one session: its missing blocks written, all read, closed."""
 
     host: Honest
     control: Control
@@ -138,7 +137,7 @@ class _Text:
     rng: np.random.Generator
 
     def live(self, text: int) -> None:
-        """From open to close; what it was refused is in the host's counts."""
+        """From open to close; refusals are in the host's counts."""
         names = [b"text" + text.to_bytes(8, "big") + i.to_bytes(4, "big") for i in range(CHUNKS)]
         session = self.control.session_open(select_blocks=SELECT)
         try:
@@ -153,7 +152,7 @@ class _Text:
                 self.driver.release(session)
                 time.sleep(STEP_S)
         finally:
-            # Every tenth is deleted: what another session names has to stay.
+            # Every tenth is deleted: chunks that another session names must stay.
             self.control.session_close(session, archive=bool(self.rng.random() < 0.9))
 
     def _write(self, session: int, text: int, layer: int, stored: list[int]) -> NDArray[np.uint32]:
@@ -215,5 +214,5 @@ class _Text:
 
 
 def honest(where: Endpoint, name: str, number: int, seed: int, board: Board) -> object:
-    """The life of one process; what it saw, as JSON has it."""
+    """Runs one process; returns its counts in JSON types."""
     return msgspec.to_builtins(Honest(where, name, number, seed).run(board))

@@ -1,10 +1,10 @@
 """`offstage bench storage --backend spdk`: our SPDK side against `spdk_nvme_perf` on one target.
 
-The target is an `nvmf_tgt` of the bench's own with a drive in its memory: what is compared is the
-way to a drive, not a drive. Both read it at random with the same block and depth over the same
-transport, in memory of SPDK's without huge pages, polling on the same core, in turns (A B, B A,
-...). A ratio is the median over the rounds of ours / perf in the same round. Ours reads a number of
-blocks, perf for a time, because that is what each takes.
+The target is an `nvmf_tgt` started by the bench with a drive in its memory: the comparison is of
+the path to a drive, not of a drive. Both read it at random with the same block and depth over
+the same transport, in SPDK's memory without huge pages, polling on the same core, in turns (A B,
+B A, ...). A ratio is the median over the rounds of ours / perf in the same round. Ours reads a
+number of blocks, perf for a time, because those are their interfaces.
 """
 
 import os
@@ -32,7 +32,7 @@ DRIVE_BYTES = 64 * MIB
 TARGET_MIB = 1024
 SECONDS = 2  # of one run of perf, whole ones
 PERF_TIMEOUT_S = 60
-PERF_TRIES = 3  # beside other work it may not reach the target in time, and measured nothing
+PERF_TRIES = 3  # on a busy machine it may not reach the target in time, and measures nothing
 TRANSPORTS = ("TCP", "VFIOUSER")
 # "Total   :   356786.67    1393.70      89.67 ...": I/Os a second, MiB/s, average latency in us
 TOTAL = re.compile(r"^Total\s*:\s*([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MULTILINE)
@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Case:
-    """One row: what is read, and the least ratio of ours to perf that is aimed at."""
+    """One row: the read, and the least ratio of ours to perf that is its aim."""
 
     block_bytes: int
     queue_depth: int
@@ -73,7 +73,7 @@ class CaseFigures(msgspec.Struct, frozen=True):
 
 
 class SpdkResult(BenchResult, kw_only=True):
-    """Reads of one target, by ours and by SPDK's own."""
+    """Reads of one target, by our side and by SPDK's tool."""
 
     cases: list[CaseFigures]
     reference: str
@@ -81,7 +81,7 @@ class SpdkResult(BenchResult, kw_only=True):
 
     def about(self) -> list[str]:
         return [
-            f"measured beside {self.reference}, on a drive in the memory of one target, seed "
+            f"measured against {self.reference}, on a drive in the memory of one target, seed "
             f"{self.seed}: the ratio is the median of {self.rounds} rounds",
         ]
 
@@ -94,15 +94,14 @@ def bench_spdk(
     scale: float = 1.0,
     say: Say = lambda line: None,
 ) -> SpdkResult:
-    """Each transport and case. `program`: the nvmf_tgt, beside
-    which spdk_nvme_perf lies. `scale` shrinks a run of ours, in seconds. BadInput where one is
-    missing."""
+    """Each transport and case. `program`: the nvmf_tgt; spdk_nvme_perf is in the same folder.
+    `scale` shrinks a run of ours, in seconds. BadInput if one is missing."""
     spdk.ensure()
     if rounds < 1 or not 0 < scale <= 10:
         raise BadInput("rounds below 1 or scale outside (0, 10]", "bench storage", "choose others")
     perf = shutil.which("spdk_nvme_perf", path=f"{Path(program).parent}:{os.environ['PATH']}")
     if perf is None:
-        raise BadInput("no spdk_nvme_perf beside it", program, "build SPDK with its apps")
+        raise BadInput("no spdk_nvme_perf in its folder", program, "build SPDK with its apps")
     cases = []
     with Target(program, memory_mib=TARGET_MIB) as target:
         for transport in TRANSPORTS:
@@ -140,7 +139,7 @@ def _measured(
     pairs: list[tuple[float, float]] = []
     count = _count(path, case, seed, scale)
     for number in range(rounds):
-        # A B, B A, A B ...: whoever goes second finds whatever the first left behind.
+        # A B, B A, A B ...: the second side finds the state that the first left behind.
         if number % 2 == 0:
             ours = _ours(path, case, count, seed + number)
             theirs = _perf(perf, path, case)
@@ -168,13 +167,13 @@ def _measured(
 
 
 def _count(path: str, case: Case, seed: int, scale: float) -> int:
-    """So many blocks as take ours about as long as perf reads."""
+    """The number of blocks that take ours about as long as perf reads."""
     probe = 20 * case.queue_depth
     return max(probe, int(_ours(path, case, probe, seed) * SECONDS * scale))
 
 
 def _ours(path: str, case: Case, count: int, seed: int) -> float:
-    """I/Os a second, on the core that perf is given too."""
+    """I/Os a second, on the core that perf also runs on."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -217,6 +216,6 @@ def _perf(perf: str, path: str, case: Case) -> float:
             return float(found[1])
         if done.returncode != 0 or NOTHING_FOUND not in done.stderr:
             break
-    lines = (done.stdout + done.stderr).split("\n")  # what is wrong it says on stderr
+    lines = (done.stdout + done.stderr).split("\n")  # its errors are on stderr
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
     raise RunFailed(f"spdk_nvme_perf ended with {done.returncode}: {last}", path, "run it by hand")

@@ -1,8 +1,8 @@
-"""What the stage timers cost: fetches with them on and off, a batch of each in turn.
+"""The cost of the stage timers: fetches with them on and off, a batch of each in turn.
 
-Everything is a hit, so that nothing but the host, the ring and the reactor is timed. The ratio is
-that of throughput in the fastest tenth of many short batches: what else this machine does makes the
-others slower, and two threads that share a core with it much slower.
+All fetches are hits, so that only the host, the ring and the reactor are timed. The ratio is
+that of throughput in the fastest tenth of many short batches: other load on the machine slows
+the rest, and two threads that share a core with it much more.
 """
 
 from collections.abc import Callable

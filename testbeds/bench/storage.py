@@ -1,16 +1,15 @@
-"""`offstage bench storage`: our io_uring side against fio, and the emulated drives against theirs.
+"""`offstage bench storage`: our io_uring side against fio, and the emulated drives' figures.
 
-Both read the same file at random with the same block, depth, count and O_DIRECT, with fixed
-buffers and a registered file, in turns (A B, B A, ...), so that a drift of the machine meets both.
-Both read into the same memory, page for page: a shared buffer of ours that fio maps too. What a
-device has to gather decides the bandwidth, so each case is read twice, into base pages and into
-huge pages. Where no huge pages are available, not even by reserving some for as long as the bench
-runs, those rows are missing and `notes` says so.
-A ratio is the median over the rounds of ours / fio in the same round. At depths above 1 both sleep
-in the kernel while nothing has completed. At depth 1, where the reactor spins, ours spins; the
-ratio to an fio that spins too is given beside the other.
+Both read the same file at random with the same block, depth, count and O_DIRECT, with fixed buffers
+and a registered file, in turns (A B, B A, ...), so that a drift of the machine affects both. Both
+read into the same memory, page for page: a shared buffer of ours that fio maps too. The number of
+pages per transfer decides the bandwidth, so each case is read twice, into base pages and into huge
+pages. If no huge pages are available, not even by reserving some while the bench runs, those rows
+are missing and `notes` says so. A ratio is the median over the rounds of ours / fio in the same
+round. At depths above 1 both sleep in the kernel while nothing has completed. At depth 1, where the
+reactor spins, ours spins; the ratio to an fio that spins too is also given.
 
-The emulation reads a memory-backed emulated drive and sets what came out beside the published
+The emulation reads a memory-backed emulated drive and compares the result with the published
 figures; `late_share` says how often the emulation could not keep the modelled time, and a figure
 with a large share is this machine's, not the drive's.
 """
@@ -83,12 +82,10 @@ def bench_storage(
     file_size_bytes: int = FILE_SIZE_BYTES,
     say: Say = lambda line: None,
 ) -> StorageResult:
-    """Cases against fio on `path`, and the emulated presets.
-
-    A path that does not exist is created with `file_size_bytes` (whole 8 MiB), filled and removed;
-    one that exists is only read. `scale` shrinks the number of reads for a quick look. Raises
-    BadInput where fio or O_DIRECT is missing.
-    """
+    """Cases against fio on `path`, and the emulated presets. A path that does not exist is
+    created with `file_size_bytes` (whole 8 MiB), filled and removed; one that exists is only
+    read. `scale` shrinks the number of reads for a quick look. Raises BadInput if fio or
+    O_DIRECT is missing."""
     if shutil.which("fio") is None:
         raise BadInput("fio is not installed", "bench storage", "apt-get install fio")
     if rounds < 1 or not 0 < scale <= 10:
@@ -149,7 +146,7 @@ class _Job(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """What of fio's report is read: `runtime` in ms."""
+    """The parts of fio's report that are used: `runtime` in ms."""
 
     jobs: Annotated[list[_Job], msgspec.Meta(min_length=1)]
 
@@ -191,14 +188,14 @@ def _fill(file: Path, size_bytes: int, seed: int) -> None:
 
 
 def _buffer(case: Case, huge: bool) -> Buffer:
-    """What both sides read a case into."""
+    """The buffer into which both sides read a case."""
     size_bytes = case.block_bytes * case.queue_depth + FIO_SPARE_BYTES
     return Buffer(size_bytes, huge, name="offstage-bench")
 
 
 @contextmanager
 def _huge_pages() -> Iterator[None]:
-    """Reserves what the largest case needs, where we may, and gives it back at the end."""
+    """Reserves huge pages for the largest case, if permitted, and returns them at the end."""
     largest = max(case.block_bytes * case.queue_depth for case in CASES)
     need = -(-(largest + FIO_SPARE_BYTES) // HUGE_PAGE_BYTES)
     pool = HUGE_PAGES / "nr_hugepages"
@@ -211,7 +208,7 @@ def _huge_pages() -> Iterator[None]:
             pool.write_text(str(total + missing))
             before = total - borrowed
     except (OSError, ValueError):
-        pass  # not ours to reserve; transparent ones may do
+        pass  # no permission to reserve; transparent ones may do
     try:
         yield
     finally:
@@ -222,7 +219,7 @@ def _huge_pages() -> Iterator[None]:
 def _cases(
     file: Path, rounds: int, seed: int, scale: float, say: Say
 ) -> tuple[list[CaseFigures], list[Note]]:
-    """Every case in base pages and in huge pages, and what had to be left out."""
+    """Every case in base pages and in huge pages, and those left out."""
     cases: list[CaseFigures] = []
     notes: list[Note] = []
     for case, huge in ((case, huge) for case in CASES for huge in (False, True)):
@@ -245,7 +242,7 @@ def _measured(
     pairs: list[tuple[Sample, Sample]] = []
     spinning: list[float] = []
     for number in range(rounds):
-        # A B, B A, A B ...: whoever goes second finds whatever the first left behind.
+        # A B, B A, A B ...: the second side finds the state that the first left behind.
         sides = (_ours, _fio) if number % 2 == 0 else (_fio, _ours)
         samples = {side: side(file, case, buffer, count, seed + number) for side in sides}
         pairs.append((samples[_ours], samples[_fio]))
@@ -326,8 +323,8 @@ def _sizes(case: Case) -> list[str]:
 
 
 def _granules(file: Path, rounds: int, seed: int, scale: float, say: Say) -> Granules:
-    """A part of a block beside the whole: on this machine, beside fio; and what the drives of the
-    presets would make of it, by `nvme_cost`."""
+    """A part of a block against the whole: on this machine, with fio; and on the drives of the
+    presets, by `nvme_cost`."""
     cases = []
     for case in GRANULE_CASES:
         one = _measured(file, case, _buffer(case, huge=False), rounds, seed, scale, say)
@@ -404,7 +401,7 @@ def _fio(file: Path, case: Case, buffer: Buffer, count: int, seed: int, *more: s
 
 
 def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> Drive:
-    """What an emulated drive over memory comes out at, beside its published figures."""
+    """The figures of an emulated drive over memory, with its published ones."""
     cited = drive.cited
     config = StorageConfig(
         "emulated",
@@ -444,7 +441,7 @@ def _emulated(drive: Preset, seed: int, scale: float, say: Say) -> Drive:
 def _emulated_run(
     storage: Storage, block_bytes: int, queue_depth: int, count: int, seed: int
 ) -> tuple[Sample, float]:
-    """The sample, and the share of its reads that came later than the model's time."""
+    """The sample, and the share of its reads that completed later than the model's time."""
     count = max(count, queue_depth)
     before = storage.stats()["emulation_late"]
     buffer = Buffer(block_bytes * queue_depth)

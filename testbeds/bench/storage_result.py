@@ -1,4 +1,4 @@
-"""What `offstage bench storage` finds: cases beside fio with their aims, and emulated drives."""
+"""The result of `offstage bench storage`: cases against fio with aims, and emulated drives."""
 
 from dataclasses import dataclass
 
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 KIB = 1 << 10
-LATE_SHARE_MIN = 0.01  # of reads that came later than the model says, from which on it is told
+LATE_SHARE_MIN = 0.01  # from this share of reads later than the model's time on, a note says so
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row: what is read, and the aim where there is one (ratio of ours to fio). `other_bytes`:
-    of every second read, where reads have two sizes."""
+    """One row: the read, and its aim if any (ratio of ours to fio). `other_bytes`: of every
+    second read, if reads have two sizes."""
 
     block_bytes: int
     queue_depth: int
@@ -83,7 +83,7 @@ class CaseFigures(msgspec.Struct, kw_only=True, omit_defaults=True):
     latency_ratio: float
     latency_ratio_range: tuple[float, float]
     latency_ratio_fio_spinning: float | None = None
-    """At depth 1, beside an fio that spins too."""
+    """At depth 1, against an fio that spins too."""
 
 
 class GranuleFigures(CaseFigures, kw_only=True, omit_defaults=True):
@@ -95,7 +95,7 @@ class GranuleFigures(CaseFigures, kw_only=True, omit_defaults=True):
 
 
 class GranuleDrive(msgspec.Struct, frozen=True):
-    """What a drive of a preset would make of a part of a block beside the whole."""
+    """A part of a block against the whole, on a preset's drive."""
 
     preset: str
     whole: NvmeCost
@@ -108,14 +108,14 @@ class GranuleDrive(msgspec.Struct, frozen=True):
 
 
 class Granules(msgspec.Struct, frozen=True):
-    """A part of a block beside the whole: on this machine, and on the drives of the presets."""
+    """A part of a block against the whole: on this machine, and on the drives of the presets."""
 
     cases: list[GranuleFigures] = []
     drives: list[GranuleDrive] = []
 
 
 class Cited(msgspec.Struct, frozen=True):
-    """A figure of an emulated drive beside the published one."""
+    """A figure of an emulated drive and the published one."""
 
     got: float
     cited: float
@@ -133,7 +133,7 @@ class Drive(msgspec.Struct, frozen=True):
 
 
 class StorageResult(BenchResult, kw_only=True):
-    """Reads beside fio, and the emulated drives beside what was published of them."""
+    """Reads against fio, and the emulated drives against their published figures."""
 
     cases: list[CaseFigures]
     emulated: list[Drive]
@@ -144,10 +144,10 @@ class StorageResult(BenchResult, kw_only=True):
 
     def about(self) -> list[str]:
         return [
-            f"measured beside {self.reference} on {self.path}, seed {self.seed}: the "
+            f"measured against {self.reference} on {self.path}, seed {self.seed}: the "
             f"ratio is the median of {self.rounds} rounds; both read into the same memory, base "
             "pages or huge ones",
-            "* emulated, beside the figures published for the drive; late: reads that ended later "
+            "* emulated, against the figures published for the drive; late: reads that ended later "
             "than the model says; where many did, the figure is this machine's",
         ]
 
@@ -186,11 +186,11 @@ CITED = {
     "read_iops": ("reads/s", "count"),
     "read_latency_ns_p50": ("latency p50", "ns"),
 }
-"""What a figure of a drive is called, and its unit."""
+"""The name of a drive's figure, and its unit."""
 
 
 def rows_of_drive(drive: Drive) -> list[Row]:
-    """Its figures beside the published ones."""
+    """Its figures against the published ones."""
     rows = []
     for key, one in drive.figures.items():
         name, unit = CITED[key]

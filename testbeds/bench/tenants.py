@@ -1,14 +1,15 @@
 """`offstage bench tenants`: what a tenant's neighbours do to it, over a real drive.
 
-A daemon of three tenants runs in a process of its own. The victim fetches blocks that are not
-staged, 16 at a time, and some that always are: alone; beside processes that only compute; beside a
-neighbour that floods with demand reads; beside one that floods in every way at once. Then two
-neighbours of unlike weights flood, and what each moved is read from the daemon's figures.
+A daemon of three tenants runs in a separate process. The victim fetches blocks that are not staged,
+16 at a time, and some that always are: alone; next to processes that only compute; next to a
+neighbour that floods with demand reads; next to one that floods in all ways concurrently. Then two
+neighbours of unlike weights flood, and the bytes that each moved are read from the daemon's
+figures.
 
-Everything is measured in one run, so that ratios hold where the machine is slow. The victim's time
-alone is taken before and after, and the aims look at both. Where a fetch's time went is said beside
-it: what the daemon says of the victim's steps by part, and what the kernel says of the threads that
-had work and no core, which where all share a few cores is no queue of the daemon's.
+Everything is measured in one run, so that ratios stay valid on a slow machine. The victim's time
+alone is taken before and after, and the aims use both. A second table tells where a fetch's time
+was spent: the daemon's times of the victim's steps by part, and the kernel's times of runnable
+threads without a core, which on a machine with few shared cores are not the daemon's queueing.
 """
 
 import contextlib
@@ -60,7 +61,7 @@ NAMES = {
     "all ways": "all ways",
     "alone again": "again",
 }
-"""Phases, and what a column of a narrow table calls them."""
+"""Phases, and their names in a narrow table."""
 PARTS = {
     "ring_ns": "in the ring",
     "turn_ns": "until its turn",
@@ -70,8 +71,8 @@ PARTS = {
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Where the victim's steps spent their time, as the daemon has it: ns by part, of all of them
-    and of the slowest percent."""
+    """Where the victim's steps spent their time, by the daemon: ns by part, over all of them and
+    over the slowest percent."""
 
     count: int
     mean: dict[str, float]
@@ -80,7 +81,7 @@ class Steps(msgspec.Struct, frozen=True):
 
 class Phase(msgspec.Struct, kw_only=True):
     """Fetches of the victim in one phase. `ratio` and `ratio_p50` are to it alone, the slower of
-    before and after; `no_core`: the part of the phase in which who had work had no core."""
+    before and after; `no_core`: the share of the phase in which runnable threads had no core."""
 
     ns_p50: float
     ns_p99: float
@@ -107,7 +108,7 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 class TenantsResult(BenchResult, kw_only=True):
-    """The victim attacked, beside itself alone; and what two floods of unlike weights moved."""
+    """The attacked victim against itself alone; and what two floods of unlike weights moved."""
 
     phases: dict[str, Phase]
     shares: Shares
@@ -124,8 +125,8 @@ class TenantsResult(BenchResult, kw_only=True):
         ]
 
     def own_tables(self) -> list[Table]:
-        """Where the time went: means of all of the victim's steps and of the slowest percent, by
-        part; then who had work and no core, as a part of the phase."""
+        """Where the time was spent: means of all of the victim's steps and of the slowest
+        percent, by part; then runnable threads without a core, as a share of the phase."""
         shown = [self.phases[name] for name in NAMES]
         rows: list[list[object]] = [
             [f"{title}: {text}", *(format_time(getattr(one.steps, which)[part]) for one in shown)]
@@ -148,10 +149,11 @@ def bench_tenants(
     seed: int = 1,
     say: Say = lambda line: None,
 ) -> TenantsResult:
-    """Each phase takes `seconds`; the store lies in `folder`. BadInput where the time is none."""
+    """Each phase takes `seconds`; the store is in `folder`. BadInput unless the time is
+    positive."""
     if not 0.05 <= seconds <= 3600:
         raise BadInput(f"{seconds} s for a phase", "bench tenants", "choose 0.05 to 3600")
-    # The address of a socket has at most 107 characters: not under whatever folder was given.
+    # The address of a socket has at most 107 characters: the given folder may be too long.
     with (
         tempfile.TemporaryDirectory(dir=folder, prefix="offstage-tenants-") as made,
         tempfile.TemporaryDirectory(prefix="ofs-") as sockets,
@@ -222,8 +224,9 @@ def _phases(tier: Daemon, seconds: float, seed: int, say: Say) -> TenantsResult:
 
 
 def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Phase:
-    """A phase, and where its time went: `steps` as the daemon's status has them, `host` of their
-    answers, and which part of the phase the reactor and the victim waited for a core."""
+    """A phase, and where its time was spent: `steps` as in the daemon's status, `host` from
+    their answers, and the share of the phase in which the reactor and the victim waited for a
+    core."""
     with tier.control(OPERATOR, timeout_s=WAIT_S, heartbeat=False) as control:
         control.reset()  # the times of all before
         victim.ask(np.arange(HOT, dtype=np.uint32))
@@ -256,7 +259,7 @@ def _attributed(tier: Daemon, victim: Host, reactor: Path, seconds: float) -> Ph
 
 
 def _thread(pid: int, name: str) -> Path:
-    """What the kernel says of the scheduling of a thread."""
+    """The kernel's scheduling figures of a thread."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # it has just ended
             if (task / "comm").read_text(encoding="ascii").strip() == name:
@@ -265,7 +268,7 @@ def _thread(pid: int, name: str) -> Path:
 
 
 def _waited_ns(schedstat: Path) -> int:
-    """How long the thread had work and no core; -1 where the kernel does not say."""
+    """How long the thread was runnable without a core; -1 if the kernel does not report it."""
     try:
         return int(schedstat.read_text(encoding="ascii").split()[1])
     except OSError:
@@ -273,8 +276,8 @@ def _waited_ns(schedstat: Path) -> int:
 
 
 def _measure(victim: Host, seconds: float) -> tuple[list[int], list[int], float]:
-    """Fetches of blocks that are absent, and between them one of blocks that are there: ns of each
-    of many blocks, of each of one, and the share of hits."""
+    """Fetches of absent blocks, and between them one of staged blocks: ns of each fetch of many
+    blocks, of each fetch of one, and the share of hits."""
     took: list[int] = []
     single: list[int] = []
     hits = asked = 0
@@ -298,7 +301,7 @@ def _beyond_hot(victim: Host, count: int) -> "np.ndarray[tuple[int], np.dtype[np
 
 @contextlib.contextmanager
 def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
-    """Processes that flood, begun before and ended after."""
+    """Processes that flood, started before and ended after."""
     spawn = multiprocessing.get_context("spawn")
     stop = spawn.Event()
     ready = [spawn.Event() for _ in floods]
@@ -322,8 +325,8 @@ def _flooded(floods: Sequence[tuple[Endpoint, str]]) -> Iterator[None]:
 
 
 def _by_weight(tier: Daemon, where: dict[str, Endpoint], seconds: float) -> Shares:
-    """Two tenants flood with demand reads: what each moved, and how often nothing of it waited,
-    which is no work of the scheduler's."""
+    """Two tenants flood with demand reads: what each moved, and how often it had nothing
+    waiting, which is outside the scheduler's control."""
     names = ("flood", "heavy")
     floods = [(where[name], "demands") for name in names for _ in range(TENANTS[name])]
     with tier.control(OPERATOR, timeout_s=WAIT_S) as control:
@@ -366,7 +369,7 @@ def _beside_alone(phases: Mapping[str, Phase]) -> None:
 
 
 def rows_of(phases: Mapping[str, Phase], shares: Shares) -> list[Row]:
-    """Each phase beside the victim alone; what both floods moved, by their weights."""
+    """Each phase against the victim alone; what both floods moved, by their weights."""
     alone = max(_alone(phases), key=lambda one: one.ns_p99)
     busy = phases["compute"]
     rows = [

@@ -1,9 +1,9 @@
-"""The hosts of `offstage bench tenants`: one that asks as a decode does, and those that flood.
+"""The hosts of `offstage bench tenants`: one that fetches as a decode does, and those that flood.
 
-Each runs in a process of its own against a real daemon, over shared memory. A flood goes on until
-its event is set; what it is refused is its own affair. Hosts have cores of their own where they are
-deployed, and here they share the daemon's: floods are as nice as can be, so that they take what the
-daemon and the victim leave, and `compute`, which asks nothing of the daemon, shows what that costs.
+Each runs in a separate process against a real daemon, over shared memory. A flood runs until its
+event is set; refusals are not counted. In deployment hosts have their own cores; here they share
+the daemon's. Floods therefore run at the lowest priority, so that they take only what the daemon
+and the victim leave, and `compute`, which does not use the daemon, shows what that costs.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 PAYLOAD_BYTES = 32 << 10
-STORED = 1024  # blocks of one tenant, which its part of the arena holds a few of
+STORED = 1024  # blocks of one tenant, few of which fit in its part of the arena
 COLD = 16  # blocks of one fetch of the victim
 FLOOD_BLOCKS, FLOOD_FETCHES = 64, 8
 PUT_BLOCKS = 64
@@ -43,7 +43,7 @@ TIMEOUT_NS = 60_000_000_000
 
 
 class Until(Protocol):
-    """What a flood asks each turn whether to stop."""
+    """A flood checks it each turn to see whether to stop."""
 
     def is_set(self) -> bool: ...
 
@@ -61,7 +61,7 @@ class Host:
         self._next = 0
 
     def fill(self, count: int = STORED) -> None:
-        """Put the first so many of what the session names."""
+        """Put the first `count` of the session's blocks."""
         source = self._rng.integers(0, 256, (PUT_BLOCKS, PAYLOAD_BYTES), np.uint8)
         for first in range(0, count, PUT_BLOCKS):
             ordinals = np.arange(first, first + PUT_BLOCKS, dtype=np.uint32)
@@ -71,7 +71,7 @@ class Host:
                 raise RunFailed("the blocks could not be written", "bench tenants", "see the log")
 
     def cold(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
-        """The next blocks, in a circle that is longer than what the arena holds."""
+        """The next blocks, in a cycle longer than the arena."""
         ordinals = (self._next + np.arange(count)) % STORED
         self._next = int(self._next + count) % STORED
         return ordinals.astype(np.uint32)
@@ -79,7 +79,7 @@ class Host:
     def begin(
         self, ordinals: "np.ndarray[tuple[int], np.dtype[np.uint32]]", scores: bool = False
     ) -> Fetch:
-        """A fetch of these blocks, on its way."""
+        """Submit a fetch of these blocks."""
         self._step += 1
         target = np.zeros((max(len(ordinals), 1), PAYLOAD_BYTES), np.uint8)
         said = np.arange(STORED, dtype=np.uint16) if scores else None
@@ -98,7 +98,7 @@ class Host:
         )
 
     def ask(self, ordinals: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> tuple[int, int]:
-        """Nanoseconds that a fetch took, and its hits. RunFailed where a block did not come."""
+        """Nanoseconds of a fetch, and its hits. RunFailed if a block did not come."""
         begun_ns = time.perf_counter_ns()
         got = self.driver.fetch_end(self.begin(ordinals))
         took_ns = time.perf_counter_ns() - begun_ns
@@ -149,7 +149,7 @@ class Host:
                 self.control.session_close(session, archive=False)
 
     def flood_control(self, stop: Until) -> None:
-        """Sessions opened, filled with names and closed, and questions."""
+        """Sessions opened, filled with names and closed, and queries."""
         while not stop.is_set():
             with contextlib.suppress(OffstageError):
                 session, _ = self._open([os.urandom(16) for _ in range(STORED)])
@@ -162,7 +162,7 @@ class Host:
             self.driver.bench_nop(1000)
 
     def compute(self, stop: Until) -> None:
-        """Nothing of the daemon's: a core is kept busy."""
+        """Keeps a core busy without using the daemon."""
         while not stop.is_set():
             self._rng.integers(0, 256, PAYLOAD_BYTES, np.uint8)
 
@@ -184,7 +184,7 @@ LIVES = {COMPUTE: Host.compute, **FLOODS}
 
 
 def flood(endpoint: Endpoint, kind: str, ready: Event, stop: Event) -> None:
-    """The life of a flooding process, or of one that only computes."""
+    """Runs a flooding process, or one that only computes."""
     os.nice(19)
     host = Host(endpoint)
     try:

@@ -1,5 +1,6 @@
-"""`offstage bench engine`: what the tier is to vLLM, by requests as they came elsewhere.
+"""`offstage bench engine`: what the tier gains in vLLM, on requests with a trace's arrivals.
 
-`process` runs in the engine's own environment and is all that loads it; `link` talks to it by lines
-of JSON; `arrivals` makes prompts of a trace; `arms` runs them with and without the tier.
+`process` runs in the engine's own environment and is the only module that loads it; `link` talks
+to it by lines of JSON; `arrivals` makes prompts of a trace; `arms` runs them with and without
+the tier.
 """

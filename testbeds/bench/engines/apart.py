@@ -1,18 +1,20 @@
-"""Prefill and decode apart: one engine prefills, another decodes, and the KV goes between them.
+"""Disaggregated prefill: one engine prefills, another decodes, and the KV goes between them.
 
 Of each request the prefilling engine makes one token, and the decoding one all of them: its first
-token is the one that is timed, from the request's arrival. The arms differ in how the KV gets over:
+token is the one that is timed, from the request's arrival. The arms differ in how the KV is
+transferred:
 
 - "recompute": not at all, the decoding engine computes it;
 - "file system": by vLLM's own `ExampleConnector`, which stores a prompt in a file for each layer;
-  it has no way to wait, so the decoding engine is asked when the prefilling one has ended;
-- "tier in turn": by the tier, asked as with files. The hint `expect` has it wait for the last
-  blocks, which are still on their way to the tier when the prefilling engine has ended;
-- "tier streamed": both engines are asked at once, the decoding one with that hint. Layers go out
-  while those behind them are computed, and it looks for blocks until all are there.
+  it cannot wait, so the decoding engine gets the request when the prefilling one has ended;
+- "tier in turn": by the tier, with requests sent as with files. The hint `expect` makes it wait for
+  the last blocks, which are still in flight to the tier when the prefilling engine has ended;
+- "tier streamed": both engines get the request together, the decoding one with that hint. Layers
+  are written while later ones are computed, and the decoding engine polls for blocks until all are
+  there.
 
-An engine has half of the machine's cores, in every arm. A round has its own `cache_salt` at the
-tier and an empty folder of files, so nothing is there before it is made.
+Each engine has half of the machine's cores, in every arm. A round has its own `cache_salt` at
+the tier and an empty folder of files, so nothing is there before it is made.
 """
 
 import contextlib
@@ -46,12 +48,12 @@ from offstage.testbeds.bench.engines.result import Arm, EngineResult
 __all__ = ["ARMS", "bench_apart"]
 
 ARMS = ("recompute", "file system", "tier in turn", "tier streamed")
-TURN_S = 0.001  # waited for an answer of one engine before the other one is looked at
+TURN_S = 0.001  # wait for an answer of one engine before polling the other
 
 
 @dataclass
 class _Pair:
-    """Two engines and how the KV gets from one to the other. `prefill` None: it does not."""
+    """Two engines and the transfer of the KV from one to the other. `prefill` None: no transfer."""
 
     prefill: Engine | None
     decode: Engine
@@ -62,9 +64,9 @@ class _Pair:
 def bench_apart(
     bed: Bed, traffic: Arrivals, *, rounds: int = 3, say: Say = lambda line: None
 ) -> EngineResult:
-    """Times to the first token of the decoding engine, by arm. RunFailed: an engine does not come
-    up, or answers otherwise than the one that computes."""
-    # The file connector keeps what is computed in the step in which a prompt begins: all of it,
+    """Times to the first token of the decoding engine, by arm. RunFailed: an engine does not
+    come up, or its answer differs from that of the one that computes."""
+    # The file connector stores what is computed in the step in which a prompt begins: all of it,
     # since prompts are prefilled one at a time, in every arm.
     arguments = bed.arguments | {"max_num_batched_tokens": bed.arguments["max_model_len"]}
     bed = replace(bed, arguments=arguments)
@@ -129,7 +131,7 @@ def _pairs(
 
 
 def _halves() -> tuple[str, str]:
-    """Of the cores that this process may use; the same one twice where there is no other."""
+    """Halves of the cores that this process may use; both the same core if there is only one."""
     cores = sorted(os.sched_getaffinity(0))
     first = cores[: max(1, len(cores) // 2)]
     second = cores[len(first) : 2 * len(first)] or first
@@ -155,7 +157,8 @@ def _turn(
 
 
 def _play(pair: _Pair, traffic: Arrivals, salt: str | None) -> Ends:
-    """Send every request at its time, to one engine or both; how each ended at the decoding one."""
+    """Send every request at its time, to one engine or both; returns how each ended at the
+    decoding one."""
     ends: Ends = {}
     sent: dict[int, float] = {}
     count, prefilled = len(traffic.requests), 0
@@ -177,7 +180,7 @@ def _play(pair: _Pair, traffic: Arrivals, salt: str | None) -> Ends:
 
 
 def _send(pair: _Pair, number: int, traffic: Arrivals, salt: str | None) -> None:
-    """To the engine that prefills, and to the other one where it does not wait for that."""
+    """To the prefilling engine, and to the other one unless that waits for it."""
     if pair.prefill is not None:
         pair.prefill.send(id=number, prompt=traffic.requests[number].prompt, salt=salt, outputs=1)
     if pair.prefill is None or pair.streamed:

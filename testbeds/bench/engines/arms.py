@@ -1,8 +1,9 @@
 """The arms of `offstage bench engine`: the same requests with and without the tier.
 
-Each arm has an engine of its own, and all of them one daemon. All requests are sent once before, so
-that the tier has their KV, and its memory a part of it. Between rounds vLLM's own cache is emptied.
-Arms take turns within a round, idle while another runs, so the machine's noise meets all of them.
+Each arm has a separate engine, and all share one daemon. All requests are sent once before, so
+that the tier has their KV, and its memory a part of it. Between rounds vLLM's own cache is
+emptied. Arms take turns within a round, idle while another runs, so the machine's noise affects
+all of them alike.
 """
 
 import contextlib
@@ -44,8 +45,8 @@ ARMS: dict[str, dict[str, object] | None] = {
 def bench_engine(
     bed: Bed, traffic: Arrivals, *, rounds: int = 3, say: Say = lambda line: None
 ) -> EngineResult:
-    """Times to the first token by arm, and how the tier had what was read. RunFailed: an engine
-    does not come up, or answers otherwise than the reference."""
+    """Times to the first token by arm, and where the tier had what was read. RunFailed: an
+    engine does not come up, or its answer differs from the reference."""
     with tempfile.TemporaryDirectory(prefix="offstage-engine-") as made:
         folder = Path(made)
         found = result_of(bed, traffic, rounds, ARMS)
@@ -88,7 +89,7 @@ def _turn(
 
 
 def _play(one: Engine, traffic: Arrivals, *, hurry: bool = False) -> Ends:
-    """Send every request at its time; how each ended. `hurry`: at once."""
+    """Send every request at its time; returns how each ended. `hurry`: send all without waiting."""
     ends: dict[int, End] = {}
     sent: dict[int, float] = {}
     begin_s = time.monotonic()

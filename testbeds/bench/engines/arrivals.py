@@ -1,8 +1,8 @@
-"""Prompts out of a trace: who shares what with whom, and when it comes, is the trace's.
+"""Prompts from a trace: shared prefixes and arrival times are the trace's.
 
-A trace has no tokens, only names of prefix blocks. Each block becomes so many tokens that the
-longest prompt fits into the model's context, drawn from its name, so that two prompts share as much
-of their beginning as the trace says, at a scale that is told with every figure. The time between
+A trace has no tokens, only names of prefix blocks. Each block becomes a number of tokens drawn
+from its name, such that the longest prompt fits into the model's context and two prompts share
+as much of their prefix as in the trace; every figure states this scale. The time between
 arrivals is scaled too, by one factor.
 """
 
@@ -33,20 +33,20 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests in order, and how they were made of what."""
+    """Requests in order, and how they were made."""
 
     requests: list[Arrival]
     trace: str
     scale: float
     """Tokens for each of the trace's."""
     hurry: float
-    """The trace's seconds in one of ours."""
+    """Seconds of the trace in one second here."""
     notes: tuple[Note, ...] = ()
-    """What its reader passed over, changed or doubts."""
+    """What its reader skipped, changed or doubts."""
 
     @property
     def reuse(self) -> float:
-        """Share of the tokens that a request before had at its beginning: what anyone could hit."""
+        """Share of tokens that are a prefix of an earlier request: the upper bound of hits."""
         seen: set[int] = set()
         found = total = 0
         for one in self.requests:

@@ -1,4 +1,4 @@
-"""What all arms of `offstage bench engine` run on: a model, a daemon, engines that answer alike."""
+"""The bed of all arms of `offstage bench engine`: a model, a daemon, and engines."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Bed:
-    """What all arms run on: the engine's Python, the model, vLLM's arguments, and the daemon's."""
+    """The engine's Python, the model, vLLM's arguments, and the daemon's."""
 
     python: Path
     model: Path
@@ -80,7 +80,7 @@ def bed_of(python: Path, model: Path, context_tokens: int, backend: str) -> Bed:
 
 @contextlib.contextmanager
 def daemon(bed: Bed, folder: Path) -> Iterator[Daemon]:
-    """One for all arms."""
+    """One daemon for all arms."""
     sections = {
         "daemon": {
             "endpoint": f"ipc://{folder}/control",
@@ -115,7 +115,7 @@ def connector(tier: Daemon, switches: Mapping[str, object]) -> dict[str, object]
 def result_of(
     bed: Bed, traffic: Arrivals, rounds: int, arms: Iterable[str], *, apart: bool = False
 ) -> EngineResult:
-    """What was asked, and arms of which nothing was run yet."""
+    """The setup, with arms that have not run yet."""
     return EngineResult(
         notes=list(traffic.notes),
         trace=traffic.trace,
@@ -132,7 +132,7 @@ def result_of(
 
 
 def add(into: Arm, ends: Ends, before: Arm, after: Arm) -> None:
-    """A round of an arm: how its requests ended, and what its connector counted meanwhile."""
+    """Adds a round of an arm: how its requests ended, and its connector's counts meanwhile."""
     for _, (sent_s, end) in sorted(ends.items()):
         into.first_s.append(end.first_s - sent_s)
         into.reused.append(end.reused)
@@ -143,7 +143,7 @@ def add(into: Arm, ends: Ends, before: Arm, after: Arm) -> None:
 
 
 def warm(one: Engine) -> None:
-    """What an engine does slower the first times."""
+    """Run once what an engine does slower the first times."""
     for number in range(3):
         one.send(id=number, prompt=[20 + number] * 600, outputs=4)
         one.answer(End, WAIT_S)
@@ -163,7 +163,7 @@ def told(one: Engine) -> Arm:
 
 
 def check(name: str, ends: Ends, expected: dict[int, list[int]]) -> None:
-    """Every arm answers alike. RunFailed: this one does not."""
+    """RunFailed: this arm's answers differ from the others'."""
     for number, (_, end) in ends.items():
         if end.tokens != expected.setdefault(number, end.tokens):
             raise RunFailed(

@@ -1,8 +1,8 @@
-"""`offstage bench l2`: LMCache's own bench of a second level, of the tier and of LMCache's files.
+"""`offstage bench l2`: LMCache's own bench of a second level, on the tier and on LMCache's files.
 
-LMCache's program drives each adapter, and verifies every byte. Adapters take turns, each turn over
-an empty folder or a daemon that has just started, and both keep what they are given alike: in the
-page cache, or past it, and in neither case flushed.
+LMCache's program drives each adapter, and verifies every byte. Adapters take turns, each turn
+over an empty folder or a fresh daemon. Both store their data alike: through the page cache or
+with O_DIRECT, in neither case flushed.
 """
 
 import json
@@ -27,7 +27,7 @@ __all__ = ["ADAPTERS", "STATES", "L2Result", "bench_l2", "compare", "rates_of"]
 ADAPTERS = {"fs": "", "plugin": "OffstageL2", "native_plugin": "NativeClient"}
 """By LMCache's name of the kind, the class of ours."""
 STATES = {"page cache": False, "direct": True}
-"""What is read and written, and whether it passes the page cache by."""
+"""What is read and written, and whether it bypasses the page cache."""
 AIM = 1.5
 WAIT_S = 300.0
 OBJECTS_MIN_BYTES = 1 << 30
@@ -39,7 +39,7 @@ Rates = dict[str, dict[str, float]]
 
 
 class L2Result(BenchResult, kw_only=True):
-    """Each of our adapters beside LMCache's files: MB/s by state, adapter and operation."""
+    """Each of our adapters against LMCache's files: MB/s by state, adapter and operation."""
 
     size_kib: int
     in_flight: int
@@ -52,7 +52,7 @@ class L2Result(BenchResult, kw_only=True):
 
     def about(self) -> list[str]:
         return [
-            f"measured beside LMCache's own adapter of files: {self.in_flight} objects of "
+            f"measured against LMCache's own adapter of files: {self.in_flight} objects of "
             f"{self.size_kib} KiB in flight, the median round of {self.rounds}, the median "
             f"of {self.turns} turns; every byte verified, nothing flushed by either",
         ]
@@ -68,8 +68,8 @@ def bench_l2(
     turns: int,
     say: Callable[[str], None],
 ) -> L2Result:
-    """`program`: LMCache's `lmcache`. MB/s of each adapter, operation and turn. BadInput: there is
-    no such program; RunFailed: it failed, or did not verify what it loaded."""
+    """`program`: LMCache's `lmcache`. MB/s of each adapter, operation and turn. BadInput: the
+    program does not exist; RunFailed: it failed, or did not verify the loaded data."""
     if not program.is_file():
         raise BadInput("no program of LMCache", str(program), "give its environment's bin/lmcache")
     found = L2Result(
@@ -89,7 +89,7 @@ def bench_l2(
 def _turn(
     program: Path, asked: L2Result, folder: Path | None, name: str, direct: bool
 ) -> dict[str, float]:
-    """One run of LMCache's bench over an adapter that has just begun: MB/s by operation."""
+    """One run of LMCache's bench over a fresh adapter: MB/s by operation."""
     words = ["--num-keys", "1", "--in-flight", str(asked.in_flight)]
     words += ["--data-size-kb", str(asked.size_kib), "--rounds", str(asked.rounds)]
     words += ["--no-skip-verify", "--lookup-max-hit-rate", "1.0", "--format", "json"]
@@ -104,7 +104,7 @@ def _turn(
 
 
 def compare(found: L2Result) -> None:
-    """Medians of the turns, what they are over those of files, and the rows."""
+    """Medians of the turns, their ratios to those of files, and the rows."""
     for state, each in found.mb_per_s.items():
         medians = found.median_mb_per_s[state] = {
             name: {operation: statistics.median(turns) for operation, turns in one.items()}
@@ -131,8 +131,8 @@ def compare(found: L2Result) -> None:
 
 
 def rates_of(said: str, objects: int, size_kib: int, adapter: str) -> dict[str, float]:
-    """MB/s by operation, of the median round, out of what LMCache prints. RunFailed: not all were
-    stored, found, loaded and verified."""
+    """MB/s by operation, of the median round, parsed from LMCache's output. RunFailed: not all
+    were stored, found, loaded and verified."""
     begin, where = said.find("\n{"), f"lmcache bench l2, {adapter}"
     if "keys data verified OK" not in said or begin < 0:
         raise RunFailed("what was loaded was not verified", where, "run it by itself")
@@ -163,7 +163,7 @@ def _rates(found: Any, objects: int, size_kib: int, where: str) -> dict[str, flo
 
 @contextmanager
 def _adapter(name: str, place: Path, stored: int, direct: bool) -> Iterator[dict[str, object]]:
-    """What LMCache is told of it; a daemon ends with the block."""
+    """LMCache's configuration of the adapter; a daemon ends with the block."""
     if name == "fs":
         yield {"type": name, "base_path": str(place / "files"), "use_odirect": direct}
         return

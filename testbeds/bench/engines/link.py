@@ -1,4 +1,4 @@
-"""The way to an engine in a process and an environment of its own: JSON lines, with deadlines."""
+"""The link to an engine in another process and environment: JSON lines, with deadlines."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ ENVIRONMENT = {
 
 
 class End(msgspec.Struct):
-    """How a request ended, as the engine says it; `reused` tokens of its prompt."""
+    """How a request ended, as the engine reports it; `reused` tokens of its prompt."""
 
     id: int
     tokens: list[int]
@@ -43,7 +43,7 @@ class End(msgspec.Struct):
 
 
 class Engine:
-    """A running engine: what it said, line by line. One thread reads, its owner asks."""
+    """A running engine: its output, line by line. One thread reads, its owner asks."""
 
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         self._process, self._log = process, log
@@ -79,7 +79,7 @@ class Engine:
         return self._decoded(found, kind)
 
     def ready(self, timeout_s: float = 0.0) -> list[End]:
-        """Requests that have ended, after a wait for the first."""
+        """Requests that have ended; waits for the first."""
         found = []
         with contextlib.suppress(queue.Empty):
             found.append(
@@ -109,7 +109,7 @@ def engine(
     log: Path,
     **environment: str,
 ) -> Iterator[Engine]:
-    """Start one, with `connector` as its KV transfer configuration; ended on the way out."""
+    """Start one, with `connector` as its KV transfer configuration; it is stopped on exit."""
     if not python.is_file():
         raise BadInput("no such program", str(python), "give the Python that has vLLM: --python")
     source = Path(offstage.__file__).resolve().parents[1]

@@ -1,11 +1,11 @@
-"""A vLLM engine that is asked by lines of JSON; the only module that loads vLLM for a bench.
+"""A vLLM engine driven by lines of JSON; the only module that loads vLLM for a bench.
 
-`python -m ... MODEL CONNECTOR ARGUMENTS`, both as JSON: the KV transfer configuration or null, and
-vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, maybe with `salt`, vLLM's
-`cache_salt`, and `params`, transfer parameters; `{"forget": 1}`, which empties vLLM's own cache; or
-`{"told": 1}`, which asks for counters and decisions. A line out is
-`{"id", "first_s", "reused", "tokens"}`, times of the machine's monotonic clock; only lines that
-begin with MARK are answers. It ends with its input.
+`python -m ... MODEL CONNECTOR ARGUMENTS`, the last two as JSON: the KV transfer configuration or
+null, and vLLM's arguments. A line in is `{"id", "prompt", "outputs"}`, optionally with `salt`,
+vLLM's `cache_salt`, and `params`, transfer parameters; `{"forget": 1}`, which empties vLLM's own
+cache; or `{"told": 1}`, which requests counters and decisions. A line out is `{"id", "first_s",
+"reused", "tokens"}`, times of the machine's monotonic clock; only lines that begin with MARK are
+answers. It exits at the end of its input.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What `offstage bench engine` finds: by arm times to the first token, hits by tier, regret.
+"""The result of `offstage bench engine`: by arm times to the first token, hits by tier, regret.
 
 Its page is made from the same object, read back from the file of `--out`.
 """
@@ -14,14 +14,14 @@ __all__ = ["Arm", "Decision", "EngineResult", "Regret", "below"]
 
 
 def below(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies; of one value, itself."""
+    """The quantile at that share; of one value, itself."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """To fetch or to compute: what it took, below 0 where that is not known, and how much longer
-    than the other would have, in seconds."""
+    """To fetch or to compute: the time it took, below 0 if unknown, and how much longer than the
+    alternative that was, in seconds."""
 
     took_s: float
     regret_s: float
@@ -29,7 +29,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Regret(msgspec.Struct, frozen=True):
-    """Of decisions that were made by measurement: how many fetched, and what was lost by them."""
+    """Of decisions based on measurement: how many fetched, and the time lost by them."""
 
     decisions: int
     fetched: int
@@ -41,7 +41,7 @@ class Regret(msgspec.Struct, frozen=True):
 
 
 class Arm(msgspec.Struct):
-    """Every request of every round of an arm, and what its connector counted meanwhile."""
+    """Every request of every round of an arm, and its connector's counts meanwhile."""
 
     first_s: list[float] = []
     reused: list[int] = []
@@ -50,7 +50,8 @@ class Arm(msgspec.Struct):
 
     @property
     def hits(self) -> dict[str, float]:
-        """Objects read by how the tier had them, and those that vLLM had to compute after all."""
+        """Objects read, by where the tier had them, and those that vLLM had to compute after
+        all."""
         names = {f"objects_{name}": name for name in ("on_time", "late", "missing")}
         names["load_failed_blocks"] = "failed"
         return {name: self.counters.get(key, 0) for key, name in names.items()}
@@ -90,7 +91,7 @@ class EngineResult(BenchResult, kw_only=True):
     """One engine prefills and another decodes."""
 
     def compare(self) -> None:
-        """Set the rows: each arm's times to the first token beside those without the tier."""
+        """Set the rows: each arm's times to the first token against those without the tier."""
         alone = self.arms["recompute"].first_s
         for name, arm in self.arms.items():
             for share, which in ((0.5, "p50"), (0.9, "p90")):

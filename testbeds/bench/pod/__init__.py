@@ -1,6 +1,6 @@
-"""A live pod under load while something of it fails: what it costs, and whether all was right.
+"""A live pod under load with faults: what each fault costs, and whether all results were right.
 
-`asks` says what is asked and when, `host` asks it and checks every byte, `faults` does something to
-the pod, `judge` makes figures and verdicts of what was seen; `run` and `hour` are the two ways to
-run it.
+`asks` generates the requests and their times, `host` sends them and checks every byte, `faults`
+injects faults into the pod, `judge` computes figures and verdicts from the observations; `run`
+and `hour` are the two modes.
 """

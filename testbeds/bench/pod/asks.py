@@ -1,8 +1,9 @@
-"""What the hosts of a pod ask, and when: prompts of chunks of 512 tokens, generated or a trace's.
+"""The requests of a pod's hosts and their times: prompts of chunks of 512 tokens.
 
-Generated: a popular set of documents of unequal length by Zipf's law, and now and then one that is
-asked once. The same seed asks the same in every phase, so that two phases can be compared request
-by request; only what is asked once is the phase's own.
+They are generated or a trace's. Generated: a popular set of documents of unequal length by
+Zipf's law, and now and then one that is requested once. The same seed gives the same requests in
+every phase, so that two phases can be compared request by request; only the one-time documents
+differ by phase.
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Ask:
 
 
 class Documents:
-    """What is generated from a seed."""
+    """Generated from a seed."""
 
     def __init__(self, seed: int) -> None:
         """Documents of 4 to twice the mean of chunks."""
@@ -47,7 +48,7 @@ class Documents:
         self._popularity = popularity / popularity.sum()
 
     def asks(self, phase: str, seconds: float, rate_hz: float) -> list[Ask]:
-        """Requests of one phase, evenly in its time."""
+        """Requests of one phase, evenly spaced."""
         rng = np.random.default_rng([self._seed, 2])
         count = max(1, int(seconds * rate_hz))
         chosen = rng.choice(DOCUMENTS, count, p=self._popularity)
@@ -68,7 +69,8 @@ class Documents:
 
 @dataclass(frozen=True)
 class Traced:
-    """Requests of a trace: `span_s` of its time, from `begin_s` on, told in so many seconds."""
+    """Requests of a trace: `span_s` of its time, from `begin_s` on, compressed into fewer
+    seconds."""
 
     asks: list[Ask]
     trace: str
@@ -76,11 +78,11 @@ class Traced:
     span_s: float
     seconds: float
     notes: tuple[Note, ...] = ()
-    """What its reader passed over, changed or doubts."""
+    """What its reader skipped, changed or doubts."""
 
     @property
     def compression(self) -> float:
-        """The trace's seconds in one of ours."""
+        """Seconds of the trace in one second here."""
         return self.span_s / self.seconds
 
 
@@ -100,7 +102,7 @@ def of_trace(
             str(path),
             f"it ends after {last_s:g} s: choose another --begin",
         )
-    lasted_s = max(min(span_s, float(arrivals[-1]) - first_s), 1e-9)  # all may come at once
+    lasted_s = max(min(span_s, float(arrivals[-1]) - first_s), 1e-9)  # all may arrive together
     parent, asks = root(0, "pod trace"), []
     for request in islice(requests_in_blocks(trace), int(begin), int(end)):
         chunks = trace_chunks(parent, request, request.input_tokens, CHUNK_TOKENS)

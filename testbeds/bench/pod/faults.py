@@ -1,8 +1,8 @@
-"""What can be done to a live pod, and what the keeper of its map saw of it.
+"""The faults of a live pod, and the map's record of them.
 
-Each is done to one member: killed, stopped, joined, drained, or one of etcd's killed, or two, so
-that nobody can change the map; `heal` undoes it. The watch reads the map ten times a second by a
-connection of its own.
+A fault affects one member: it is killed, stopped, joined or drained. Or one member of etcd is
+killed, or two, so that the map cannot change; `heal` undoes it. The watch reads the map ten
+times a second over a separate connection.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ GONE_S = 30.0
 
 @dataclass(frozen=True)
 class Done:
-    """Something was done to the pod, or undone."""
+    """A fault was injected or undone."""
 
     at_s: float
     fault: str
@@ -40,7 +40,7 @@ class Done:
 
 @dataclass
 class LivePod:
-    """A pod that is up, and what was done to it."""
+    """A running pod, and the faults so far."""
 
     bed: PodBed
     sizes: DaemonSizes
@@ -50,14 +50,14 @@ class LivePod:
     _coming: Member = field(default_factory=lambda: Member(name="", endpoint=""))
 
     def prepare(self, fault: str, member: str) -> None:
-        """What takes its time and is no part of the fault: who joins has been started before."""
+        """Slow preparation that is not part of the fault: a member that joins is started before."""
         if fault == "join":
             self._coming, self.bed.processes[member] = begin_daemon(
                 self.bed.out, member, self.sizes
             )
 
     def strike(self, fault: str, member: str) -> None:
-        """Do it now; noted when it begins."""
+        """Inject it now; its start time is recorded."""
         self.done.append(Done(self.board.now_s(), fault, member))
         match fault:
             case "death":
@@ -74,7 +74,7 @@ class LivePod:
                     self._kill(one)
 
     def heal(self, fault: str, member: str) -> None:
-        """As before, or as near as it comes: who joined leaves by a drain, and is ended."""
+        """Restore the pod as far as possible: a member that joined is drained and ended."""
         match fault:
             case "death":
                 self._begin(member)
@@ -141,7 +141,7 @@ class Look:
 
 
 class Watch:
-    """Reads the map in a thread of its own until it is closed; `looks` has what changed."""
+    """Reads the map in a thread until it is closed; `looks` records the changes."""
 
     def __init__(self, place: str, board: Board) -> None:
         """Begin."""
@@ -173,7 +173,7 @@ def _command(pid: int) -> list[str]:
 
 
 def _await_end(pid: int) -> None:
-    """It was started by this process, or by nobody that waits for it."""
+    """Wait for a process's end, whether or not it is a child of this one."""
     until_s = time.monotonic() + GONE_S
     while time.monotonic() < until_s:
         with contextlib.suppress(ChildProcessError):

@@ -1,11 +1,12 @@
-"""One host of a live pod: asks what it is given when it is due, and compares every byte.
+"""One host of a live pod: sends each request when it is due, and compares every byte.
 
-A request opens a session, is told what the pod has, fetches that, computes and puts the rest, and
-closes it. What a block holds is made of its name, so that any other block in its place is seen.
-Every block that some host was acknowledged before and that did not come is a miss, and is noted
-with what the host knows of it; whether that is a reason is for the judge.
+A request opens a session, looks up what the pod has, fetches that, computes and puts the rest, and
+closes it. A block's contents derive from its name, so that any other block in its place is
+detected. Every block that was acknowledged to some host before and is not found is a miss, and is
+recorded with the host's view of it; the judge decides whether there is a reason.
 
-All hosts are threads of one process and share a `Board`: what was acknowledged, at which member.
+All hosts are threads of one process and share a `Board`: which block was acknowledged, at which
+member.
 """
 
 import errno
@@ -41,9 +42,9 @@ WORDS = PAYLOAD_BYTES // 8
 PATTERN = np.arange(WORDS, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 LOGIN_S = 5.0
 Miss = tuple[str, str, str, float]
-"""What is known of a block that was acknowledged and did not come: at which member it was, whose it
-is now, the error that the fetch ended with ("": the member did not have it), and when it had been
-acknowledged, to a tenth of a second."""
+"""A miss of an acknowledged block: the member that acknowledged it, its owner now, the error
+that ended the fetch ("": the member did not have it), and the time of the acknowledgement, to a
+tenth of a second."""
 Acked = tuple[str, float]
 NEVER: Acked = "", 0.0
 
@@ -57,7 +58,7 @@ def content(chunks: Sequence[int]) -> NDArray[np.uint64]:
 
 @dataclass
 class Sample:
-    """What became of one request; times since the bench began. Counts are of blocks."""
+    """The result of one request; times since the bench began. Counts are of blocks."""
 
     phase: str
     number: int
@@ -71,19 +72,19 @@ class Sample:
     wrong: int = 0
     put: int = 0
     again: list[int] = field(default_factory=list)
-    """Blocks that were known, and were put again."""
+    """Known blocks that were put again."""
     refused: int = 0
     """Puts that ended with an error."""
     marked: int = 0
-    """Of those that were at the member to which something was done."""
+    """Blocks whose member had the fault."""
     marked_hits: int = 0
     by_member: Counter[str] = field(default_factory=Counter)
-    """Hits, by `NAME/INCARNATION` of who served."""
+    """Hits, by `NAME/INCARNATION` of the member that served them."""
     misses: Counter[Miss] = field(default_factory=Counter)
     error: str = ""
-    """What ended it before it had all: "" where nothing did."""
+    """What ended it early; "" if nothing did."""
     chunks: tuple[int, ...] = ()
-    """What was asked, by its names."""
+    """The requested chunks, by name."""
 
 
 @dataclass(frozen=True)
@@ -96,47 +97,47 @@ class Seen:
     what: str
     why: str
     waited_s: float
-    """What its silence has cost this connection so far."""
+    """The total time that this connection has waited for its silence so far."""
     since_s: float = math.inf
-    """It may have changed at that time already, when the host looked last."""
+    """The earliest time of the change: when the host last looked before."""
 
 
 class Board:
-    """What all hosts share; each entry is written whole, under Python's lock."""
+    """Shared by all hosts; each entry is written whole, under Python's lock."""
 
     def __init__(self) -> None:
-        """Time begins."""
+        """Starts the clock."""
         self._begun_ns = time.monotonic_ns()
         self.at: dict[int, Acked] = {}
-        """Chunks that were acknowledged, where last, and when."""
+        """Acknowledged chunks: the last member, and when."""
         self.marked: frozenset[int] = frozenset()
         self.samples: list[Sample] = []
         self.seen: list[Seen] = []
         self.broken: list[str] = []
-        """Hosts that ended by what nobody expected, and a pod that did not become whole again."""
+        """Hosts that ended by an unexpected error, and a pod that was not restored."""
         self.moved: dict[str, tuple[int, int]] = {}
-        """By host, bytes that it brought home, and those of copies, so far."""
+        """By host, bytes that it copied to their home, and those of extra copies, so far."""
         self.phases: dict[str, tuple[int, int]] = {}
         """The same of all hosts in one phase, in blocks."""
         self.waited_s: dict[tuple[str, str, int], float] = {}
-        """By host, member and connection: what its silence cost."""
+        """By host, member and connection: the time lost to its silence."""
 
     def now_s(self) -> float:
         """Since the beginning."""
         return (time.monotonic_ns() - self._begun_ns) / 1e9
 
     def moved_blocks(self) -> tuple[int, int]:
-        """Of all hosts, so far: brought home, and copied."""
+        """Of all hosts, so far: copied to their home, and extra copies."""
         filled, copied = (sum(one[at] for one in self.moved.values()) for at in (0, 1))
         return filled // PAYLOAD_BYTES, copied // PAYLOAD_BYTES
 
     def mark(self, member: str) -> None:
-        """From now on requests count what of them was at this member; "": nothing."""
+        """From now on requests count their blocks at this member; "": none."""
         self.marked = frozenset(one for one, at in list(self.at.items()) if at[0] == member)
 
 
 class Host:
-    """One host with a connection to each member. Its thread owns it from `run` on."""
+    """One host with a connection to each member. Its thread owns it from the start of `run`."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class Host:
         deadline_s: float,
         board: Board,
     ) -> None:
-        """Log in to all members that the map of `place` has. BadInput: one does not answer."""
+        """Log in to all members of the map of `place`. BadInput: one does not answer."""
         self.name, self._board = name, board
         self._link, self._runtime_dir = replace(link, name=name), runtime_dir
         self._deadline_s = deadline_s
@@ -184,7 +185,7 @@ class Host:
         )
 
     def run(self, phase: str, asks: Callable[[], tuple[int, Ask] | None], begin_s: float) -> None:
-        """Ask until there is nothing left; each when it is due, or as soon as can be after."""
+        """Send all requests, each when it is due, or as soon as possible after."""
         try:
             while (given := asks()) is not None:
                 number, ask = given
@@ -210,12 +211,12 @@ class Host:
             thread.join()
 
     def members(self) -> set[str]:
-        """Who is asked now."""
+        """The members that it sends requests to now."""
         now_ns = self._sessions.clock.now_ns()
         return {one.member.name for one in self._sessions.members if one.usable(now_ns)}
 
     def _follow(self) -> None:
-        """Take over what the map says, and note whose standing has changed."""
+        """Adopt the map, and record members whose state has changed."""
         self._upkeep.turn()
         now_s = self._board.now_s()
         total = self._upkeep.total()
@@ -230,7 +231,7 @@ class Host:
             self._board.waited_s[self.name, name, self._connections[name]] = waited_s
             said = [standing] if standing != before else []
             if not said and standing == "back" and one.suspected > suspicions:
-                said = ["suspect", "back"]  # both since this host looked last
+                said = ["suspect", "back"]  # both since this host last looked
             self._known_as[name] = standing
             self._board.seen += [
                 Seen(now_s, self.name, name, what, one.suspicion.why, waited_s, self._looked_s)
@@ -263,10 +264,10 @@ class Host:
         where: list[Acked],
         marked: NDArray[np.bool_],
     ) -> None:
-        """Fetch what is there, put the rest."""
+        """Fetch the blocks that are there, put the rest."""
         found = append_chunks(self._sessions, session, chunks, 1)
         there = np.flatnonzero(found.stored_layers)
-        rcs = np.ones(len(chunks), np.int32)  # 1: nobody has it
+        rcs = np.ones(len(chunks), np.int32)  # 1: no member has it
         for first in range(0, len(there), self._fabric.demand_max):
             some = there[first : first + self._fabric.demand_max]
             rcs[some] = self._fetched(sample, session, chunks, some, found.keys[0])
@@ -330,7 +331,7 @@ class Host:
                 self._board.at[chunks[ordinal]] = at[ordinal].name, self._board.now_s()
 
     def _members_of(self, session: int, count: int) -> list[Member]:
-        """Who has each block of the session, as this host sees it."""
+        """The member that has each block of the session, in this host's view."""
         numbers = self._sessions.grid.numbers(np.arange(count))
         segments = self._sessions.segments(session)
         nobody = Member(name="nobody", endpoint="")

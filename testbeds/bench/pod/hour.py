@@ -1,8 +1,8 @@
-"""`offstage bench pod --trace`: requests of a trace in less than its time, with drawn faults.
+"""`offstage bench pod --trace`: a trace's requests, compressed in time, with random faults.
 
-The trace says who shares what with whom and when it comes; faults come one after another, each for
-a while, with pauses between. What is judged is that everything that came was right and that every
-miss has a reason; how long things took is printed beside how late the requests began.
+Sharing and arrival times are the trace's; faults come one after another, each for a while, with
+pauses between. Verdicts: every block that came was right, and every miss has a reason. Durations
+are printed next to the delay with which the requests began.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ PREPARED_S = 5.0
 FIRST_S, PAUSE_S, LASTS_S = 10.0, (8.0, 20.0), (4.0, 15.0)
 DAEMONS, ETCD = 4, 3
 STORE_SHARE = 2
-"""Room of one daemon over its share of all blocks: those of one that is away go to the others."""
+"""Room of one daemon over its share of all blocks: the others take over those of an absent one."""
 
 
 @dataclass(frozen=True)
 class Struck:
-    """A fault that is to come."""
+    """A planned fault."""
 
     at_s: float
     until_s: float
@@ -41,7 +41,7 @@ class Struck:
 
 
 def drawn(seed: int, seconds: float, *, with_etcd: bool) -> list[Struck]:
-    """Faults of a run, one at a time: which, whom and how long is drawn."""
+    """The random faults of a run, one at a time: kind, member and duration."""
     rng = np.random.default_rng([seed, 3])
     kinds = [one for one in FAULTS if with_etcd or one not in OF_ETCD]
     found, at_s = [], FIRST_S
@@ -62,7 +62,7 @@ def drawn(seed: int, seconds: float, *, with_etcd: bool) -> list[Struck]:
 def bench_hour(
     traced: Traced, *, folder: Path, deadline_s: float, seed: int, progress: Progress
 ) -> TraceResult:
-    """`folder` holds stores and logs."""
+    """`folder` contains stores and logs."""
     board = Board()
     distinct = len({chunk for ask in traced.asks for chunk in ask.chunks})
     room = max(64 << 20, STORE_SHARE * distinct * PAYLOAD_BYTES // DAEMONS)

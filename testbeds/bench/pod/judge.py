@@ -1,6 +1,6 @@
-"""What a run over a live pod says: figures of each phase, aims, and what must hold always.
+"""The judgement of a run over a live pod: figures of each phase, aims, and invariants.
 
-Pure: of samples, of what was done, of what the map's keeper saw. It knows of no daemon.
+Pure functions of samples, faults and the map's record; nothing here talks to a daemon.
 """
 
 from collections import Counter
@@ -27,17 +27,17 @@ __all__ = ["held", "judged", "of_run", "served_past_a_fence", "unexplained"]
 BACK_S, BACK_SHARE = 10.0, 0.95
 WINDOW_S = 1.0
 DEADLINE_SLACK = 1.1
-"""A deadline is looked at between two turns of a loop."""
+"""A loop checks a deadline once per turn."""
 SIGMAS = 3.0
 MEMBERS, SEGMENT_CHUNKS = 4, 8
 UNEXPLAINED_MAX = 20
-"""So many are told."""
+"""The number of unexplained misses that are listed."""
 
 
 def judged(
     board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
 ) -> PodResult:
-    """Everything of the phases. The first phase is their reference."""
+    """All phases. The first phase is the reference of the others."""
     by_phase: dict[str, list[Sample]] = {}
     for sample in board.samples:
         by_phase.setdefault(sample.phase, []).append(sample)
@@ -49,7 +49,7 @@ def judged(
     rows: list[Row] = []
     for name, samples in phases.items():
         struck = next((one for one in done if f"{one.fault} {one.member}" == name), None)
-        if struck is None:  # the run broke before
+        if struck is None:  # the run broke earlier
             continue
         found[name] = cost = _phase(samples, reference, struck, board.seen, looks, board)
         rows += _aims(name, cost, deadline_s)
@@ -93,7 +93,7 @@ def of_run(
 def held(
     board: Board, done: Sequence[Done], looks: Sequence[Look], deadline_s: float
 ) -> dict[str, bool | None]:
-    """What must hold whatever is done to the pod; None: there was nothing to judge it by."""
+    """The invariants whatever the faults; None: no data to judge by."""
     samples = board.samples
     reasons = Reasons(done, board.seen, looks, deadline_s)
     ended = all(one.end_s > 0 for one in samples)
@@ -120,7 +120,7 @@ def unexplained(samples: Iterable[Sample], reasons: Reasons) -> list[tuple[int, 
 
 
 def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> list[int]:
-    """Requests that began after the map had no more the life of who served them."""
+    """Requests that began after the map had dropped the incarnation that served them."""
     ended = _ended_lives(looks)
     return [
         one.number
@@ -130,7 +130,7 @@ def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> lis
 
 
 def _ended_lives(looks: Sequence[Look]) -> dict[str, float]:
-    """When the map had a life no more, by its incarnation; without leases there are none."""
+    """When the map dropped each incarnation; empty without leases."""
     ended: dict[str, float] = {}
     for before, after in pairwise(looks):
         for name, (state, life) in before.members.items():
@@ -145,7 +145,7 @@ def _by_number(samples: Iterable[Sample]) -> dict[int, Sample]:
 
 
 def _all(some: Sequence[Sample]) -> Figures:
-    """Of one phase, whatever was done in it."""
+    """The figures of one phase, with or without a fault."""
     took = sorted(one.end_s - one.begin_s for one in some)
     known, hits = sum(one.known for one in some), sum(one.hits for one in some)
     return Figures(
@@ -241,7 +241,7 @@ def _phase(
 
 
 def _in_map(struck: Done, looks: Sequence[Look], end_s: float) -> float | None:
-    """When the map had another state of the member than before; None: it did not come to that."""
+    """When the map's state of the member changed; None: it did not."""
     before = next((one for one in reversed(looks) if one.at_s <= struck.at_s), None)
     state = before.members.get(struck.member) if before is not None else None
     return next(
@@ -257,8 +257,9 @@ def _in_map(struck: Done, looks: Sequence[Look], end_s: float) -> float | None:
 def _back(
     after: Sequence[Sample], reference: Mapping[int, Sample], share: float, struck_s: float
 ) -> float | None:
-    """From when on each second's hits are 95 % of the reference's for the same requests, less the
-    member's share; None: not in this phase. Whole seconds of requests by when they ended."""
+    """The second from which each second's hits are 95 % of the reference's for the same
+    requests, less the member's share; None: not in this phase. Requests are counted by the
+    second in which they ended."""
     last, windows = 0.0, _windows(after, struck_s)
     for number, some in sorted(windows.items()):
         due = sum(reference[one.number].hits for one in some if one.number in reference)
@@ -275,7 +276,7 @@ def _windows(samples: Iterable[Sample], begin_s: float) -> dict[int, list[Sample
 
 
 def _series(samples: Sequence[Sample]) -> Series:
-    """By second since the bench began: when, known blocks that were asked for, hits."""
+    """By second since the bench began: time, known blocks requested, hits."""
     return [
         (number * WINDOW_S, sum(one.known for one in some), sum(one.hits for one in some))
         for number, some in sorted(_windows(samples, 0.0).items())
@@ -290,7 +291,7 @@ def _waited(board: Board, member: str) -> float:
 
 
 def _aims(name: str, found: FaultFigures, deadline_s: float) -> list[Row]:
-    """What a fault may cost, a row each."""
+    """The limits of a fault's cost, a row each."""
 
     def row(what: str, value: float | None, bound: float, unit: str) -> Row:
         return Row(f"{name}: {what}", unit, value, None, None, aimed(value, "<=", bound, unit))

@@ -1,17 +1,17 @@
-"""Why a block that was acknowledged did not come: what of a run over a live pod is a reason.
+"""Reasons why an acknowledged block was missed, from one run over a live pod.
 
-A reason is of one of the two that the miss is between, the member that acknowledged the block last
-and the one that was asked, and has its time:
+A reason concerns one of the two members of the miss, the one that acknowledged the block last or
+the one that was asked, and has a time:
 
-- one of the two was away while the request went on: struck and not undone, suspected or lost by
-  some host and not back, or changed in the map, each with the time in which hosts find out;
-- the block was written elsewhere while the one that was asked was away, and not at it since: the
-  first request that asks there writes it;
-- who had it left the pod after that;
-- it was written elsewhere, and the map has changed so often since that it does not say where.
+- one of the two was away during the request: faulty and not restored, suspected or lost by some
+  host and not back, or changed in the map, each with the time that hosts need to find out;
+- the block was written elsewhere while the member that was asked was away, and not to it since: the
+  first request there writes it;
+- the member that had it left the pod afterwards;
+- it was written elsewhere, and the map has changed so often since that the location is unknown.
 
-So a fault of one member is no reason at another, nor for what is missed later than hosts need to
-find out, but for each block once.
+So a fault of one member explains no miss at another member, none after hosts have had time to
+find out, and for each block only one.
 """
 
 import math
@@ -28,21 +28,21 @@ from offstage.testbeds.bench.pod.host import Miss, Sample, Seen
 __all__ = ["Reasons"]
 
 PUT_DEADLINES = 4
-"""A put waits for so many deadlines of a fetch."""
+"""A put's deadline, in deadlines of a fetch."""
 WATCH_S = 1.0
-"""The watch of the map is so late at most."""
+"""The longest delay of the map's watch."""
 Span = tuple[float, float]
 
 
 class Reasons:
-    """What there was in one run; times are of the bench."""
+    """The reasons in one run; times since the bench began."""
 
     def __init__(
         self, done: Sequence[Done], seen: Sequence[Seen], looks: Sequence[Look], deadline_s: float
     ) -> None:
         """`deadline_s`: of a fetch."""
         self.grace_s = SUSPECT_NS / 1e9 + LOOK_S + PUT_DEADLINES * deadline_s
-        """Until each host has found out, and what was under way has ended."""
+        """Until each host has found out, and requests in flight have ended."""
         self._away: dict[str, list[Span]] = defaultdict(list)
         self._left: dict[str, list[float]] = defaultdict(list)
         self._changes: list[float] = []
@@ -86,7 +86,7 @@ def _up(look: Look) -> set[str]:
 
 
 def _struck(done: Iterable[Done]) -> Iterator[tuple[str, Span]]:
-    """Members that answered nobody; who joins or is drained answers."""
+    """Members that did not answer; a member that joins or is drained does."""
     open_s: dict[str, float] = {}
     for one in done:
         if one.fault not in ("death", "stop"):
@@ -99,7 +99,7 @@ def _struck(done: Iterable[Done]) -> Iterator[tuple[str, Span]]:
 
 
 def _suspected(seen: Iterable[Seen]) -> Iterator[tuple[str, Span]]:
-    """By some host, from when it may have begun until it had ended."""
+    """By some host, from its earliest possible begin to its end."""
     open_s: dict[tuple[str, str], float] = {}
     for one in seen:
         who = one.host, one.member

@@ -1,4 +1,4 @@
-"""What `offstage bench pod` finds: figures of each phase, or of a trace, and verdicts."""
+"""The result of `offstage bench pod`: figures of each phase, or of a trace, and verdicts."""
 
 import msgspec
 
@@ -11,11 +11,11 @@ from offstage.testbeds.table import Column, Table
 __all__ = ["FaultFigures", "Figures", "PodBenchResult", "PodResult", "TraceResult"]
 
 Series = list[tuple[float, int, int]]
-"""By second since the bench began: when, known blocks that were asked for, hits."""
+"""By second since the bench began: time, known blocks requested, hits."""
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """Of some requests: blocks, and seconds that requests took."""
+    """Of a set of requests: blocks, and durations in seconds."""
 
     requests: int
     asked: int
@@ -23,7 +23,7 @@ class Figures(msgspec.Struct, kw_only=True):
     """Acknowledged to some host before."""
     hits: int
     hit_rate: float | None
-    """Of what was known; None: nothing was."""
+    """Of the known blocks; None: there were none."""
     request_s_p50: float
     request_s_p99: float
     request_s_max: float
@@ -36,7 +36,7 @@ class Figures(msgspec.Struct, kw_only=True):
 
 class FaultFigures(Figures, kw_only=True):
     """Of a phase with a fault, against the same requests without it. Times are since the fault;
-    None: it did not come to that."""
+    None: it did not happen."""
 
     fault: str
     member: str
@@ -61,7 +61,7 @@ class FaultFigures(Figures, kw_only=True):
 
 
 class PodBenchResult(BenchResult, kw_only=True):
-    """Of either way to run it."""
+    """Common to both modes."""
 
     seconds: float = 0.0
     hosts: int = 0
@@ -107,10 +107,10 @@ class PodResult(PodBenchResult, kw_only=True):
 
 
 class TraceResult(PodBenchResult, kw_only=True):
-    """Requests of a trace with one fault after another."""
+    """Requests of a trace with faults one after another."""
 
     figures: Figures
-    """Of all requests; in a document its fields are this one's."""
+    """Of all requests; in the document its fields are merged into this one's."""
     trace: str = ""
     begin_s: float = 0.0
     span_s: float = 0.0
@@ -142,7 +142,7 @@ class TraceResult(PodBenchResult, kw_only=True):
         return of_all | found
 
     def own_tables(self) -> list[Table]:
-        """What came of all requests, and the misses of what was known by their reason."""
+        """The results of all requests, and the misses of known blocks by reason."""
         one = self.figures
         took = (one.request_s_p50, one.request_s_p99, one.request_s_max)
         late = (self.late_s_p50, self.late_s_p99, one.late_s_max)

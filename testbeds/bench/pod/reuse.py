@@ -1,14 +1,14 @@
-"""`offstage bench schedule`: which host takes a request, of a live pod and in virtual time.
+"""`offstage bench schedule`: the choice of host for a request, in a live pod and in virtual time.
 
-The requests of a trace, faster than they came, over four hosts and a pod of four daemons. A router
-gives them out (`lab.pod.router`, the laboratory's own); a host keeps the blocks of its last
-requests, fetches from the pod what of the prefix it does not keep, waits for as long as the rest
-takes to compute, and puts that. Only computing is a wait: bytes are fetched, kept and compared.
+The requests of a trace, compressed in time, go to four hosts and a pod of four daemons. A router
+assigns them (`lab.pod.router`, the laboratory's); a host keeps the blocks of its last requests,
+fetches the rest of the prefix from the pod as far as it is there, waits for the computing time of
+the remainder, and puts that. Only computing is a wait: bytes are fetched, kept and compared.
 
-The same requests then go through the laboratory, with one number from here: the time that a block
-takes from the tier, of the first arm. All other arms are what that is judged on.
+The same requests then run in the laboratory, with one number from here: the time of a block from
+the tier, of the first arm. All other arms test the prediction.
 
-One thread routes and owns the rows; hosts are threads that say when they looked and were done.
+One thread routes and owns the rows; hosts are threads that report lookups and completions.
 """
 
 import sys
@@ -48,15 +48,15 @@ __all__ = ["DAEMONS", "HOSTS", "Arm", "ScheduleResult", "bench_schedule"]
 
 HOSTS, DAEMONS = 4, 4
 DEADLINE_S = 5.0
-"""Nothing fails here; what is slow is waited for."""
+"""No faults here: slow answers are waited for."""
 STORE_SHARE = 2
 """Room of one daemon over its share of all blocks of all arms."""
 STORE_LEAST = 64 << 20
 LOOK_S = 0.2
 SWITCH_S = 2e-4
-"""How long a thread may keep the lock of Python from another; 5 ms would show in the figures."""
+"""How long a thread may keep Python's lock from another; 5 ms would distort the figures."""
 ARM_BITS = 33
-"""Names of blocks begin with the arm's number: each begins with an empty tier."""
+"""Names of blocks begin with the arm's number, so that each arm begins with an empty tier."""
 
 
 class Arm(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ def _ms(value: float) -> str:
 
 @dataclass(frozen=True)
 class _Looked:
-    """A host knows what it has to compute: `run` blocks were kept or came."""
+    """A host knows its computing work: `run` blocks were kept or fetched."""
 
     request: int
     run: int
@@ -137,7 +137,7 @@ class _Looked:
 
 @dataclass(frozen=True)
 class _Done:
-    """The first token is there."""
+    """The first token was computed."""
 
     request: int
 
@@ -147,7 +147,7 @@ _Said = _Looked | _Done
 
 @dataclass(frozen=True)
 class _Given:
-    """What a host is to do next."""
+    """A host's next request."""
 
     taken: Taken
     tokens: int
@@ -155,7 +155,7 @@ class _Given:
 
 
 class _KeepingHost(Host):
-    """Does one request after another, in the order in which they were given to it."""
+    """Serves one request after another, in the order in which they were assigned."""
 
     def __init__(
         self,
@@ -166,18 +166,18 @@ class _KeepingHost(Host):
         room: int,
         compute_s: float,
     ) -> None:
-        """`room`: blocks that it keeps; `compute_s`: of one token."""
+        """`room`: blocks that it keeps; `compute_s`: time of one token."""
         super().__init__(name, place, runtime_dir, Endpoint("", TENANT, "shm"), DEADLINE_S, board)
         self._room, self._compute_s = room, compute_s
         self._kept: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
         self.looked: list[tuple[float, int]] = []
-        """Of each request, how long the pod was asked what it has, and of how many blocks."""
+        """Of each request, the time of the pod's lookup, and its number of blocks."""
         self.fetched: list[tuple[float, int]] = []
-        """And how long so many blocks took to come."""
+        """The time of each fetch, and its number of blocks."""
         self.unfound = 0
 
     def serve(self, given: SimpleQueue[_Given | None], told: SimpleQueue[_Said]) -> None:
-        """Until it is given None, saying what it saw. Keeps nothing from a run before."""
+        """Serve until it is given None, reporting each step. Keeps nothing from an earlier run."""
         self._told = told
         self._kept.clear()
         try:
@@ -265,9 +265,9 @@ def bench_schedule(
     time_unit: str | None = None,
 ) -> ScheduleResult:
     """The first `requests` of a trace in `seconds`, then `saturated` times as fast, by each
-    schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: where stores and logs
-    lie, and what lay there from a run before goes. BadInput: no trace of prefixes; RunFailed: a
-    host ended by what nobody expected."""
+    schedule. `kept_blocks`: of 512 tokens, that each host keeps; `folder`: stores and logs;
+    those of an earlier run are deleted. BadInput: no trace of prefixes; RunFailed: a host ended
+    by an unexpected error."""
     spec = PodSpec(
         trace=str(trace),
         requests=requests,
@@ -289,7 +289,7 @@ def bench_schedule(
     loads = {"as it came": rate, "saturated": rate * saturated}
     room = STORE_SHARE * asked.block_count * len(loads) * len(KINDS) * PAYLOAD_BYTES // DAEMONS
     board = Board()
-    LocalBed(folder).clear("pod.toml")  # of a run before, with its blocks
+    LocalBed(folder).clear("pod.toml")  # of an earlier run, with its blocks
     with (
         live_pod(folder, board, max(STORE_LEAST, room)) as (live, _),
         _keeping(live, board, kept_blocks, 1 / spec.prefill_tokens_per_s) as hosts,
@@ -348,8 +348,8 @@ def _arms(
     board: Board,
     progress: Progress,
 ) -> tuple[list[Arm], float, float]:
-    """Each schedule under each load, live and modelled; the seconds that a block took to be looked
-    up, and to come, in the first of them, of which the model is given the second."""
+    """Each schedule under each load, live and modelled; the seconds of a block's lookup and of
+    its fetch, in the first of them; the model uses the second."""
     arms: list[Arm] = []
     look_s = block_s = 0.0
     for load, rate in loads.items():
@@ -370,13 +370,14 @@ def _arms(
 
 
 def _each(hosts: Sequence[Sequence[tuple[float, int]]]) -> float:
-    """Seconds for a block, of all that were asked for; no less than a ns."""
+    """Seconds per block over all requests; at least a ns."""
     all_s, count = (sum(one[at] for times in hosts for one in times) for at in (0, 1))
     return max(1e-9, all_s / max(1, count))
 
 
 def _faster(asked: Requests, rate: float) -> Requests:
-    """So many of the trace's seconds in one; an answer takes no time, since nobody decodes."""
+    """The requests with their times divided by a factor; answers take no time, since nothing
+    decodes."""
     return replace(
         asked,
         arrival_ns=np.round(asked.arrival_ns / rate).astype(np.int64),
@@ -385,7 +386,7 @@ def _faster(asked: Requests, rate: float) -> Requests:
 
 
 class _LiveArm:
-    """One schedule under one load. Its thread is the router's."""
+    """One schedule under one load, on the router's thread."""
 
     def __init__(
         self,
@@ -404,8 +405,8 @@ class _LiveArm:
         self._names = number << ARM_BITS
         self._given: list[SimpleQueue[_Given | None]] = [SimpleQueue() for _ in hosts]
         self._ahead = np.zeros(len(hosts), np.int64)
-        """Tokens that each host has still to compute; of those it has not looked up, all but what
-        it keeps."""
+        """Tokens that each host has still to compute; for those not looked up yet, all but the
+        kept ones."""
         self._left: dict[int, int] = {}
 
     def run(self, progress: Progress) -> None:
@@ -447,7 +448,7 @@ class _LiveArm:
         )
 
     def _computes(self, request: int, host: int, run: int) -> None:
-        """So many of its blocks are there: the host's work is what that leaves."""
+        """The number of blocks found: the rest is the host's work."""
         tokens = int(self.router.rows["input_tokens"][request])
         left = tokens - min(tokens, run * TRACE_BLOCK_TOKENS)
         self._ahead[host] += left - self._left.get(request, 0)

@@ -1,8 +1,8 @@
-"""`offstage bench pod`: what each fault of a live pod costs, phase after phase under one load.
+"""`offstage bench pod`: the cost of each fault of a live pod, phase after phase under one load.
 
-The first phase has no fault and is the reference of all others, which ask the same: request by
-request what they did not get is what the fault cost. After each fault the pod is made whole and
-filled again, which is no part of a phase.
+The first phase has no fault and is the reference of all others, which send the same requests:
+the cost of a fault is the difference, request by request. After each fault the pod is restored
+and filled again outside of any phase.
 """
 
 import os
@@ -43,9 +43,9 @@ PHASES = (
 )
 OF_ETCD = ("etcd", "quorum")
 STRUCK = 0.25
-"""The share of a phase after which it is struck."""
+"""The share of a phase after which the fault is injected."""
 ETCD_AGAIN = 0.5
-"""And that after which a member of etcd is there again."""
+"""The share after which a member of etcd is restarted."""
 WHOLE_S = 30.0
 LOOK_S = 0.02
 SLOTS = 4096
@@ -64,8 +64,8 @@ def bench_pod(
     phases: Sequence[str],
     progress: Progress,
 ) -> PodResult:
-    """Each phase takes `seconds`, with `rate_hz` requests a second over all hosts. `folder` holds
-    stores and logs. BadInput: a phase that there is not, or no etcd for its phases."""
+    """Each phase takes `seconds`, with `rate_hz` requests a second over all hosts. `folder`
+    contains stores and logs. BadInput: an unknown phase, or no etcd for its phases."""
     known = {fault for fault, _ in PHASES} - {"none"}
     if unknown := set(phases) - known:
         raise BadInput(
@@ -104,8 +104,8 @@ def bench_pod(
 def live_pod(
     folder: Path, board: Board, stored_bytes: int = STORE_BYTES
 ) -> Iterator[tuple[LivePod, Watch]]:
-    """Four daemons, each with room for so much, and where it is installed three of etcd, that end
-    with the block."""
+    """Four daemons, each with the given room, and three members of etcd if it is installed; they
+    end with the block."""
     sizes = DaemonSizes(
         payload_bytes=PAYLOAD_BYTES,
         layers=1,
@@ -134,7 +134,7 @@ def live_pod(
 def hosts_of(
     live: LivePod, deadline_s: float, board: Board, count: int = HOSTS
 ) -> Iterator[list[Host]]:
-    """Hosts at all members, which leave with the block."""
+    """Hosts at all members, which log out with the block."""
     link = Endpoint("", TENANT, "shm")
     with ExitStack() as stack:
         hosts = []
@@ -154,8 +154,9 @@ def under_load(
     progress: Progress,
     during: Sequence[tuple[float, Callable[[], None]]] = (),
 ) -> None:
-    """All hosts ask, whoever is free next; `during` is done at its seconds since the beginning.
-    A host that ends by what nobody expected is on the board as broken, and the run fails."""
+    """All hosts send requests, the next free host each; `during` runs at its seconds since the
+    beginning. A host that ends by an unexpected error is on the board as broken, and the run
+    fails."""
     left, lock, begin_s = iter(enumerate(asks)), threading.Lock(), board.now_s()
 
     def given() -> tuple[int, Ask] | None:
@@ -182,7 +183,7 @@ def under_load(
 def _fill(
     hosts: Sequence[Host], documents: Documents, phase: str, board: Board, progress: Progress
 ) -> int:
-    """Everybody's documents once; how many blocks were missed that were known."""
+    """Every document once; returns how many known blocks were missed."""
     begun = len(board.samples)
     under_load(hosts, phase, [Ask(0.0, one) for one in documents.all], board, progress)
     return sum(sum(one.misses.values()) for one in board.samples[begun:])
@@ -196,7 +197,7 @@ def _phase(
     seconds: float,
     progress: Progress,
 ) -> None:
-    """Under load the pod is struck, and all that is only undone later is undone at the end."""
+    """Inject the fault under load; undo at the end whatever needs it."""
     fault, _, member = name.partition(" ")
     during: list[tuple[float, Callable[[], None]]] = []
     if member:
@@ -216,8 +217,8 @@ def _phase(
 def _made_whole(
     live: LivePod, hosts: Sequence[Host], documents: Documents, progress: Progress
 ) -> None:
-    """Until all members are asked by all hosts and have all. That it does not come to that is on
-    the board as broken."""
+    """Wait until all hosts send to all members and those have all blocks. A timeout is on the
+    board as broken."""
     until_s = live.board.now_s() + WHOLE_S
     there = {name for name in live.bed.processes if name.startswith("dpu")}
     progress.start("refill", 0)

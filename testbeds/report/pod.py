@@ -1,4 +1,4 @@
-"""The page of `offstage bench pod`: hits over time with what was done to the pod, and its table."""
+"""The page of `offstage bench pod`: hits over time with the pod's faults, and its table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ CAPTION = (
 
 
 def write_page(found: Found, path: Path, version: str) -> None:
-    """Writes the page of either way to run it."""
+    """Writes the page of either mode."""
     write_text(path, render(found, version))
 
 

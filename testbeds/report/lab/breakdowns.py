@@ -1,4 +1,4 @@
-"""The rest of a lab report's figures: why demands missed, the worst subsets, timeliness, fates."""
+"""The rest of a lab report's figures: misses by reason, the worst subsets, timeliness, fates."""
 
 from offstage.bindings.ledger import share
 from offstage.testbeds.lab.results.summary import PointSummary, Subset
@@ -44,7 +44,7 @@ def misses_figure(view: View) -> Figure:
 
 
 def _misses_plot(view: View, facet: Facet) -> Plot:
-    """Markup on the page, as names stand above their bars and wrap; drawn for paper."""
+    """Markup on the page, since names are above their bars and wrap; drawn for paper."""
     found = facet.at(facet.middle)
     most = max((sum(_misses(point, view.metric)) for _, point in found), default=0.0)
     markup = [_miss_row(look, point, view.metric, most) for look, point in found]
@@ -110,7 +110,7 @@ SUBSETS = (
 
 
 def subsets_section(view: View) -> str:
-    """Worst layer, worst tenth of requests, first steps and turns beside the whole."""
+    """Worst layer, worst tenth of requests, first steps and turns, each with the whole."""
     columns = [Column("policy", left=True), *map(Column, ("all", *SUBSETS))]
     pieces = []
     for facet in view.facets[:FACETS_MAX]:
@@ -161,7 +161,7 @@ def timeliness_figure(view: View) -> Figure | str:
 
 
 def _leads(facet: Facet) -> list[Leads]:
-    """Of the points that prefetched anything: what was late without a prefetch says nothing."""
+    """Of the points that prefetched anything: lateness without a prefetch has no meaning."""
     return [
         Leads(look.name, look.colour, point.late_ns_log2, point.lead_ns_log2)
         for look, point in facet.at(facet.middle)
@@ -170,7 +170,7 @@ def _leads(facet: Facet) -> list[Leads]:
 
 
 def fates_section(view: View) -> str:
-    """What became of prefetched blocks, by cause, at the middle buffer."""
+    """Fates of prefetched blocks, by cause, at the middle buffer."""
     rows = [
         row
         for facet in view.facets[:FACETS_MAX]

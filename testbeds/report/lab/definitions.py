@@ -1,4 +1,4 @@
-"""What every figure of a lab point means: the one text for page, table and reference.
+"""The definition of every figure of a lab point: the one text for page, table and reference.
 
 One entry per field of `PointSummary`, in its order. "No prefetch" is demand-only LRU at the same
 buffer, pool, cap and seeds.

@@ -1,8 +1,8 @@
 """Paired differences as a table: for the terminal, as CSV for a program, as LaTeX for a paper.
 
 A row is one figure of one pair of points. Shares are in percent and their differences in
-percentage points; reads are per demand, waits in ms for a token. Under CSV every number is as it
-was computed, in the unit of its figure.
+percentage points; reads are per demand, waits in ms for a token. CSV has every number unrounded,
+in the unit of its figure.
 """
 
 import csv
@@ -61,17 +61,17 @@ ESCAPED = {
 
 
 def unit_of(figure: str) -> str:
-    """Of a figure's difference: points of a share, or what the figure is counted in."""
+    """The unit of a figure's difference: points for a share, else the figure's unit."""
     return UNITS.get(figure, " points")
 
 
 def scale_of(figure: str) -> float:
-    """What a value is multiplied with to be shown."""
+    """The factor from a value to its displayed unit."""
     return 1.0 if figure in UNITS else 100.0
 
 
 def differences_sentence(rows: Sequence[Difference]) -> str:
-    """What the first row found, and whether the interval holds nothing at all."""
+    """The first row's finding, and whether the interval includes zero."""
     one = rows[0]
     if one.difference is None:
         return f"{NAMES[one.figure].capitalize()} have no value on both sides."
@@ -137,7 +137,7 @@ def _interval(found: Interval | None, figure: str, signed: bool) -> str:
 
 
 def differences_table(rows: Sequence[Difference]) -> Table:
-    """For page, notebook and terminal, where what is the same in all rows is left out."""
+    """For page, notebook and terminal; columns that are equal in all rows are left out."""
     body = [cells_of(row) for row in rows]
     brief = [
         name not in ("workload", "buffer", "first") or len({cells[at] for cells in body}) > 1
@@ -148,7 +148,7 @@ def differences_table(rows: Sequence[Difference]) -> Table:
 
 
 def as_csv(rows: Sequence[Difference]) -> str:
-    """One line a row; an interval is three columns, empty where it is not known."""
+    """One line a row; an interval is three columns, empty if unknown."""
     out = io.StringIO()
     plain = [
         name

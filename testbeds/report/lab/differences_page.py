@@ -1,4 +1,4 @@
-"""What `offstage report A B` writes: page, tables, and the picture at the size of a paper."""
+"""The output of `offstage report A B`: page, tables, and the picture at the size of a paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +33,8 @@ ROW_INCHES = 0.24
 
 
 def write_differences(rows: Sequence[Difference], out: Path, version: str) -> dict[str, Path]:
-    """Writes differences.html, .csv, .tex and .json, and one picture a figure as SVG, PDF and PNG
-    at the width of a column. Returns their paths by what they are."""
+    """Writes differences.html, .csv, .tex and .json, and one picture a figure as SVG, PDF and
+    PNG at the width of a column. Returns the paths by kind."""
     paths = {kind: out / f"differences.{kind}" for kind in ("html", "csv", "tex", "json")}
     write_text(paths["html"], _page(rows, version))
     write_text(paths["csv"], as_csv(rows))
@@ -103,7 +103,8 @@ def _draw(drawn: Picture, rows: Sequence[Difference]) -> None:
 
 
 def _labels(rows: Sequence[Difference]) -> list[str]:
-    """What tells each row from the others: its point, and where rows differ, workload and pool."""
+    """The parts that distinguish a row: its point, and, if rows differ in them, workload and
+    pool."""
     kinds = len({row.workload for row in rows})
     pools = len({row.hbm_pool_over_k for row in rows})
     labels = []

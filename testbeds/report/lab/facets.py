@@ -1,4 +1,4 @@
-"""What figures of hit rates in a lab report have in common: a plot per facet, a legend, ends."""
+"""Shared by the hit-rate figures of a lab report: a plot per facet, a legend, interval ends."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -12,7 +12,7 @@ from offstage.testbeds.report.page.tags import escape
 __all__ = ["FACETS_MAX", "each_facet", "ends", "hits_shown", "left_out", "looks_legend"]
 
 FACETS_MAX = 12
-"""Facets that are drawn; the rest are in the table and in summary.json."""
+"""The number of facets drawn; the rest are in the table and in summary.json."""
 ROW_INCHES = 0.13
 
 
@@ -23,7 +23,7 @@ def each_facet(
     said: Callable[[Facet], str],
     height: float = 3.4,
 ) -> list[Plot]:
-    """One plot a facet, under its title where there are several. On paper each has a legend."""
+    """One plot a facet, with its title if there are several. On paper each has a legend."""
     several = len(view.facets) > 1
     rows = len(view.looks) / 2
     return [
@@ -64,7 +64,7 @@ def ends(interval: Interval) -> tuple[float, float]:
 
 
 def hits_shown(facet: Facet, metric: Metric) -> list[float]:
-    """Every hit rate that a plot of the facet shows, ends of intervals too."""
+    """Every hit rate that a plot of the facet shows, including ends of intervals."""
     found = [metric.hit_of(point) for point in facet.points]
     found += [metric.hit_of(bound) for b in facet.buffers for bound in facet.bounds(b)]
     return [end for one in found if one is not None for end in ends(one)]

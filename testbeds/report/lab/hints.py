@@ -1,7 +1,8 @@
-"""What hints cost: hits over the bytes that hosts send ahead of demands.
+"""The cost of hints: hits over the bytes that hosts send ahead of demands.
 
-Scores and guesses cross the fabric beside the blocks. A line joins one policy at one buffer over
-the limits that were set for its hints; what sends none is a line across. Nothing here can fail.
+Scores and guesses cross the fabric in addition to the blocks. A line joins one policy at one
+buffer over the limits of its hints; a policy without hints is a line across. Nothing here can
+fail.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ SHADES = ("set-pattern", "set-1", "set-2", "set-5", "set-4", "set-3")
 
 
 def hints_figure(view: View) -> Figure | None:
-    """None where no point's hosts send anything, as in results from before they were counted."""
+    """None if no point's hosts send anything, as in results from before they were counted."""
     shown = [one for one in view.facets if any(_hints(point) for point in one.points)][:FACETS_MAX]
     if not shown:
         return None
@@ -41,7 +42,7 @@ def _hints(point: PointSummary) -> float:
 
 
 def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
-    """By policy, but for the limits of its hints, and buffer: ascending in bytes."""
+    """By policy, without the limits of its hints, and buffer: ascending in bytes."""
     found: dict[tuple[str, float], list[PointSummary]] = {}
     for point in facet.points:
         if _hints(point):
@@ -57,7 +58,7 @@ def _groups(facet: Facet) -> dict[tuple[str, float], list[PointSummary]]:
 
 
 def _shades(facet: Facet, groups: dict[tuple[str, float], list[PointSummary]]) -> dict[str, str]:
-    """The colour that a policy has in the other plots; another where two would share it."""
+    """The policy's colour in the other plots; another one if two would share it."""
     own = {id(point): series.look.colour for series in facet.series for point in series.points}
     free = [f"var(--{shade})" for shade in SHADES]
     found: dict[str, str] = {}
@@ -115,7 +116,7 @@ def _plot(facet: Facet, metric: Metric) -> Plot:
 
 
 def _tips(drawn: Picture, rows: Sequence[tuple[PointSummary, float]], y: Hits, shade: str) -> None:
-    """A mark of its own for each point, which says what it is."""
+    """A separate mark for each point, with its description."""
     axes = drawn.figure.axes[0]
     for point, hit in rows:
         spot = axes.scatter([_hints(point) / 1024], [y(hit)], color=shade, s=26, zorder=3)

@@ -1,8 +1,8 @@
 """The axis of hit rates in a lab's plots: by misses, on a logarithmic scale.
 
-From 90 to 95 % and from 98 to 99 % half of the misses go, so both are the same distance; on a
-linear axis one bad policy would press every good one into a stripe. No misses at all would lie at
-infinity: 100 % stands on a line of its own above a break. Nothing in here can fail.
+From 90 to 95 % and from 98 to 99 % half of the misses vanish, so both are the same distance; on
+a linear axis one bad policy would press every good one into a stripe. Zero misses would be at
+infinity: 100 % has a separate line above a break. Nothing in here can fail.
 """
 
 import math
@@ -19,15 +19,15 @@ __all__ = ["SCALE_WORDS", "Hits", "hit_axis", "hit_scale"]
 
 SCALE_WORDS = "Equal distances halve the misses; 100 % stands above the break."
 WANTED = (0.9, 0.99, 0.5, 0.999, 0.95, 0.8, 0.0, 0.98, 0.995, 0.97, 0.9999, 0.7)
-"""Ticks in the order in which they are wanted where there is no room for all."""
+"""Ticks in order of priority if there is no room for all."""
 TICKS = tuple(sorted(WANTED))
 FEWEST_MISSES = 5e-5
-"""The scale ends here: fewer misses, but not none, stand below the break."""
+"""The scale ends here: fewer misses, but not none, are drawn below the break."""
 BREAK = 0.09
-"""From the end of the scale to the line of 100 %, of the height of the axis."""
+"""From the end of the scale to the line of 100 %, as a share of the axis's height."""
 TICK_INCHES = 0.16
 AROUND_INCHES = 0.7
-"""What the axis of the other figure, and what lies around, takes of a picture's height."""
+"""The height that the axis of the other figure and the margins take of a picture."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Hits:
         return math.log(most / misses) / math.log(most / fewest) * (1.0 - BREAK)
 
     def ticks(self) -> list[float]:
-        """Those of the fixed ones inside the scale that stand apart, and 100 %."""
+        """The fixed ones inside the scale that are far enough apart, and 100 %."""
         chosen = [1.0]
         for value in WANTED:
             inside = self.low - 1e-9 <= value <= self.high + 1e-9

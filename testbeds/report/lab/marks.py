@@ -28,7 +28,7 @@ DASHES: dict[str, Any] = {
     "diamond": (0, (2.6, 1.4)),
     "wedge": (0, (6, 1.4, 1.4, 1.4, 1.4, 1.4)),
 }
-"""Lines of one colour are told apart as their marks are."""
+"""Lines of one colour are distinguished as their marks are."""
 
 
 def mark(
@@ -61,13 +61,13 @@ def mark(
 def error_bar(
     axes: "Axes", x: tuple[float, float], y: tuple[float, float], shade: str, faint: bool = False
 ) -> None:
-    """A line from one end of an interval to the other; nothing where both are one."""
+    """A line from one end of an interval to the other; nothing if they are equal."""
     if x[0] != x[1] or y[0] != y[1]:
         axes.plot(x, y, color=colour(shade), linewidth=1.2, alpha=0.38 if faint else 1.0, zorder=3)
 
 
 def paper_legend(drawn: Picture, looks: Sequence[Look], lines: bool = False) -> None:
-    """On paper the legend is part of the picture; a page has its own."""
+    """On paper the legend is part of the picture; a page has a separate one."""
     if not drawn.paper:
         return
     from matplotlib.lines import Line2D
@@ -87,7 +87,7 @@ def paper_legend(drawn: Picture, looks: Sequence[Look], lines: bool = False) -> 
 
 
 def interval_text(interval: Interval | None, kind: str = "share") -> str:
-    """`91.2 % (90.8 to 91.6)`; a dash where there is no value."""
+    """`91.2 % (90.8 to 91.6)`; a dash without a value."""
     if interval is None:
         return "–"
     form = {"share": percent, "ratio": ratio}[kind]

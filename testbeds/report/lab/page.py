@@ -1,7 +1,7 @@
-"""The report of a lab run: one HTML file that needs nothing else, made from a LabSummary.
+"""The report of a lab run: one self-contained HTML file, made from a LabSummary.
 
-It shares page, style, script and marks with the report of a demo; what differs is that points have
-intervals and bounds, and that the first figure is hits against their price.
+It shares page, style, script and marks with the report of a demo; here points have intervals and
+bounds, and the first figure is hits against their cost.
 """
 
 import json
@@ -47,7 +47,8 @@ __all__ = ["figures_of", "render_lab", "write_lab_report", "write_results"]
 
 
 def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
-    """Writes summary, report and manifest of a run into `out`, beside its ledger; their paths."""
+    """Writes summary, report and manifest of a run into `out`, the folder of its ledger; their
+    paths."""
     paths = {
         "summary": out / SUMMARY_NAME,
         "report": out / "report.html",
@@ -60,7 +61,7 @@ def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
 
 
 def write_lab_report(summary: LabSummary, path: str | Path) -> None:
-    """Writes the report; RunFailed where the file cannot be written."""
+    """Writes the report; RunFailed if the file cannot be written."""
     write_text(Path(path), render_lab(summary))
 
 
@@ -71,7 +72,7 @@ def figures_of(summary: LabSummary) -> list[Figure]:
 
 
 def _sections(summary: LabSummary) -> list[Figure | str]:
-    """What stands between the tiles and what was run."""
+    """The sections between the tiles and the description of the run."""
     view = view_of(summary.points)
     found: list[Figure | str | None] = []
     if view.facets:
@@ -120,8 +121,8 @@ def render_lab(summary: LabSummary) -> str:
 
 
 def _tiles(view: View) -> tuple[list[Tile], str]:
-    """The four figures to look at first, and what they are of: the sentence's subject, or of a
-    sweep their ranges."""
+    """The four most important figures, and their subject: the sentence's, or of a sweep their
+    ranges."""
     if len(view.facets) > 1:
         return _sweep_tiles(view)
     found = subject(view)
@@ -188,7 +189,7 @@ def _sweep_tiles(view: View) -> tuple[list[Tile], str]:
 
 
 def _range(ends: Sequence[str]) -> str:
-    """`80.1–96.2 %`: a unit is said once where both have the same."""
+    """`80.1–96.2 %`: the unit is written once if both have the same."""
     if len(ends) < 2:
         return ends[0] if ends else "–"
     low, high = ends
@@ -204,7 +205,7 @@ def _range(ends: Sequence[str]) -> str:
 
 
 def _workloads(summary: LabSummary) -> str:
-    """Where the selections come from, and that times are modelled."""
+    """The source of the selections, and that times are modelled."""
     names = dict.fromkeys(point.info.workload for point in summary.points)
     pieces = []
     for name in names:
@@ -226,7 +227,7 @@ def _workloads(summary: LabSummary) -> str:
 
 
 def noted(summary: LabSummary) -> dict[Note, str]:
-    """What to know before quoting the figures, each with what it is true of."""
+    """The notes to read before quoting the figures, each with the points it applies to."""
     found = dict.fromkeys(summary.notes, "")
     weak = [point for point in summary.points if point.weak]
     if weak:

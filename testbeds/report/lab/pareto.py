@@ -1,4 +1,4 @@
-"""Hits against what they cost: every point, the bounds beside them, and the front."""
+"""Hits against their cost: every point, the bounds, and the front."""
 
 import math
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["pareto_figure"]
 
 NAMED_MAX = 8
-"""With more series, one that is not of the front is only named where it stands alone."""
+"""With more series, one that is not of the front is named only if it is isolated."""
 ALONE = 50.0
-"""So far from every other series' mark, in points."""
+"""The least distance from every other series' mark, in points."""
 TICKS_MAX = 8
 NOTE = 7.0
-"""Size of what is said beside a point."""
+"""Font size of the text next to a point."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Spot:
 
 
 def pareto_figure(view: View) -> Figure:
-    """Series over buffers, bounds beside them, and the front that no point beats."""
+    """Series over buffers, bounds, and the front that no point beats."""
     more = [key("var(--ink)", "front: no point has more hits for less", "line")]
     if any(point.bounds for facet in view.facets for point in facet.points):
         more.append(key("var(--muted)", "bound", "line emulated"))
@@ -179,7 +179,8 @@ def powers_of_two(low: float, high: float) -> list[float]:
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """(traffic, hits) that no other has at least as many hits for as little."""
+    """(traffic, hits) of the points that no other point with at most their traffic equals in
+    hits."""
     best, found = -math.inf, []
     for traffic, hit in sorted(set(points), key=lambda one: (one[0], -one[1])):
         if hit > best:
@@ -249,7 +250,7 @@ def _by_name(bounds: Sequence[Bound]) -> dict[str, list[tuple[float | None, floa
 def _across(
     facet: Facet, label: str, rows: Sequence[tuple[float | None, float]]
 ) -> tuple[str, float]:
-    """Of a bound without traffic: every buffer alike, or the buffer at hand."""
+    """Of a bound without traffic: one for every buffer, or for the buffer at hand."""
     at = facet.buffers.index(facet.middle)
     hits = [hit for _, hit in rows]
     if max(hits) - min(hits) < 1e-4:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["buffer_figure", "layers_figure"]
 
 DRAWN_MAX = 8
-"""Lines by layer; what the others have is shown by hovering."""
+"""Lines by layer; the others' values are shown on hover."""
 
 
 def buffer_figure(view: View) -> Figure:
@@ -71,7 +71,7 @@ def _buffer(drawn: Picture, facet: Facet, metric: Metric) -> None:
     axes.set_xscale("log", base=2)
     buffers = facet.buffers
     spread = 1.12 if len(buffers) > 1 else 2.0
-    # Names of bounds stand left of their first point where that leaves room for them.
+    # Names of bounds are left of their first point if there is room.
     before = spread if drawn.slim else (2.0 * buffers[-1] / buffers[0]) ** 0.14
     axes.set_xlim(buffers[0] / max(spread, before), buffers[-1] * spread)
     axes.set_xticks(buffers, [over_k(buffer) for buffer in buffers])
@@ -181,7 +181,7 @@ def _middles(view: View) -> str:
 
 
 def _drawn(facet: Facet) -> list[tuple[Look, PointSummary]]:
-    """The best at the middle buffer, and no prefetch, which all are compared with."""
+    """The best at the middle buffer, and no prefetch, the common reference."""
     rows = facet.at(facet.middle)
     return rows[:DRAWN_MAX] + [row for row in rows[DRAWN_MAX:] if row[1].info.policy == "none"]
 

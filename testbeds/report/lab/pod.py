@@ -38,7 +38,7 @@ Line = tuple[str, list[tuple[int, float, str]]]
 
 
 def write_pod_results(summary: PodSummary, out: Path) -> dict[str, Path]:
-    """summary.json and report.html in `out`. RunFailed where the disk refuses."""
+    """summary.json and report.html in `out`. RunFailed if the disk refuses."""
     paths = {"summary": out / "summary.json", "report": out / "report.html"}
     write_text(paths["summary"], as_json(summary))
     write_text(paths["report"], render(summary))
@@ -70,7 +70,7 @@ def pod_sentence(summary: PodSummary) -> str:
 
 
 def _of_one_size(summary: PodSummary) -> str:
-    """The finding of its schedules, or of its faults where it has some."""
+    """The finding of its schedules, or of its faults if it has some."""
     rows = summary.rows
     text = f"With {rows[0].daemons} daemons {percent(rows[0].means['hit'])} of tokens hit"
     faults = [
@@ -85,7 +85,7 @@ def _of_one_size(summary: PodSummary) -> str:
 
 
 def pod_table(summary: PodSummary) -> Table:
-    """All rows; for a terminal refused requests where there are some."""
+    """All rows; for a terminal with refused requests if there are some."""
     refused = any(row.refused for row in summary.rows)
     columns = [replace(one, brief=refused) if one.title == "refused" else one for one in COLUMNS]
     return Table.of(columns, map(_cells, summary.rows))
@@ -103,7 +103,7 @@ def _cells(row: Row) -> list[object]:
 
 
 def _back(row: Row, name: str) -> str:
-    """Mean seconds; of seeds that did not come back it is said how many they are."""
+    """Mean seconds; seeds that did not recover are counted separately."""
     text = seconds(row.means[name]) if name in row.means else ""
     return f"{text} (not {row.not_back} of {row.seeds})" if row.not_back else text
 
@@ -282,7 +282,7 @@ def _plot(
 
 
 def _beside(found: Sequence[Beside]) -> list[str]:
-    """What a live pod measured beside the laboratory's figure; nothing where none was given."""
+    """A live pod's measurements next to the laboratory's figure; empty if none was given."""
     if not found:
         return []
     columns = [

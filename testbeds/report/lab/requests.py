@@ -1,7 +1,7 @@
 """Prefix caching across requests: hit rate over capacity, a panel per trace, admission and TTL.
 
-Evictions are compared in one panel. Which is best depends on the capacity, so tables and sentence
-name the best for each.
+Evictions are compared in one panel. The best one depends on the capacity, so tables and sentence
+name it for each.
 """
 
 import math
@@ -38,7 +38,7 @@ def capacity(share: float) -> str:
 
 
 def setting_name(row: RequestsRow, rows: Sequence[RequestsRow]) -> str:
-    """The eviction, and what of admission and TTL varies among the rows."""
+    """The eviction, and the parts of admission and TTL that vary among the rows."""
     return ", ".join([row.eviction, *_regime(row, rows)])
 
 
@@ -94,7 +94,7 @@ def _trace_table(rows: Sequence[RequestsRow]) -> Table:
 
 
 def requests_figure(rows: Sequence[RequestsRow]) -> Figure | None:
-    """Curves and tables; None where no request trace was run."""
+    """Curves and tables; None if no request trace was run."""
     if not rows:
         return None
     looks = _looks(rows)
@@ -192,7 +192,7 @@ def _axes(drawn: Picture, axes: "Axes", shares: Sequence[float], top: float) -> 
 
 
 def _bounds(drawn: Picture, axes: "Axes", rows: Sequence[RequestsRow]) -> None:
-    """Belady's optimum at each capacity, and what no limit finds."""
+    """Belady's optimum at each capacity, and the hits of an infinite cache."""
     dashed: Any = {"color": colour("muted"), "linewidth": 0.9, "linestyle": (0, (4, 3))}
     best = sorted({row.capacity_share: row.opt for row in rows}.items())
     axes.plot([share for share, _ in best], [opt for _, opt in best], **dashed)

@@ -1,10 +1,10 @@
-"""What a lab run found, in two lines made from the figures, and what it was run on.
+"""A lab run's finding, in two lines made from the figures, and its workload.
 
-The subject is the middle buffer. It names the policy with the most hits there among those that read
-little more than the reference, since hits can be bought with traffic, and says of how many: the
-best of many is partly luck, which its interval does not show. Of a sweep it is all of its settings.
-What lies behind the first semicolon is said more quietly. Where the figures stand below, as
-interval, buffer and block, they are not said twice.
+The subject is the middle buffer. The sentence names the policy with the most hits there among
+those that read little more than the reference, since hits can be bought with traffic, and gives
+the number of policies: the best of many is partly luck, which its interval does not show. For a
+sweep it covers all settings. Text after the first semicolon is shown less prominently. Figures
+shown below, such as interval, buffer and block, are not repeated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,14 @@ __all__ = [
 EQUAL = 0.0005
 """Hit rates closer than this are called equal: half of the last digit shown."""
 DEAR = 1.3
-"""What reads more than this many times the reference is not the subject if another does not."""
+"""A policy that reads more than this many times the reference is not the subject if another does
+not."""
 CAPACITIES = 3
 """How many capacities of prefix caching are named: the ends and the middle."""
 
 
 def lab_sentence(summary: LabSummary) -> str:
-    """The finding; what else is to be said of it stands behind the first semicolon."""
+    """The finding; secondary findings follow the first semicolon."""
     view = view_of(summary.points)
     found = subject(view)
     if found is None:
@@ -102,12 +103,12 @@ def _and(pieces: list[str]) -> str:
 
 
 def subject(view: View) -> tuple[Facet, Look, PointSummary] | None:
-    """The first facet, and the policy with the most hits at its middle buffer that is not dear."""
+    """The first facet, and the policy with the most hits at its middle buffer within `DEAR`."""
     return (view.facets[0], *best(view.facets[0], view.metric)) if view.facets else None
 
 
 def best(facet: Facet, metric: Metric) -> tuple[Look, PointSummary]:
-    """The policy with the most hits at the middle buffer that is not dear."""
+    """The policy with the most hits at the middle buffer within `DEAR`."""
     rows = _affordable(facet, metric) or facet.at(facet.middle)
     return max(rows, key=lambda row: _value(metric.hit_of(row[1])))
 
@@ -131,7 +132,7 @@ def _value(interval: Interval | None) -> float:
 
 
 def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> str:
-    """Who had how many hits, at what price, of how many, and against what."""
+    """The hits of the best policy, their cost, the number of policies, and the reference."""
     near, rows = _affordable(facet, metric), facet.at(facet.middle)
     within = f" within {DEAR:g}× the bytes read" if near else ""
     policies = f"{len(near or rows)} policies" + (
@@ -165,14 +166,14 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
 
 
 def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
-    """Hits beyond no prefetch at the same buffer; None where that was not run."""
+    """Hits beyond no prefetch at the same buffer; None if that was not run."""
     none = baseline(facet, point.info.buffer_over_k)
     without = None if none is None else metric.hit_of(none)
     return None if without is None else _value(metric.hit_of(point)) - without.value
 
 
 def _gap(facet: Facet, point: PointSummary, metric: Metric) -> str:
-    """How much of what was attainable was attained; what it is where there is nothing to say."""
+    """The share of the attainable hits that was attained, or why there is none."""
     gap, gained = metric.gap_of(point), _gained(facet, point, metric)
     bound_of = next((metric.hit_of(b) for b in point.bounds if b.name == "clairvoyant"), None)
     if bound_of is None:
@@ -184,7 +185,7 @@ def _gap(facet: Facet, point: PointSummary, metric: Metric) -> str:
 
 
 def _beyond(facet: Facet, point: PointSummary, metric: Metric) -> str:
-    """Who had more hits for more traffic."""
+    """Policies with more hits for more traffic."""
     rows = [row for row in facet.at(facet.middle) if metric.hit_of(row[1]) is not None]
     look, most = max(rows, key=lambda row: _value(metric.hit_of(row[1])))
     hit, spent = metric.hit_of(most), metric.traffic_of(most)
@@ -193,12 +194,12 @@ def _beyond(facet: Facet, point: PointSummary, metric: Metric) -> str:
     return f"{look.name} had {percent(hit.value)} for {ratio(spent.value)}"
 
 
-# A sweep: what holds over all of its settings, and where it differs.
+# A sweep: the findings common to all settings, and the differences.
 
 
 def sweep_sentence(view: View) -> str:
-    """From the least to the most that the best policy of each setting had, and by how much more
-    than no prefetch."""
+    """The range over settings of the best policy's hits, and the range of its gain over no
+    prefetch."""
     metric, rows = view.metric, []
     for facet in view.facets:
         look, point = best(facet, view.metric)
@@ -238,7 +239,7 @@ def sweep_sentence(view: View) -> str:
 
 
 def span(shares: Sequence[float]) -> str:
-    """`80.1 to 96.2 %`; one of them where both ends show the same."""
+    """`80.1 to 96.2 %`; one value if both ends show the same."""
     low, high = percent(min(shares)), percent(max(shares))
     return high if low == high else f"{low.removesuffix(' %')} to {high}"
 
@@ -255,14 +256,14 @@ def _what(summary: LabSummary, workload: str) -> str:
 
 
 def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
-    """What the manifest says of a workload; empty where it says nothing."""
+    """The manifest's facts of a workload; empty if it has none."""
     found = summary.manifest.get("workloads", {})
     facts = found.get(workload, {}) if isinstance(found, Mapping) else {}
     return facts if isinstance(facts, Mapping) else {}
 
 
 def provenance(summary: LabSummary, workload: str) -> str:
-    """`synthetic`, `captured`, or empty where the manifest does not say."""
+    """`synthetic`, `captured`, or empty if the manifest does not say."""
     synthetic = workload_facts(summary, workload).get("synthetic")
     if not isinstance(synthetic, bool):
         return ""
@@ -297,7 +298,7 @@ def setup(summary: LabSummary) -> str:
 
 
 def _reference(summary: LabSummary) -> str:
-    """What traffic is measured by, as the spec says it."""
+    """The reference of traffic, in the spec's words."""
     stated = summary.spec.get("reference")
     if not isinstance(stated, Mapping) or not {"use", "eviction", "buffer_over_k"} <= set(stated):
         return ""

@@ -1,8 +1,8 @@
-"""What the sections of a lab report agree on about points: facets, series, names, colours, subject.
+"""The points of a lab report in common terms: facets, series, names, colours, subject.
 
 Points of one facet differ in policy and buffer only, so they may be drawn in one plot: workload,
-HBM pool, bandwidth cap and storage are the facet's. A series is one policy, as it was set, over
-buffers; it has one colour and one mark everywhere.
+HBM pool, bandwidth cap and storage are the facet's. A series is one policy, with its settings,
+over buffers; it has one colour and one mark everywhere.
 """
 
 import math
@@ -66,12 +66,12 @@ BOUND_TIPS = {
     "two_averages": "The same by a regression on the last scores, a fast and a slow average: the "
     "strongest causal predictor from scores that we have. No bound either.",
 }
-"""What a bound is, in a sentence; docs/reference/bounds.md has the definitions."""
+"""Each bound in a sentence; docs/reference/bounds.md has the definitions."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Which of a summary's figures the plots show: the same for all points of a report."""
+    """The summary's figures that the plots show: the same for all points of a report."""
 
     hit: str
     traffic: str
@@ -107,11 +107,11 @@ class Look:
 
     @property
     def swatch(self) -> Swatch:
-        """Its colour and mark, beside a name."""
+        """Its colour and mark, for use next to a name."""
         return self.colour, "dot" if self.mark == "circle" else self.mark
 
     def cell(self, name: str = "", *, terse: str = "") -> Cell:
-        """What names its row in a table."""
+        """The name of its row in a table."""
         return Cell(name or self.name, terse=terse, swatch=self.swatch)
 
 
@@ -125,8 +125,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Facet:
-    """Points that one plot may show; `title` says what distinguishes it from the other facets.
-    Series stand in the order of their hits at the middle buffer, the most first."""
+    """Points that one plot may show; `title` distinguishes it from the other facets. Series are
+    ordered by hits at the middle buffer, the most first."""
 
     title: str
     series: tuple[Series, ...]
@@ -142,7 +142,7 @@ class Facet:
 
     @property
     def middle(self) -> float:
-        """The buffer that figures of one buffer show: the lower of the two in the middle."""
+        """The buffer shown by figures of a single buffer: the lower of the two in the middle."""
         return self.buffers[(len(self.buffers) - 1) // 2]
 
     def at(self, buffer_over_k: float) -> list[tuple[Look, PointSummary]]:
@@ -173,13 +173,13 @@ class View:
 
 
 def view_of(points: Sequence[PointSummary]) -> View:
-    """Everything a report needs to know of the points before it draws them."""
+    """Everything that a report derives from the points before it draws them."""
     shown = metric(points)
     return View(tuple(facets(points, shown)), shown)
 
 
 def metric(points: Sequence[PointSummary]) -> Metric:
-    """Non-trivial hits where they are counted; the reference's traffic where all have it."""
+    """Non-trivial hits if they are counted; the reference's traffic if all have it."""
     nontrivial = any(point.nontrivial_hit is not None for point in points)
     reference = all(point.traffic_vs_reference is not None for point in points)
     return Metric(
@@ -189,7 +189,7 @@ def metric(points: Sequence[PointSummary]) -> Metric:
 
 
 def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
-    """Points by what is not policy or buffer, in the order of the spec."""
+    """Points by everything except policy and buffer, in the order of the spec."""
     looks = _looks(points)
     settings = dict.fromkeys(_setting(point.info) for point in points)
     caps = dict.fromkeys(
@@ -219,7 +219,7 @@ def facets(points: Sequence[PointSummary], shown: Metric) -> list[Facet]:
 
 
 def _ranked(facet: Facet, shown: Metric) -> Facet:
-    """Legend, table and bars then say the same order; of equals the spec's."""
+    """Gives legend, table and bars the same order; ties keep the spec's."""
     hits = {look: shown.hit_of(point) for look, point in facet.at(facet.middle)}
 
     def rank(series: Series) -> float:
@@ -230,27 +230,27 @@ def _ranked(facet: Facet, shown: Metric) -> Facet:
 
 
 def workload_words(name: str) -> str:
-    """How text calls a workload: a kind is no name, and `on generated` would say nothing."""
+    """A workload's name in text: a kind is no name, and `on generated` would say nothing."""
     return "generated sessions" if name == "generated" else name
 
 
 def over_k(value: float) -> str:
-    """A size over the selection: `2 k`, which no line end may part."""
+    """A size over the selection: `2 k`, with a space that does not break."""
     return f"{value:g}\u00a0k"
 
 
 def bandwidth(bytes_per_s: int) -> str:
-    """A cap as drives are sold: in decimal units."""
+    """A cap in decimal units, as drives are sold."""
     return f"{bytes_per_s / 1e9:g}\u00a0GB/s" if bytes_per_s else "none"
 
 
 def bound_name(name: str) -> str:
-    """How text calls a bound."""
+    """A bound's name in text."""
     return BOUND_NAMES.get(name, name.replace("_", " "))
 
 
 def bound_label(name: str) -> str:
-    """The same with what it is: a bound, or a predictor, which is none."""
+    """The name with its kind: a bound, or a predictor, which is none."""
     return f"{'predictor' if name in PREDICTORS else 'bound'}: {bound_name(name)}"
 
 
@@ -263,15 +263,15 @@ def _but_for_the_cap(setting: Setting) -> tuple[str, float, str]:
 
 
 def _cap_is_nothing_to(point: PointSummary, settings: Collection[Setting]) -> bool:
-    """What reads nothing ahead has no cap: it stands beside what does, under each cap there is."""
+    """A policy that reads nothing ahead has no cap: it is shown with the others under each cap."""
     own = _setting(point.info)
     capped = any(one[2] and _but_for_the_cap(one) == _but_for_the_cap(own) for one in settings)
     return capped and not own[2] and not point.fates
 
 
 def _title(setting: Setting, varying: Sequence[bool]) -> str:
-    """What distinguishes a facet from the others. A sweep puts its axes into the workload's name:
-    what the facet says itself is not said twice."""
+    """What distinguishes a facet from the others. A sweep puts its axes into the workload's
+    name: parts that the facet has already are not repeated."""
     workload, pool, bytes_per_s, storage = setting
     cap = f"cap {bandwidth(bytes_per_s)}" if bytes_per_s else "no cap"
     own = (f"HBM pool {over_k(pool)}", cap, storage)

@@ -44,9 +44,9 @@ COLUMNS = (
     "nontrivial_hit_without_cold",
     "hint_bytes_per_token",
 )
-"""In the order in which they are wanted: a narrow page shows the first of them."""
+"""In order of priority: a narrow page shows the first of them."""
 FOLDED = 10
-"""Columns from here on are in a table of their own below, folded: the others fit 1280 pixels."""
+"""Columns from here on are in a separate, folded table: the others fit 1280 pixels."""
 CONSOLE_COLUMNS = (
     "tokens_per_s",
     "hint_bytes_per_token",
@@ -54,7 +54,7 @@ CONSOLE_COLUMNS = (
     "stall_ms_p99",
     "coverage",
 )
-"""Behind hits and traffic."""
+"""After hits and traffic."""
 NOTHING = "–"
 PLAIN = {
     "nontrivial_hit": "hit",
@@ -62,7 +62,7 @@ PLAIN = {
     "nontrivial_selection_hit": "selection_hit",
     "nontrivial_gap_closed": "gap_closed",
 }
-"""What stands for a non-trivial figure in a run that counted no demand as non-trivial."""
+"""Replaces a non-trivial figure in a run that counted no demand as non-trivial."""
 HITS = ("nontrivial_hit", "hit")
 OF_BOUNDS = ("nontrivial_hit", "hit", "traffic_ratio", "traffic_vs_reference")
 
@@ -78,7 +78,7 @@ def _form(column: str) -> Any:
 
 
 def _columns(view: View, columns: Sequence[str]) -> list[str]:
-    """Those that hold anything."""
+    """Those that have any value."""
     if view.metric.hit != "nontrivial_hit":
         columns = list(dict.fromkeys(PLAIN.get(column, column) for column in columns))
     points = [point for facet in view.facets for point in facet.points]
@@ -117,7 +117,7 @@ def _html(facet: Facet, columns: Sequence[str], what: str, *, bounds: bool) -> s
 
 
 def _facet_table(facet: Facet, columns: Sequence[str], *, bounds: bool = True) -> Table:
-    """The points of a facet by buffer, and what bounds them: for page and terminal."""
+    """The points of a facet by buffer, and their bounds: for page and terminal."""
     return Table(
         [Column("policy", left=True), *map(_column, columns)],
         [_part(facet, buffer, columns, bounds) for buffer in facet.buffers],
@@ -153,7 +153,7 @@ def _part(facet: Facet, buffer: float, columns: Sequence[str], bounds: bool) -> 
 
 
 def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummary | None:
-    """The point that is best in a column where there is a way to be; None among one."""
+    """The best point of a column that has a direction; None if there is one point."""
     better = lab_definition(column).better
     live = [point for _, point in rows if getattr(point, column) is not None]
     if not better or len(live) < 2:
@@ -162,7 +162,7 @@ def _best(rows: Sequence[tuple[Look, PointSummary]], column: str) -> PointSummar
 
 
 def _cell(value: Interval | float | None, column: str, mark: str = "") -> Cell:
-    """Its interval stands below it; in a terminal that of hits, behind it."""
+    """Its interval is below it; in a terminal that of hits follows it."""
     if value is None:
         return Cell(NOTHING)
     form = _form(column)
@@ -179,7 +179,7 @@ def _cell(value: Interval | float | None, column: str, mark: str = "") -> Cell:
 
 
 def _range(low: str, high: str) -> str:
-    """`75.7–80.1`, `4.61–4.94 ms`: a unit is said once, and not where the column says it."""
+    """`75.7–80.1`, `4.61–4.94 ms`: the unit once, and not if the column has it."""
     left, _, unit = low.rpartition(" ")
     right, _, other = high.rpartition(" ")
     if left and unit == other:
@@ -212,7 +212,7 @@ def glossary(title: str, keys: Sequence[str]) -> str:
 
 
 def lab_table(summary: LabSummary) -> RenderableType:
-    """The points for a terminal: hits with their interval, and what they cost."""
+    """The points for a terminal: hits with their interval, and their cost."""
     view = view_of(summary.points)
     columns = _columns(view, ("nontrivial_hit", view.metric.traffic, *CONSOLE_COLUMNS))
     pieces: list[RenderableType] = []

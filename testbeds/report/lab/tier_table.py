@@ -1,4 +1,4 @@
-"""What each tier of a point held, served and cost, as a table: on the page and in a terminal."""
+"""What each tier of a point stored, served and cost, as a table: on the page and in a terminal."""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -49,12 +49,12 @@ def _cells(one: TierSummary) -> list[object]:
 
 
 def brief_time(ms: float) -> str:
-    """Below a millisecond in microseconds, since memories are."""
+    """Below a millisecond in microseconds, since memories are that fast."""
     return f"{ms * 1e3:.3g} µs" if 0 < ms < 0.9995 else milliseconds(ms)
 
 
 def _threshold(text: str) -> str:
-    """`9.24 s` for `9244444444ns`; what is a word stays one."""
+    """`9.24 s` for `9244444444ns`; a word is unchanged."""
     if not text.endswith("ns"):
         return text or NOTHING
     return f"{int(text[:-2]) / 1e9:.3g} s"
@@ -71,7 +71,7 @@ def _cost(one: TierSummary) -> str:
 
 
 def tiers_section(view: View) -> str:
-    """A table for each facet, of all policies at the middle buffer; empty where there are none."""
+    """A table for each facet, of all policies at the middle buffer; empty if there are none."""
     pieces = []
     for facet in view.facets[:FACETS_MAX]:
         parts = [
@@ -94,7 +94,7 @@ def tiers_section(view: View) -> str:
 
 
 def tiers_table(view: View) -> RenderableType | None:
-    """The same for a terminal; None where there are none."""
+    """The same for a terminal; None if there are none."""
     pieces: list[RenderableType] = []
     for facet in view.facets:
         for look, point in tier_points(facet):

@@ -1,8 +1,7 @@
-"""Which tier served what, as two pictures, for points that have tiers below the arena.
+"""The share of each tier, as two pictures, for points that have tiers below the arena.
 
-Model: the middle buffer of each facet, a bar for each policy and a colour for each tier. What is
-read and what is waited for are two pictures, because the tier that serves the least is often the
-one that is waited for.
+Model: the middle buffer of each facet, a bar for each policy and a colour for each tier. Reads
+and waits are two pictures, because the tier that serves the least often causes the most waiting.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ ABOVE = ("HBM pool", "arena")
 
 
 class _Shown(NamedTuple):
-    """One picture: of each tier a figure, and how it is written."""
+    """One picture: a figure for each tier, and its format."""
 
     name: str
     title: str
@@ -68,7 +67,7 @@ WAITS = _Shown(
 
 
 def tiers_figures(view: View) -> list[Figure]:
-    """Both pictures; nothing where no point has tiers."""
+    """Both pictures; nothing if no point has tiers."""
     facets = [facet for facet in view.facets if tier_points(facet)][:FACETS_MAX]
     if not facets:
         return []
@@ -98,7 +97,7 @@ def _colour(names: Sequence[str], name: str) -> str:
 
 
 def _plot(view: View, facet: Facet, shown: _Shown, names: Sequence[str]) -> Plot:
-    """Markup on the page, as names stand above their bars and wrap; drawn for paper."""
+    """Markup on the page, since names are above their bars and wrap; drawn for paper."""
     found = tier_points(facet)
     sums = [sum(shown.of(one) for one in point.tiers) for _, point in found]
     most = max(sums, default=0.0)

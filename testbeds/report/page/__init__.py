@@ -1,1 +1,1 @@
-"""What every page is made of: plot primitives, markup, numbers, and files."""
+"""The parts of every page: plot primitives, markup, numbers, and files."""

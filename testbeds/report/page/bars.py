@@ -8,7 +8,7 @@ from offstage.testbeds.report.page.pictures import Picture, colour
 __all__ = ["Key", "Row", "bars_height", "draw_bars"]
 
 Row = tuple[str, Sequence[Sequence[Segment]], str]
-"""A name, its bars from the top, and what stands behind them."""
+"""A name, its bars from the top, and the text after them."""
 Key = tuple[str, str]
 """A colour and its name."""
 ROW_INCHES = 0.26

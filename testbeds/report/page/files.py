@@ -1,4 +1,4 @@
-"""summary.json and report.html on disk: written whole or not at all, read with every check."""
+"""summary.json and report.html on disk: written atomically, read with every check."""
 
 import math
 import re
@@ -58,7 +58,7 @@ LOWEST = {
 
 
 def write_summary(summary: Summary, path: str | Path) -> None:
-    """Writes `summary` as indented JSON; NaN or infinity in it is a mistake of ours."""
+    """Writes `summary` as indented JSON; NaN or infinity in it is a bug."""
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         wrong = _wrong(run)
         assert not wrong, f"runs[{number}]: {wrong}"
@@ -85,13 +85,13 @@ def read_json(path: str | Path, mend: str) -> tuple[bytes, str]:
 
 
 def read_struct(path: Path, kind: type[Kind], mend: str) -> Kind:
-    """The JSON of a page as the struct that it was made from. BadInput for what is none."""
+    """The JSON of a page as the struct that it was made from. BadInput if it is none."""
     data, where = read_json(path, mend)
     return decode_json(data, where, mend, kind, what="cannot be read")
 
 
 def read_summary(path: str | Path) -> Summary:
-    """Reads a summary.json, or the one in a folder. BadInput for what is not one."""
+    """Reads a summary.json, or the one in a folder. BadInput if it is none."""
     mend = "name a folder that `offstage demo --out` wrote"
     data, where = read_json(path, mend)
     summary = decode_json(data, where, mend, Summary, what="not a summary")
@@ -105,7 +105,7 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def _wrong(run: RunResult) -> str:
-    """What cannot be true of a run, as one phrase; empty where nothing is."""
+    """What cannot be true of a run, as one phrase; empty if there is nothing."""
     for name in run.__struct_fields__:
         value = getattr(run, name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -160,24 +160,24 @@ class _Kind(msgspec.Struct):
 
 
 def holds_lab_summary(path: str | Path) -> bool:
-    """Whether the summary.json, or the one in the folder, says that it is a lab's."""
+    """Whether the summary.json, or the one in the folder, is a lab's."""
     mend = "name the folder of a run"
     data, where = read_json(path, mend)
     try:
         return decode_json(data, where, mend, _Kind).kind == LAB_KIND
-    except BadInput:  # whoever reads it says so
+    except BadInput:  # the reader of the summary reports it
         return False
 
 
 def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
-    """Writes the summary as indented JSON; a figure that cannot be is a mistake of ours."""
+    """Writes the summary as indented JSON; an impossible figure is a bug."""
     wrong = _wrong_lab(summary)
     assert not wrong, wrong
     write_text(Path(path), as_json(summary))
 
 
 def read_lab_summary(path: str | Path) -> LabSummary:
-    """Reads a lab's summary.json, or the one in a folder. BadInput for what is not one."""
+    """Reads a lab's summary.json, or the one in a folder. BadInput if it is none."""
     data, where = read_json(path, MEND)
     summary = decode_json(data, where, MEND, LabSummary, what="not the summary of a lab run")
     if decode_json(data, where, MEND, _Kind).kind != LAB_KIND:
@@ -188,7 +188,7 @@ def read_lab_summary(path: str | Path) -> LabSummary:
 
 
 def _wrong_lab(summary: LabSummary) -> str:
-    """The first thing that cannot be true, as one phrase; empty where nothing is."""
+    """The first thing that cannot be true, as one phrase; empty if there is nothing."""
     for at, point in enumerate(summary.points):
         for wrong in _wrong_in(point):
             return f"points[{at}]: {wrong}"

@@ -1,8 +1,8 @@
-"""Labels in a plot that do not meet.
+"""Labels in a plot that do not overlap.
 
-A label stands where it fits and is left out where it does not: hovering still says it. Labels are
-placed when the layout is settled; widths are those of the font that matplotlib measures with, which
-is wider than most that a browser takes.
+A label is placed if it fits and left out otherwise: hovering still shows it. Labels are placed
+when the layout is settled; widths are those of the font that matplotlib measures with, which is
+wider than most that a browser uses.
 """
 
 import functools
@@ -32,11 +32,11 @@ AROUND = (
     ("right", -9.0, 19.0),
     ("right", -9.0, -19.0),
 )
-"""Where a label may stand: how it is anchored, and how far from its point, in points."""
+"""Possible places of a label: its anchor, and its distance from its point, in points."""
 BEFORE = (AROUND[1], AROUND[0], *AROUND[2:])
 """The same, to the left first."""
 BESIDE = AROUND[:8]
-"""The same where there are many points: near enough to be nobody else's."""
+"""The same for many points: close enough to belong to no other."""
 ABOVE_LINE = tuple(
     ("right", dx, dy) for dx in (-3.0, -80.0, -160.0, -240.0, -360.0) for dy in (6.5, -6.5)
 )
@@ -44,7 +44,7 @@ ABOVE_LINE = tuple(
 LINE_HEIGHT = 1.3
 LARGER_ON_PHONES = 1.2
 LINE_STEP = 4.0
-"""In points: a line is kept free by boxes so far apart."""
+"""In points: the distance of the boxes that keep a line free."""
 Box = tuple[float, float, float, float]
 
 
@@ -60,10 +60,10 @@ class Labels:
         self.room = (box.x0 * self.points, box.y0 * self.points, width - 2.0, height)
         self.boxes: list[Box] = []
         self.lines: list[Box] = []
-        """What a label covers only where it has no other place."""
+        """Lines that a label covers only if it has no other place."""
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point of data stands."""
+        """The position of a point of data."""
         px, py = self.axes.transData.transform((x, y))
         return float(px) * self.points, float(py) * self.points
 
@@ -79,7 +79,7 @@ class Labels:
         self.boxes.append((left - half, low - half, right + half, high + half))
 
     def along(self, points: Sequence[tuple[float, float]]) -> None:
-        """Keeps labels off the line through the points, where there is another place for them."""
+        """Keeps labels off the line through the points, if there is another place for them."""
         spots = [self.at(*point) for point in points]
         for (x0, y0), (x1, y1) in itertools.pairwise(spots):
             count = max(1, int(math.dist((x0, y0), (x1, y1)) / LINE_STEP))
@@ -96,8 +96,8 @@ class Labels:
         reach: float = 0.0,
         **style: Any,
     ) -> None:
-        """The text beside the point, where it is free; nothing where it is not. `reach`: how much
-        further off it stands to the left and right, of a large mark."""
+        """Places the text next to the point if there is room. `reach`: extra distance to the
+        left and right, for a large mark."""
         px, py = self.at(x, y)
         width, height = _width(text, self.size), self.size * LINE_HEIGHT
         if self.drawn.slim and not self.drawn.paper:

@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Segment:
-    """One segment of a stacked bar: its share of the bar, its colour, what hovering says."""
+    """One segment of a stacked bar: its share of the bar, its colour, its tip."""
 
     share: float
     colour: str
@@ -60,7 +60,7 @@ def panel(title: str, provenance: str, body: str) -> str:
 
 
 def panels(pieces: Sequence[str]) -> str:
-    """Panels side by side, one below the other where the page is narrow."""
+    """Panels side by side, one below the other on a narrow page."""
     return tag("div", "".join(pieces), class_="panels")
 
 

@@ -13,7 +13,7 @@ CLOCKS = (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1]; 100 % and 0 % are only ever said of exactly all and nothing."""
+    """A share in [0, 1]; 100 % and 0 % only for exactly all and nothing."""
     if 0.9995 <= share < 1.0:
         # More digits rather than a rounded 100: the misses are what the reader looks for.
         digits = min(6, math.floor(-math.log10(1.0 - share)) - 1)
@@ -24,12 +24,12 @@ def percent(share: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """A ratio such as traffic: two digits behind the point below 10."""
+    """A ratio such as traffic: two decimals below 10."""
     return f"{value:.2f}×" if abs(value) < 10 else f"{value:,.1f}×"
 
 
 def milliseconds(value: float) -> str:
-    """A time given in ms, with three digits that matter."""
+    """A time given in ms, with three significant digits."""
     if value == 0:
         return "0 ms"
     if abs(value) >= 1_000:
@@ -63,12 +63,12 @@ def size(size_bytes: float) -> str:
 
 
 def count(value: float) -> str:
-    """A whole number, thousands apart."""
+    """A whole number with thousands separators."""
     return f"{value:,.0f}"
 
 
 def clock_ns(value: float) -> str:
-    """A time given in ns, for an axis: one or two digits that matter."""
+    """A time given in ns, for an axis: one or two significant digits."""
     for unit, scale in CLOCKS:
         if value >= scale:
             return f"{value / scale:.{0 if value >= 10 * scale else 1}f} {unit}".replace(".0 ", " ")

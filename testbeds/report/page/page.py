@@ -1,8 +1,8 @@
-"""One page: head, tiles, sections, and at the foot how to make it again.
+"""One page: head, tiles, sections, and at the foot the command that makes it again.
 
-A page is one HTML file that needs nothing else: style and script are files beside this one and are
-put into it. The page's own policy forbids every request and every script but that one, so that it
-can neither phone home nor run what a run's name or a warning may hold.
+A page is one self-contained HTML file: style and script are files in this folder and are put
+into it. The page's content policy forbids every request and every script except that one, so
+that it can neither phone home nor run code from a run's name or a warning.
 """
 
 import base64
@@ -22,7 +22,7 @@ PACKAGE = "offstage.testbeds.report.page"
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the figures under the sentence. `kind`: "bad" for what must not be."""
+    """One of the figures under the sentence. `kind`: "bad" for a value that must not occur."""
 
     name: str
     value: str
@@ -37,7 +37,7 @@ class Tile:
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """A whole page; `str` is its markup. `sections`, `again` and `foot` are markup, the rest is
-    text. `kind` of report stands beside the name."""
+    text. `kind` of report is shown next to the name."""
 
     title: str
     sentence: str
@@ -46,13 +46,13 @@ class Page:
     version: str
     kind: str = "prefetch report"
     notes: Mapping[Note, str] = field(default_factory=dict)
-    """Under the sentence, each with what it is true of."""
+    """Under the sentence, each with what it applies to."""
     tiles: Sequence[Tile] = ()
     tiles_of: str = ""
-    """What the tiles are of."""
+    """The subject of the tiles."""
     command: str = ""
     again: str = ""
-    """What fixes the figures when the command is run again."""
+    """What determines the figures when the command is run again."""
     foot: Sequence[str] = ()
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Page:
 
 
 def _notes(found: Mapping[Note, str]) -> str:
-    """What to know before quoting the figures; nothing where there is nothing."""
+    """The notes to read before quoting the figures; empty if there are none."""
     if not found:
         return ""
     items = "".join(
@@ -109,7 +109,7 @@ def _packaged(name: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The finding, then what else is to be said of it more quietly."""
+    """The finding, then the rest less prominently."""
     finding, semicolon, rest = text.partition("; ")
     quietly = f". <span>{escape(rest[:1].upper() + rest[1:])}</span>" if semicolon else ""
     return escape(finding) + quietly

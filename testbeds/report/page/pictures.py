@@ -44,20 +44,20 @@ LINE_STYLES: dict[str, Any] = {
     "emulated": (0, (4.5, 2.2)),
     "modelled": (0, (1.4, 1.3)),
 }
-"""As in the rest of a report: measured is drawn whole, emulated dashed, modelled dotted."""
+"""As in the rest of a report: measured is solid, emulated dashed, modelled dotted."""
 
 CYCLE = ("set-pattern", "set-window", "set-shared", "set-1", "set-5", "set-2", "set-4", "set-3")
-"""What is drawn without a colour of its own takes the page's in turn."""
+"""Artists without a colour take the page's colours in turn."""
 
 PX_PER_INCH = 100
-"""Of the page, where it is wide enough: 8.5 points are 12 pixels then."""
+"""Of a wide page: 8.5 points are 12 pixels then."""
 
 COLUMN_INCHES = 3.4
 """A column of a paper in two columns."""
 SLIM_INCHES = 6.0
 """Narrower pictures have their legend below."""
 LETTER_POINTS, KEY_POINTS = 5.0, 34.0
-"""What a legend's entry takes: for each letter, and beside them."""
+"""Width of a legend's entry: for each letter, and for its key."""
 SLIM_TICKS = 5
 PAPER_DOTS_PER_INCH = 300
 UNDATED: dict[str, dict[str, Any]] = {
@@ -86,8 +86,8 @@ _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->",
 
 
 class Picture:
-    """One figure under way. `tip` gives an artist what hovering says, `svg` is the markup. `paper`:
-    it is for print, where nobody hovers and no legend of the page stands beside it."""
+    """One figure in progress. `tip` gives an artist its hover text, `svg` is the markup.
+    `paper`: it is for print, without hovering and without the page's legend."""
 
     def __init__(self, figure: "Figure", paper: bool = False) -> None:
         self.figure = figure
@@ -104,14 +104,13 @@ class Picture:
         return self.figure.subplots()
 
     def tip(self, artist: "Artist", text: str, *, spot: str = "") -> None:
-        """What hovering over the artist says; a `spot` of that class is reached by the keyboard
-        too."""
+        """The artist's hover text; a `spot` of that class can be reached by the keyboard too."""
         read = escape(text.replace("\n", ", "))
         reached = f'class="{spot}" tabindex="0" aria-label="{read}" ' if spot else ""
         self._mark(artist, f'{reached}data-tip="{escape(text)}"')
 
     def band(self, axes: "Axes", low: float, high: float, text: str) -> None:
-        """An unseen column from `low` to `high` in data that says something when hovered."""
+        """An invisible column from `low` to `high` in data with a hover text."""
         if not self.paper:
             span = axes.axvspan(low, high, facecolor="none", edgecolor="none", zorder=9)
             self._mark(span, f'class="band" data-tip="{escape(text)}"')
@@ -121,16 +120,16 @@ class Picture:
         self._mark(artist, 'shape-rendering="crispEdges"')
 
     def halo(self, text: "Text") -> None:
-        """What lies behind the text stays readable through a rim in the page's colour."""
+        """A rim in the page's colour keeps the text readable over other artists."""
         self._mark(text, 'class="halo"')
 
     def legend(self, axes: "Axes", **options: Any) -> None:
-        """The labelled lines of the axes: beside them, below them where there is little room."""
+        """The labelled lines of the axes: next to them, or below them if there is little room."""
         handles, names = axes.get_legend_handles_labels()
         self.keys(handles, names, **options)
 
     def keys(self, handles: Any, names: Any, **options: Any) -> None:
-        """A legend of its own, at the same places."""
+        """A separate legend, at the same places."""
         if not names:
             return
         if self.slim:
@@ -143,7 +142,7 @@ class Picture:
         self.figure.legend(handles, names, **options)
 
     def settle(self) -> None:
-        """The layout as it will be: from here on, where a point of data stands is known."""
+        """Settles the layout: from here on, the position of a point of data is known."""
         with _any_letter():
             self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
@@ -177,8 +176,8 @@ class Picture:
         )
 
     def files(self, folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-        """Writes NAME.svg, .pdf and .png; the kind and path of each. RunFailed where the disk
-        refuses, BadInput for a folder that is none."""
+        """Writes NAME.svg, .pdf and .png; the kind and path of each. RunFailed if the disk
+        refuses, BadInput if the folder is none."""
         for kind, undated in UNDATED.items():
             out = io.BytesIO()
             with _any_letter():
@@ -213,7 +212,7 @@ def _any_letter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def picture(width: float = 7.0, height: float = 3.6) -> Iterator[Picture]:
-    """A figure of so many inches in the look of the page."""
+    """A figure of the given size in inches in the look of the page."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -223,7 +222,7 @@ def picture(width: float = 7.0, height: float = 3.6) -> Iterator[Picture]:
 
 @contextlib.contextmanager
 def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Picture]:
-    """A figure of so many inches for print: black text of 8 points, fonts embedded."""
+    """A figure of the given size in inches for print: black text of 8 points, fonts embedded."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -232,8 +231,7 @@ def for_paper(width: float = COLUMN_INCHES, height: float = 2.4) -> Iterator[Pic
 
 
 def plain_logs(axes: "Axes", *, x: str = "", y: str = "") -> None:
-    """Logarithmic axes with numbers as people write them; each is `number` or `percent`, or stays
-    as it is."""
+    """Logarithmic axes with plain numbers; each is `number` or `percent`, or unchanged."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     forms = {
@@ -257,7 +255,7 @@ def colour(name: str) -> str:
 
 
 def rgb(name: str) -> list[float]:
-    """The same as three shares, where an opacity is to be added."""
+    """The same as three shares, for adding an opacity."""
     text = colour(name)
     return [int(text[at : at + 2], 16) / 255 for at in (1, 3, 5)]
 
@@ -280,7 +278,7 @@ def _style() -> Any:  # the keys are literals of matplotlib's own
 
     ink, muted, grid = colour("soft"), colour("muted"), colour("grid")
     return {
-        # A name is text, whatever it holds: `$` begins no formula.
+        # A name is plain text: `$` begins no formula.
         "text.parse_math": False,
         "svg.fonttype": "none",
         "svg.hashsalt": "offstage",

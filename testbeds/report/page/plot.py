@@ -1,10 +1,10 @@
-"""Every figure of every page: its name, what draws it, and where it is shown.
+"""Every figure of every page: its name, its drawing function, and its place.
 
 A `Plot` is one picture: a name, a summary in words, and a function that draws it with matplotlib
-from its data. The page shows it as SVG in the reader's theme; `files` writes it as SVG, PDF and PNG
-at the size of a paper. A `Figure` is a section of a page with its plots. What is made of markup on
-the page, as bars that wrap with the text, gives it as `by_hand`, and is drawn for paper all the
-same (docs/decisions/laboratory.md).
+from its data. The page shows it as SVG in the reader's theme; `files` writes it as SVG, PDF and
+PNG at the size of a paper. A `Figure` is a section of a page with its plots. A plot made of
+markup on the page, such as bars that wrap with the text, has it as `by_hand`, and is drawn for
+paper all the same (docs/decisions/laboratory.md).
 """
 
 import re
@@ -19,7 +19,7 @@ from offstage.testbeds.report.page.tags import tag
 __all__ = ["PAGE_INCHES", "Figure", "Plot", "write_figures"]
 
 WIDE_INCHES, PANEL_INCHES, NARROW_INCHES = 11.2, 4.8, 3.7
-"""Alone on a page, beside others, alone on a narrow page."""
+"""Alone on a page, next to others, alone on a narrow page."""
 PAGE_INCHES = 7.0
 """Both columns of a paper."""
 NAME_MAX = 60
@@ -39,14 +39,14 @@ class Plot:
     below: str = ""
     """Markup under it."""
     by_hand: str = ""
-    """What the page shows in its place."""
+    """The markup that the page shows in its place."""
     paper_inches: float = COLUMN_INCHES
     paper_height: float = 0.0
     """0: as on the page, but no higher than three quarters of the width."""
     legend_rows: int = 0
-    """Rows of a legend that is drawn; below the picture they need room."""
+    """Rows of a drawn legend, which needs room below the picture."""
     scroll: bool = False
-    """What it says has no room on a narrow page: there it scrolls."""
+    """Its text has no room on a narrow page: there it scrolls."""
 
     def html(self, alone: bool) -> str:
         """The markup: in its panel, or over the whole width and once more for narrow pages."""
@@ -105,7 +105,7 @@ class Figure:
 
 def write_figures(sections: Iterable[object], folder: Path) -> dict[str, Path]:
     """Each plot of the sections that are figures, as SVG, PDF and PNG; paths by `name.kind`.
-    RunFailed where the disk refuses, BadInput for a folder that is none."""
+    RunFailed if the disk refuses, BadInput if the folder is none."""
     paths: dict[str, Path] = {}
     taken: set[str] = set()
     for one in sections:
@@ -120,7 +120,7 @@ def _file_name(text: str) -> str:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, with a number where another plot has it."""
+    """The name, with a number if another plot has it."""
     number, found = 1, name
     while found in taken:
         number += 1

@@ -1,4 +1,4 @@
-"""A `Table` as markup: what a terminal draws of the same object, with hints, ranges and colours."""
+"""A `Table` as markup: the same object that a terminal draws, with hints, ranges and colours."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ __all__ = ["as_html"]
 
 
 def as_html(table: Table, label: str = "", kind: str = "") -> str:
-    """The table in a box that scrolls where a page is narrow. `label` names it for who does not see
-    it; `kind`: a class of the style."""
+    """The table in a box that scrolls on a narrow page. `label` names it for screen readers;
+    `kind`: a class of the style."""
     heads = "".join(map(_head, table.columns))
     head = tag("thead", tag("tr", heads)) if table.heads else ""
     bodies = "".join(_body(table, part) for part in table.parts)
@@ -27,7 +27,7 @@ def as_html(table: Table, label: str = "", kind: str = "") -> str:
 
 
 def _head(column: Column) -> str:
-    # A hyphen that does not break: a narrow column would part the word.
+    # A non-breaking hyphen: a narrow column would split the word.
     name = escape(column.title).replace("non-", "non\u2011")
     shown = tag("abbr", name, tabindex=0, data_tip=column.tip) if column.tip else name
     shown = (swatch(*column.swatch) if column.swatch else "") + shown

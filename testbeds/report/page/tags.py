@@ -8,7 +8,7 @@ __all__ = ["attributes", "escape", "tag"]
 
 
 def escape(text: str, quote: bool = True) -> str:
-    """Text as markup has it. Names from outside turn no direction and hide nothing of the page."""
+    """Text escaped for markup. Control characters in outside names cannot reverse or hide text."""
     return html.escape(printable(text, "\n\t\xa0\u2009\u202f\u200b\xad"), quote)
 
 

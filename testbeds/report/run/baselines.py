@@ -1,8 +1,8 @@
-"""What the DPU adds: its runs beside a host that keeps its blocks itself, as a table.
+"""The gain of the DPU: its runs and a host that keeps its blocks itself, as a table.
 
 On each storage: the tier with the most prefetchers and without prefetch, then every baseline of
 that provenance. The workload, the HBM pool and the pace are those of the tier's runs; memory
-between HBM and the drive has a column, because it is what differs.
+between HBM and the drive has a column, because it differs.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The hit-versus-traffic curve: what a hit rate cost. Either figure alone says little."""
+"""The hit-versus-traffic curve: the cost of a hit rate. Either figure alone says little."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["curve_figure"]
 
-# A ring around a dot: two runs that came out alike are both seen.
+# A ring around a dot: two runs with equal figures are both visible.
 SIZES = {"measured": 7.5, "emulated": 12.0, "modelled": 16.0}
 CURVES = ("var(--set-1)", "var(--set-2)", "var(--set-3)", "var(--set-4)", "var(--set-5)")
 
@@ -47,7 +47,7 @@ def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: 
 
 
 def _beside(groups: Sequence[Group], curve: Sequence[CurvePoint]) -> str:
-    """What the same core has of the same demands in virtual time, beside each run."""
+    """The same core on the same demands in virtual time, for each run."""
     pairs = []
     for run, name, group in _runs(groups):
         for point in curve:
@@ -70,8 +70,8 @@ def _runs(groups: Sequence[Group]) -> list[tuple[RunResult, str, Group]]:
 
 
 def _shades(curve: Sequence[CurvePoint], colours: Colours) -> dict[tuple[str, str], str]:
-    """Colour by policy and provenance: a policy named after a set of prefetchers (`window+ema` or
-    `window+ema, ...`) has the set's own."""
+    """Colour by policy and provenance: a policy named after a set of prefetchers (`window+ema`
+    or `window+ema, ...`) has the set's."""
     shades: dict[tuple[str, str], str] = {}
     for point in curve:
         name = point.policy.split(",")[0].strip()
@@ -131,7 +131,7 @@ def _axes(
 
 
 def _lines(drawn: Picture, axes: "Axes", curve: Sequence[CurvePoint], colours: Colours) -> None:
-    """One line per policy and provenance through its settings as they come, each with a mark."""
+    """One line per policy and provenance through its settings in order, each with a mark."""
     for (policy, provenance), own in _shades(curve, colours).items():
         rows = [p for p in curve if (p.policy, p.provenance) == (policy, provenance)]
         axes.plot(
@@ -199,7 +199,7 @@ def _legend(drawn: Picture, axes: "Axes", groups: Sequence[Group], colours: Colo
 def _label(
     drawn: Picture, axes: "Axes", groups: Sequence[Group], curve: Sequence[CurvePoint]
 ) -> None:
-    """Names beside the points of the first group, where they do not meet."""
+    """Names next to the points of the first group, if they do not overlap."""
     placed = Labels(drawn, axes, 8.5)
     if drawn.paper:
         return

@@ -1,8 +1,8 @@
-"""What every figure of a run means: read by report, summary.json and pages alike.
+"""The definition of every figure of a run: for report, summary.json and pages alike.
 
-`DEFINITIONS` has one entry per field of `RunResult`, in reading order. D is the number of demands
-of a run. The ends of demands and the fates of prefetched blocks are explained here too, because a
-figure made of counts is only as clear as the counts.
+`DEFINITIONS` has one entry per field of `RunResult`, in reading order. D is the number of
+demands of a run. The ends of demands and the fates of prefetched blocks are explained here too,
+because a figure made of counts is only as clear as the counts.
 """
 
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Definition:
-    """One figure: its key in `RunResult`, its short name, what it is, and its formula."""
+    """One figure: its key in `RunResult`, its short name, its description, and its formula."""
 
     key: str
     label: str
     text: str
     formula: str = ""
     better: Literal["higher", "lower", ""] = ""
-    """Which way is better, where one way is."""
+    """Whether more or less is better, if either is."""
 
     @property
     def sentence(self) -> str:
-        """The text, and the formula where there is one."""
+        """The text, with the formula if there is one."""
         return f"{self.text} {self.label} = {self.formula}." if self.formula else self.text
 
 
@@ -393,5 +393,5 @@ def definition(key: str) -> Definition:
 
 
 def as_text() -> dict[str, str]:
-    """Key to text with formula: what `definitions` in summary.json holds."""
+    """Key to text with formula: `definitions` of summary.json."""
     return {entry.key: entry.sentence for entry in DEFINITIONS}

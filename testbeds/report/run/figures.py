@@ -1,6 +1,6 @@
-"""The figures of counts: where demands were served, and what became of prefetches.
+"""The figures of counts: where demands were served, and the fates of prefetches.
 
-On the page their bars are markup: names stand above them and wrap, and a bar is as wide as the
+On the page their bars are markup: names are above them and wrap, and a bar is as wide as the
 card. For paper the same segments are drawn.
 """
 
@@ -28,7 +28,7 @@ CAUSE_LABELS = {"pattern": "pattern (ema)"}
 
 
 def served_figure(groups: Sequence[Group], colours: Colours) -> Figure:
-    """Shares of the selections by who served them."""
+    """Shares of the selections by where they were served."""
     present = [end for end in SERVED if any(_served(r)[end] for g in groups for r in g.runs)]
     keys = [key(f"var(--end-{end})", _end_label(end), tip=END_TEXTS[end]) for end in present]
     provenances = dict.fromkeys(group.provenance for group in groups)
@@ -140,7 +140,7 @@ def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -
 
 
 def fates_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:
-    """What became of the blocks that were read ahead, and the same as a table by prefetcher."""
+    """Fates of the blocks that were read ahead, and the same as a table by prefetcher."""
     title = "What became of prefetched blocks"
     caption = (
         "Each bar is every block that was read ahead of a demand: the longer its first segment, "

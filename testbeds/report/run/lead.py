@@ -18,7 +18,7 @@ __all__ = ["Leads", "lead_figure", "lead_plot", "lead_span"]
 Span = tuple[int, int, int]
 Row = tuple["Leads", list[float], list[float]]
 GAP = 1.0
-"""Between the sides, in bins: need stands in its middle."""
+"""Width between the sides, in bins, with need in its middle."""
 CAPTION = (
     "Right of the middle: prefetched blocks that arrived before they were needed, by how long "
     "before. Left of it: late ones, which the kernel waited for. Both times grow outwards on a "
@@ -37,7 +37,7 @@ class Leads:
 
 
 def lead_figure(plots: Sequence[Plot], keys: str) -> Figure | str:
-    """The section; a sentence where no plot has anything to show."""
+    """The section; a sentence if no plot has anything to show."""
     if not plots:
         nothing = "No prefetched block was used, and no demand was late."
         return section("lead", "How early blocks arrived", tag("p", nothing, class_="empty"))
@@ -45,19 +45,19 @@ def lead_figure(plots: Sequence[Plot], keys: str) -> Figure | str:
 
 
 def lead_span(rows: Sequence[Leads]) -> Span | None:
-    """Lowest bin shown, highest late bin, highest early bin; None where all are empty."""
+    """Lowest bin shown, highest late bin, highest early bin; None if all are empty."""
     early = [i for row in rows for i, n in enumerate(row.early) if n]
     late = [i for row in rows for i, n in enumerate(row.late) if n]
     if not early and not late:
         return None
-    # Bins below 8 us are one: nothing that small is distinguished here.
+    # Bins below 8 us are merged: times that small are not distinguished here.
     return 13, max([*late, 17]), max([*early, 17])
 
 
 def lead_plot(
     leads: Sequence[Leads], span: Span, title: str, heading: str = "", provenance: str = "measured"
 ) -> Plot:
-    """The runs of one panel over each other, each as shares of its own blocks."""
+    """The runs of one panel over each other, each as shares of its blocks."""
     low, late_high, early_high = span
     rows: list[Row] = []
     for one in leads:
@@ -131,7 +131,7 @@ def _steps(axes: "Axes", row: Row, edges: tuple[list[float], list[float]], prove
 
 
 def _folded(counts: Sequence[int], low: int, high: int) -> list[int]:
-    """Bins `low` to `high`; what lies below is added to the first."""
+    """Bins `low` to `high`; lower ones are added to the first."""
     padded = [*counts, *([0] * (high + 1 - len(counts)))]
     return [sum(padded[: low + 1]), *padded[low + 1 : high + 1]]
 

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else."""
+"""The report of a run: one self-contained HTML file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ __all__ = ["figures_of", "render", "setup_line", "write_report"]
 
 
 def write_report(summary: Summary, path: str | Path) -> None:
-    """Writes the report; RunFailed where the file cannot be written."""
+    """Writes the report; RunFailed if the file cannot be written."""
     write_text(Path(path), render(summary))
 
 
@@ -68,7 +68,7 @@ def render(summary: Summary) -> str:
 
 
 def figures_of(summary: Summary) -> list[Figure | str]:
-    """Every figure of the page, or what stands there where there is nothing to draw."""
+    """Every figure of the page, or the text in its place if there is nothing to draw."""
     found, colours = groups(summary.runs), set_colours(summary.runs)
     if not found:
         return []
@@ -91,8 +91,8 @@ def _title(summary: Summary) -> str:
 
 
 def _tiles(group: Group) -> tuple[list[Tile], str]:
-    """The four figures to look at first, of the leading group's fullest set of prefetchers, and
-    what they are of."""
+    """The four most important figures, of the leading group's fullest set of prefetchers, and
+    their subject."""
     run, without = subject(group), baseline(group)
     rows = [
         ("hit rate", percent(run.hit), "{} without prefetch", "hit", percent),
@@ -129,7 +129,8 @@ def _tiles(group: Group) -> tuple[list[Tile], str]:
 
 
 def setup_line(summary: Summary) -> str:
-    """Workload, geometry, machine, seed and provenance; what the summary lacks is left out."""
+    """Workload, geometry, machine, seed and provenance; parts that the summary lacks are left
+    out."""
     pieces = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
     pieces.append(_machine(summary.machine))
     storages = ", ".join(group.where for group in groups(summary.runs))

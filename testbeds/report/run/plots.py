@@ -44,7 +44,8 @@ def heading(title: str, provenance: str) -> str:
 def legend_of(
     groups: Sequence[Group], colours: Colours, kind: str = "line", prefetching: bool = False
 ) -> str:
-    """One key per set of prefetchers (only those that prefetch), then how provenance is drawn."""
+    """One key per set of prefetchers (only those that prefetch), then the line style of each
+    provenance."""
     seen: dict[str, str] = {}
     for group in groups:
         for run, name in zip(group.runs, labels(group), strict=True):
@@ -207,7 +208,7 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> Figure:
     worst = [run.stall_ms_by_token[-1] for g in groups for run in g.runs if run.stall_ms_by_token]
     high = 10.0 ** math.ceil(math.log10(max([*worst, 0.1])) - 1e-9)
     values = sorted(v for g in groups for run in g.runs for v in run.stall_ms_by_token if v > 0)
-    # All but the few shortest waits are in sight.
+    # All but the few shortest waits are visible.
     shortest = min(values[len(values) // 50] if values else high, high / 10)
     low = max(10.0 ** math.floor(math.log10(max(STALL_FLOOR_MS, shortest))), high / 1e5)
     return Figure(
@@ -221,7 +222,7 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> Figure:
 
 
 def _tail(share: float) -> float:
-    """Where a share of tokens stands: each further nine takes the same room."""
+    """The position of a share of tokens: each further nine takes the same room."""
     return -math.log10(1.0 - share)
 
 

@@ -1,7 +1,7 @@
-"""What the sections of a report agree on about runs.
+"""Shared by the sections of a report: groups, names and colours of runs.
 
-A storage is a group: runs are compared with each other inside it and with the run without prefetch
-of the same group. Measured groups come first. A set of prefetchers has one colour everywhere.
+A storage is a group: runs are compared inside it, and with the run without prefetch of the same
+group. Measured groups come first. A set of prefetchers has one colour everywhere.
 """
 
 from collections.abc import Sequence
@@ -46,17 +46,17 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The storage without the word that its provenance says anyway."""
+        """The storage without the word that repeats its provenance."""
         return self.storage.removeprefix(f"{self.provenance} ")
 
     @property
     def where(self) -> str:
-        """How text calls it: `io_uring (measured)`."""
+        """Its name in text: `io_uring (measured)`."""
         return f"{self.title} ({self.provenance})"
 
 
 def in_order(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Measured before emulated before modelled; otherwise as they came."""
+    """Measured before emulated before modelled; otherwise unchanged."""
     return [run for group in groups(runs) for run in group.runs]
 
 
@@ -85,7 +85,7 @@ def label(run: RunResult) -> str:
 
 
 def labels(group: Group) -> list[str]:
-    """One label per run of a group; the name is added where two runs have the same set."""
+    """One label per run of a group; the name is added if two runs have the same set."""
     names = [label(run) for run in group.runs]
     return [
         f"{name} ({run.name})" if names.count(name) > 1 else name
@@ -108,5 +108,5 @@ def set_colours(runs: Sequence[RunResult]) -> dict[tuple[str, ...], str]:
 
 
 def subject(group: Group) -> RunResult:
-    """The run with the most prefetchers; the last of them where several have as many."""
+    """The run with the most prefetchers; the last of them if there are several."""
     return max(reversed(group.runs), key=lambda run: len(run.prefetchers))

@@ -1,7 +1,7 @@
-"""What happened, in one sentence made from the numbers alone.
+"""The result, in one sentence made from the numbers alone.
 
-The subject is the run with the most prefetchers, not the one that came out best: where it did worse
-than no prefetch, or than a smaller set, the sentence says that.
+The subject is the run with the most prefetchers, not the best one: if it did worse than no
+prefetch, or than a smaller set, the sentence says that.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,8 @@ def sentence(runs: Sequence[RunResult]) -> str:
 
 
 def in_words(summary: Summary) -> Summary:
-    """The summary with its sentence and the meaning of every figure: a run itself has neither."""
+    """The summary with its sentence and the definition of every figure; a run itself has
+    neither."""
     return msgspec.structs.replace(summary, sentence=sentence(summary.runs), definitions=as_text())
 
 

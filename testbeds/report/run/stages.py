@@ -1,4 +1,4 @@
-"""Where the time of a block goes: the stage timers of the leading run, as a plot and a table."""
+"""Where a block's time is spent: the stage timers of the leading run, as a plot and a table."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ LOW_NS, HIGH_NS = 10.0, 1e9
 
 
 def stages_figure(groups: Sequence[Group]) -> Figure | None:
-    """One panel for each storage whose leading run was timed; None where none was."""
+    """One panel for each storage whose leading run was timed; None if none was."""
     timed = [(group, subject(group).stages) for group in groups if subject(group).stages]
     if not timed:
         return None

@@ -52,14 +52,14 @@ ONLY_WITH_PREFETCH = ("coverage", "accuracy")
 
 
 def cell(run: RunResult, column: str) -> str:
-    """A figure as text; a dash where it has no meaning for the run."""
+    """A figure as text; a dash if it has no meaning for the run."""
     if column in ONLY_WITH_PREFETCH and not run.prefetchers:
         return "–"
     return show(column, getattr(run, column))
 
 
 def best(group: Group, column: str) -> set[int]:
-    """Indices in the group of the runs that are best in a column; none where all show the same."""
+    """Indices in the group of the runs that are best in a column; none if all show the same."""
     better = definition(column).better
     shown = [cell(run, column) for run in group.runs]
     live = [at for at, text in enumerate(shown) if text != "–"]
@@ -68,7 +68,7 @@ def best(group: Group, column: str) -> set[int]:
     values = {at: float(getattr(group.runs[at], column)) for at in live}
     top = (max if better == "higher" else min)(values.values())
     winner = next(shown[at] for at in live if values[at] == top)
-    # What reads the same is marked the same.
+    # Equal text is marked equally.
     return {at for at in live if shown[at] == winner}
 
 
@@ -97,7 +97,7 @@ def _part(group: Group, colours: Colours) -> Part:
 
 
 def runs_section(found: Sequence[Group]) -> str:
-    """The table and, folded under it, what its columns mean."""
+    """The table and, folded under it, the meaning of its columns."""
     return section(
         "runs",
         "The runs",
@@ -131,7 +131,7 @@ def console_table(summary: Summary) -> Table:
 
 
 def column_of(key: str, brief: bool, *, better: bool = False) -> Column:
-    """A figure's column; `better` says in its tip which way is."""
+    """A figure's column; `better` gives the direction in its tip."""
     entry = definition(key)
     tip = entry.sentence
     if better and entry.better:

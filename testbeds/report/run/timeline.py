@@ -1,7 +1,7 @@
-"""The timeline of one token: what computed, waited, was copied and was in flight, and when.
+"""The timeline of one token: computing, waiting, copies and reads in flight, over time.
 
-One panel for each storage's fullest run, and one for the same run a layer ahead where there is one,
-on one scale, so that what overlaps can be seen and what was waited for can be compared.
+One panel for each storage's fullest run, and one for the same run a layer ahead if there is one,
+on one scale, so that overlap is visible and waits can be compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = ["timeline_figure"]
 Span = tuple[str, int, float, float]
 
 BAR = 0.6
-"""Of the height of a row."""
+"""Share of a row's height."""
 # By row, from the top: its name, and the lanes drawn in it.
 ROWS = (("kernel", ("compute", "pace", "stall")), ("copies", ("copy",)), ("fetches", ("fetch",)))
 COLOURS = {
@@ -41,7 +41,7 @@ TEXTS = {
 
 
 def timeline_figure(summary: Summary) -> Figure | None:
-    """None where no run has a timeline."""
+    """None if no run has a timeline."""
     plots = []
     for group in groups(summary.runs):
         shown = _shown(group, summary.ahead)
@@ -131,7 +131,7 @@ def _legend(drawn: Picture) -> None:
 
 
 def _depths(spans: Sequence[Span]) -> list[int]:
-    """The first level at which nothing else stands, for each span in order of its begin."""
+    """The first free level for each span in order of its begin."""
     ends: list[float] = []
     found = []
     for _, _, begin, end in spans:
@@ -154,7 +154,7 @@ def _said(run: RunResult) -> str:
 
 
 def _kernel(run: RunResult) -> str:
-    """What attention read in a second, beside what a copy in the same memory moved."""
+    """Attention's read rate, and that of a copy in the same memory."""
     if not run.kernel_bytes_per_s or not run.roof_bytes_per_s:
         return ""
     read, roof = format_rate(run.kernel_bytes_per_s), format_rate(run.roof_bytes_per_s)
@@ -163,7 +163,7 @@ def _kernel(run: RunResult) -> str:
 
 
 def _covered(spans: Sequence[Span], lane: str) -> float:
-    """Time in which the lane did anything."""
+    """Time in which the lane was active."""
     total, until = 0.0, 0.0
     for name, _, begin, end in spans:
         if name == lane:

@@ -1,4 +1,4 @@
-"""What the runs cost the drive, as a table; nothing where no daemon told its operator."""
+"""The runs' cost to the drive, as a table; empty if no daemon reported it to its operator."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

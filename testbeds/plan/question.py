@@ -1,8 +1,8 @@
 """The question: which model, how many users with how much context, on which GPU, with which tiers.
 
 Model: every part of a question has a default, so that a few flags suffice. A SPEC file has a table
-`[plan]` with the same words, beside it any table of prices and devices (`prices.py`), whose numbers
-take the place of ours, and for a model of one's own `[model]`:
+`[plan]` with the same words, optionally tables of prices and devices (`prices.py`), whose numbers
+replace ours, and for a user-defined model `[model]`:
 
     [plan]
     model = "llama-3-70b"

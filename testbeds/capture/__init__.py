@@ -1,5 +1,5 @@
-"""Block scores of a real model: taken from its attention, kept in one Parquet format.
+"""Block scores of a real model, taken from its attention and stored in one Parquet format.
 
-`format` is what a file holds, `writer` and `reader` are its two ends; `model`, `attention`,
+`format` defines a file's content, `writer` and `reader` write and read it; `model`, `attention`,
 `scores` and `run` make one from a model's folder and a text.
 """

@@ -1,17 +1,18 @@
-"""A model's attention: queries and keys as it sees them.
+"""A model's attention: access to its queries and keys.
 
-`transformers` lets an attention function be registered by name; the model calls it with queries,
-and with keys and values as they lie in the cache, after norms, biases and rotation, whatever its
-architecture. Ours takes the scores of the last query, where they are wanted, and computes attention
-by SDPA. A `Hook` belongs to one model and one thread; `installed` puts it in for a while.
+`transformers` lets an attention function be registered by name. The model calls it with queries,
+and with keys and values as they are in the cache, after norms, biases and rotation, for any
+architecture. Our function takes the scores of the last query when they are wanted, and computes
+attention by SDPA. A `Hook` belongs to one model and one thread; `installed` registers it for a
+while.
 
-A query is *foretold* from the input of the layer before its own: that is put through the norm and
-the query projection of the later layer (the idea of InfiniGen, OSDI '24), and the result is scored
-against the keys of the tokens before the newest. What that layer does of its own is not used.
-The first layer's next query needs the next token. Early exit has drafts of it, the likeliest by
-the input of the last layer, and the text may have one, that of prompt lookup: what is foretold is
-the mean of what each of them gives, weighed by how likely it is. A draft model's stand in place of
-early exit's.
+A query is *predicted* from the input of the layer before its own: that input is put through the
+norm and the query projection of the later layer (the idea of InfiniGen, OSDI '24), and the result
+is scored against the keys of the tokens before the newest. The layer's own input is not used.
+The first layer's next query needs the next token. Early exit drafts it, with its likeliest tokens
+by the input of the last layer, and the text may have a draft, that of prompt lookup. The prediction
+is the mean over the drafts, weighted by their probability. Drafts of a draft model replace those of
+early exit.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ _QUERY_ROWS = 512
 """Queries times heads of a group in one call of SDPA: bounds its mask at 512 x context."""
 
 DRAFTS = 8
-"""Tokens that early exit or a draft model drafts: early exit's first is right in a third of the
+"""Tokens drafted by early exit or a draft model: the first of early exit is right in a third of the
 steps of a small model."""
 
 Scores = dict[str, npt.NDArray[np.float16]]
@@ -44,8 +45,8 @@ Scores = dict[str, npt.NDArray[np.float16]]
 class KvCache:
     """Keys and values of all layers, `[1, groups, tokens, head_dim]`, allocated once.
 
-    It has what a model asks of a cache, and does not copy what it has for every token, as the
-    library's own does. `truncate` forgets the tokens behind a length.
+    It implements what a model needs of a cache, without the library's copy of all content for every
+    token. `truncate` drops the tokens after a length.
     """
 
     is_compileable = False
@@ -56,7 +57,7 @@ class KvCache:
         self._lengths = [0] * layer_count
 
     def update(self, keys: Any, values: Any, layer: int, *_: Any, **__: Any) -> tuple[Any, Any]:
-        """Adds tokens to a layer; gives all its keys and values."""
+        """Add tokens to a layer; return all its keys and values."""
         stored = self._stored[layer]
         if stored is None:
             stored = self._stored[layer] = (self._room(keys), self._room(values))
@@ -67,18 +68,18 @@ class KvCache:
         return stored[0][:, :, :end], stored[1][:, :, :end]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens of a layer."""
+        """Number of tokens in a layer."""
         return self._lengths[layer_idx]
 
     def layer(self, layer: int) -> npt.NDArray[np.float32]:
-        """What a layer holds, keys then values, `[2, groups, tokens, head_dim]`, copied."""
+        """A layer's content, keys then values, `[2, groups, tokens, head_dim]`, copied."""
         stored = self._stored[layer]
         assert stored is not None, "the model has run"
         length = self._lengths[layer]
         return np.stack([half[0, :, :length].float().cpu().numpy() for half in stored])
 
     def truncate(self, tokens: int) -> None:
-        """Keeps the first `tokens` of every layer."""
+        """Keep the first `tokens` of every layer."""
         self._lengths = [min(tokens, length) for length in self._lengths]
 
     def _room(self, like: Any) -> Any:
@@ -89,18 +90,18 @@ class KvCache:
 class Hook:
     """Block summaries of the recorded layers, and the scores of the last forward pass.
 
-    layers: the model's numbers of the layers to record. `wanted`: whether the next forward pass is
-    to give scores of its last query; `take` gives them. `lookup`: the token behind that pass as
-    prompt lookup has it, and how likely that is; None without one. `drafts`: that token as early
-    exit has it, the likeliest first; empty where not all layers are recorded. `second`: that token
-    as a draft model has it, with shares, the likeliest first: it stands in place of early exit's.
+    layers: the model's numbers of the layers to record. `wanted`: whether the next forward pass
+    gives scores of its last query; `take` returns them. `lookup`: the token after that pass by
+    prompt lookup, and its probability; None without one. `drafts`: that token by early exit, the
+    likeliest first; empty where not all layers are recorded. `second`: that token by a draft model,
+    with shares, the likeliest first: replaces early exit's.
     """
 
     def __init__(self, layers: tuple[int, ...], block_tokens: int, tokens_max: int) -> None:
         blocks_max = -(-tokens_max // block_tokens)
         self._layers = {layer: Layer(block_tokens, blocks_max) for layer in layers}
         self._found: dict[int, Scores] = {}
-        self._foretold: dict[int, Any] = {}  # queries, of layers that have not run yet
+        self._foretold: dict[int, Any] = {}  # predicted queries, of layers that have not run yet
         self._first: tuple[Any, float] | None = None  # keys of layer 0 and its scaling
         self._drafted: Scores | None = None
         self.pairs = tuple(itertools.pairwise(layers))
@@ -112,11 +113,11 @@ class Hook:
 
     @property
     def recorded(self) -> int:
-        """Layers that are recorded."""
+        """Number of recorded layers."""
         return len(self._layers)
 
     def see(self, layer: int, query: Any, key: Any, scaling: float) -> None:
-        """A layer's attention is about to run: `[1, heads, new, head_dim]`, keys of all tokens."""
+        """Called before a layer's attention: `[1, heads, new, head_dim]`, keys of all tokens."""
         if layer not in self._layers:
             return
         keys, own = key[0], self._layers[layer]
@@ -135,13 +136,13 @@ class Hook:
             self._found[layer] = scores | _foretold(found, scores)
 
     def foretell(self, layer: int, module: Any, hidden: Any, positions: Any) -> None:
-        """The input `[1, new, width]` of the layer before `layer`, which is `module`."""
+        """Take the input `[1, new, width]` of the layer before `layer`, which is `module`."""
         if self.wanted:
             last = tuple(one[:, -1:] for one in positions)
             self._foretold[layer] = self.asker.ask(module, hidden[:, -1:], position_embeddings=last)
 
     def early_exit(self, model: Any, first: Any, hidden: Any) -> None:
-        """The input of the last layer. `first`: the module of layer 0."""
+        """Take the input of the last layer. `first`: the module of layer 0."""
         import torch
 
         if not self.wanted:
@@ -180,7 +181,8 @@ def attend(query: Any, key: Any, value: Any, scaling: float) -> Any:
     """Causal attention of the newest tokens over all: `[1, new, heads, head_dim]`.
 
     The heads of a group become rows of one query matrix, so that keys are never repeated; queries
-    go a few at a time, so that neither mask nor scores grow with the square of the context.
+    are processed a few at a time, so that neither mask nor scores grow with the square of the
+    context.
     """
     import torch
 
@@ -206,8 +208,8 @@ def attend(query: Any, key: Any, value: Any, scaling: float) -> Any:
 
 @contextlib.contextmanager
 def installed(model: Any, hook: Hook) -> Iterator[None]:
-    """The model's attention goes through `hook`, one model at a time in a process. The library's
-    mask is not used: what runs is one sequence, all of it causal."""
+    """Route the model's attention through `hook`, one model at a time in a process. The library's
+    mask is not used: the input is one sequence, all of it causal."""
     from transformers import AttentionInterface
 
     def attention(
@@ -244,8 +246,8 @@ def installed(model: Any, hook: Hook) -> Iterator[None]:
 
 
 def _foretold(found: Scores | None, own: Scores) -> Scores:
-    """Of as many blocks as the layer's own: 0 throughout where nothing was foretold, and in a block
-    that begins with the newest tokens the least there is."""
+    """Scores for as many blocks as the layer's own: all 0 without a prediction, and the minimum in
+    a block that begins with the newest tokens."""
     result = {}
     for name, values in own.items():
         filled = np.zeros_like(values)

@@ -1,9 +1,9 @@
-"""Block scores of one query, from a layer's keys: three ways to say what a block is worth.
+"""Block scores of one query, from a layer's keys, by three definitions.
 
-A `Layer` owns the summaries of one layer's blocks, on the device the keys are on; the keys
-belong to the cache. All is computed in float32 from the keys as they are stored, and cut into
-pieces of `PIECE_TOKENS`, so that what it takes beside the cache does not grow with the context,
-but for the logits of one query. Nothing here can fail.
+A `Layer` owns the summaries of one layer's blocks, on the device of the keys; the keys belong to
+the cache. Everything is computed in float32 from the stored keys, in pieces of `PIECE_TOKENS`, so
+that memory in addition to the cache does not grow with the context, except for the logits of one
+query. Nothing here can fail.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ HALF_MAX = 65504.0
 
 
 class Layer:
-    """Block summaries of one layer, and the scores they and the keys give.
+    """Block summaries of one layer, and scores from them and from the keys.
 
     Shapes: keys `[groups, tokens, head_dim]`, a query `[heads, head_dim]`, where head h reads
     group h // (heads / groups).
@@ -29,15 +29,15 @@ class Layer:
     def __init__(self, block_tokens: int, blocks_max: int) -> None:
         self.block_tokens = block_tokens
         self._blocks_max = blocks_max
-        self._low: Any = None  # least and greatest key of each block, [groups, blocks, head_dim]
+        self._low: Any = None  # minimum and maximum key of each block, [groups, blocks, head_dim]
         self._high: Any = None
         self._mean: Any = None  # float32
 
     def extend(self, keys: Any, first_token: int) -> None:
-        """Takes in tokens from `first_token` on; `keys` are all up to now.
+        """Add tokens from `first_token` on; `keys` are all up to now.
 
-        The block that `first_token` falls into is summarised anew, so that a result does not
-        depend on the pieces in which tokens came, nor on what was cut off before.
+        The block that contains `first_token` is summarised again, so that a result does not depend
+        on the pieces in which tokens came, nor on what was truncated before.
         """
         import torch
 
@@ -62,9 +62,9 @@ class Layer:
         """Scores of every block for one query, float16 `[groups, blocks]` by name.
 
         mass: the softmax of q.k over all keys, summed in the block; mean over the group's heads.
-        quest: the sum over channels of max(q * least, q * greatest), an upper bound of q.k (Tang
-        et al. 2024, arXiv:2406.10774); mean_key: q . mean key. Both times `scaling`, as logits
-        are, and the greatest over the group's heads; what float16 cannot hold becomes its bound.
+        quest: the sum over channels of max(q * min, q * max), an upper bound of q.k (Tang et al.
+        2024, arXiv:2406.10774); mean_key: q . mean key. Both times `scaling`, as logits are, and
+        the maximum over the group's heads; values outside float16 are clamped to its bounds.
         """
         import torch
 

@@ -1,8 +1,8 @@
-"""A second, smaller model that drafts the token after the one that the model is about to read.
+"""A second, smaller model that drafts the token after the one that the model reads next.
 
-It reads the same tokens as the model, into a cache of its own, and is asked for its likeliest next
-ones before the model's pass begins: so a draft is there in time, whatever the model then says. One
-thread. Can fail: BadInput for a model with other tokens than the first one's, or too short a
+It reads the same tokens as the model, into a separate cache, and gives its likeliest next tokens
+before the model's pass begins, so a draft is there in time, whatever the model computes. One
+thread. Can fail: BadInput for a model with another tokenizer than the first one's, or too short a
 window; memory and weights as `model.load`.
 """
 
@@ -17,7 +17,7 @@ __all__ = ["DraftModel"]
 
 
 class DraftModel:
-    """Its folder, the text and the model's tokens of it, and how many are read in all."""
+    """Its folder, the text, the model's tokens of it, and the maximum number of tokens to read."""
 
     def __init__(
         self, folder: Path, text: Path, tokens: list[int], tokens_max: int, device: str, dtype: str
@@ -27,21 +27,21 @@ class DraftModel:
         shape = look(folder)
         if tokens_max > shape.tokens_max:
             raise BadInput(
-                f"{tokens_max} tokens; the draft model is made for {shape.tokens_max}",
+                f"{tokens_max} tokens; the draft model supports {shape.tokens_max}",
                 str(folder),
                 "give fewer, or another draft model",
             )
         self._loaded = load(shape, device, dtype)
         if text_tokens(self._loaded, text)[0] != tokens:
             raise BadInput(
-                "its tokens of the text are others than the model's",
+                "tokenizes the text differently from the model",
                 str(folder),
                 "give a draft model with the same tokenizer",
             )
         self._cache: Any = transformers.DynamicCache()
 
     def read(self, tokens: list[int]) -> dict[int, float]:
-        """Reads on; the likeliest tokens after these, the likeliest first, with shares of 1."""
+        """Read more tokens; return the likeliest next ones, in order, with shares that sum to 1."""
         import torch
 
         ids = torch.tensor([tokens], device=self._loaded.model.device)
@@ -54,6 +54,6 @@ class DraftModel:
         return dict(zip(likely.indices.tolist(), shares, strict=True))
 
     def back_to(self, tokens: int) -> None:
-        """Forgets what came after the first `tokens`."""
+        """Drop everything after the first `tokens`."""
         if more := self._cache.get_seq_length() - tokens:
             self._cache.crop(-more)

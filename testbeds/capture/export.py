@@ -2,7 +2,7 @@
 
 A score is the logit of a block, so the file's `mass` is its softmax over the blocks of a layer, in
 float16: the order of blocks is kept as far as float16 distinguishes them. Selections are not in the
-format: whoever reads it replays any k (`workloads/selections/captured.py`). Drafts are not either.
+format: a reader can replay any k (`workloads/selections/captured.py`). Drafts are not either.
 Holds one slab and the writer's row group. What can fail: a size above SIZE_MAX, granules, the path
 (BadInput), and the disk (RunFailed).
 """
@@ -21,12 +21,12 @@ from offstage.testbeds.workloads.selections.scores_writer import Writer
 __all__ = ["SIZE_MAX", "export"]
 
 SIZE_MAX = 2 << 30
-"""Most bytes of scores in one file, before compression. A lab draws a longer workload again in less
-time than it takes to read one."""
+"""Maximum bytes of scores in one file, before compression. Above that a lab generates the workload
+faster than it reads one."""
 
 
 def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = None) -> None:
-    """Writes all sessions, each with its prefill windows before its steps."""
+    """Write all sessions, each with its prefill windows before its steps."""
     progress = progress or Silent()
     options = workload.options
     windows = workload.prefill_windows
@@ -37,7 +37,7 @@ def export(workload: GeneratedWorkload, path: Path, progress: Progress | None = 
         raise BadInput(
             f"{size / 2**30:.1f} GiB of scores, and a file holds at most {SIZE_MAX >> 30}",
             str(path),
-            "write fewer steps, layers or sessions; the lab draws a workload of any size itself",
+            "write fewer steps, layers or sessions; the lab can generate a workload of any size",
         )
     if options.factor > 1:
         raise BadInput("granules cannot be written", str(path), "leave granule_tokens out")

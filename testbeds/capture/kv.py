@@ -1,7 +1,7 @@
-"""The KV of a real model: what its cache holds after it has read a text, as numbers.
+"""The KV of a real model: the content of its cache after reading a text, as numbers.
 
-Memory: the model, its cache and a copy of it in float32. What can fail is what `model.py` says, and
-a text that is too short.
+Memory: the model, its cache and a copy of it in float32. What can fail: see `model.py`, and a text
+that is too short.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ PIECE_TOKENS = 1024
 @dataclass(frozen=True)
 class ModelKv:
     """`values`: float32 `[layers, 2, kv_heads, tokens, head_dim]`, keys then values, keys as the
-    cache has them, after rotation. `computed_as`: the dtype of the model's own arithmetic."""
+    cache has them, after rotation. `computed_as`: the dtype of the model's arithmetic."""
 
     values: npt.NDArray[np.float32]
     model: str
@@ -32,14 +32,16 @@ class ModelKv:
 
 
 def model_kv(model: Path, text: Path, tokens: int) -> ModelKv:
-    """Reads `tokens` tokens of a text. Raises Missing without the extra `capture`, BadInput."""
+    """Read `tokens` tokens of a text. Raises Missing without the extra `capture`, BadInput."""
     shape = look(model)
     import torch
 
     loaded = load(shape)
     ids, text_sha256 = text_tokens(loaded, text)
     if len(ids) < tokens:
-        raise BadInput(f"the text has {len(ids)} tokens, not {tokens}", str(text), "give a longer")
+        raise BadInput(
+            f"the text has {len(ids)} tokens, not {tokens}", str(text), "give a longer text"
+        )
     cache = KvCache(shape.layer_count, tokens)
     with torch.inference_mode(), installed(loaded.model, Hook((), PIECE_TOKENS, tokens)):
         for begin in range(0, tokens, PIECE_TOKENS):

@@ -1,9 +1,9 @@
 """A model and its tokenizer from a local folder, checked before a long run begins.
 
-Only architectures in `ARCHITECTURES` are taken: those whose attention is known to be plain causal
-softmax over all tokens, with grouped query heads and rotary positions that do not depend on how
-the context was fed in. Nothing is ever fetched, no code of the folder is run, and weights come from
-safetensors only. What can fail is the folder and the machine: BadInput, Missing, one line each.
+Only the architectures in `ARCHITECTURES` are accepted: those whose attention is plain causal
+softmax over all tokens, with grouped query heads and rotary positions that do not depend on how the
+context was fed in. Nothing is downloaded, no code of the folder is run, and weights come from
+safetensors only. The folder and the machine can fail: BadInput, Missing, one line each.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ ARCHITECTURES = (
     "glm4",
     "glm4_moe",
 )
-"""`model_type` of a config.json; each is tested."""
+"""Supported values of `model_type` in a config.json; each is tested."""
 
-# Their frequencies follow the length of what was fed in at once.
+# Rotary types whose frequencies depend on the length of a single input.
 _ROPE_BY_LENGTH = ("dynamic", "longrope")
 
 LAYERS_MAX = 1024
@@ -47,7 +47,7 @@ _AGAIN = "copy the model again"
 
 @dataclass(frozen=True)
 class Shape:
-    """What config.json says, as far as it matters here."""
+    """The relevant fields of config.json."""
 
     folder: Path
     name: str
@@ -58,12 +58,12 @@ class Shape:
     vocabulary_size: int
     config_sha256: str
     window_tokens: int | None
-    """Tokens that layers with a sliding window see; None without such layers."""
+    """The sliding window of its layers, in tokens; None without such layers."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is ready to run, and its tokenizer."""
+    """A loaded model and its tokenizer."""
 
     shape: Shape
     model: Any
@@ -73,11 +73,10 @@ class Loaded:
 
 
 def look(folder: str | Path) -> Shape:
-    """Reads and checks the model's configuration; loads no weights.
+    """Read and check the model's configuration; loads no weights.
 
-    Raises Missing without torch and transformers, BadInput for a folder that holds no model, an
-    architecture that is not supported, and positions that depend on the pieces in which a context
-    is fed in.
+    Raises Missing without torch and transformers, BadInput for a folder without a model, an
+    unsupported architecture, and positions that depend on the pieces in which a context is fed in.
     """
     folder = Path(folder)
     where = str(folder)
@@ -86,7 +85,7 @@ def look(folder: str | Path) -> Shape:
     try:
         raw = (folder / "config.json").read_bytes()
     except FileNotFoundError:
-        raise BadInput("no config.json in it", where, "give the folder of a model") from None
+        raise BadInput("has no config.json", where, "give the folder of a model") from None
     except OSError as error:
         raise BadInput(f"config.json cannot be read: {error}", where, _AGAIN) from None
     config = decode_json(raw, f"{where}/config.json", _AGAIN, what="config.json cannot be read")
@@ -127,10 +126,10 @@ def look(folder: str | Path) -> Shape:
 
 
 def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
-    """Loads tokenizer and weights onto `device`, in `dtype` ("auto": as they are stored).
+    """Load tokenizer and weights onto `device`, in `dtype` ("auto": as stored).
 
     Raises Missing without torch and transformers, BadInput for a folder without a tokenizer or
-    safetensors, weights that do not fill the model, and a device that is not there.
+    safetensors, incomplete weights, and a missing device.
     """
     transformers = _library()
     import torch
@@ -139,13 +138,13 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise BadInput("torch finds no CUDA device", "--device", "use --device cpu")
     if not list(shape.folder.glob("*.safetensors")):
-        raise BadInput("no *.safetensors in it", where, "convert the model's weights")
+        raise BadInput("has no *.safetensors", where, "convert the model's weights")
     tokenizer = _try("the tokenizer", where, transformers.AutoTokenizer.from_pretrained, _LOCAL)
     options = {
         **_LOCAL,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
         "use_safetensors": True,
-        "ignore_mismatched_sizes": True,  # they are named below
+        "ignore_mismatched_sizes": True,  # reported below
         "output_loading_info": True,
     }
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
@@ -164,9 +163,9 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
 
 
 def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
-    """The text's token ids, with what the tokenizer puts in front, and the SHA-256 of its bytes.
+    """The text's token ids, with the tokenizer's prefix, and the SHA-256 of its bytes.
 
-    Raises BadInput for a file that cannot be read, is no UTF-8, or has tokens the model lacks.
+    Raises BadInput for a file that is unreadable, not UTF-8, or has tokens that the model lacks.
     """
     try:
         raw = path.read_bytes()
@@ -175,19 +174,19 @@ def text_tokens(loaded: Loaded, path: Path) -> tuple[list[int], str]:
         reason = os.strerror(error.errno or 0).lower()
         raise BadInput(reason, str(path), "give a text file") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"no UTF-8 at byte {error.start}", str(path), "give a text file") from None
+        raise BadInput(f"not UTF-8 at byte {error.start}", str(path), "give a text file") from None
     ids: list[int] = loaded.tokenizer(text)["input_ids"]
     if ids and max(ids) >= loaded.shape.vocabulary_size:
         raise BadInput(
             f"the tokenizer gives token {max(ids)}, the model has {loaded.shape.vocabulary_size}",
             str(loaded.shape.folder),
-            "put the model's own tokenizer there",
+            "use the model's own tokenizer",
         )
     return ids, hashlib.sha256(raw).hexdigest()
 
 
 def _library() -> Any:
-    """transformers, kept from the network and from talking."""
+    """transformers, without network access and log output."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             raise Missing("capture", f"{name} is not installed", "trace capture")
@@ -200,8 +199,8 @@ def _library() -> Any:
 
 
 def _window(config: Any, where: str) -> int | None:
-    """The sliding window, where any layer has one. Raises BadInput for one that is no number, and
-    for layers that are not plain causal attention."""
+    """The sliding window, if any layer has one. Raises BadInput for an invalid one, and for layers
+    that are not plain causal attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and len(kinds) != config.num_hidden_layers:
         raise BadInput(
@@ -229,11 +228,11 @@ def _window(config: Any, where: str) -> int | None:
 
 
 def _try(what: str, where: str, call: Any, options: dict[str, Any]) -> Any:
-    """`call` on the folder. Libraries raise classes of their own for what they find in it."""
+    """`call` on the folder. Turns the libraries' exceptions into BadInput."""
     try:
         return call(where, **options)
     except Exception as error:
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, KeyError):
-            problem = f"it knows no {problem}"
+            problem = f"unknown {problem}"
         raise BadInput(f"{what} cannot be loaded: {problem}", where, _AGAIN) from None

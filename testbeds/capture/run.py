@@ -1,10 +1,10 @@
 """Captures block scores from a model's decoding: prefill, then step by step, into a file.
 
-One forward pass gives the scores of its last query, or none. The context goes in by pieces; its
-last windows, one block of tokens each, are passes that are recorded (steps below 0); each decode
-step is a pass of one token. A second session begins where the windows begin, so that the long part
-of the context is computed once. Memory: the model, its KV cache, block summaries, one step's
-scores and the row group that is being filled.
+One forward pass gives the scores of its last query, or none. The context is read in pieces. Its
+last windows, one block of tokens each, are recorded passes (steps below 0); each decode step is a
+pass of one token. A second session begins where the windows begin, so that the long part of the
+context is computed once. Memory: the model, its KV cache, block summaries, one step's scores and
+the current row group.
 """
 
 import hashlib
@@ -32,17 +32,17 @@ from offstage.testbeds.workloads.selections.scores_writer import (
 __all__ = ["WINDOWS", "Options", "Result", "capture", "parse_layers"]
 
 WINDOWS = 32
-"""Passes of one block each at the prefill's end that are recorded: as many windows as ESS
-(arXiv:2512.10576) warms its pool with."""
+"""Recorded passes of one block each at the prefill's end: the number of windows with which ESS
+(arXiv:2512.10576) warms its pool."""
 
 
 LOOKUP_TOKENS = 3
-"""Of prompt lookup (Saxena, 2023): so many newest tokens are looked for in the text before."""
+"""For prompt lookup (Saxena, 2023): this many newest tokens are searched in the text before."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to capture. `context_tokens` None: all of the text that leaves room for the steps."""
+    """What to capture. `context_tokens` None: all of the text, less room for the steps."""
 
     model: Path
     text: Path
@@ -60,10 +60,10 @@ class Options:
     """Of free running; 0 takes the most likely token."""
     seed: int = 0
     threads: int | None = None
-    """Of torch on the CPU; None: as it is set."""
+    """Torch threads on the CPU; None: torch's default."""
     row_group_bytes: int = ROW_GROUP_BYTES
     draft_model: Path | None = None
-    """A second, smaller model of the same tokenizer, whose drafts are taken for early exit's."""
+    """A second, smaller model with the same tokenizer, whose drafts replace early exit's."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +74,26 @@ class Result:
     header: Header
     row_count: int
     held_bytes_max: int
-    """Scores that waited to be written, at most."""
+    """Maximum bytes of scores waiting to be written."""
     size_bytes: int
     wall_s: float
     drafts_accepted: float | None
-    """The share of steps in which the likeliest of early exit's drafts was the next token; None
-    without drafts."""
+    """The share of steps in which early exit's likeliest draft was the next token; None without
+    drafts."""
     some_draft_accepted: float | None
-    """In which one of the drafts was, prompt lookup's among them."""
+    """The share in which one of the drafts was, prompt lookup's included."""
     lookups_accepted: float | None
-    """The share of prompt lookup's drafts, where it had one."""
+    """The share for prompt lookup's drafts, where it had one."""
     model_drafts_accepted: float | None
-    """In which the draft model's likeliest token was the next; None without one."""
+    """The share for the draft model's likeliest token; None without one."""
 
 
 def capture(options: Options, progress: Progress | None = None) -> Result:
-    """Runs the model over the text and writes the file.
+    """Run the model over the text and write the file.
 
     Raises BadInput for options, model, text and path as the parts do, Missing without the extra
-    `capture`, RunFailed where memory or disk end or scores are not finite, and Interrupted on
-    Ctrl-C where steps were kept.
+    `capture`, RunFailed if memory or disk run out or scores are not finite, and Interrupted on
+    Ctrl-C if steps were kept.
     """
     begun = time.monotonic()
     progress = progress or Silent()
@@ -131,8 +131,8 @@ def capture(options: Options, progress: Progress | None = None) -> Result:
             for index, session in enumerate(header.sessions):
                 run.session(index, session.mode)
     except (torch.OutOfMemoryError, MemoryError):
-        mend = "use fewer --context-tokens, a smaller --prefill-piece or --dtype bfloat16"
-        raise RunFailed("memory does not suffice", options.device, mend) from None
+        fix = "use fewer --context-tokens, a smaller --prefill-piece or --dtype bfloat16"
+        raise RunFailed("out of memory", options.device, fix) from None
     wall_s = time.monotonic() - begun
     size_bytes = options.out.stat().st_size
     return Result(
@@ -154,18 +154,18 @@ def _share(found: list[bool]) -> float | None:
 
 
 def parse_layers(text: str | None, layer_count: int) -> tuple[int, ...]:
-    """`0-3,8` as (0, 1, 2, 3, 8); None as all layers. Raises BadInput for what is no layer."""
+    """`0-3,8` as (0, 1, 2, 3, 8); None as all layers. Raises BadInput for an invalid layer."""
     if text is None:
         return tuple(range(layer_count))
     chosen: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise BadInput(f"{part!r} is no layer", "--limit-layers", "write for example 0-3,8")
+            raise BadInput(f"{part!r} is not a layer", "--limit-layers", "write for example 0-3,8")
         span = range(int(first), int(last if dash else first) + 1)
         if not span or span[-1] >= layer_count:
-            mend = f"the model has layers 0 to {layer_count - 1}"
-            raise BadInput(f"there are no layers {part.strip()}", "--limit-layers", mend)
+            fix = f"the model has layers 0 to {layer_count - 1}"
+            raise BadInput(f"no layers {part.strip()}", "--limit-layers", fix)
         chosen.update(span)
     return tuple(sorted(chosen))
 
@@ -192,14 +192,14 @@ class _Run:
         self.some_drafts: list[bool] = []
         self.lookups: list[bool] = []
         self.model_drafts: list[bool] = []
-        self.chance = 0.5  # of prompt lookup's next draft: a share that moves by a sixteenth
+        self.chance = 0.5  # that prompt lookup's next draft is right: moves by a sixteenth a step
         blocks = context_tokens // options.block_tokens
         self.windows = min(WINDOWS, blocks)
         self.bulk_tokens = (blocks - self.windows) * options.block_tokens
         self.cache = KvCache(loaded.shape.layer_count, context_tokens + options.steps)
 
     def prefill(self) -> None:
-        """The context up to its last windows."""
+        """Read the context up to its last windows."""
         self.progress.start("prefill", self.bulk_tokens)
         for begin in range(0, self.bulk_tokens, self.options.prefill_piece):
             piece = self.tokens[begin : min(begin + self.options.prefill_piece, self.bulk_tokens)]
@@ -211,7 +211,7 @@ class _Run:
             self.draft.read(self.tokens[begin:end])
 
     def session(self, index: int, mode: str) -> None:
-        """The last windows, and the steps, of one session."""
+        """Run the last windows and the steps of one session."""
         steps, size = self.options.steps, self.options.block_tokens
         self.progress.start(f"{mode}: steps", self.windows + steps)
         self.cache.truncate(self.bulk_tokens)
@@ -238,7 +238,7 @@ class _Run:
             self._record(index, step)
 
     def _drafted(self, token: int) -> None:
-        """What became of the drafts of the pass before."""
+        """Compare the drafts of the pass before with the token."""
         if not self.hook.drafts:
             return
         self.drafts.append(self.hook.drafts[0] == token)
@@ -253,7 +253,7 @@ class _Run:
         self.some_drafts.append(token in some)
 
     def _looked_up(self, told: list[int]) -> tuple[int, float] | None:
-        """The token behind the last place where the newest `LOOKUP_TOKENS` stood before."""
+        """The token after the last earlier occurrence of the newest `LOOKUP_TOKENS`."""
         newest = told[-LOOKUP_TOKENS:]
         for at in range(len(told) - LOOKUP_TOKENS - 1, -1, -1):
             if told[at : at + LOOKUP_TOKENS] == newest:
@@ -261,7 +261,7 @@ class _Run:
         return None
 
     def _pass(self, tokens: list[int], wanted: bool) -> Any:
-        """One forward pass; gives the last token's logits, float32 `[vocabulary]`."""
+        """One forward pass; returns the last token's logits, float32 `[vocabulary]`."""
         import torch
 
         self.hook.wanted = wanted
@@ -286,7 +286,7 @@ class _Run:
         self.progress.advance(1)
 
     def _next_token(self, logits: Any, random: np.random.Generator) -> int:
-        """The most likely token, or one drawn at the temperature; never one that ends the text."""
+        """The most likely token, or one drawn at the temperature; never an end-of-text token."""
         values: npt.NDArray[np.float64] = logits.cpu().numpy().astype(np.float64)
         values[list(self.loaded.end_tokens)] = -np.inf
         if self.options.temperature == 0:
@@ -297,7 +297,7 @@ class _Run:
 
 
 def _check(options: Options) -> None:
-    """Raises BadInput for a number out of range and a path that cannot be."""
+    """BadInput for a number out of range and a path that cannot be written."""
     least = {
         "--steps": (options.steps, 1),
         "--block-tokens": (options.block_tokens, 1),
@@ -316,7 +316,7 @@ def _check(options: Options) -> None:
     if (options.context_tokens or 0) % options.block_tokens:
         near = (options.context_tokens or 0) // options.block_tokens * options.block_tokens
         raise BadInput(
-            f"--context-tokens = {options.context_tokens} is no whole number of blocks of "
+            f"--context-tokens = {options.context_tokens} is not a whole number of blocks of "
             f"{options.block_tokens} tokens",
             "trace capture",
             f"give {near}",
@@ -325,7 +325,7 @@ def _check(options: Options) -> None:
 
 
 def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
-    """Tokens of the context. Raises BadInput where text, model or window are too short for it."""
+    """Tokens of the context. BadInput if text, model or window are too short for it."""
     behind = 0 if options.mode == "free" else options.steps
     context = options.context_tokens
     if context is None:
@@ -340,7 +340,7 @@ def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
     total = context + options.steps
     if total > shape.tokens_max:
         raise BadInput(
-            f"{context} tokens of context and {options.steps} steps; the model is made for "
+            f"{context} tokens of context and {options.steps} steps; the model supports "
             f"{shape.tokens_max}",
             str(options.model),
             "give fewer",
@@ -348,7 +348,7 @@ def _context_tokens(options: Options, shape: Shape, text_tokens: int) -> int:
     if shape.window_tokens is not None and total > shape.window_tokens:
         raise BadInput(
             f"it has layers with a sliding window of {shape.window_tokens} tokens, which read "
-            "nothing behind it",
+            "nothing before it",
             str(options.model),
             f"keep --context-tokens and --steps together within {shape.window_tokens}",
         )
@@ -365,7 +365,7 @@ def _header(
     shape = loaded.shape
     modes: tuple[Literal["teacher", "free"], ...]
     modes = ("teacher", "free") if options.mode == "both" else (options.mode,)
-    # Equal contexts of one model hold the same KV, whatever text goes on behind them.
+    # Equal contexts of one model have the same KV, whatever text follows.
     ids = hashlib.sha256(np.array(context, np.int64).tobytes()).hexdigest()
     content = hashlib.sha256(f"{shape.config_sha256} {ids}".encode()).hexdigest()
     return Header(

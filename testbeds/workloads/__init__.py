@@ -1,1 +1,1 @@
-"""What the sessions ask for: request traces, arrivals, plans and score processes."""
+"""The load of the sessions: request traces, arrivals, plans and score processes."""

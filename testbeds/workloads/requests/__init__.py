@@ -1,1 +1,1 @@
-"""Request traces: their formats, arrivals, and the sessions made of them."""
+"""Request traces: their formats, arrivals, and the sessions made from them."""

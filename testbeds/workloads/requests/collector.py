@@ -1,8 +1,8 @@
-"""Collects the requests that a reader finds, checks them, and makes a `Trace` of them.
+"""Collects a reader's requests, checks them, and builds a `Trace`.
 
-Owns the growing columns of one trace. Every request is checked when it comes, while the reader
-still knows its file and line: times that are no time or go back, negative lengths, and a number
-of blocks that does not fit the tokens are a `BadInput`.
+Owns the growing columns of one trace. Every request is checked on arrival, while the reader still
+knows its file and line: invalid or decreasing times, negative lengths, and a number of blocks that
+does not fit the tokens are a `BadInput`.
 """
 
 import math
@@ -19,22 +19,22 @@ __all__ = ["BLOCK_ID_MAX", "Columns", "runs_of"]
 
 
 BLOCK_ID_MAX = 2**63 - 1
-"""Larger ids are refused: a hash of more bits has to be cut to 63 before."""
+"""Larger ids are refused: a longer hash must be cut to 63 bits first."""
 
 _ARRIVAL_S_MAX = 1e12
 
 REQUESTS_MAX = 1 << 26
-"""Of a trace: columns of some 4 GiB."""
+"""Requests of a trace: columns of about 4 GiB."""
 
 TOKENS_MAX = 1 << 30
-"""Of a prompt or an answer: beyond any context that a model has."""
+"""Tokens of a prompt or an answer: beyond any model's context."""
 
 ACCESSES_MAX = 1 << 29
 """Blocks of all requests of a trace: arrays over them are of 2 to 4 GiB."""
 
 
 class Columns:
-    """Requests so far. `ordered`: arrivals must not go back; else `finish` sorts them."""
+    """Requests so far. `ordered`: arrivals must not decrease; else `finish` sorts them."""
 
     def __init__(self, block_tokens: int | None, *, ordered: bool) -> None:
         self.block_tokens = block_tokens
@@ -60,7 +60,7 @@ class Columns:
         session: str | None = None,
         think_s: float | None = None,
     ) -> None:
-        """One request; `runs` are (first id, number of ids). Raises BadInput, see above."""
+        """Add one request; `runs` are (first id, number of ids). Raises BadInput, see above."""
         if len(self) >= REQUESTS_MAX:
             raise BadInput(
                 f"more than {REQUESTS_MAX:,} requests",
@@ -107,7 +107,7 @@ class Columns:
         self._session.append(-1 if session is None else names.setdefault(session, len(names)))
 
     def _check_blocks(self, where: str, blocks: int, input_tokens: int) -> None:
-        """A tail may have no block; lengths that are bytes / 4 may be one block short."""
+        """A tail may lack a block; lengths computed as bytes / 4 may be one block short."""
         tokens = self.block_tokens
         if tokens is None:
             assert blocks == 0
@@ -115,11 +115,11 @@ class Columns:
             raise BadInput(
                 f"{blocks} blocks for {input_tokens} input tokens",
                 where,
-                f"{-(-input_tokens // tokens)} are expected, one for each {tokens} tokens",
+                f"expected {-(-input_tokens // tokens)}, one for each {tokens} tokens",
             )
 
     def finish(self, origin: Origin, limit: int | None = None) -> Trace:
-        """The trace, sorted by arrival where that was promised, at most `limit` requests of it."""
+        """The trace, sorted by arrival unless `ordered`, with at most `limit` requests."""
         trace = Trace(
             origin=origin,
             block_tokens=self.block_tokens,

@@ -1,8 +1,8 @@
-"""A trace of requests in columns, whatever file it came from.
+"""A trace of requests in columns, independent of its file format.
 
-Traces of agents hold tens of millions of blocks, but few runs of consecutive ids, so blocks are
-kept as runs. A `Trace` is made by a reader (`importer.open_trace`), never changes, and owns nothing
-but arrays. Asking it for sessions or blocks that its format does not have is a `BadInput`.
+Traces of agents have tens of millions of blocks, but few runs of consecutive ids, so blocks are
+stored as runs. A `Trace` is built by a reader (`importer.open_trace`), is immutable, and owns only
+arrays. A request for sessions or blocks that its format does not have is a `BadInput`.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a trace is from. `notes` say what a reader added to or changed in what it read."""
+    """Where a trace is from. `notes`: what a reader added to or changed in the data."""
 
     name: str
     format: str
     licence: str = ""
     sha256: tuple[str, ...] = ()
-    """Of the files as they are on disk, in the order they were given."""
+    """Of the files on disk, in the given order."""
     notes: tuple[str, ...] = ()
 
 
@@ -41,12 +41,12 @@ class Origin:
 class Trace:
     """Requests in order of arrival.
 
-    arrival_s, think_s: float64 `[requests]`; `think_s`, the time that the client took before the
-        request, is NaN where not known. session: int64 `[requests]`, -1 where there is none, else a
-        number in `session_names`. input_tokens, output_tokens: int64 `[requests]`.
-    Request r holds the runs `offsets[r]` to `offsets[r + 1]` (int64 `[requests + 1]`); run i is the
+    arrival_s, think_s: float64 `[requests]`; `think_s`, the client's time before the request, is
+        NaN where not known. session: int64 `[requests]`, -1 without one, else an index of
+        `session_names`. input_tokens, output_tokens: int64 `[requests]`.
+    Request r has the runs `offsets[r]` to `offsets[r + 1]` (int64 `[requests + 1]`); run i is the
         ids `run_first[i]` (uint64) and `run_count[i] - 1` more (int64). No runs and
-        `block_tokens = None` where the format says nothing about prefixes.
+        `block_tokens = None` where the format has no prefixes.
     """
 
     origin: Origin
@@ -66,7 +66,7 @@ class Trace:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What its reader added, changed or doubts, for whoever shows what was made of it."""
+        """What its reader added, changed or doubts, to be shown with results."""
         return tuple(Note("trace", text) for text in self.origin.notes)
 
     @property
@@ -75,7 +75,7 @@ class Trace:
         return len(self) > 0 and bool((self.session >= 0).all())
 
     def need_sessions(self, what: str) -> None:
-        """BadInput where `what` needs sessions and the trace has none."""
+        """BadInput if the trace has no sessions; `what` names what needs them."""
         if not self.has_sessions:
             raise BadInput(
                 f"{what} needs sessions, and the trace has none",
@@ -84,7 +84,7 @@ class Trace:
             )
 
     def need_blocks(self, what: str) -> int:
-        """Tokens of one block; BadInput where `what` needs blocks and the trace has none."""
+        """Tokens of one block; BadInput if the trace has no blocks; `what` needs them."""
         if self.block_tokens is None:
             raise BadInput(
                 f"{what} needs prefix blocks, and format {self.origin.format} has none",
@@ -100,7 +100,7 @@ class Trace:
 
     @cached_property
     def gap_s(self) -> Float64Array:
-        """float64 `[requests]`: since the session's last request; NaN for a first one."""
+        """float64 `[requests]`: time since the session's last request; NaN for a first one."""
         return self._within_session()[1]
 
     def _within_session(self) -> tuple[Int64Array, Float64Array]:
@@ -130,7 +130,7 @@ class Trace:
         return np.where(self.block_counts > 0, np.clip(left, 0, tokens), 0)
 
     def tokens_of(self, blocks: npt.NDArray[Any], last: npt.NDArray[Any]) -> Int64Array:
-        """Tokens in so many blocks `[requests]`; `last` `[requests]`: the last one is of them."""
+        """Tokens in that many blocks `[requests]`; `last` `[requests]`: includes the last one."""
         tokens = self.block_tokens or 0
         whole = blocks.astype(np.int64) * tokens
         return whole - np.where(last.astype(bool), tokens - self.last_tokens, 0)
@@ -154,7 +154,7 @@ class Trace:
         ends = np.cumsum(runs.count, dtype=np.int64)
         result = np.ones(runs.access_count, np.uint32)
         if len(ends):
-            # Steps of one inside a run, and at its start the jump from the end of the run before.
+            # Steps of one inside a run; at its start, the jump from the end of the run before.
             begins = np.r_[0, ends[:-1]]
             last = runs.first.astype(np.int64) + runs.count - 1
             result[begins] = (runs.first - np.r_[0, last[:-1]]).astype(np.uint32)
@@ -162,7 +162,7 @@ class Trace:
         return result
 
     def request(self, index: int) -> Request:
-        """One request as a record of its own."""
+        """One request as a record."""
         gap_s, think_s = float(self.gap_s[index]), float(self.think_s[index])
         session = int(self.session[index])
         return Request(
@@ -183,7 +183,7 @@ class Trace:
         return (self.request(index) for index in range(len(self)))
 
     def select(self, indices: npt.NDArray[np.int64]) -> "Trace":
-        """The trace of these requests alone, `[n]` ascending; arrival times stay."""
+        """The trace of these requests alone, `[n]` ascending; arrival times are unchanged."""
         starts, ends = self.offsets[indices], self.offsets[indices + 1]
         counts = ends - starts
         inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -201,8 +201,8 @@ class Trace:
 def dense_runs(trace: Trace) -> Runs:
     """Numbers the distinct ids of a trace from 0, without expanding its runs.
 
-    Ids that follow each other in a run keep following each other, so a run stays one run: distinct
-    ids are a union of intervals, and a number is a position in that union.
+    Consecutive ids in a run stay consecutive, so a run stays one run: distinct ids are a union of
+    intervals, and a number is a position in that union.
     """
     first, count = trace.run_first, trace.run_count.astype(np.uint64)
     order = np.argsort(first, kind="stable")

@@ -1,10 +1,10 @@
-"""What a trace comes in: compressed, in a tar archive, behind a byte-order mark, out of a pipe.
+"""The containers of a trace: compression, tar archives, byte-order marks, pipes.
 
-Everything is recognized by its first bytes, never by the file's name, and unpacked as it is read:
-gzip, bzip2, xz, Zstandard and LZ4, one inside another too, and a tar archive that holds one file.
-A pipe is copied to a file that has no name before anybody reads it, since readers look more than
-once. Every defect of a container, and every container that is not read, is a `BadInput` that names
-it. Owns nothing but the open file and the copies of pipes, which end with the process.
+Everything is recognized by its first bytes, never by the file's name, and unpacked while reading:
+gzip, bzip2, xz, Zstandard and LZ4, also nested, and a tar archive with one file. A pipe is first
+copied to an unnamed file, since readers read more than once. Every defect of a container, and every
+unsupported container, is a `BadInput` that names it. Owns only the open file and the copies of
+pipes, which end with the process.
 """
 
 import bz2
@@ -29,19 +29,19 @@ from offstage.bindings.errors import BadInput
 __all__ = ["RATES_END", "holds_rates", "members", "on_disk", "opened"]
 
 RATES_END = "-trace.csv"
-"""How the files of a ServeGen archive are named: such an archive is a format of its own."""
+"""Pattern of the file names in a ServeGen archive, which is a separate format."""
 
 PIPE_BYTES_MAX = 8 << 30
-"""Of a pipe, which is copied whole."""
+"""Limit for a pipe, which is copied whole."""
 
 PIPE_WAIT_S = 10.0
-"""How long a pipe may have nobody who writes to it, before anything came."""
+"""How long to wait for a pipe's first writer."""
 
 UNPACKED_BYTES_MAX = 64 << 30
-"""Of one packed file: a few megabytes can be made to unpack without end."""
+"""Limit for one unpacked file: a few megabytes can expand without end."""
 
 HEADER_BYTES_MAX = 1 << 20
-"""Of one name or record of a tar archive, which is held in memory."""
+"""Limit for a name or record of a tar archive, which is held in memory."""
 
 _DEPTH_MAX = 4
 _BUFFER_BYTES = 1 << 16
@@ -66,7 +66,7 @@ _AGAIN = "copy the file again"
 
 @dataclass(frozen=True)
 class _Packing:
-    """A compression: its first bytes, how it is unpacked, and what tests a file of it."""
+    """A compression: its first bytes, its decompressor, and the command that tests a file."""
 
     name: str
     magic: bytes
@@ -93,13 +93,13 @@ _PACKINGS = (
 
 
 class _Stream(io.RawIOBase):
-    """The bytes of one layer; what goes wrong below it is a BadInput that names the layer."""
+    """The bytes of one layer; an error below it becomes a BadInput that names the layer."""
 
     def __init__(self, inner: Any, packing: _Packing, where: Callable[[], str]) -> None:
         self._inner, self._packing, self._where = inner, packing, where
         self._error: Exception | None = None
         self._left = UNPACKED_BYTES_MAX
-        # Not all at once: what comes before a tear is a trace up to there.
+        # In parts: the data before a torn end is a valid trace up to there.
         self._read = getattr(inner, "read1", inner.read)
 
     def readable(self) -> bool:
@@ -121,22 +121,22 @@ class _Stream(io.RawIOBase):
             raise BadInput(
                 f"unpacks to more than {UNPACKED_BYTES_MAX:,} bytes",
                 self._where(),
-                "give what is in it, in parts",
+                "unpack it, and give it in parts",
             )
-        if self._error is None or filled:  # what came before it is handed out first
+        if self._error is None or filled:  # the data before the error is returned first
             return filled
-        name, mend = self._packing.name, f"{_AGAIN}, or check it with {self._packing.tested_by}"
+        name, fix = self._packing.name, f"{_AGAIN}, or check it with {self._packing.tested_by}"
         what = f"damaged {name} stream ({self._error})"
         if isinstance(self._error, EOFError):
             what = f"the {name} stream ends early: the file is torn"
-        raise BadInput(what, self._where(), mend)
+        raise BadInput(what, self._where(), fix)
 
 
 @contextmanager
 def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
-    """The bytes of the trace in a file, out of what it is packed in, without a byte-order mark.
+    """The bytes of the trace in a file, unpacked and without a byte-order mark.
 
-    `where` says how far the reader has come, for the message.
+    `where` gives the reader's position, for the message.
     """
     with ExitStack() as held:
         file = _layers(path, where or (lambda: str(path)), held)
@@ -159,8 +159,8 @@ def opened(path: Path, where: Callable[[], str] | None = None) -> Iterator[IO[by
 
 
 def members(path: Path) -> Iterator[tuple[str, IO[bytes]]] | None:
-    """Name and bytes of each file in a tar archive, in its order, each to be read before the next
-    is asked for; None where the file is none."""
+    """Name and bytes of each file in a tar archive, in order; read each before the next. None if
+    the file is not an archive."""
     with ExitStack() as held:
         if not _is_tar(_layers(path, lambda: str(path), held)):
             return None
@@ -168,7 +168,7 @@ def members(path: Path) -> Iterator[tuple[str, IO[bytes]]] | None:
 
 
 def holds_rates(path: Path) -> bool:
-    """Whether it is a tar archive of ServeGen's rates."""
+    """Whether it is a tar archive of ServeGen rates."""
     found = members(path)
     return found is not None and any(name.endswith(RATES_END) for name, _ in found)
 
@@ -177,7 +177,7 @@ _copies: dict[tuple[str, int, int], IO[bytes]] = {}
 
 
 def on_disk(path: Path) -> Path:
-    """The file itself, or a copy of what came out of a pipe. BadInput where it cannot be read."""
+    """The file itself, or a copy of a pipe's content. BadInput if it cannot be read."""
     try:
         found = path.stat()
         if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
@@ -218,24 +218,24 @@ def _copied(path: Path) -> IO[bytes]:
 
 
 def _begun(pipe: IO[bytes], path: Path) -> bytes:
-    """What was read while waiting for the begin of a pipe, mostly nothing. BadInput where nobody
-    has it open for writing: that would be to wait for ever."""
+    """The bytes read while waiting for a pipe's first writer, usually none. BadInput if there is no
+    writer, since reading would block forever."""
     while stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
         if select.select([pipe], [], [], PIPE_WAIT_S)[0]:
             break
-        with contextlib.suppress(BlockingIOError):  # a writer is there, and takes its time
+        with contextlib.suppress(BlockingIOError):  # a writer is connected, without data yet
             if some := os.read(pipe.fileno(), _BUFFER_BYTES):
                 return some
             raise BadInput(
-                f"a pipe to which nobody wrote in {PIPE_WAIT_S:.0f} s",
+                f"a pipe without a writer for {PIPE_WAIT_S:.0f} s",
                 str(path),
-                "start what writes to it, or give a file",
+                "start the writer, or give a file",
             )
     return b""
 
 
 def _layers(path: Path, where: Callable[[], str], held: ExitStack) -> "io.BufferedReader[Any]":
-    """The file, unpacked as often as it was packed."""
+    """The file with all layers of compression removed."""
     real = on_disk(path)
     try:
         raw = held.enter_context(real.open("rb", buffering=0))
@@ -263,7 +263,7 @@ def _unpack(
         if packing is None:
             for magic, name in _NOT_READ.items():
                 if begin.startswith(magic):
-                    raise BadInput(f"is {name}", str(path), "unpack it, and give what is in it")
+                    raise BadInput(f"is {name}", str(path), "unpack it, and give the file inside")
             return file
         file = io.BufferedReader(
             _Stream(_unpacked(packing, file, path), packing, where), _BUFFER_BYTES
@@ -276,7 +276,7 @@ def _unpacked(packing: _Packing, file: "io.BufferedReader[Any]", path: Path) -> 
         return packing.unpacked(cast(IO[bytes], file))
     except (ImportError, RuntimeError, ValueError, OSError) as error:
         raise BadInput(
-            f"is packed with {packing.name}, which this pyarrow does not unpack ({error})",
+            f"is packed with {packing.name}, which this pyarrow cannot unpack ({error})",
             str(path),
             "unpack it first",
         ) from None
@@ -287,7 +287,7 @@ def _is_tar(file: "io.BufferedReader[Any]") -> bool:
 
 
 class _Header(tarfile.TarInfo):
-    """One that refuses names and records which would be held in memory however long they are."""
+    """Refuses long names and records, which tarfile would read into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -319,7 +319,7 @@ def _only_member(path: Path, where: Callable[[], str], held: ExitStack) -> "io.B
         raise BadInput(
             f"is a tar archive of {count} files",
             str(path),
-            "unpack it, and give the trace that is in it",
+            "unpack it, and give the trace inside",
         )
     found = _members(path)
     held.callback(found.close)

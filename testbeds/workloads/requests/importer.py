@@ -1,7 +1,7 @@
-"""One reader for every format of request traces: finds the format out, reads, and writes ours.
+"""One reader for every format of request traces: detects the format, reads, and writes ours.
 
-The registry is `FORMATS`. The format is recognized by the content, never from the name of the file;
-a user who knows better says it. Everything that can be wrong is a `BadInput`.
+The registry is `FORMATS`. The format is detected from the content, never from the name of the file;
+a user can override it. Every error is a `BadInput`.
 """
 
 from collections.abc import Sequence
@@ -51,13 +51,13 @@ def open_trace(
     seed: int = 1,
     time_unit: str | None = None,
 ) -> Trace:
-    """The trace in these files: several only where a format has a file for each session.
+    """The trace in these files; several only for a format with a file per session.
 
-    `format` is a name of `FORMATS`, `servegen:FOLDER` for one part of such an archive, None to find
-    it out from the first file. `limit`: only the first requests by arrival. `seed` is of formats
-    that are generators. `time_unit`: s, ms, us or ns, where its times are in another than the
-    format has; without it, a note says where what comes out is implausible. Raises
-    BadInput, with file and line where there is one.
+    `format`: a name of `FORMATS`, `servegen:FOLDER` for one part of such an archive, None to detect
+    it from the first file. `limit`: only the first requests by arrival. `seed`: for formats that
+    are generators. `time_unit`: s, ms, us or ns, if its times are not in the format's unit; without
+    it, a note warns of implausible times. Raises BadInput, with file and line where there
+    is one.
     """
     given = [path] if isinstance(path, str | Path) else list(path)
     paths = tuple(Path(one) for one in given)
@@ -87,7 +87,7 @@ def open_trace(
 
 
 def format_of(path: Path, format: str | None) -> Format:
-    """The format of a trace that begins with this file, as it is said or found. BadInput: there is
+    """The format of a trace that begins with this file, given or detected. BadInput if there is
     none."""
     name, _, part = (format or "").partition(":")
     found = FORMATS.get(name) if name else _found(path)
@@ -97,12 +97,12 @@ def format_of(path: Path, format: str | None) -> Format:
 
 
 RATE_MAX, RATE_MAX_FRACTIONS, GAP_S_MAX = 100.0, 20.0, 900.0
-"""Requests/s beyond which a trace is more likely in another unit: at all, and where its times have
+"""Requests/s above which a trace is probably in another unit: in general, and for times with
 fractions of the unit; and seconds between two requests, likewise."""
 
 
 def _implausible(trace: Trace, unit: str) -> str:
-    """What a user should look at in the trace's times; empty where they may well be so."""
+    """A warning about implausible times; empty if they are plausible."""
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     if not unit or len(trace) < 2 or duration_s <= 0:
         return ""
@@ -125,7 +125,7 @@ def _implausible(trace: Trace, unit: str) -> str:
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
-    """Writes the trace in our own form; BadInput where the file cannot be written."""
+    """Write the trace in our own form; BadInput if the file cannot be written."""
     offstage.write(trace, Path(path))
 
 
@@ -143,14 +143,14 @@ def _found(path: Path) -> Format:
     if head.text == "" and not head.is_tar:
         raise BadInput("the file holds no request", str(path), "give a file that is not empty")
     raise BadInput(
-        "no format of request traces begins like this",
+        "matches no format of request traces",
         f"{path}:1",
-        f"check the file, or say what it is: --trace-format of {', '.join(FORMATS)}",
+        f"check the file, or name its format: --trace-format of {', '.join(FORMATS)}",
     )
 
 
 SELECTIONS = {"captured": "captured scores", "selections": "recorded selections"}
-"""What a file has that is no trace of requests, by the `[workload] kind` that runs it."""
+"""What a file without requests contains, by the `[workload] kind` that runs it."""
 
 CAPTURE_MAGIC = "PAR1"
 _ANY = msgspec.json.Decoder()
@@ -158,8 +158,8 @@ _RUN_KEYS = {"run", "model", "layers", "prompt_tokens", "steps"}
 
 
 def selections_kind(path: Path) -> str:
-    """What `[workload] kind` a file is that has selections or the scores behind them in place of
-    requests; empty where it is neither. BadInput where it cannot be read."""
+    """The `[workload] kind` of a file with selections or scores in place of requests; empty
+    otherwise. BadInput if it cannot be read."""
     return _kind(_head(path))
 
 

@@ -1,9 +1,9 @@
-"""The requests of any trace in the blocks that a live run takes: 512 tokens, as Mooncake's are.
+"""The requests of any trace in the blocks of a live run: 512 tokens, as in Mooncake.
 
-A block of 512 tokens is named by the trace's own block that covers its last token, whose id stands
-for the whole prefix up to there. So where the trace has other blocks, two requests share what they
-share in the trace, rounded down to 512 tokens; a tail that the trace gives no id is the request's
-own, and of a trace without blocks everything is. Pure; nothing can fail.
+A block of 512 tokens takes the id of the trace's block that covers its last token, which identifies
+the whole prefix up to there. So with other block sizes, two requests share what they share in the
+trace, rounded down to 512 tokens. A tail without an id belongs to its request alone, and so does
+every block of a trace without blocks. Pure; nothing can fail.
 """
 
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ __all__ = ["requests_in_blocks"]
 
 
 def requests_in_blocks(trace: Trace) -> Iterator[Request]:
-    """All requests, one at a time, with ids of blocks of `TRACE_BLOCK_TOKENS`; of a trace in such
-    blocks, its own ids."""
+    """All requests, one at a time, with ids of blocks of `TRACE_BLOCK_TOKENS`; a trace in such
+    blocks keeps its ids."""
     own = trace.block_tokens == TRACE_BLOCK_TOKENS
-    numbers: dict[tuple[int, int], int] = {}  # of those that are not the trace's own
-    fresh = -1  # downwards, of those that nobody shares
+    numbers: dict[tuple[int, int], int] = {}  # of blocks without an id of the trace
+    fresh = -1  # downwards, for blocks that are not shared
     for index in range(len(trace)):
         tokens = int(trace.input_tokens[index])
         ids = trace.block_ids(index)
         ends = np.minimum(
             np.arange(1, -(-tokens // TRACE_BLOCK_TOKENS) + 1) * TRACE_BLOCK_TOKENS, tokens
         )
-        # How many blocks of the trace it takes to cover each of ours.
+        # The number of the trace's blocks that cover each of ours.
         theirs = -(-ends // trace.block_tokens) if trace.block_tokens else np.zeros_like(ends)
         found = []
         for block, count in enumerate(theirs.tolist()):

@@ -1,4 +1,4 @@
-"""What a request trace says and a run of decode sessions does not use, as notes of its result."""
+"""The parts of a request trace that a run of decode sessions ignores, as notes of its result."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ def unused(
     steps_max: int,
     lengths_of_outputs: bool,
 ) -> list[Note]:
-    """What had no effect of a trace whose requests became sessions of so many tokens and decode
-    steps `[sessions]`, cut to the maxima. `lengths_of_outputs`: whether the trace's own output
-    lengths decide where they are shorter."""
+    """Notes on the unused parts of a trace whose requests became sessions of these tokens and
+    decode steps `[sessions]`, cut to the maxima. `lengths_of_outputs`: whether the trace's output
+    lengths apply where they are shorter."""
     name, count = trace.origin.name, len(contexts)
     notes = []
     if count > 1 and all(one == context_tokens_max for one in contexts):

@@ -1,7 +1,7 @@
 """Makes the plan of a run, from a generator or from a trace.
 
-The same input and seed give the same plan. Nothing here reads a clock or draws a number: the seed
-only enters the identities of the chunks, and through them their bytes.
+The same input and seed give the same plan. Nothing here reads a clock or draws a random number: the
+seed only enters the identities of the chunks, and through them their bytes.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class TraceOptions:
 
     `decode_steps` fixes the steps of every session; None takes the trace's output lengths, up to
     `decode_steps_max`. `time_compression` divides every gap between arrivals; None picks the
-    factor that brings the last arrival to `arrival_span_s`. `context_tokens_min` keeps short
-    prompts out, and is halved until the trace has `sessions` requests that long.
+    factor that brings the last arrival to `arrival_span_s`. `context_tokens_min` excludes short
+    prompts, and is halved until the trace has `sessions` requests that long.
     """
 
     budget_bytes: int
@@ -62,9 +62,9 @@ def generated(
     tenants: int = 1,
     budget_bytes: int | None = None,
 ) -> WorkloadPlan:
-    """Sessions that start together and share a system prefix, dealt over `tenants` in turn.
+    """Sessions that start together and share a system prefix, dealt to `tenants` in turn.
 
-    A chunk that the prefix fills only in part holds other tokens in every session, so it is not
+    A chunk that the prefix fills only in part has different tokens in every session, so it is not
     shared. Raises BadInput for a number out of range or a plan beyond `budget_bytes`.
     """
     _at_least_one("sessions", sessions)
@@ -129,11 +129,11 @@ def from_trace(
     seed: int,
     name: str = "",
 ) -> WorkloadPlan:
-    """A plan from real arrivals, lengths and prefix sharing; `trace` is a file of any format, or
+    """A plan with real arrivals, lengths and prefix sharing; `trace` is a file of any format, or
     its requests in blocks of 512 tokens.
 
-    The output of a request is no part of its hash ids, so a later turn that continues it finds the
-    earlier prompt in the store and prefills the answer anew with its own question.
+    The output of a request is not part of its hash ids, so a later turn that continues it finds the
+    earlier prompt in the store and prefills the answer again with its question.
     Raises BadInput for a defect of the file, an option out of range, or a budget too small.
     """
     if isinstance(trace, str | Path):

@@ -1,7 +1,7 @@
 """The workload of one run as data: which sessions, when, over which chunks, for how many steps.
 
-A plan is made once, before anything runs (`plan.py`); it owns no clock and no bytes. It records
-what was taken, what was capped and what was left out, so that a report can say so.
+A plan is made once, before the run (`plan.py`); it owns no clock and no bytes. It records what was
+taken, capped and left out, for the report.
 """
 
 import heapq
@@ -45,9 +45,9 @@ class SessionPlan:
     """One decode session.
 
     `shared_chunks` then `own_chunks` are the identities of its context, front to back; the last
-    one is partial where `tail_tokens` is not 0. Shared means that another session of the same
-    tenant holds the chunk too. The first `retained_chunk_count` chunks are in the store already
-    when it arrives, written by an earlier session of the plan: prefill writes only the rest.
+    one is partial if `tail_tokens` is not 0. Shared means that another session of the same tenant
+    has the chunk too. The first `retained_chunk_count` chunks are already in the store when it
+    arrives, written by an earlier session of the plan: prefill writes only the rest.
     """
 
     name: str
@@ -60,10 +60,10 @@ class SessionPlan:
     decode_steps: int
     block_tokens: int
     request_index: int | None = None
-    """The request of the trace it follows, counted from 0; None where it was generated."""
+    """Index of its request in the trace, from 0; None if generated."""
     asked_context_tokens: int = 0
     asked_decode_steps: int = 0
-    """What the trace asked for, before caps."""
+    """The trace's request, before caps."""
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class SessionPlan:
 
     @property
     def grown_chunk_count(self) -> int:
-        """Chunks that decoding writes: a partial tail counts, since it becomes another chunk."""
+        """Chunks that decoding writes; a partial tail counts, since it becomes another chunk."""
         end = -(-(self.context_tokens + self.decode_steps) // self.block_tokens)
         return end - self.context_tokens // self.block_tokens
 
@@ -96,7 +96,7 @@ class SessionPlan:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """Sessions in order of arrival, and the account of how they were chosen."""
+    """Sessions in order of arrival, and how they were chosen."""
 
     source: str
     """"generated" or "trace"."""
@@ -104,13 +104,13 @@ class WorkloadPlan:
     """File name of the trace; empty where generated."""
     sessions: tuple[SessionPlan, ...]
     sessions_max: int
-    """Sessions that run at once; later ones wait, first come, first served."""
+    """Concurrent sessions; later ones wait, first come, first served."""
     shape: ChunkShape
     seed: int
     budget_bytes: int | None
     time_compression: float = 1.0
     trace_span_s: float = 0.0
-    """Between the first and the last request taken, on the trace's own clock."""
+    """From the first to the last request taken, on the trace's clock."""
     context_tokens_min: int = 0
     context_tokens_max: int = 0
     left_out: tuple[LeftOut, ...] = ()
@@ -127,12 +127,12 @@ class WorkloadPlan:
 
     @property
     def capped(self) -> tuple[SessionPlan, ...]:
-        """Sessions whose request asked for more context than the cap allows."""
+        """Sessions whose request has more context than the cap."""
         return tuple(s for s in self.sessions if s.context_tokens < s.asked_context_tokens)
 
     @property
     def sharing_session_count(self) -> int:
-        """The largest number of sessions of one tenant that hold the same first chunk."""
+        """The largest number of sessions of one tenant with the same first chunk."""
         firsts = Counter((s.tenant, s.shared_chunks[0]) for s in self.sessions if s.shared_chunks)
         return max(firsts.values(), default=0)
 
@@ -145,7 +145,7 @@ class WorkloadPlan:
         )
 
     def sentence(self) -> str:
-        """What was taken and what was changed, in one sentence for a report."""
+        """What was taken and changed, in one sentence for a report."""
         longest = max(session.context_tokens for session in self.sessions)
         number = len(self.sessions)
         size = f"{number} sessions, the longest of {longest:,} tokens"
@@ -203,7 +203,7 @@ class WorkloadPlan:
 
 
 def share(rows: Sequence[SessionPlan]) -> tuple[SessionPlan, ...]:
-    """Splits each context into shared and own chunks, and marks what is in the store already."""
+    """Split each context into shared and own chunks, and mark those already in the store."""
     holders = Counter((row.tenant, chunk) for row in rows for chunk in set(row.own_chunks))
     stored: set[tuple[str, int]] = set()
     result = []
@@ -243,12 +243,12 @@ def _session_dict(session: SessionPlan) -> dict[str, Any]:
 
 # When sessions arrive and when they may start: pure functions over lists of seconds.
 #
-# Traces carry coarse clocks (Mooncake's ticks are about 3 s apart), so requests of one tick arrive
-# together and keep the order of the file; nothing finer than a tick may be concluded.
+# Traces have coarse clocks (Mooncake's ticks are about 3 s apart), so requests of one tick arrive
+# together in file order; nothing finer than a tick may be concluded.
 
 
 def lockstep(session_count: int) -> list[float]:
-    """All sessions arrive at once and decode step by step together."""
+    """All sessions arrive together and decode in lockstep."""
     return [0.0] * session_count
 
 
@@ -276,8 +276,8 @@ def admit(
 ) -> list[float]:
     """Start times when at most `sessions_max` sessions run at once, first come, first served.
 
-    `arrivals_s` must not decrease. A session that finds that many running waits for one
-    to end.
+    `arrivals_s` must not decrease. A session that arrives while that many run waits for one to
+    end.
     """
     assert sessions_max >= 1
     ends: list[float] = []
@@ -293,11 +293,11 @@ def admit(
 
 # Content identities of chunks: 128-bit numbers that are equal exactly when prefixes are equal.
 #
-# An identity is a hash over the identity of the chunk before it and a label of what stands in this
-# chunk, so that it stands for the whole prefix (blake2b, 16-byte digest). It says what the tokens
-# are, not who may see them: the decision core hashes it once more with the tenant's key, which is
-# what keeps tenants apart. The seed is part of the root because key and value bytes are drawn from
-# (seed, identity, layer): two runs of different seeds must not find each other's bytes in one
+# An identity is a hash over the identity of the chunk before it and a label of this chunk's
+# content, so that it identifies the whole prefix (blake2b, 16-byte digest). It says what the tokens
+# are, not who may see them: the decision core hashes it again with the tenant's key, which keeps
+# tenants apart. The seed is part of the root because key and value bytes are drawn from
+# (seed, identity, layer): two runs with different seeds must not find each other's bytes in one
 # store.
 
 _IDENTITY_BYTES = 16
@@ -309,8 +309,8 @@ def root(seed: int, source: str) -> int:
 
 
 def chain(parent: int, *label: str | int) -> int:
-    """The identity of the chunk that follows `parent` and holds what `label` names."""
-    # Length-prefixed parts: ("a", 12) and ("a1", 2) must not meet.
+    """The identity of the chunk after `parent` with the content that `label` names."""
+    # Length-prefixed parts: ("a", 12) and ("a1", 2) must differ.
     parts = [f"{len(text)}:{text}" for text in map(str, label)]
     digest = blake2b(digest_size=_IDENTITY_BYTES)
     digest.update(parent.to_bytes(_IDENTITY_BYTES, "little"))
@@ -319,7 +319,7 @@ def chain(parent: int, *label: str | int) -> int:
 
 
 def generated_chunks(parent: int, name: str, token_count: int, block_tokens: int) -> list[int]:
-    """Identities of `token_count` made-up tokens called `name` after `parent`; tail included."""
+    """Identities of `token_count` generated tokens called `name` after `parent`; tail included."""
     identities = []
     for ordinal in range(-(-token_count // block_tokens)):
         tokens = min(block_tokens, token_count - ordinal * block_tokens)
@@ -334,8 +334,8 @@ def trace_chunks(
     """Identities of the first `context_tokens` tokens of a traced request.
 
     A 512-token trace block becomes 512 / block_tokens chunks, each named by the trace id and its
-    token count; the chain distinguishes the positions inside the block. The count is in it because
-    a tail cut short by a cap is other content than the full chunk at the same position.
+    token count; the chain distinguishes the positions inside the block. The count is included
+    because a tail cut by a cap differs from the full chunk at the same position.
     """
     assert TRACE_BLOCK_TOKENS % block_tokens == 0
     assert context_tokens <= request.input_tokens
@@ -349,5 +349,5 @@ def trace_chunks(
 
 
 def grown_chunk(parent: int, session: str, ordinal: int) -> int:
-    """Identity of the chunk `ordinal` that decoding appends after `parent`: the session's own."""
+    """Identity of the chunk `ordinal` that decoding of `session` appends after `parent`."""
     return chain(parent, "decoded", session, ordinal)

@@ -1,6 +1,6 @@
-"""What a trace holds, and what a cache could hit on it: the figures of `offstage trace info`.
+"""The content of a trace, and the hit rates of caches on it: the figures of `offstage trace info`.
 
-Definitions, which move a hit rate by several points and so stand beside every figure:
+Definitions, shown with every figure because they move a hit rate by several points:
 - an access is one block of one request, blocks taken in request order, a partial last block
   included where the format has an id for it; the unit is the trace's own block;
 - ideal: an endless cache. By block (id seen before), by prefix (unbroken run of seen ids from the
@@ -9,7 +9,7 @@ Definitions, which move a hit rate by several points and so stand beside every f
   bypass, the most block hits that any policy can have. The capacity of both is
   floor(fraction x unique blocks), at least one block.
 
-Caches with other evictions, an admission or a TTL are the affair of the laboratory, in
+Caches with other eviction, admission or a TTL are in the laboratory, in
 `offstage.testbeds.lab.bounds.prefix`.
 """
 
@@ -114,7 +114,7 @@ class BlockInfo:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """Figures of a trace with sessions. `think_s` is None where no request says it."""
+    """Figures of a trace with sessions. `think_s` is None if no request has it."""
 
     session_count: int
     turns: Quantiles
@@ -133,7 +133,7 @@ class TraceInfo:
     request_count: int
     duration_s: float
     tick_count: int
-    """Distinct arrival times: order inside one of them carries no information."""
+    """Distinct arrival times: the order within one carries no information."""
     requests_per_s: float
     requests_per_s_max: float
     """In the busiest minute, counted from the first arrival."""
@@ -144,7 +144,7 @@ class TraceInfo:
 
 
 def collect(requests: Iterable[Request], name: str) -> Trace:
-    """A trace of requests at hand, all of one block size; `name` is what a report calls it."""
+    """A trace of requests in memory, all of one block size; `name` is its name in reports."""
     columns: Columns | None = None
     for request in requests:
         columns = columns or Columns(request.trace_block_tokens, ordered=True)
@@ -255,7 +255,7 @@ def _quantiles(values: npt.NDArray[Any]) -> Quantiles:
 
 
 def _weighted_quantiles(values: npt.NDArray[Any], counts: Int64Array) -> Quantiles:
-    """Of each value taken as often as its count says, interpolated as numpy's percentile does."""
+    """Quantiles of values repeated by their counts, interpolated as numpy's percentile does."""
     present = counts > 0
     if not present.any():
         return Quantiles(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -291,8 +291,8 @@ Row = tuple[str, str, str]
 
 
 def render(info: TraceInfo) -> Group:
-    """What, value and meaning, one figure a row, under the notes; what the format does not have is
-    left out."""
+    """Name, value and meaning, one figure a row, under the notes; without figures that the format
+    does not have."""
     table = Table(show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
@@ -352,15 +352,15 @@ def _spread(label: str, unit: str, values: Quantiles) -> Row:
 # The most block hits that any cache can have on a trace of requests.
 #
 # OPT is Belady's choice with bypass, which may also decline to keep a block: an upper bound on
-# block hits for every eviction and admission of that capacity. It knows the future, no policy
+# block hits for every eviction and admission of that capacity. It knows the future, so no policy
 # attains it.
 
 
 class Optimum:
-    """OPT of one trace at any capacity; holds 17 bytes for each access once it is asked.
+    """OPT of one trace at any capacity; allocates 17 bytes for each access on first use.
 
-    warm_up: the first requests, which fill the buffer and are not counted. Then the optimum is of
-    what follows, begun with the best that a buffer can hold of all that was asked for before.
+    warm_up: the first requests, which fill the buffer and are not counted. The optimum then covers
+    the requests after them, starting with the best possible buffer of blocks accessed before.
     """
 
     def __init__(self, trace: Trace, warm_up: int = 0) -> None:
@@ -372,7 +372,7 @@ class Optimum:
     def _demands(self) -> Demands:
         accesses = self._trace.accesses()
         if self._warm_accesses:
-            # Each once: no hit among them, so that nothing is kept but for what follows.
+            # Each once: no hit among them, so blocks are kept only for later requests.
             warm, accesses = np.split(accesses, [self._warm_accesses])
             accesses = np.concatenate([np.unique(warm), accesses])
         return Demands(
@@ -383,7 +383,7 @@ class Optimum:
         )
 
     def block_hit_rate(self, capacity_blocks: int) -> float:
-        """Hits over accesses with a buffer of `capacity_blocks`; 0 where nothing is accessed."""
+        """Hits over accesses with a buffer of `capacity_blocks`; 0 without accesses."""
         counted = self._trace.runs.access_count - self._warm_accesses
         if not counted:
             return 0.0

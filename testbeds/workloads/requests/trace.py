@@ -1,8 +1,8 @@
 """A request trace on disk: the record of one request, and its lines.
 
-Owns nothing but the open file of one iterator. Every way in which a file can be wrong is a
-`BadInput` that names the file and the line, because a trace is user input; nothing is skipped or
-repaired silently, since a missing request changes every hit rate that follows.
+Owns only the open file of one iterator. Every defect of a file is a `BadInput` that names the file
+and the line, because a trace is user input; nothing is skipped or repaired silently, since a
+missing request changes every hit rate after it.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ LINE_BYTES_MAX = 16 << 20
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One request: when it came, how long it was, and which prefix blocks it holds.
+    """One request: its arrival, its lengths, and its prefix blocks.
 
     `index` counts requests from 0 in order of arrival. `block_ids` has one id per
-    `trace_block_tokens` input tokens, in some formats one more for what remains; an id stands for
-    the whole prefix up to and including its block, so two requests share a prefix exactly as long
-    as their ids agree from the front. `session` names the conversation and `turn` counts its
-    requests from 0; None where the format has no sessions. `gap_s` is the time since the session's
-    last request, `think_s` the client's part of it; None where not known.
+    `trace_block_tokens` input tokens, in some formats one more for the rest; an id identifies the
+    whole prefix up to and including its block, so two requests share a prefix exactly as long as
+    their ids agree from the front. `session` names the conversation and `turn` counts its requests
+    from 0; None where the format has no sessions. `gap_s` is the time since the session's last
+    request, `think_s` the client's part of it; None where not known.
     """
 
     index: int
@@ -51,16 +51,16 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     trace_block_tokens: int = TRACE_BLOCK_TOKENS
 
     def block_tokens(self, ordinal: int) -> int:
-        """Tokens in block `ordinal` (0-based): a whole block, or what remains in the last one."""
+        """Tokens in block `ordinal` (0-based): a whole block, or the rest in the last one."""
         assert 0 <= ordinal < len(self.block_ids)
         left = self.input_tokens - self.trace_block_tokens * ordinal
         return max(0, min(self.trace_block_tokens, left))
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields (line number from 1, raw line with its end) of a file, packed or not.
+    """Yield (line number from 1, raw line with its end) of a file, packed or not.
 
-    Raises BadInput for what `opened` refuses, and for an endless line.
+    Raises BadInput as `opened` does, and for an endless line.
     """
     number = 0
 
@@ -80,14 +80,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 class Unread:
-    """Keys of a trace's objects that its reader does not take in, and how often each was there:
-    they have no effect, and a note says so."""
+    """Keys of a trace's objects that its reader does not use, with their counts: they have no
+    effect, and a note says so."""
 
     def __init__(self) -> None:
         self.times: dict[str, int] = {}
 
     def count(self, raw: bytes | msgspec.Raw, kind: Any) -> None:
-        """Of one object that `kind` was made of, and of the objects in it."""
+        """Count the unused keys of one object that `kind` was read from, nested ones included."""
         known = _keys_of(kind)
         for key, value in _OBJECT.decode(raw).items():
             if key not in known:
@@ -98,7 +98,7 @@ class Unread:
                     self.count(one, inner)
 
     def __str__(self) -> str:
-        """Those in most objects first; empty where there is none."""
+        """The most frequent first; empty if there are none."""
         most = sorted(self.times.items(), key=lambda one: (-one[1], one[0]))
         shown = [
             f"{_shown(key)} ({f'{count:,} times' if count > 1 else 'once'})"
@@ -109,7 +109,7 @@ class Unread:
 
 
 KEYS_MAX, KEYS_SHOWN, KEY_LENGTH_MAX = 256, 12, 40
-"""Distinct keys that are counted by name, and named; characters that are shown of one."""
+"""Maximum distinct keys counted, and named; maximum characters shown of one."""
 OTHERS = "any other"
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -118,7 +118,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 @cache
 def _keys_of(kind: Any) -> dict[str, Any]:
-    """The keys that a struct reads, with the struct that each holds a list of, or None."""
+    """The keys that a struct reads, with the struct that each has a list of, or None."""
     return {one.encode_name: _struct_in(one.type) for one in msgspec.structs.fields(kind)}
 
 
@@ -136,8 +136,8 @@ def _shown(key: str) -> str:
 def decoded(
     decoder: msgspec.json.Decoder[Row], raw: bytes, where: str, expected: str, unread: Unread
 ) -> Row:
-    """One line of a trace; the keys that its type does not have are counted in `unread`. BadInput
-    distinguishes blank, torn, foreign and wrong lines."""
+    """One line of a trace; unknown keys are counted in `unread`. BadInput distinguishes blank,
+    torn, foreign and wrong lines."""
     try:
         row = json_line(decoder, raw, where, expected)
     except BadInput as bad:

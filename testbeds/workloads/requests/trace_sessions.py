@@ -1,16 +1,16 @@
-"""Decode sessions that follow a request trace: lengths, arrivals and which prefixes are equal.
+"""Decode sessions that follow a request trace: lengths, arrivals and shared prefixes.
 
-What a request trace knows of decoding ends there: which blocks a step selects it does not say.
+A request trace says nothing else of decoding: not which blocks a step selects.
 
-The rule, without chance in it:
-- splits: where a trace has sessions, those at an even position in the order of their first arrival
-  are `dev`, the others `test`; where it has none, the first half of its requests is `dev`. A
-  request is in one split; a prefix that all requests share is in both.
+The rule is deterministic:
+- splits: if a trace has sessions, those at an even position in the order of their first arrival are
+  `dev`, the others `test`; without sessions, the first half of its requests is `dev`. A request is
+  in one split; a prefix that all requests share is in both.
 - of a split, requests whose usable context is `context_tokens_min` or more, in order of arrival.
-  The usable context is the prompt that block ids cover, capped, down to whole blocks of ours. Of a
-  session only the first such request: its turns follow each other and never decode at once.
-- of these, `count` consecutive ones: where four sessions share their first block if that can be
-  had, then with the most context tokens together, then the earliest.
+  The usable context is the prompt as far as block ids cover it, capped, in whole blocks of ours.
+  Of a session only the first such request: its turns follow each other and never decode together.
+- of these, `count` consecutive ones: preferably four sessions share their first block, then with
+  the most context tokens in total, then the earliest.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class TraceSession:
 
     `context_tokens` are whole blocks; `output_tokens` as recorded, at least 1; `arrival_s` counts
     from the first one taken. contents: uint64 `[blocks, 2]`, equal to another session's as far as
-    the two share a prefix. `group` numbers those that share a first block, -1 where nobody does.
+    the two share a prefix. `group` numbers those that share a first block, -1 if not shared.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TraceSession:
 
 
 def split_of(trace: Trace, split: Split) -> Int64Array:
-    """Positions of the requests of a split, ascending; the rule is the module's."""
+    """Positions of the requests of a split, ascending; see the module's rule."""
     if trace.has_sessions:
         _, first = np.unique(trace.session, return_index=True)
         position = np.empty(len(first), np.int64)
@@ -76,7 +76,7 @@ def sessions_from_trace(
 
     A trace without blocks gives lengths and arrivals, and sessions that share nothing. Raises
     BadInput for an option out of range, a block size that does not fit the trace's, or a split with
-    fewer requests of that length.
+    too few requests of that length.
     """
     _check(trace, count, context_tokens_min, context_tokens_max, split, block_tokens)
     positions = split_of(trace, split)
@@ -87,8 +87,8 @@ def sessions_from_trace(
     positions, context = positions[long], context[long]
     if len(positions) < count:
         raise BadInput(
-            f"{len(positions)} requests of split {split!r} hold {context_tokens_min} tokens or "
-            f"more, {count} are wanted",
+            f"{len(positions)} requests of split {split!r} have {context_tokens_min} tokens or "
+            f"more, {count} are needed",
             trace.origin.name,
             "ask for fewer or shorter ones",
         )
@@ -131,7 +131,7 @@ def _check(
 
 
 def _usable(trace: Trace, tokens_max: int, block_tokens: int) -> Int64Array:
-    """int64 `[requests]`: tokens of context, whole blocks, that a request can bring."""
+    """int64 `[requests]`: context tokens of each request, in whole blocks."""
     tokens = np.minimum(trace.input_tokens, tokens_max)
     if trace.block_tokens is not None:
         tokens = np.minimum(tokens, trace.block_counts * trace.block_tokens)
@@ -139,7 +139,7 @@ def _usable(trace: Trace, tokens_max: int, block_tokens: int) -> Int64Array:
 
 
 def _first_blocks(trace: Trace, positions: Int64Array) -> Int64Array:
-    """int64 `[n]`: what stands for the first block; equal where it is shared."""
+    """int64 `[n]`: identifies the first block; equal where it is shared."""
     if trace.block_tokens is None:
         return np.arange(len(positions))
     first = trace.runs.first[trace.offsets[positions]]
@@ -149,13 +149,13 @@ def _first_blocks(trace: Trace, positions: Int64Array) -> Int64Array:
 def _best_start(first: Int64Array, context: Int64Array, count: int) -> int:
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(first, count), axis=1)
     sharing = np.ones(len(windows), np.int64)
-    # Sorted, n equal first blocks are n - 1 positions apart at most: no need to count each value.
+    # Sorted, n equal first blocks are at most n - 1 positions apart: no need to count each value.
     for size in range(2, min(SHARING_SESSIONS_MIN, count) + 1):
         found = (windows[:, size - 1 :] == windows[:, : count - size + 1]).any(axis=1)
         sharing[found] = size
     ends = np.r_[0, np.cumsum(context)]
     total = ends[count:] - ends[:-count]
-    # The last key decides first, and the sort is stable: the earliest of the best comes first.
+    # The last key is the primary one, and the sort is stable: the earliest of the best is first.
     return int(np.lexsort((-total, -sharing))[0])
 
 
@@ -177,7 +177,7 @@ def _name(trace: Trace, position: int) -> str:
 def _contents(
     trace: Trace, position: int, blocks: int, block_tokens: int
 ) -> npt.NDArray[np.uint64]:
-    """Chained identities of `blocks` whole blocks: trace blocks are split, or several joined."""
+    """Chained identities of `blocks` whole blocks: trace blocks are split, or joined."""
     parent = root(0, f"requests of {trace.origin.name}")
     theirs = trace.block_tokens
     ids = trace.block_ids(position).tolist() if theirs else []

@@ -1,9 +1,8 @@
-"""Which requests of a trace a run takes: a window, chosen by rule and recorded in full.
+"""The window of requests that a run takes from a trace, chosen by rule and recorded in full.
 
-A trace of an hour does not fit a run of seconds, so a run takes consecutive long requests from
-one point on. The rule has no chance in it: the same trace and options give the same window.
-Every request of the trace is accounted for: taken, left out with a reason, or before or after
-the window.
+A trace of an hour does not fit a run of seconds, so a run takes consecutive long requests from one
+point on. The rule is deterministic: the same trace and options give the same window. Every request
+of the trace is accounted for: taken, left out with a reason, or before or after the window.
 """
 
 from collections.abc import Sequence
@@ -19,29 +18,29 @@ SHARING_SESSIONS_MIN = 4
 """A window in which fewer sessions share a prefix says nothing about sharing."""
 
 CONTINUING_SESSIONS_MIN = 2
-"""Turns of conversations whose earlier turn is in the window: they meet a store that has been
-written to, which is what a context memory tier is for."""
+"""Turns of conversations whose earlier turn is in the window: they find data in the store, which is
+the purpose of a context memory tier."""
 
 _PASSED_OVER_PER_SESSION = 4
-"""Requests passed over for the budget, per session wanted, before a window is closed: beyond that
-it would be a selection and no longer a window."""
+"""Requests skipped for the budget, per session wanted, before a window is closed: with more it
+would be a selection, not a window."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run can hold. Tokens are input tokens; `budget_tokens` counts tokens to be stored."""
+    """Limits of a run. Tokens are input tokens; `budget_tokens` counts tokens to be stored."""
 
     sessions: int
     context_tokens_min: int
     context_tokens_max: int
     budget_tokens: int
     growth_tokens: int
-    """Room that the decoded tokens of one session need, at most."""
+    """Room for the decoded tokens of one session, at most."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A request inside the window that was not taken, and why: "short" or "budget"."""
+    """A request inside the window that was not taken, and the reason: "short" or "budget"."""
 
     index: int
     reason: str
@@ -56,17 +55,17 @@ class Window:
     before_count: int
     after_count: int
     context_tokens_min: int
-    """The floor in force: lower than asked where the trace has too few requests that long."""
+    """The applied minimum: below the requested one if the trace has too few requests that long."""
 
 
 def choose(requests: Sequence[Request], limits: Limits) -> Window:
     """The best window over all starting points.
 
-    Better is, in this order: all wanted sessions are there; four of them share a first block; its
+    Criteria, in this order: all wanted sessions are there; four of them share a first block; its
     longest prompt is within a sixteenth of the longest in the trace (after the cap); two of them
-    continue an earlier one (half of their context or more is held already); it holds more context
-    tokens in total; it starts earlier. Each count enters no further than the number named here.
-    Raises BadInput where no request fits the budget.
+    continue an earlier one (half of their context or more is stored already); most context tokens
+    in total; earliest start. Counts above the numbers named here do not matter.
+    Raises BadInput if no request fits the budget.
     """
     floor, eligible = _eligible(requests, limits)
     longest = max((_context(request, limits) for request in eligible), default=0)

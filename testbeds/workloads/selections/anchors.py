@@ -1,13 +1,12 @@
-"""Published figures of locality, and what a score process gives for the same statistic.
+"""Published figures of locality, and the same statistics of a score process.
 
-An anchor is one figure: who measured it, at which size, and how the same thing is counted here.
-Nothing is looked up: `measure` draws the process, selects the plain top-k and counts. Sizes are
-the published ones, or an eighth of them with the same shares; a unit stands for what the source
-ranked: a token, a chunk, a block or a cluster.
+An anchor is one figure: its source, its size, and how the statistic is counted here. `measure`
+draws the process, selects the plain top-k and counts. Sizes are the published ones, or an eighth of
+them with the same shares; a unit is what the source ranked: a token, a chunk, a block or a cluster.
 
-What may be said of a match is that the process has the locality of that figure. Anchors come from
-different models, selectors and prompts, and lie further apart than any of them is uncertain: no
-process meets all. Pure functions of (anchors, process, seeds); nothing can fail.
+A match means only that the process has the locality of that figure. Anchors come from different
+models, selectors and prompts, and differ from each other by more than the uncertainty of any one:
+no process meets all. Pure functions of (anchors, process, seeds); nothing can fail.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,10 +31,10 @@ __all__ = ["ANCHORS", "Anchor", "Sample", "error", "measure", "selections"]
 
 @dataclass(frozen=True)
 class Sample:
-    """What is drawn for a statistic: `select` of `units` at every step.
+    """The draw for a statistic: `select` of `units` at every step.
 
     clump: neighbours that drift together, 16 tokens as in the first fit to HiSparse. highest_of:
-    draws that a unit is the highest of. unit_tokens: what the source ranked, in tokens.
+    draws of which a unit is the maximum. unit_tokens: the unit that the source ranked, in tokens.
     """
 
     units: int
@@ -50,7 +49,7 @@ class Sample:
 class Anchor:
     """One figure; `low` and `high` are equal where one number was published.
 
-    statistic: what is counted, in words; `asks` is the same for `measure`: a buffer of
+    statistic: the statistic, in words; `asks` is the same for `measure`: a buffer of
     `locality.BUFFERS` and its size in units; "overlap" and a distance in steps; "shared" and steps
     from 1; "distinct" and a number of steps; "newest" and a number of units. `complement`: one
     minus that. tolerance: the error that weighs 1 in a fit.
@@ -68,12 +67,12 @@ class Anchor:
 
     @property
     def middle(self) -> float:
-        """What a fit aims at."""
+        """The target of a fit."""
         return (self.low + self.high) / 2
 
     @property
     def target(self) -> str:
-        """The figure as it is printed."""
+        """The figure as printed."""
         if self.low == self.high:
             return f"{self.low:.3f}"
         return f"{self.low:.2f}-{self.high:.2f}" if self.low else f"< {self.high:.3f}"
@@ -167,12 +166,12 @@ ANCHORS: Mapping[str, Anchor] = MappingProxyType({anchor.name: anchor for anchor
 
 
 def error(anchor: Anchor, value: float) -> float:
-    """How far the value lies from the figure; 0 inside a range, negative below."""
+    """The value's distance to the figure; 0 inside a range, negative below."""
     return value - min(max(value, anchor.low), anchor.high)
 
 
 def selections(params: ProcessParams, sample: Sample, seed: int) -> npt.NDArray[np.int64]:
-    """The top `select` of each step, int64 `[steps, select]`, without order."""
+    """The top `select` of each step, int64 `[steps, select]`, unordered."""
     drawn = sample.units * sample.highest_of
     field = Field([params], FieldShape(drawn, clump=sample.clump), seed, stream=0)
     chosen = np.empty((sample.steps, sample.select), np.int64)

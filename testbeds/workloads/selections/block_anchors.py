@@ -1,12 +1,12 @@
-"""What a block of tokens shows of locality when its tokens follow a process: targets for blocks.
+"""Locality of blocks of tokens whose tokens follow a process: targets for processes of blocks.
 
-Published figures of selectors that rank tokens say nothing of blocks directly. A block counts by
+Published figures of selectors that rank tokens do not apply to blocks directly. A block counts by
 its highest token, and the highest of 64 stays far longer than one token does. So a process of
 blocks is fitted to what its process of tokens gives for blocks: the tokens are drawn, each block
 of 64 gets the highest of its tokens' scores, the best 32 of 2,048 blocks are selected (128K
 tokens and 2,048 selected ones in blocks), and the selections are counted. These targets are
-computed whenever they are asked for, on the same seeds as what is held against them: the bursts
-of a seed then fall on the same steps in both, so that a difference is one of the processes.
+recomputed on every use, on the same seeds as the process that is compared with them: the bursts of
+a seed then fall on the same steps in both, so that a difference is one of the processes.
 
 Pure functions of (process, seeds); nothing can fail.
 """
@@ -56,7 +56,7 @@ _STATISTICS = (
 )
 
 STATISTICS: Mapping[str, Anchor] = MappingProxyType({anchor.name: anchor for anchor in _STATISTICS})
-"""What is derived, by name, without its target. Tolerances are choices: about the standard error
+"""The derived statistics by name, without targets. Tolerances are choices: about the standard error
 of the target over eight seeds."""
 
 
@@ -66,7 +66,7 @@ def derive(
     seeds: Iterable[int],
     advance: Callable[[int], None] = lambda count: None,
 ) -> Values:
-    """The statistics of those names for blocks whose tokens follow the process."""
+    """The named statistics for blocks whose tokens follow the process."""
     anchors = [replace(STATISTICS[name], sample=_TOKENS) for name in names]
     return measure(anchors, process.params, seeds, advance)
 
@@ -78,8 +78,8 @@ def aims(
 ) -> tuple[dict[str, Anchor], Values]:
     """The figures that a process was fitted to and is compared with, in that order.
 
-    With them, by seed, the targets of those that are derived. `advance` gets 1 for every
-    sample drawn: as many as seeds where the process is one of blocks, else none."""
+    With them, by seed, the targets of the derived ones. `advance` gets 1 for every sample drawn:
+    as many as seeds for a process of blocks, else none."""
     names = (*process.fitted_to, *process.compared_with)
     own = [name for name in names if name in STATISTICS]
     targets: Values = {}

@@ -1,9 +1,9 @@
 """A workload from a file of block scores: a captured model's, or a generated one's.
 
-The file has scores of every KV head; a block carries all heads of its layer, so that the scores
-are pooled over them, and one selection is made for the layer: sinks, window and the best of the
-rest, as `offstage.host.selection.select` makes it. Any k and any score of the file can be replayed.
-The block that decode is filling lies in the HBM pool until it is full, as in the host agent: it is
+The file has scores of every KV head; a block carries all heads of its layer, so the scores are
+pooled over them, and one selection is made for the layer: sinks, window and the best of the rest,
+as `offstage.host.selection.select` makes it. Any k and any score of the file can be replayed.
+The block that decode is filling stays in the HBM pool until it is full, as in the host agent: it is
 neither selected nor counted. Reading holds one row group and one slab. What can fail is the file
 (BadInput, see `scores_reader`) and settings that do not fit it.
 """
@@ -26,7 +26,7 @@ from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]
 
 MASS_LEVELS_PER_OCTAVE = 65534 / 24
-"""uint16 of a mass m: 1 + 65534 (24 + log2 m) / 24, and 1 below 2^-24, the least positive
+"""uint16 of a mass m: 1 + 65534 (24 + log2 m) / 24, and 1 below 2^-24, the smallest positive
 float16: fixed, equal for all layers, and steps of 2^(1/2731), finer than float16's own."""
 
 Floats = npt.NDArray[np.float32]
@@ -37,7 +37,7 @@ class CapturedWorkload:
 
     select_blocks: k, sinks and window included. selector: the score that selects, of "mass",
     "quest", "mean_key". pool: how the KV heads' scores become one, "max" or "mean". Raises BadInput
-    as `open_capture` does, for a score the file has not, and where sinks and window exceed k.
+    as `open_capture` does, for a score that the file lacks, and if sinks and window exceed k.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CapturedWorkload:
 
     @property
     def layer_count(self) -> int:
-        """Layers that the file has."""
+        """Number of layers in the file."""
         return self._header.layer_count
 
     @property
@@ -89,12 +89,12 @@ class CapturedWorkload:
 
     @property
     def sink_blocks(self) -> int:
-        """Blocks from the front that every selection holds."""
+        """Blocks from the front in every selection."""
         return self._sinks
 
     @property
     def window_blocks(self) -> int:
-        """Blocks from the end that every selection holds."""
+        """Blocks from the end in every selection."""
         return self._window
 
     @property
@@ -114,11 +114,11 @@ class CapturedWorkload:
 
     @property
     def foretells(self) -> bool:
-        """Whether the file has what was foretold of the score that selects."""
+        """Whether the file has predictions of the score that selects."""
         return self._selector in self._capture.foretold
 
     def describe(self) -> dict[str, object]:
-        """For the manifest: what was captured, from which text, and how it is replayed."""
+        """For the manifest: the model, the text, and how it is replayed."""
         header = self._header
         names = ("model", "config_sha256", "text_sha256", "tokenizer", "dtype", "synthetic")
         return {
@@ -183,7 +183,7 @@ class CapturedWorkload:
         )
 
     def _blocks(self, session: int) -> int:
-        """Full blocks at the last step: context, and what decode has written by then."""
+        """Full blocks at the last step: context, and the blocks that decode has written."""
         info = self._infos[session]
         return info.blocks + (info.steps - 1) // self.block_tokens
 
@@ -207,7 +207,7 @@ class CapturedWorkload:
         return Slab(session, steps[0][0].step, selected, scores, foretold=foretold)
 
     def _pooled(self, one: Step, full: int) -> Floats:
-        """Scores `[layers, full]`, each layer those of the layer whose selection it uses."""
+        """Scores `[layers, full]`, each layer with those of the layer whose selection it uses."""
         scores = one.scores[:, :, :full]
         if self._pool == "max":
             pooled = _greatest(scores).astype(np.float32)
@@ -226,8 +226,8 @@ class CapturedWorkload:
         return np.stack([quantize(row, scale) for row, scale in zip(pooled, scales, strict=True)])
 
     def _layer_scales(self, session: int) -> list[ScoreScale]:
-        """Of each layer, from the session's first row, so that a score means the same throughout:
-        a daemon gets its scores on such a scale too."""
+        """The scale of each layer, from the session's first row, so that a score has the same
+        meaning throughout, as for a daemon."""
         if session not in self._scales:
             windows = self._capture.sessions[session].windows
             first = next(self._capture.steps(session, self._selector, -windows, 1 - windows))
@@ -237,13 +237,13 @@ class CapturedWorkload:
 
 
 def _greatest(scores: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
-    """The maximum over axis 1, taken in integers that are in the floats' order: numpy's own way
-    through each float16 takes many times as long, and it is most of what a replay costs."""
+    """The maximum over axis 1, taken over integers in the floats' order: numpy's maximum of float16
+    is many times slower, and would be most of a replay's time."""
     bits = scores.view(np.int16)
     best = _ordered(bits).max(axis=1)
     return _ordered(best).view(np.float16)
 
 
 def _ordered(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """Of a float below 0 all bits but the sign are turned; its own inverse."""
+    """Inverts all bits but the sign of a negative float; its own inverse."""
     return bits ^ ((bits >> 15) & np.int16(0x7FFF))

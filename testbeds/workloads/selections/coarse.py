@@ -1,9 +1,8 @@
-"""Whole blocks out of granules: what a tier stages that cannot stage less than a block.
+"""Whole blocks from granules: the workload of a tier that cannot stage less than a block.
 
-A block has the highest score of its granules and is selected where one of them is. The same
-workload can so be run both ways: granule by granule, and block by block with all that a block
-brings along. Pure but for the workload that is read. A factor that does not divide is
-`BadInput`.
+A block has the highest score of its granules and is selected if one of them is. So the same
+workload can be run granule by granule, and block by block with everything that a block brings
+along. Pure except for reading the workload. A factor that does not divide is `BadInput`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ __all__ = ["Alike", "Coarsened", "PrefillOnce", "coarsen"]
 
 
 def coarsen(slab: Slab, factor: int) -> Slab:
-    """The slab in blocks of `factor` units; units behind the last whole block are left out.
+    """The slab in blocks of `factor` units; units after the last whole block are dropped.
 
     scores: the largest of a block. selected: blocks touched, as wide as the widest row needs.
     """
@@ -28,7 +27,7 @@ def coarsen(slab: Slab, factor: int) -> Slab:
     blocks = slab.scores.shape[2] // factor
     steps, layers, _ = slab.selected.shape
     touched = np.zeros((steps, layers, blocks + 1), bool)
-    # The column behind the last block takes what is absent or belongs to no whole block.
+    # The column after the last block takes absent units and those of no whole block.
     ordinals = np.minimum(slab.selected // np.uint32(factor), np.uint32(blocks))
     np.put_along_axis(touched, ordinals.astype(np.int64), True, axis=2)
     touched = touched[:, :, :blocks]
@@ -52,11 +51,11 @@ def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.ND
 
 
 PREFILLS_MAX = 4
-"""Sessions whose prefill windows are kept: 10 MiB each at 128K tokens and 80 layers."""
+"""Sessions whose prefill windows are cached: 10 MiB each at 128K tokens and 80 layers."""
 
 
 class Alike:
-    """What a `Workload` that is made of others has from one of them: all but its sessions."""
+    """The properties that a derived `Workload` shares with its source: all but its sessions."""
 
     def __init__(self, other: Workload) -> None:
         self.layer_count = other.layer_count
@@ -70,8 +69,8 @@ class Alike:
 
 
 class PrefillOnce(Alike):
-    """A `slab.Workload` that makes a session's prefill windows once for all who ask at about the
-    same time; nobody may change them."""
+    """A `slab.Workload` that computes a session's prefill windows once for concurrent readers, who
+    must not change them."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -101,8 +100,8 @@ class PrefillOnce(Alike):
 class Coarsened:
     """A `slab.Workload` in blocks of `factor` units of another one.
 
-    `select_blocks` is the most that a selection can touch. `draft_agreement` is that of the
-    units: of the blocks that a draft touches, at least about as many are touched by the token.
+    `select_blocks` is the maximum that a selection can touch. `draft_agreement` is that of the
+    units: for blocks, the token touches at least about the same share of a draft's.
     """
 
     def __init__(self, workload: Workload, factor: int) -> None:
@@ -145,6 +144,6 @@ class Coarsened:
         return _highest(windows, windows.shape[2] // self.factor, self.factor)
 
     def _session(self, session: SessionInfo) -> SessionInfo:
-        # A content stands for all before it, so a block's last unit names the block.
+        # A content identifies everything before it, so a block's last unit identifies the block.
         contents = session.contents[self.factor - 1 :: self.factor]
         return replace(session, blocks=session.blocks // self.factor, contents=contents)

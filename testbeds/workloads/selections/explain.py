@@ -1,12 +1,11 @@
-"""How well a profile meets the published figures: every row is drawn and counted when it is asked.
+"""How well a profile meets the published figures: every row is drawn and counted on request.
 
-Rows of basis "fitted" are the figures that a process of the profile was fitted to, measured on
-that process with other seeds than the search had. Rows "derived" are that too, but their target
-is no published figure: it is what a process of tokens gives for blocks, drawn and counted now.
-Rows "compared" are figures that were never aimed at: those of a process, and those of the
-profile as a whole, whose value is the mean over its layers of a model of 80, each with the
-process that it has for units of that figure's size. The row "chosen" is a published share that
-goes in as a parameter. Nothing can fail but the name of the profile.
+Rows of basis "fitted" are the figures that a process of the profile was fitted to, measured with
+other seeds than the search had. Rows "derived" are fitted too, but their target is not a published
+figure: it is what a process of tokens gives for blocks, drawn and counted now. Rows "compared" were
+not fitted to: figures of a process, and figures of the profile as a whole, whose value is the mean
+over its layers of a model of 80, each with its process for units of that figure's size. The row
+"chosen" is a published share that is a parameter. Only the name of the profile can fail.
 """
 
 from collections import Counter
@@ -51,14 +50,14 @@ _WHOLE = (
     "prr",
     "shadowkv",
 )
-"""Figures that were taken over layers or heads, and so belong to a profile as a whole."""
+"""Figures measured over layers or heads, which apply to a profile as a whole."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One figure. `part` is the process measured, or "all layers". `error` is the distance to the
-    target, 0 inside a range; `spread` is its standard error over the seeds. Where the target is
-    derived, it scatters too, and `spread` is that of the difference seed by seed."""
+    target, 0 inside a range; `spread` is its standard error over the seeds. A derived target
+    scatters too: then `spread` is that of the difference seed by seed."""
 
     part: str
     anchor: str
@@ -72,7 +71,7 @@ class Row:
 
 
 def processes_of(profile: str) -> list[Process]:
-    """The processes that the profile has for units of one size or another."""
+    """The profile's processes, over all unit sizes."""
     used = {*_layers(profile, 1), *_layers(profile, BLOCK_TOKENS)}
     return [process for name, process in PROCESSES.items() if name in used]
 
@@ -80,7 +79,7 @@ def processes_of(profile: str) -> list[Process]:
 def explain(
     profile: str, seed: int = 1, seeds: int = EXPLAIN_SEEDS, progress: Progress | None = None
 ) -> list[Row]:
-    """Measures a profile's processes. Raises BadInput for a profile that does not exist."""
+    """Measure a profile's processes. Raises BadInput for an unknown profile."""
     progress = progress or Silent()
     numbers = range(seed, seed + seeds)
     shares = {one: _layers(profile, ANCHORS[one].sample.unit_tokens) for one in _WHOLE}
@@ -91,7 +90,7 @@ def explain(
         wanted = [ANCHORS[one] for one in _WHOLE if name in shares[one]]
         own = [one for one in process.fitted_to + process.compared_with if one in ANCHORS]
         samples = {one.sample for one in wanted} | {ANCHORS[one].sample for one in own}
-        # One of blocks draws its statistics twice: of its tokens, and of itself.
+        # A process of blocks draws its statistics twice: for its tokens, and for itself.
         progress.start(f"process {name}", (len(samples) + 2 * bool(process.tokens)) * seeds)
         anchors, targets = aims(process, numbers, progress.advance)
         every = {one.name: one for one in (*anchors.values(), *wanted)}
@@ -113,7 +112,7 @@ def explain(
 
 
 def to_dict(profile: str, rows: Sequence[Row], seed: int) -> dict[str, Any]:
-    """JSON-ready: the profile, what it is, its processes with their parameters, and the rows."""
+    """JSON-ready: the profile, its description, its processes with parameters, and the rows."""
     blocks, tokens = _layers(profile, BLOCK_TOKENS), _layers(profile, 1)
     return {
         "profile": profile,
@@ -136,7 +135,7 @@ def to_dict(profile: str, rows: Sequence[Row], seed: int) -> dict[str, Any]:
 
 
 def render(profile: str, rows: Sequence[Row]) -> Group:
-    """The rows as a table for the terminal, and below it what each figure is and whose."""
+    """The rows as a table for the terminal, followed by each figure's definition and source."""
     title = f"{profile}: {PROFILES[profile]}"
     table = Table(
         title=title,
@@ -194,7 +193,7 @@ def _standard_error(values: npt.NDArray[np.float64]) -> float:
 
 
 def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
-    """What layers, neighbours and long distances share, held against the captures of a model."""
+    """Structure over layers, neighbours and long distances, compared with captures of a model."""
     progress.start("structure", len(seeds))
     found = []
     for seed in seeds:
@@ -213,7 +212,7 @@ def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[R
 
 
 def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
-    """The little that recorded selections of another model say, in their shape."""
+    """The few statistics of another model's recorded selections, in their shape."""
     found = [structure.drawn_as_recorded(profile, seed) for seed in seeds]
     rows = []
     for name, target in structure.RECORDED.items():
@@ -224,7 +223,7 @@ def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
 
 
 def _foretold(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
-    """What is foretold of each layer where a workload draws it, held against what was captured."""
+    """The prediction of each layer, if the workload draws it, compared with the captures."""
     progress.start("foretold", len(seeds))
     found = []
     for seed in seeds:

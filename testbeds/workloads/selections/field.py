@@ -1,19 +1,19 @@
 """The score process (`host/model/score_process.py`) for all layers of one session at once.
 
-Drawn with the parameters of each layer's own process. What is its own:
-
+Drawn with the parameters of each layer's process. In addition:
 - every draw is addressed by (seed, stream, purpose, tick), Philox (Salmon et al. 2011): a session
-  is the same whoever else runs, and a longer one begins as the shorter one does;
+  does not depend on other sessions, and a longer one begins as the shorter one does;
 - a normal is a 16-bit number through a table of quantiles, 65,536 values up to 4.3: a fifth of the
   time of numpy's, and decayed sums of them are as good as normal;
 - a topic burst strikes the layers of a session at one moment: one uniform number a step, and a
   layer bursts where it is below its probability. Each layer alone has the same law as before;
-- sessions of a group share a prefix: its static part, and a share of what moves its slow part;
+- sessions of a group share a prefix: its static part, and a share of the innovations of its slow
+  part;
 - layers have part of static and slow in common, and so have neighbouring units (`Structure`). Each
   unit of each layer alone has the same law as without.
 
-A unit is what has a score: a block, or a granule of one. A tick is a token; tick 0 is the first
-prefill window, and many ticks can be passed at once. Owns its state arrays, float32 `[layers,
+A unit has one score: it is a block, or a granule of one. A tick is a token; tick 0 is the first
+prefill window, and many ticks can be passed in one call. Owns its state arrays, float32 `[layers,
 units]`; one thread. Nothing can fail.
 """
 
@@ -40,22 +40,22 @@ __all__ = ["HEAVY_MAX", "Field", "FieldShape", "Structure", "words"]
 Floats = npt.NDArray[np.float32]
 
 RECENCY_FRACTION = 1 / 64
-"""Length of the recency part, of the context at the start."""
+"""Length of the recency part, as a share of the context at the start."""
 
-# What a draw is for: a word of the generator's counter. GROWN is added for what decode writes.
+# The purpose of a draw: a word of the generator's counter. GROWN is added for blocks decode writes.
 _STATIC, _SLOW, _FAST, _TOPIC, _MOMENT, _NOISE, _TURN = 2, 4, 6, 8, 10, 12, 14
 _GROWN = 1
 
 
 COMMON_LAYERS = 6
-"""Layers from one common part to the next; between them a layer has some of both. The trained model
-whose layers were counted has so many."""
+"""Layers from one common part to the next; a layer between them has some of both. This is the
+number of layers of the trained model that was measured."""
 
 
 @dataclass(frozen=True)
 class Structure:
     """layers: the share of static's and slow's variance that near layers have in common.
-    neighbours: what a unit has of each of the two before it, 0 to 1, of what it has of its own."""
+    neighbours: the weight of each of the two units before it, 0 to 1, relative to a unit's own."""
 
     layers: float = 0.0
     neighbours: float = 0.0
@@ -65,8 +65,8 @@ class Structure:
 class FieldShape:
     """context: units of the prompt. grown: units that decode may add. clump: neighbouring units
     that share their slow part. prefix: units from the front that the group shares.
-    slow_share: share of the variance that moves slow there which is the group's. structure: what
-    layers and neighbours have in common."""
+    slow_share: the group's share of the variance of the slow part there. structure: what layers and
+    neighbours have in common."""
 
     context: int
     grown: int = 0
@@ -114,7 +114,7 @@ class Field:
         self._scores = np.empty_like(self._fixed)
 
     def advance(self, ticks: int = 1) -> None:
-        """Goes `ticks` on, with one draw: the law after so many single ticks is the same."""
+        """Advance by `ticks`, with one draw: the law equals that of single ticks."""
         self._tick += ticks
         keep_slow, move_slow = self._keep_slow, self._move_slow
         keep_fast, move_fast = self._keep_fast, self._move_fast
@@ -159,7 +159,7 @@ class Field:
 
     def _redraw(self, purpose: int, share: npt.NDArray[np.float64]) -> None:
         layers = np.flatnonzero(share)
-        # A topic is the session's own, on a shared prefix too.
+        # A topic belongs to the session, on a shared prefix too.
         drawn = self._draw(purpose, *self._clumps(), self._layers + self._mixed.shape[1])
         fresh = self._shared(drawn)[layers]
         part = share[layers, None].astype(np.float32)
@@ -173,14 +173,14 @@ class Field:
         return self._shared(self._grouped(purpose, *self._clumps(), self.shape.slow_share))
 
     def _static(self) -> Floats:
-        """By the ranks of normal draws, so that what has a structure keeps its heavy tail."""
+        """By the ranks of normal draws, so that a structured draw keeps its heavy tail."""
         drawn = self._grouped(_STATIC, self.shape.context, self.shape.grown, 1.0)
         even = self._smoothed(self._shared(drawn))
         ranks = np.searchsorted(_normal_table()[:-1], even.ravel())
         return _heavy_table().take(ranks).reshape(self._layers, -1)
 
     def _grouped(self, purpose: int, context: int, grown: int, share: float) -> Floats:
-        """A draw of every layer and of what layers have in common; on the prefix `share` of the
+        """A draw of every layer and of the layers' common part; on the prefix `share` of the
         variance is the group's."""
         rows = self._layers + self._mixed.shape[1]
         own = self._draw(purpose, context, grown, rows)
@@ -209,7 +209,7 @@ class Field:
     def _smoothed(self, drawn: Floats) -> Floats:
         """Units with the two before them, in place; the variance stays."""
         if share := self.shape.structure.neighbours:
-            # The first two have fewer before them, and are scaled alike: a sink is the first.
+            # The first two have fewer before them, and are scaled the same: a sink is the first.
             drawn *= np.float32(1 / math.sqrt(1 + 2 * share**2))
             before = np.float32(share) * drawn
             drawn[:, 1:] += before[:, :-1]
@@ -217,8 +217,8 @@ class Field:
         return drawn
 
     def _draw(self, purpose: int, context: int, grown: int, rows: int = 0) -> Floats:
-        """`[rows, context + grown]`, by default a row a layer. What decode adds is drawn unit by
-        unit, so that how much of it there will be changes nothing."""
+        """`[rows, context + grown]`, by default a row per layer. Units that decode adds are drawn
+        one by one, so that their number changes nothing else."""
         table, rows = _normal_table(), rows or self._layers
         result = np.empty((rows, context + grown), np.float32)
         bits = self._bits(purpose, self._key, rows * context)
@@ -234,7 +234,7 @@ class Field:
 
 def words(key: tuple[int, int], purpose: int, tick: int, count: int) -> npt.NDArray[np.uint64]:
     """`count` random words at one address."""
-    # As arrays of words: of a list with a word above 2**63, numpy makes floats.
+    # As arrays of words: numpy turns a list with a word above 2**63 into floats.
     address = np.array([0, 0, purpose, tick], np.uint64)
     generator = np.random.Philox(key=np.array(key, np.uint64), counter=address)
     drawn: npt.NDArray[np.uint64] = generator.random_raw(count)
@@ -249,7 +249,7 @@ def normals(key: tuple[int, int], purpose: int, tick: int, count: int) -> Floats
 
 
 def _mixing(layers: int, share: float) -> Floats:
-    """What each layer has of each common part, `[layers, parts]`; no parts without a share."""
+    """The weight of each common part in each layer, `[layers, parts]`; no parts if share is 0."""
     if not share:
         return np.zeros((layers, 0), np.float32)
     place = np.arange(layers) / COMMON_LAYERS
@@ -275,7 +275,7 @@ def _normal_table() -> Floats:
 
 
 HEAVY_MAX = 30.0
-"""Above every value of the static part, before its weight and scale."""
+"""An upper bound of the static part, before its weight and scale."""
 
 
 @functools.cache

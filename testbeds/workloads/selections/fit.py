@@ -5,11 +5,11 @@ A fit minimises the sum over a process's anchors of (error / tolerance) squared,
 the distance to the figure or to the middle of its range, by the simplex
 search of Nelder and Mead (Computer Journal 7(4), 1965) over the logarithms of the free parameters.
 Every point is measured on the same seeds, so that two points differ by their parameters and not by
-luck, and the search is a function of its start, the first fits in `process.py`. The seeds of the
-fit are not those that `offstage trace generate --explain` measures with. A process of blocks is
-fitted to targets that its process of tokens, as it stands in the file, gives on those seeds.
+chance, and the search is a function of its start, the first fits in `process.py`. The seeds of the
+fit differ from those of `offstage trace generate --explain`. A process of blocks is fitted to
+targets that its process of tokens, as it is in the file, gives on those seeds.
 
-Prints the fitted values as TOML, to be put into `processes.toml`; it writes nothing itself.
+Prints the fitted values as TOML, for `processes.toml`; it writes nothing itself.
 """
 
 import argparse
@@ -30,7 +30,7 @@ __all__ = ["BLOCK_FIT_SEEDS", "FIT_SEEDS", "cost", "fit"]
 
 
 FIT_SEEDS = range(1001, 1013)
-"""Seeds of the search; whoever measures a fit takes others."""
+"""Seeds of the search; measurements of a fit use others."""
 
 BLOCK_FIT_SEEDS = range(1001, 1041)
 """Seeds for blocks: 32 selected of 2,048 scatter more than 256 of 4,096 or 8,192."""
@@ -74,7 +74,7 @@ def fit(
 
 
 def main() -> None:
-    """Fits the processes named on the command line, all that have figures by default."""
+    """Fit the processes named on the command line, by default all that have figures."""
     fitted = [name for name, process in PROCESSES.items() if process.fitted_to]
     parser = argparse.ArgumentParser(description="Fit the score processes to published figures.")
     parser.add_argument("process", nargs="*", default=fitted, help=", ".join(fitted))

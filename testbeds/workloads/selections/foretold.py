@@ -1,15 +1,15 @@
-"""What is foretold of a drawn workload: as often right as a trained model's was, layer by layer.
+"""Predictions for a generated workload: as often right as a trained model's, layer by layer.
 
-Model: nothing of a drawn workload knows what a layer's input says of the next layer's query. So the
-scores that a foretold query would give are drawn: those of the layer with an error, normal and
-independent for each block and step. Errors of a layer are as large as makes the share of its best k
-that is among the best k foretold what it was on captures (`captured.toml`). They lose blocks that
-were hardly selected before they lose others, as foretold queries do. Of a model's layers the first
-two are as the captured model's first two, and the others take those of its others by their depth.
+Model: a generated workload has no layer inputs from which to predict the next layer's query. So the
+scores of a predicted query are drawn: those of the layer with an error, normal and independent for
+each block and step. The errors of a layer are sized so that the share of its best k that is among
+the best k predicted equals that of captures (`captured.toml`). They lose barely selected blocks
+first, as predicted queries do. A model's first two layers use the captured model's first two, and
+the others take those of its other layers by depth.
 
-Row 0 is the first layer of the next step, by a draft of its token. Nobody drafts what a user says,
-so where a turn begins nothing is foretold of it; nor is a block that is written only then. All
-follows from the workload's seed, however steps are cut. Nothing can fail.
+Row 0 is the first layer of the next step, by a draft of its token. No draft predicts a user's
+input, so nothing is predicted where a turn begins, nor for a block that is written only then.
+Everything follows from the workload's seed, however steps are cut. Nothing can fail.
 """
 
 import functools
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _ERRORS = 21
-"""Purpose of the words that errors are made of; `field.py` and `generated.py` use smaller ones."""
+"""Purpose of the words of errors; `field.py` and `generated.py` use smaller numbers."""
 CAPTURED_BLOCK_TOKENS = 16
 _PROBE_SEED, _PROBES = 77, 16
 _SCORE_MAX = 65534
@@ -55,7 +55,7 @@ _BISECTIONS = 24
 _BLOCKS, _STEPS, _SELECT = 512, 256, 16
 """Of the captures."""
 _OWN_KIND = 2
-"""Layers at the front that a foretold query knows more, or less, of than of all others."""
+"""Layers at the front for which a prediction is more, or less, accurate than for all others."""
 
 Scores = npt.NDArray[np.uint16]
 
@@ -68,9 +68,9 @@ def _read(name: str) -> tuple[float, ...]:
 
 
 AGREEMENT = _read("foretold")
-"""By layer of the captured model: share of a selection that is among the best k foretold."""
+"""By layer of the captured model: share of a selection that is among the best k predicted."""
 AGREEMENT_NEW = _read("foretold-new")
-"""The same of the blocks that the step before did not select."""
+"""The same for blocks that the step before did not select."""
 
 
 FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType(
@@ -91,11 +91,11 @@ FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType(
         },
     }
 )
-"""Each figure in words, and what the captures have: the first half is drawn to be so."""
+"""Each figure in words, with the captures' values: the first half is drawn to match."""
 
 
 def of_layers(layers: int) -> tuple[float, ...]:
-    """What is drawn for each layer of a model."""
+    """The agreement to draw for each layer of a model."""
     others = len(AGREEMENT) - _OWN_KIND
     found = []
     for layer in range(layers):
@@ -106,7 +106,7 @@ def of_layers(layers: int) -> tuple[float, ...]:
 
 
 class Foretelling(Alike):
-    """A `slab.Workload`: a drawn one, with what is foretold of it."""
+    """A `slab.Workload`: a generated one, with predictions."""
 
     def __init__(self, workload: GeneratedWorkload | TracedWorkload, seed: int) -> None:
         self.workload, self._seed = workload, seed
@@ -115,7 +115,8 @@ class Foretelling(Alike):
         self.foretells = True
 
     def describe(self) -> dict[str, object]:
-        """The workload's own description, with what is foretold and whose agreement it has."""
+        """The workload's own description, with the predictions and the source of their
+        agreement."""
         return {
             **self.workload.describe(),
             "foretold": {
@@ -126,7 +127,7 @@ class Foretelling(Alike):
         }
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
-        """The workload's slabs, a step behind: row 0 is of the step after."""
+        """The workload's slabs, one step behind: row 0 is of the step after."""
         size = self._errors(session)
         turns = set(self.sessions[session].turns)
         held: Slab | None = None
@@ -144,7 +145,7 @@ class Foretelling(Alike):
     def _told(
         self, slab: Slab, size: npt.NDArray[np.float32], turns: set[int], after: Scores | None
     ) -> Slab:
-        """`after`: the first layer's scores in the step behind the slab, None without one."""
+        """`after`: the first layer's scores in the step after the slab, None without one."""
         told = np.zeros_like(slab.scores)
         for row, scores in enumerate(slab.scores):
             step, last = slab.first_step + row, row + 1 == len(slab.scores)
@@ -171,7 +172,7 @@ class Foretelling(Alike):
 
 @functools.lru_cache(maxsize=1024)
 def _error(params: ProcessParams, shape: FieldShape, select: int, share: float) -> float:
-    """The error of a score at which so much of a selection is foretold, by halving."""
+    """The error of a score at which that share of a selection is predicted, by bisection."""
     scores, errors = _probes(
         params, FieldShape(shape.context, clump=shape.clump, structure=shape.structure)
     )
@@ -189,7 +190,7 @@ def _error(params: ProcessParams, shape: FieldShape, select: int, share: float) 
 def _probes(
     params: ProcessParams, shape: FieldShape
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Scores of a process, each of a session of its own, and as many errors of size 1."""
+    """Scores of a process, each of a separate session, and as many errors of size 1."""
     drawn = [
         Field([params], shape, _PROBE_SEED, number).scores(shape.context)[0].copy()
         for number in range(_PROBES)
@@ -201,8 +202,8 @@ def _probes(
 def agreement(
     scores: npt.NDArray[Any], told: npt.NDArray[Any], select: int, of: Any = True
 ) -> float:
-    """Of the best `select` of each row of `scores`, the share that is among the best `told`;
-    counted are those that are marked in `of`."""
+    """Of the best `select` of each row of `scores`, the share that is among the best `told`; only
+    those marked in `of` count."""
     best = _best(scores, select) & of
     return share(int((best & _best(told, select)).sum()), int(best.sum()))
 
@@ -218,13 +219,13 @@ def _best(scores: npt.NDArray[Any], select: int) -> npt.NDArray[np.bool_]:
 
 def of_capture(path: Path, select: int) -> tuple[list[float], list[float]]:
     """Of a captured file's first session, by layer: the shares that `AGREEMENT` and
-    `AGREEMENT_NEW` are means of. Its best `select` blocks by mass, no sinks and window apart."""
+    `AGREEMENT_NEW` are means of. Its best `select` blocks by mass, without sinks and window."""
     slabs = list(CapturedWorkload(path, select, sink_blocks=0, window_blocks=0).slabs(0, 64))
     return agreements(slabs, select)
 
 
 def drawn(profile: str, seed: int) -> dict[str, float]:
-    """What comes out for a profile, in a context and of as many steps as were captured."""
+    """The agreement of a profile, with the context and number of steps of the captures."""
     size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
     options = GeneratedOptions(
         profile=profile,
@@ -243,7 +244,7 @@ def drawn(profile: str, seed: int) -> dict[str, float]:
 
 
 def agreements(slabs: list[Slab], select: int) -> tuple[list[float], list[float]]:
-    """By layer: of all blocks that are selected, and of those that the step before did not."""
+    """By layer: of all selected blocks, and of those that the step before did not select."""
     scores = np.concatenate([slab.scores for slab in slabs])
     told = np.concatenate([slab.foretold for slab in slabs if slab.foretold is not None])
     told[1:, 0] = told[:-1, 0].copy()  # row 0 is of the step after

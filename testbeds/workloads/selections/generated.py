@@ -1,26 +1,25 @@
 """Workloads drawn from the fitted score processes: any length, any number of layers and sessions.
 
-A unit is what is scored and selected: a block, or with `granule_tokens` a granule of one, as a
-selector that ranks tokens would; `slab.Coarsened` turns the latter into whole blocks. A step:
-
+A unit is scored and selected as a whole: a block, or with `granule_tokens` a granule of one, as by
+a selector that ranks tokens; `slab.Coarsened` turns granules into whole blocks. A step:
 1. the process of every layer moves (`field.Field`); with `turn_steps` a new turn begins at every
    such step, and `turn_share` of the variance of slow is drawn anew in all layers;
 2. scores become 16-bit numbers by a fixed map per layer, `q = 1 + floor((score - low) / unit)`,
-   held within 1 to 65,534; `low` and `unit` do not move with time, 0 means "not written yet";
+   clamped to 1 to 65,534; `low` and `unit` are constant in time, 0 means "not written yet";
 3. sinks, window and the highest of the rest are selected from these numbers (`slab.top_selection`).
 
-Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with a
-foreign `index_source` have its scores and selection. A draft's scores are the step's own with the
-last of the selected and the first of the rest exchanged, as many as the stated agreement leaves; a
-plain top-k of them is the draft's selection. A draft model goes on where the model would: where the
-user's next turn begins, what it has is the step as it were without that turn.
+Decode writes one block every `block_tokens` steps: it exists from the step after. Layers with
+another layer's `index_source` have its scores and selection. A draft's scores are the step's own
+with the last of the selected and the first of the rest exchanged, in the number that the given
+agreement leaves; a plain top-k of them is the draft's selection. A draft model continues as the
+model would: where the user's next turn begins, it has the step as it were without that turn.
 
-The windows of the prefill are a block apart, each with what is written by then, as the capture
-format has them; the last one is the token before step 0.
+The windows of the prefill are a block apart, each with the blocks written by then, as in the
+capture format; the last one is the token before step 0.
 
-Sessions are numbered from 0 and drawn independently, except what a group shares: the contents of
-its prefix, its static part there and `prefix_slow_share` of what moves slow. Everything follows
-from the seed. Bad options are `BadInput`.
+Sessions are numbered from 0 and drawn independently, except for what a group shares: the contents
+of its prefix, its static part there and `prefix_slow_share` of the slow part's innovations.
+Everything follows from the seed. Bad options are `BadInput`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,20 +49,20 @@ PREFILL_WINDOWS = 32
 has fewer blocks."""
 
 CELLS_MAX = 1 << 25
-"""Most scores of one step, over the layers that select: 128 MiB for each array of the process."""
+"""Maximum scores of one step, over the layers that select: 128 MiB per array of the process."""
 
 _SCORE_MAX = 65534
 _CONTENT = 20
-"""Purpose of the words that name contents; `field.py` uses smaller ones."""
+"""Purpose of the words that identify contents; `field.py` uses smaller ones."""
 
 
 @dataclass(frozen=True)
 class GeneratedOptions:
-    """What to draw. Tokens are rounded to nothing: they must be whole blocks.
+    """What to draw. Tokens are not rounded: they must be whole blocks.
 
     layers: that store KV. select_blocks: a layer's selection, sinks and window included; with
     `granule_tokens` as many tokens are selected, granule by granule. groups: sessions are dealt to
-    so many shared prefixes in turn; group: all share this one. draft_agreement: of a draft's
+    that many shared prefixes in turn; group: all share this one. draft_agreement: of a draft's
     selection, sinks and window included. index_source: the layer whose selection each layer uses;
     None: every layer its own.
     """
@@ -101,7 +100,7 @@ class GeneratedOptions:
 
 
 class GeneratedWorkload:
-    """A `slab.Workload` that is computed when it is asked for; holds no scores between calls."""
+    """A `slab.Workload` that is computed on demand; holds no scores between calls."""
 
     def __init__(self, options: GeneratedOptions) -> None:
         source = options.index_source
@@ -149,11 +148,11 @@ class GeneratedWorkload:
 
     @property
     def score_unit(self) -> npt.NDArray[np.float32]:
-        """`[layers, 1]`: how much one step of the 16-bit scores is, of the process's own."""
+        """`[layers, 1]`: one step of the 16-bit scores, in the process's unit."""
         return self._unit if self._spread is None else self._unit[self._spread]
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
-        """Draws the session from its first step on."""
+        """Draw the session from its first step on."""
         options = self.options
         field = self._field(session)
         for _ in self._windows(field):
@@ -185,7 +184,7 @@ class GeneratedWorkload:
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16]:
         """The last query of each of the last blocks before step 0, oldest first: uint16 `[windows,
-        layers, blocks of the context]`, 0 for what is not written by then."""
+        layers, blocks of the context]`, 0 for blocks not written by then."""
         field = self._field(session)
         windows = np.empty((self.prefill_windows, self.options.layers, self._context), np.uint16)
         for window, step in zip(windows, self._windows(field), strict=True):
@@ -193,15 +192,15 @@ class GeneratedWorkload:
         return windows
 
     def _windows(self, field: Field) -> Iterator[int]:
-        """Goes through the windows; gives the step at which a block later than theirs begins."""
+        """Advance through the windows; yields the step at which the block after theirs begins."""
         for ahead in range(self.prefill_windows - 1, -1, -1):
             yield -ahead * self.options.block_tokens
             if ahead:
                 field.advance(self.options.block_tokens)
 
     def written(self, step: int) -> int:
-        """Units that exist at a step, below 0 of the prefill. Granules come by the block: a part of
-        one is not staged."""
+        """Units that exist at a step; negative steps are the prefill's. Granules are added by whole
+        blocks: a part of one is not staged."""
         options = self.options
         return self._context + step // options.block_tokens * options.factor
 
@@ -224,7 +223,7 @@ class GeneratedWorkload:
 
     def _session(self, index: int) -> SessionInfo:
         options, group = self.options, self._group(index)
-        # The front of a stream of words does not depend on how many are taken.
+        # The front of a stream of words does not depend on the number taken.
         contents = words((options.seed, 2 * index), _CONTENT, 0, 2 * self._context)
         if group >= 0:
             shared = words((options.seed, 2 * group + 1), _CONTENT, 0, 2 * self._prefix)
@@ -241,12 +240,12 @@ class GeneratedWorkload:
         )
 
     def drawn(self, session: int) -> "GeneratedWorkload":
-        """What draws a session: itself."""
+        """The workload that draws a session: itself."""
         return self
 
     @property
     def shape(self) -> FieldShape:
-        """Of what is drawn for a session."""
+        """The shape of a session's field."""
         options = self.options
         return FieldShape(
             self._context,
@@ -306,7 +305,7 @@ class GeneratedWorkload:
         return result
 
     def _put(self, out: npt.NDArray[np.generic], rows: npt.NDArray[np.generic]) -> None:
-        """Rows of the layers that select, to all layers that use them."""
+        """Copy rows of the layers that select to all layers that use them."""
         if self._spread is None:
             out[...] = rows
         else:
@@ -384,21 +383,21 @@ def _check_selection(options: GeneratedOptions) -> None:
             )
 
 
-def _bad(what: str, mend: str) -> BadInput:
-    return BadInput(what, "workload", mend)
+def _bad(what: str, fix: str) -> BadInput:
+    return BadInput(what, "workload", fix)
 
 
 # Generated selections under real requests: lengths, order and sharing are a trace's.
 #
-# A request trace says how long a prompt is, how many tokens followed and which prefix it shares,
-# and nothing of what attention selects. So each session here is of its own length and drawn from
-# the fitted processes, and sessions of a group share the static part of the prefix that the trace
-# says they share. Everything follows from trace, part and seed.
+# A request trace has each prompt's length, the number of tokens that followed and the prefix it
+# shares, but nothing of what attention selects. So each session here has its recorded length and is
+# drawn from the fitted processes, and sessions of a group share the static part of the prefix that
+# they share in the trace. Everything follows from trace, part and seed.
 
 
 class TracedWorkload(Alike):
-    """A `slab.Workload`. `options` are those of all sessions; their lengths are not used, and
-    `steps` is the most that a session decodes. `origin` names trace and part."""
+    """A `slab.Workload`. `options` apply to all sessions, except for their lengths; `steps` is the
+    maximum that a session decodes. `origin` names trace and part."""
 
     def __init__(
         self, options: GeneratedOptions, sessions: Sequence[TraceSession], origin: dict[str, object]
@@ -426,7 +425,7 @@ class TracedWorkload(Alike):
         }
 
     def drawn(self, session: int) -> GeneratedWorkload:
-        """What draws a session."""
+        """The workload that draws a session."""
         return self._each[session]
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
@@ -451,7 +450,8 @@ class TracedWorkload(Alike):
 def _options(
     options: GeneratedOptions, number: int, one: TraceSession, prefix: int
 ) -> GeneratedOptions:
-    """Those of session `number`, the last of its own workload: its draws are its number's."""
+    """The options of session `number`, the last of a separate workload, so that its draws are its
+    number's."""
     block = options.block_tokens
     return replace(
         options,

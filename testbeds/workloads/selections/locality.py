@@ -1,8 +1,8 @@
-"""What selections show of locality: shares that stay, and what a buffer of blocks misses.
+"""Locality of selections: shares that stay selected, and misses of a buffer of blocks.
 
 A run of selections is an int array `[steps, k]` of one layer, ordinals below `blocks`. A buffer
-serves each selection as a set: what is selected at a step cannot leave during it, and blocks that
-came at one step leave in an order of ordinals. First touches are misses; the first step, which
+serves each selection as a set: a block selected at a step cannot leave during it, and blocks that
+came at one step leave in order of their ordinals. First touches are misses; the first step, which
 misses everything, is not counted. Pure functions, no loop over blocks.
 """
 
@@ -34,7 +34,7 @@ BUFFERS = ("lru", "fifo", "random", "belady")
 
 
 def overlap(selected: Ordinals, distance: int, blocks: int) -> float:
-    """Mean share of a step's selection that the selection `distance` steps before held too."""
+    """Mean share of a step's selection that was also selected `distance` steps before."""
     held = np.zeros(blocks, bool)
     shares = []
     for step in range(distance, len(selected)):
@@ -45,7 +45,7 @@ def overlap(selected: Ordinals, distance: int, blocks: int) -> float:
 
 
 def shared_by(selections: Ordinals, blocks: int) -> float:
-    """Share of one selection that all the selections `[n, k]` hold."""
+    """Share of one selection that is in all the selections `[n, k]`."""
     counts = np.bincount(selections.ravel(), minlength=blocks)
     return float(np.mean(counts[selections[0]] == len(selections)))
 
@@ -56,7 +56,7 @@ def distinct(selected: Ordinals, steps: int, blocks: int) -> float:
     used = np.full(blocks, -1, np.int64)
     count = 0
     for step, chosen in enumerate(selected):
-        # A run counts a block where it first meets it: runs that begin after the use before.
+        # A run counts a block at its first use in it: for runs that begin after the use before.
         begin = np.maximum(used[chosen] + 1, step - steps + 1)
         count += int(np.maximum(min(step, last) - begin + 1, 0).sum())
         used[chosen] = step
@@ -66,9 +66,9 @@ def distinct(selected: Ordinals, steps: int, blocks: int) -> float:
 def buffer_misses(
     selected: Ordinals, blocks: int, sizes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[tuple[str, int], float]:
-    """Miss rates by (buffer, size in blocks), for the sizes asked of each buffer of `BUFFERS`.
+    """Miss rates by (buffer, size in blocks), for the sizes requested of each buffer of `BUFFERS`.
 
-    `belady` drops what is selected again last, knowing the whole run.
+    `belady` evicts the block whose next selection is furthest away, knowing the whole run.
     """
     draw = np.random.Generator(np.random.Philox(seed))
     upcoming = _next_uses(selected, blocks) if "belady" in sizes else None
@@ -115,21 +115,20 @@ def _next_uses(selected: Ordinals, blocks: int) -> npt.NDArray[np.int64]:
     return result
 
 
-# A first look at a file of scores: how much of a selection the next step selects again, which is
-# the figure that most papers on sparse attention give, and how much of it was foretold. So a
-# capture can be held against theirs before any experiment is made with it. It owns nothing, and
-# reads one slab at a time.
+# A first look at a file of scores: how much of a selection the next step selects again, the figure
+# that most papers on sparse attention report, and how much of it was predicted, to compare a
+# capture with theirs before any experiment. It owns nothing, and reads one slab at a time.
 
 OVERLAP_STEPS = 64
 
 
 def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, object]:
-    """Blocks of a selection that the step before selected too, over all selected blocks.
+    """Share of selected blocks that the step before selected too.
 
     By mass, maximum over groups, without sinks and window; k is a quarter of the context's blocks,
     at most 32. Mean over the first `steps` steps and all layers of the first session, the layer
-    where it is least, and each layer's own; None with one step only. `foretold`: of each layer, the
-    share of its selection that is among the best k foretold of it, None where nothing is.
+    with the minimum, and each layer's value; None with one step only. `foretold`: for each layer,
+    the share of its selection that is among the best k predicted, None without predictions.
     """
     first = CapturedWorkload(path, 1, sink_blocks=0, window_blocks=0)
     k = max(1, min(32, first.sessions[0].blocks // 4))

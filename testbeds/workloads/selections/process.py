@@ -1,16 +1,16 @@
-"""Score processes: how strongly a decode step wants each block, one per head class and layer band.
+"""Score processes: how much a decode step needs each block, one per head class and layer band.
 
 No public trace of per-step block selections is large enough to run on, so sessions are driven by a
 process (`host/model/score_process.py`) fitted to published locality figures.
 
-What is fitted and what is chosen: (w_static, tau_slow, w_fast, tau_fast, burst) of the retrieval
-class in the middle band were fitted to HiSparse's miss rates. The share a burst replaces, the shape
-of r and the weights of recency and sink are choices, set once so that the fit holds in this
-implementation. The other entries are anchored: a published figure fixes one statistic, which a test
-checks, and the rest is a choice. Not fitted and only compared: of one head's top-100 at steps 1,
-20 and 40 RetroInfer (arXiv:2505.02922) finds .31 in all three; over eight seeds the middle band
-gives .32 and the last one .17. The anchors are per token or per page of real models; using them for
-blocks of a scaled-down geometry is an assumption, and a report on it has to say "synthetic".
+Fitted and chosen parts: (w_static, tau_slow, w_fast, tau_fast, burst) of the retrieval class in the
+middle band were fitted to HiSparse's miss rates. The share a burst replaces, the shape of r and the
+weights of recency and sink are choices, set once so that the fit is met in this implementation. The
+other entries are anchored: a published figure fixes one statistic, which a test checks, and the
+rest is a choice. Not fitted and only compared: of one head's top-100 at steps 1, 20 and 40
+RetroInfer (arXiv:2505.02922) finds .31 in all three; over eight seeds the middle band gives .32 and
+the last one .17. The anchors are per token or per page of real models; using them for blocks of a
+scaled-down geometry is an assumption, and a report on it has to say "synthetic".
 """
 
 import math
@@ -40,7 +40,7 @@ HEAD_CLASS_FRACTIONS: Mapping[str, float] = MappingProxyType(
     {"retrieval": 0.25, "stable": 0.75, "streaming": 0.0}
 )
 """FlexiCache (arXiv:2511.00868): 25 % of the KV heads of Llama-3.1-8B are unstable. Streaming heads
-select what a window holds anyway, so by default none is modelled."""
+only select blocks that a window has anyway, so by default none is modelled."""
 
 _RECENCY = 3.75
 _SINK = 8.0
@@ -51,7 +51,7 @@ _BAND_LIMITS = (2 / 61, 20 / 61)
 
 @dataclass(frozen=True)
 class Entry:
-    """One process, and where its numbers come from."""
+    """One process, and the source of its numbers."""
 
     head_class: str
     band: str
@@ -128,7 +128,7 @@ TABLE: Mapping[tuple[str, str], Entry] = MappingProxyType(
 def band_of(layer: int, layers: int) -> str:
     """The band of a layer (from 0) by the relative depth of its middle.
 
-    A scaled-down model has few layers, each standing for many: one of four is no first layer.
+    A scaled-down model has few layers, each representing many: one of four is not a first layer.
     """
     assert 0 <= layer < layers
     depth = (layer + 0.5) / layers

@@ -1,12 +1,12 @@
 """Profiles: which score process drives each layer of a generated workload.
 
-A process is a set of parameters with its origin (`processes.toml` beside this file, found with
-`python -m offstage.testbeds.workloads.selections.fit`); a profile gives one to every layer by
-head class and depth. `process.TABLE` is the first fit, at which the searches begin; here
-stand the fits to several figures at once. What a unit of the workload is decides too: figures of
-tokens hold for tokens, and for blocks the process that was derived from them (`block_anchors.py`).
+A process is a set of parameters with its origin (`processes.toml` next to this file, found with
+`python -m offstage.testbeds.workloads.selections.fit`); a profile assigns one to every layer by
+head class and depth. `process.TABLE` is the first fit, where the searches begin; this module has
+the fits to several figures together. The workload's unit matters too: figures of tokens apply to
+tokens, and for blocks use the process that was derived from them (`block_anchors.py`).
 
-Read once, at import; immutable. A profile that does not exist is `BadInput`.
+Read once, at import; immutable. An unknown profile is `BadInput`.
 """
 
 import difflib
@@ -35,22 +35,22 @@ __all__ = [
 
 
 CLUMP_TOKENS = 16
-"""Neighbouring tokens whose slow part is one, where units are smaller than this: as in the fit to
+"""Neighbouring tokens that share their slow part, for units smaller than this: as in the fit to
 HiSparse (arXiv:2608.07009). A choice: no published figure fixes it."""
 
 BLOCK_TOKENS = 64
-"""Tokens of a block that the processes of blocks are derived for: the laboratory's default."""
+"""Block size in tokens of the processes of blocks: the laboratory's default."""
 
 BLOCKS_FROM_TOKENS = 32
-"""From so many tokens on, a unit has the process of blocks. A choice: half of what it is for."""
+"""Unit size in tokens from which the process of blocks applies. A choice: half its block size."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One score process. `free` are the parameters that were searched, `fitted_to` the anchors of
-    `anchors.ANCHORS` or `derived.STATISTICS` that were aimed at, `compared_with` others it is held
-    against. `start` is the entry of `process.TABLE` that the search began at; parameters that are
-    not free are its. `tokens`: the process of whose tokens the blocks consist, or empty."""
+    """One score process. `free`: the parameters that were searched; `fitted_to`: the anchors of
+    `anchors.ANCHORS` or `derived.STATISTICS` that were targets; `compared_with`: others it is
+    compared with. `start`: the entry of `process.TABLE` where the search began, which gives the
+    parameters that are not free. `tokens`: the process of the blocks' tokens, or empty."""
 
     name: str
     about: str
@@ -89,11 +89,11 @@ PROFILES: Mapping[str, str] = MappingProxyType(
         "pycode": "captures of one small trained model on Python source, and of nothing else",
     }
 )
-"""What a user may ask for, and what it is."""
+"""The profiles a user may choose, with a description."""
 
 _AS_CAPTURED = Structure(layers=0.75, neighbours=0.8)
-"""No published figure says what layers or neighbours share. Chosen so that published-mix has about
-what the captures have of both; `--explain` shows how far each profile is from them."""
+"""No published figure gives the shared part of layers or neighbours. Chosen so that published-mix
+has about that of the captures; `--explain` shows how far each profile is from them."""
 
 STRUCTURES: Mapping[str, Structure] = MappingProxyType(
     {**dict.fromkeys(PROFILES, _AS_CAPTURED), "pycode": Structure(layers=0.744, neighbours=0.964)}
@@ -108,11 +108,11 @@ _BLOCKS_OF = {process.tokens: name for name, process in PROCESSES.items() if pro
 def layer_processes(profile: str, layers: int, unit_tokens: int) -> tuple[Process, ...]:
     """The process of each layer for units of that many tokens.
 
-    Raises BadInput for a profile that does not exist."""
+    Raises BadInput for an unknown profile."""
     if profile not in PROFILES:
         near = difflib.get_close_matches(profile, PROFILES, n=1)
-        mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
-        raise BadInput(f"no profile is called {profile!r}", "workload", mend)
+        fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(PROFILES)}"
+        raise BadInput(f"no profile is called {profile!r}", "workload", fix)
     if profile in _WHOLE:
         names = [_WHOLE[profile]] * layers
     else:

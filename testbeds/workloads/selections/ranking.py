@@ -1,8 +1,8 @@
 """Which blocks a layer selects when it ranks them by 16-bit scores: one rule for every workload.
 
-A selection holds the sinks (the first blocks), the window (the last blocks that exist) and, of
-the blocks between, those with the highest scores; the smaller ordinal wins among equals. Ranks
-are therefore total, and a selection follows from the scores that policies see. Pure functions.
+A selection has the sinks (the first blocks), the window (the last blocks that exist) and, of the
+blocks between, those with the highest scores; the smaller ordinal wins ties. So ranks are total,
+and a selection follows from the scores that policies see. Pure functions.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def ranked(scores: npt.NDArray[np.uint16], counts: tuple[int, ...]) -> npt.NDArr
     blocks = scores.shape[1]
     assert counts and min(counts) >= 1 and max(counts) <= blocks
     # Score and ordinal in one number: a partition of integers is several times as fast as an
-    # argpartition, and equals cannot come out in an order of their own.
+    # argpartition, and ties have a defined order.
     wide, shift = (np.uint32, 16) if blocks <= 1 << 16 else (np.uint64, 32)
     keys: npt.NDArray[Any] = np.subtract(0xFFFF, scores, dtype=wide)
     np.left_shift(keys, wide(shift), out=keys)

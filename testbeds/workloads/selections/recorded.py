@@ -1,16 +1,15 @@
-"""Recorded block selections as a workload: what a model selected, without the scores behind it.
+"""Recorded block selections as a workload: what a model selected, without the scores.
 
 The file is JSON lines, plain or gzip, one run of one model each: `run`, `model`, `layers`,
 `prompt_tokens`, `block_tokens` and `steps`, a list of `[token, layer, selected, ...]` with tokens
 from 1, in order of token and layer. This is the form of `attn_block_selection_*.jsonl.gz`, made of
 the published runs of ZjuXxxc/solidattention-repro: Qwen3-0.6B, prompts of 512 and 4,096 tokens, at
-most 39 steps. That is enough to check a policy on selections of a real model, and no claim rests
-on it.
+most 39 steps. That is enough to check a policy on selections of a real model, but too little to
+base claims on.
 
-A run is a session. What was not recorded is not made up: a selected block has the score `PRESENT`,
-every other 0, so policies that rank by score see how often and how lately a block was selected, and
-no more; contexts are taken to share nothing. Read whole and checked when it is opened; every fault
-is `BadInput` with its line.
+A run is a session. Missing data is not invented: a selected block has the score `PRESENT`, every
+other 0, so policies that rank by score see only how often and how recently a block was selected;
+contexts share nothing. Read whole and checked on open; every error is `BadInput` with its line.
 """
 
 import hashlib
@@ -33,8 +32,8 @@ __all__ = ["PRESENT", "SelectionWorkload"]
 
 
 PRESENT = 0xFFFF
-"""The score of a selected block, the highest there is: averages shift a score to the right, and of
-a small one nothing would be left."""
+"""The score of a selected block, the maximum: averages shift a score to the right, and a small one
+would become 0."""
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ class _Run(msgspec.Struct, frozen=True):
 class SelectionWorkload:
     """A `slab.Workload` of recorded runs. All runs of a file have the same model and block size.
 
-    `sink_blocks` and `window_blocks` are counted: what every selection of the file holds.
+    `sink_blocks` and `window_blocks` are counted: the blocks in every selection of the file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -103,7 +102,7 @@ class SelectionWorkload:
         blocks = self._written(info, info.steps - 1)
         for first in range(0, info.steps, steps):
             selected = rows[first : first + steps]
-            # One column more takes what is absent.
+            # One extra column takes absent ones.
             scores = np.zeros((*selected.shape[:2], blocks + 1), np.uint16)
             columns = np.minimum(selected, np.uint32(blocks)).astype(np.int64)
             np.put_along_axis(scores, columns, np.uint16(PRESENT), axis=2)
@@ -112,14 +111,14 @@ class SelectionWorkload:
             yield Slab(session, first, selected, scores)
 
     def prefill(self, session: int) -> None:
-        """Was not recorded."""
+        """None: not recorded."""
         return None
 
     def _written(self, info: SessionInfo, step: int) -> int:
         return info.blocks + step // self.block_tokens
 
     def _window(self, info: SessionInfo, rows: npt.NDArray[np.uint32]) -> int:
-        """Blocks from the end that every selection of the run holds."""
+        """Blocks from the end in every selection of the run."""
         count = 0
         ends = np.array([self._written(info, step) for step in range(info.steps)])
         while count < rows.shape[2]:
@@ -185,7 +184,7 @@ def _session(run: _Run, steps: int) -> SessionInfo:
 
 
 def _sinks(rows: npt.NDArray[np.uint32]) -> int:
-    """Blocks from the front that every selection of the run holds."""
+    """Blocks from the front in every selection of the run."""
     count = 0
     while count < rows.shape[2] and (rows[:, :, count] == count).all():
         count += 1
@@ -200,5 +199,5 @@ def _named(run: _Run) -> str:
     return f"{run.model} of {run.layers} layers, {run.block_tokens} tokens a block,"
 
 
-def _bad(what: str, where: str, mend: str) -> BadInput:
-    return BadInput(what, where, mend)
+def _bad(what: str, where: str, fix: str) -> BadInput:
+    return BadInput(what, where, fix)

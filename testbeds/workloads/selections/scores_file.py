@@ -1,7 +1,7 @@
 """A file of block scores: its columns, its header, and how it is read.
 
-One format serves captured and generated scores: `docs/reference/capture-format.md` is its
-definition for others. This module owns names and types only; it opens no file.
+One format serves captured and generated scores: `docs/reference/capture-format.md` defines it for
+others. This module owns names and types only; it opens no file.
 """
 
 from collections.abc import Iterator
@@ -37,14 +37,14 @@ VERSION = 1
 METADATA_KEY = b"offstage"
 
 POSITION = ("session", "step", "layer", "group", "blocks")
-"""Columns that say where a row belongs, in the order in which rows are sorted."""
+"""Columns that locate a row, in the order in which rows are sorted."""
 
 SCORES = ("mass", "quest", "mean_key")
-"""Columns of scores, one value for each of the row's blocks; a file has one of them or more."""
+"""Columns of scores, one value for each of the row's blocks; a file has at least one of them."""
 
 FORETOLD = "foretold_"
-"""Before the name of a score: a column of the scores of a query that the layer before foretold. A
-file may have one beside each that it has."""
+"""Prefix of a score's name: the scores of a query predicted from the layer before. A file may have
+such a column for each of its scores."""
 
 COLUMNS = (*SCORES, *(FORETOLD + name for name in SCORES))
 
@@ -55,16 +55,16 @@ _Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 class Session(msgspec.Struct, kw_only=True, frozen=True):
     """One request that decodes.
 
-    Two blocks hold the same where they have the same ordinal and the same name: `prefix` is the
-    name of the first `prefix_tokens` tokens, `content` that of all behind them.
+    Two blocks have the same content if they have the same ordinal and the same name: `prefix` is
+    the name of the first `prefix_tokens` tokens, `content` that of all tokens after them.
     """
 
     name: str
     mode: Literal["teacher", "free", "generated"]
-    """teacher: the text goes on; free: the model's own tokens; generated: no model."""
+    """teacher: the given text; free: the model's own tokens; generated: no model."""
     context_tokens: _Positive
     steps: _Positive
-    """As planned. A file whose writing was ended early holds fewer."""
+    """As planned. A file that was interrupted has fewer."""
     content: str
     prefix: str = ""
     prefix_tokens: _Count = 0
@@ -80,24 +80,24 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
     version: int = VERSION
     model: str
     config_sha256: str
-    """Of the model's configuration; empty where there is no model."""
+    """Of the model's configuration; empty without a model."""
     text_sha256: str
-    """Of the text's bytes; empty where there is no text."""
+    """Of the text's bytes; empty without a text."""
     tokenizer: str
     dtype: str
-    """What the model was run in."""
+    """The dtype the model was run in."""
     synthetic: bool
     block_tokens: _Positive
     layer_count: Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
     group_count: Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
     """KV heads of a layer."""
     layers: tuple[_Count, ...]
-    """The model's own number of each layer."""
+    """The model's number for each layer."""
     index_source: tuple[_Count, ...]
     """The layer whose selection each layer uses, counted as the column `layer` counts."""
     sessions: tuple[Session, ...]
     parameters: dict[str, Any] = {}
-    """How it was made, for whoever makes it again."""
+    """The options it was made with, to repeat it."""
 
 
 def schema(scores: tuple[str, ...], header: Header) -> Any:
@@ -112,23 +112,23 @@ def schema(scores: tuple[str, ...], header: Header) -> Any:
 
 
 def decode_header(raw: bytes | None, where: str) -> Header:
-    """The header in a file's metadata. Raises BadInput, naming `where`, for what is none."""
+    """The header in a file's metadata. Raises BadInput, naming `where`, for an invalid one."""
     if raw is None:
-        raise BadInput("this Parquet file has no header of Offstage", where, _MEND)
+        raise BadInput("this Parquet file has no Offstage header", where, _FIX)
     what = "the header cannot be read"
-    known = json_line(msgspec.json.Decoder(_Version), raw, where, _MEND, what)
+    known = json_line(msgspec.json.Decoder(_Version), raw, where, _FIX, what)
     if known.version != VERSION:
         raise BadInput(
             f"format version {known.version}; this release reads version {VERSION}",
             where,
             "capture again, or use the release that wrote it",
         )
-    header = json_line(msgspec.json.Decoder(Header), raw, where, _MEND, what)
+    header = json_line(msgspec.json.Decoder(Header), raw, where, _FIX, what)
     _check(header, where)
     return header
 
 
-_MEND = "give a file that `offstage trace capture` or `offstage trace generate` wrote"
+_FIX = "give a file that `offstage trace capture` or `offstage trace generate` wrote"
 
 
 class _Version(msgspec.Struct):
@@ -136,18 +136,18 @@ class _Version(msgspec.Struct):
 
 
 def _check(header: Header, where: str) -> None:
-    """Relations between the header's fields that its types cannot say."""
+    """Check relations between the header's fields that its types cannot express."""
     layers = header.layer_count
     problems = {
         f"{len(header.layers)} numbers of {layers} layers": len(header.layers) != layers,
         f"{len(header.index_source)} index sources of {layers} layers": (
             len(header.index_source) != layers
         ),
-        "an index source that is behind its layer": any(
+        "an index source that comes after its layer": any(
             source > layer for layer, source in enumerate(header.index_source)
         ),
         "no session": not header.sessions,
-        "a context that is no whole number of blocks": any(
+        "a context that is not a whole number of blocks": any(
             one.context_tokens % header.block_tokens for one in header.sessions
         ),
         "a prefix longer than its context": any(
@@ -156,15 +156,15 @@ def _check(header: Header, where: str) -> None:
     }
     for problem, holds in problems.items():
         if holds:
-            raise BadInput(f"the header has {problem}", where, _MEND)
+            raise BadInput(f"the header has {problem}", where, _FIX)
 
 
 # Reads a file of block scores, a row group at a time.
 #
-# `open_capture` looks at everything but the scores: the header, the types, and that every step has
-# a row for each layer and group, in order. `Capture.steps` then reads scores; it holds one row
-# group (8 MiB as written here). Whatever is not as `docs/reference/capture-format.md` says is a
-# BadInput that names the file and what.
+# `open_capture` checks everything but the scores: the header, the types, and that every step has a
+# row for each layer and group, in order. `Capture.steps` then reads scores; it holds one row group
+# (8 MiB as written here). Any deviation from `docs/reference/capture-format.md` is a BadInput that
+# names the file and the problem.
 
 _ROW_GROUP_BYTES_MAX = 1 << 30
 _AGAIN = "capture again, or copy the file again"
@@ -181,7 +181,7 @@ class Step:
 
 @dataclass
 class Held:
-    """What the file holds of one session: `windows` of its prefill, then `steps`."""
+    """The contents of one session in the file: `windows` of its prefill, then `steps`."""
 
     index: int
     """Its index in `Header.sessions`."""
@@ -197,8 +197,8 @@ class Held:
 
 
 class Capture:
-    """An open file. `sessions`: those with at least one decode step, in order. `scores`: which of
-    `SCORES` it has, `foretold` those of them that it has of foretold queries too."""
+    """An open file. `sessions`: those with at least one decode step, in order. `scores`: the ones
+    of `SCORES` that it has; `foretold`: those for which it also has predictions."""
 
     def __init__(
         self, path: Path, file: Any, header: Header, scores: tuple[str, ...], held: list[Held]
@@ -213,8 +213,8 @@ class Capture:
     def steps(self, session: int, score: str, first: int, last: int) -> Iterator[Step]:
         """Steps `[first, last)` of `sessions[session]`, in order; negative ones are the prefill's.
 
-        Raises BadInput where the file has no such score, and for scores that are torn, not finite
-        or not as many as blocks.
+        Raises BadInput if the file has no such score, and for scores that are torn, not finite or
+        not one per block.
         """
         if score not in self.scores and score.removeprefix(FORETOLD) not in self.foretold:
             have = ", ".join(self.scores)
@@ -258,7 +258,7 @@ class Capture:
 def open_capture(path: str | Path) -> Capture:
     """Opens and checks a file; reads no scores.
 
-    Raises BadInput for a file that is missing, no Parquet, torn, without header or of an unknown
+    Raises BadInput for a file that is missing, not Parquet, torn, without header or of an unknown
     version, that lacks a column or has one of another type, or whose rows are not in order.
     """
     import pyarrow as pa
@@ -288,12 +288,12 @@ def open_capture(path: str | Path) -> Capture:
         if columns["step"].size:
             _take(columns, number, header, held, where)
     if not any(one.steps for one in held):
-        raise BadInput("it holds no decode step", where, "capture again")
+        raise BadInput("has no decode step", where, "capture again")
     return Capture(path, file, header, scores, held)
 
 
 def _check_schema(schema: Any, where: str) -> tuple[str, ...]:
-    """The columns of scores that are there."""
+    """The columns of scores in the file."""
     import pyarrow as pa
 
     position = (pa.uint32(), pa.int32(), pa.uint16(), pa.uint16(), pa.uint32())
@@ -320,7 +320,7 @@ def _take(
     held: list[Held],
     where: str,
 ) -> None:
-    """Checks the rows of one row group against those before, and enters them in `held`."""
+    """Check the rows of one row group against those before, and enter them in `held`."""
 
     def wrong(problem: str) -> BadInput:
         return BadInput(f"row group {number}: {problem}", where, _AGAIN)
@@ -329,7 +329,7 @@ def _take(
     rows = layers * groups
     steps = columns["step"].size // rows
     if columns["step"].size != steps * rows:
-        raise wrong(f"{columns['step'].size} rows are no whole steps of {rows} rows")
+        raise wrong(f"{columns['step'].size} rows are not whole steps of {rows} rows")
     first = int(columns["step"][0])
     expected = {
         "session": np.full(steps * rows, columns["session"][0]),
@@ -361,12 +361,12 @@ def _take(
 def _blocks_problem(
     blocks: npt.NDArray[np.int64], first: int, header: Header, session: int
 ) -> str | None:
-    """What is wrong with the number of blocks of consecutive steps."""
+    """The problem with the number of blocks of consecutive steps; None if there is none."""
     context_blocks = header.sessions[session].context_tokens // header.block_tokens
     steps = np.arange(first, first + blocks.size)
     if steps[-1] >= header.sessions[session].steps:
         return f"session {session} has more steps than its header says"
-    # Decode may count the block that it is filling, and need not.
+    # Decode may or may not count the block that it is filling.
     full = context_blocks + steps // header.block_tokens
     good = np.where(steps < 0, (blocks > 0) & (blocks <= context_blocks), (blocks - full) // 2 == 0)
     if good.all():

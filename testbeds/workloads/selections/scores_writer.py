@@ -1,7 +1,7 @@
-"""Writes a file of block scores, row group by row group, while they come in.
+"""Writes a file of block scores, row group by row group, as they arrive.
 
-A writer owns a temporary file beside the one asked for, and the steps that wait to be written:
-`row_group_bytes` of them and one step more. The name asked for appears when the file is whole.
+A writer owns a temporary file next to the requested one, and the steps that wait to be written:
+`row_group_bytes` of them plus one step. The requested file appears when it is complete.
 What can fail: the path (BadInput, before anything is computed) and the disk (RunFailed).
 """
 
@@ -27,17 +27,17 @@ from offstage.testbeds.workloads.selections.scores_file import (
 __all__ = ["ROW_GROUP_BYTES", "Writer", "check_path"]
 
 ROW_GROUP_BYTES = 8 << 20
-"""Scores in a row group, before compression: what a reader holds at once."""
+"""Bytes of scores in a row group, before compression: a reader holds one."""
 
 Scores = Mapping[str, npt.NDArray[np.float16]]
 
 
 class Writer:
-    """A file in the making; a context manager.
+    """A file being written; a context manager.
 
-    Left without an error the file is renamed to `path`. On Ctrl-C it keeps what is whole: with at
-    least one decode step the file is shorter and valid, and Interrupted says so; otherwise, and on
-    every other error, nothing is left.
+    On exit without an error the file is renamed to `path`. On Ctrl-C it keeps complete steps: with
+    at least one decode step the file is shorter and valid, and Interrupted says so; otherwise, and
+    on every other error, nothing is left.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Writer:
         self.header = header
         self.row_count = 0
         self.step_count = 0  # decode steps, over all sessions
-        self.held_bytes_max = 0  # the most that waited at once
+        self.held_bytes_max = 0  # maximum bytes waiting
         self._schema = schema(scores, header)
         self._names = [name for name in COLUMNS if name in scores]
         self._limit_bytes = row_group_bytes
@@ -72,11 +72,11 @@ class Writer:
             )
         except OSError as error:
             self._remove()
-            mend = "choose a path you may write to"
-            raise BadInput(_reason(error), str(self.path), mend) from None
+            fix = "choose a path you may write to"
+            raise BadInput(_reason(error), str(self.path), fix) from None
 
     def step(self, session: int, step: int, scores: Scores) -> None:
-        """Adds one step: a column of `[layers, groups, blocks]` float16 for each score.
+        """Add one step: a column of `[layers, groups, blocks]` float16 for each score.
 
         Steps come in order: sessions ascending, steps of one consecutive, a prefill window's step
         negative and -1 the last of them.
@@ -116,7 +116,7 @@ class Writer:
             raise
         if interrupted:
             raise Interrupted(
-                f"interrupted; {self.path} holds the {self.step_count} steps that were whole"
+                f"interrupted; {self.path} has the {self.step_count} complete steps"
             ) from error
 
     def _finish(self) -> None:
@@ -126,7 +126,7 @@ class Writer:
             self._part.replace(self.path)
 
     def _drop(self) -> None:
-        # The footer may not fit either; the file goes in any case.
+        # The footer may not fit either; the file is deleted in any case.
         with contextlib.suppress(Exception):
             self._file.close()
         self._remove()
@@ -173,11 +173,11 @@ class Writer:
 
 
 def check_path(path: Path) -> None:
-    """Raises BadInput where no file can be made under this name; makes none."""
+    """Raises BadInput if no file can be created under this name; creates none."""
     if path.is_dir():
         raise BadInput("this is a folder", str(path), "give the name of a file")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise BadInput("no file can be made there", str(path), "choose another path")
+        raise BadInput("no file can be created there", str(path), "choose another path")
 
 
 def _reason(error: OSError) -> str:

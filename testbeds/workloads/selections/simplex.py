@@ -1,6 +1,6 @@
-"""Nelder and Mead's search for the least value of a function (Computer Journal 7(4), 1965).
+"""Nelder and Mead's search for the minimum of a function (Computer Journal 7(4), 1965).
 
-A pure function of what it is given, so that a search gives the same again; nothing can fail.
+A pure function of its arguments, so a search is repeatable; nothing can fail.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy.typing as npt
 __all__ = ["CLOSE", "Vector", "minimise"]
 
 CLOSE = 1e-3
-"""Of a cost, in which an error as large as its tolerance is 1."""
+"""In units of the cost, in which an error as large as its tolerance is 1."""
 
 Vector = npt.NDArray[np.float64]
 
@@ -21,8 +21,8 @@ def minimise(
 ) -> tuple[Vector, float]:
     """Nelder and Mead's search from a simplex of edge `size`; the best point and its value.
 
-    It ends when the values of the simplex are within CLOSE of each other, or after about so many
-    evaluations."""
+    It ends when the values of the simplex are within CLOSE of each other, or after about
+    `evaluations` evaluations."""
     points = [start] + [start + size * row for row in np.eye(len(start))]
     values = [function(point) for point in points]
     spent = len(points)

@@ -1,10 +1,10 @@
-"""What a lab run is fed with: the selections of one session, a few steps at a time.
+"""The input of a lab run: the selections of one session, a few steps at a time.
 
 A workload is generated (`generated`, in whole blocks of granules by `coarse`), captured from a
-model (`captured`), or recorded (`recorded`); to the lab they all look alike. It owns no arena and
-knows no policy: the same slabs are given to every policy and every buffer, and to the bounds
+model (`captured`), or recorded (`recorded`), behind one interface. It owns no arena and knows no
+policy: the same slabs are given to every policy and every buffer, and to the bounds
 (`testbeds/lab/bounds`). Slabs keep a run small: a session of 128K tokens, 80 layers and
-1,000 steps has 330 MB of scores, and no more than a few slabs of it exist at once.
+1,000 steps has 330 MB of scores, and only a few slabs of it exist at a time.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ __all__ = ["FORETOLD_LEAD_LAYERS", "SessionInfo", "Slab", "Workload"]
 class SessionInfo:
     """One request that decodes. Blocks are counted per layer.
 
-    `contents` names the blocks of the context by what they hold: `[blocks, 2]` uint64, equal for
-    two sessions as far as they share a prefix. `turns` are the steps at which a new turn of the
-    conversation begins, 0 excluded. `group` numbers the shared prefix, -1 where there is none.
+    `contents` identifies the blocks of the context by content: `[blocks, 2]` uint64, equal for two
+    sessions as far as they share a prefix. `turns` are the steps at which a new turn of the
+    conversation begins, 0 excluded. `group` numbers the shared prefix, -1 without one.
     """
 
     name: str
@@ -39,16 +39,16 @@ class SessionInfo:
 class Slab:
     """Consecutive steps of one session.
 
-    selected: uint32 `[steps, layers, width]`, ascending ordinals without duplicates, `ABSENT` from
-        the last one on. It is what the kernel reads, sinks and window included.
-    scores: uint16 `[steps, layers, blocks]`, higher is wanted more, 0 is "never"; `blocks` covers
-        what the session will have written by its last step, and unwritten blocks score 0.
+    selected: uint32 `[steps, layers, width]`, ascending ordinals without duplicates, `ABSENT` after
+        the last one. The blocks that the kernel reads, sinks and window included.
+    scores: uint16 `[steps, layers, blocks]`, higher is more urgent, 0 is "never"; `blocks` covers
+        all blocks written by the session's last step, and unwritten blocks score 0.
     draft: as `scores`, of the step's own token as a draft model sees it once that token exists;
-        how long it takes is the run's affair. None without one.
-    foretold: as `scores`, of each layer's query as the layer before foretells it from its own
-        input, `FORETOLD_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the
-        token that early exit drafts before the last layer. 0 throughout a layer that is not
-        foretold. None without any.
+        the run decides how long it takes. None without one.
+    foretold: as `scores`, of each layer's query as predicted from the input of the layer before,
+        `FORETOLD_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the token
+        that early exit drafts before the last layer. 0 throughout a layer without a prediction.
+        None without any.
     """
 
     session: int
@@ -60,12 +60,12 @@ class Slab:
 
 
 FORETOLD_LEAD_LAYERS = 2
-"""A layer's input is the output of the layer before it: what it foretells of the layer behind it is
-known after that one, which is two before the layer that is foretold."""
+"""A layer's input is the output of the layer before it: its prediction for the layer after it is
+known after that one, which is two before the predicted layer."""
 
 
 class Workload(Protocol):
-    """Sessions and what they select. Iterating twice gives the same bytes."""
+    """Sessions and their selections. Iterating twice gives the same bytes."""
 
     @property
     def sessions(self) -> tuple[SessionInfo, ...]:
@@ -77,16 +77,16 @@ class Workload(Protocol):
 
     @property
     def select_blocks(self) -> int:
-        """k: blocks one layer selects in a step, sinks and window included; the most, if it
+        """k: blocks that one layer selects in a step, sinks and window included; the maximum, if it
         varies."""
 
     @property
     def sink_blocks(self) -> int:
-        """Blocks from the front that every selection holds."""
+        """Blocks from the front in every selection."""
 
     @property
     def window_blocks(self) -> int:
-        """Blocks from the end that every selection holds."""
+        """Blocks from the end in every selection."""
 
     @property
     def block_tokens(self) -> int:
@@ -94,8 +94,8 @@ class Workload(Protocol):
 
     @property
     def index_source(self) -> npt.NDArray[np.int64]:
-        """`[layers]`: the layer whose selection each layer uses; its own number where it selects
-        for itself."""
+        """`[layers]`: the layer whose selection each layer uses; its own number if it selects
+        itself."""
 
     @property
     def draft_agreement(self) -> float | None:
@@ -103,15 +103,15 @@ class Workload(Protocol):
 
     @property
     def foretells(self) -> bool:
-        """Whether slabs have `foretold`."""
+        """Whether slabs have predictions (`foretold`)."""
 
     def describe(self) -> dict[str, object]:
-        """Where the selections come from, for the manifest: kind, source, hashes, parameters,
-        and `synthetic`, true where they are drawn from a fitted process."""
+        """The origin of the selections, for the manifest: kind, source, hashes, parameters, and
+        `synthetic`, true if they are drawn from a fitted process."""
 
     def slabs(self, session: int, steps: int = 16) -> Iterator[Slab]:
         """The session from its first step to its last, `steps` at a time."""
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
-        """Scores of the last windows of the prefill, uint16 `[windows, layers, blocks]`, None where
-        they are not known."""
+        """Scores of the last windows of the prefill, uint16 `[windows, layers, blocks]`, None if
+        not known."""

@@ -1,11 +1,11 @@
-"""What selections of several layers show beyond one layer's locality: the statistics of a model.
+"""Structure of selections over several layers, beyond one layer's locality: a model's statistics.
 
-Selections are uint32 `[steps, layers, k]` of one session, sinks and window left out of the ranking:
-the plain best k of every block. Counted are the share that comes again after some steps, the share
+Selections are uint32 `[steps, layers, k]` of one session: the plain best k of all blocks, without
+forced sinks and window. Counted are the share selected again after some steps, the share
 that adjacent layers have in common, the share whose neighbour in the context is selected too, how
-often all layers change at once, and what a buffer misses. The targets are those of two captures, in
-`captured.toml` with the commands that made it; `--fit` searches a profile's process for them from
-the values that it has, and prints the best. Pure functions but for the file that is read.
+often all layers change together, and the misses of a buffer. The targets are those of two captures,
+in `captured.toml` with the commands that made it; `--fit` searches a profile's process for them
+from its present values, and prints the best. Pure functions except for reading the file.
 `python -m offstage.testbeds.workloads.selections.structure FILE... | --fit N`.
 """
 
@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 LAYERS, BLOCKS, SELECT, STEPS = 6, 512, 16, 256
-"""Of the captures, and so of what is drawn to be held against them."""
+"""Number of selected blocks in the captures, and so in draws for comparison."""
 LAGS = (1, 2, 5, 20, 100)
 TURNED = 0.6
-"""A step at which the layers keep less than so much of what they keep at the median is a turn."""
+"""A step at which the layers keep less than this share of the median is a turn."""
 
 STRUCTURE: Mapping[str, str] = MappingProxyType(
     {
@@ -69,7 +69,7 @@ STRUCTURE: Mapping[str, str] = MappingProxyType(
         "belady-4k": "miss rate of Belady, no prefetch, buffer of 4 k",
     }
 )
-"""What is counted, in words."""
+"""The statistics, in words."""
 
 Shares = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -113,7 +113,7 @@ def _beside(marks: Bools) -> float:
 
 
 def of_file(path: Path) -> dict[str, float]:
-    """Of a file's first session, selected by mass."""
+    """The statistics of a file's first session, selected by mass."""
     workload = CapturedWorkload(path, SELECT, sink_blocks=0, window_blocks=0)
     slabs = list(workload.slabs(0, 64))
     return structure(np.concatenate([slab.selected for slab in slabs]), slabs[0].scores.shape[2])
@@ -136,8 +136,8 @@ def selections(
 
 
 def drawn(profile: str, seed: int) -> dict[str, float]:
-    """Of a profile: in blocks as captured where it is fitted to captures, else in those of the
-    laboratory."""
+    """The statistics of a profile: in the captures' blocks if fitted to captures, else in those of
+    the laboratory."""
     size = CAPTURED_BLOCK_TOKENS if profile == "pycode" else BLOCK_TOKENS
     params = [process.params for process in layer_processes(profile, LAYERS, size)]
     return structure(selections(params, STRUCTURES[profile], size, seed), BLOCKS + STEPS // size)
@@ -152,7 +152,7 @@ other runs have 16 blocks."""
 
 
 def as_recorded(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, float]:
-    """The statistics of `RECORDED`, of as few steps as there are."""
+    """The statistics of `RECORDED`, over the few steps there are."""
     marks = _marks(selected, blocks)
     both = (marks[:, 1:] & marks[:, :-1]).sum() / marks[:, 1:].sum()
     found = _kept(marks, 1), float(both), _beside(marks)
@@ -160,7 +160,7 @@ def as_recorded(selected: npt.NDArray[np.uint32], blocks: int) -> dict[str, floa
 
 
 def drawn_as_recorded(profile: str, seed: int) -> dict[str, float]:
-    """Of a profile, in the shape of what was recorded."""
+    """The statistics of a profile, in the shape of the recording."""
     options = GeneratedOptions(
         profile=profile,
         layers=28,
@@ -184,16 +184,16 @@ def _read() -> dict[str, tuple[float, float]]:
 
 
 CAPTURED: Mapping[str, tuple[float, float]] = MappingProxyType(_read())
-"""Of each statistic the lowest and the highest of the captures."""
+"""The lowest and the highest value of each statistic in the captures."""
 
 FIT_SEEDS = (1001, 1002, 1003)
 TOLERANCE = 0.02
-"""The error that weighs 1 in the search; of distinct blocks, twenty times as much."""
+"""The error that weighs 1 in the search; for distinct blocks, twenty times as much."""
 _FREE = ("w_static", "tau_slow", "w_fast", "tau_fast", "recency")
 
 
 def _fit(evaluations: int, say: Callable[[str], None]) -> None:
-    """Searches `pycode`'s five parameters and its structure together."""
+    """Search `pycode`'s five parameters and its structure together."""
     (process,) = set(layer_processes("pycode", 1, CAPTURED_BLOCK_TOKENS))
     shape = STRUCTURES["pycode"]
 
@@ -224,7 +224,7 @@ def _fit(evaluations: int, say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    """Prints the statistics of files as TOML, or the search."""
+    """Print the statistics of files as TOML, or the search."""
     parser = argparse.ArgumentParser(description="Statistics of files of block scores.")
     parser.add_argument("file", nargs="*", type=Path)
     parser.add_argument("--fit", type=int, default=0, metavar="EVALUATIONS")

@@ -176,7 +176,7 @@ def test_a_pipe_without_a_writer_is_no_wait_for_ever(
     """And one whose writer takes its time is read."""
     monkeypatch.setattr(containers, "PIPE_WAIT_S", 0.2)
     os.mkfifo(tmp_path / "nobody")
-    assert "a pipe to which nobody wrote" in refused(tmp_path / "nobody")
+    assert "a pipe" in refused(tmp_path / "nobody")
     os.mkfifo(tmp_path / "slow")
 
     def write() -> None:

@@ -33,8 +33,8 @@ def _seconds(text: str, where: str) -> float:
             whole = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
             return whole.timestamp() + float(match[2] or 0)
     except ValueError:
-        pass  # a thirteenth month is as little a time as a word
-    raise BadInput(f"{text!r} is no time", where, _EXPECTED)
+        pass  # invalid: such as a thirteenth month
+    raise BadInput(f"{text!r} is not a time", where, _EXPECTED)
 
 
 def _read(source: Source) -> Trace:
@@ -50,11 +50,11 @@ def _read(source: Source) -> Trace:
             raise BadInput(f"not CSV ({error})", where, _EXPECTED) from None
         if not header:
             if tuple(fields) != COLUMNS:
-                raise BadInput("no header of this format", where, _EXPECTED)
+                raise BadInput("has no header of this format", where, _EXPECTED)
             header = True
             continue
         if len(fields) != 3 or not all(_COUNT.fullmatch(field) for field in fields[1:]):
-            raise BadInput(f"{len(fields)} fields, or no counts of tokens", where, _EXPECTED)
+            raise BadInput(f"{len(fields)} fields, or invalid token counts", where, _EXPECTED)
         time_s = _seconds(fields[0], where)
         begin_s = begin_s if len(columns) else time_s
         if time_s < begin_s:

@@ -1,9 +1,9 @@
-"""What a format of request traces consists of.
+"""The parts of a request trace format.
 
-A reader is given the files and yields a `Trace`. It may assume nothing about the bytes: whatever is
-not as its module says is a `BadInput` with file and line, and nothing is skipped. What it adds or
-changes (a common clock, an order, a length that the format does not have) stands in `Origin.notes`,
-and so do the keys that it does not take in.
+A reader gets the files and returns a `Trace`. It must not trust the bytes: any deviation from its
+module's description is a `BadInput` with file and line, and nothing is skipped. `Origin.notes`
+lists what it adds or changes (a common clock, an order, a length that the format does not have) and
+the keys that it does not read.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ __all__ = ["PER_SECOND", "Format", "Head", "Source"]
 
 @dataclass(frozen=True)
 class Head:
-    """The begin of a file. `text`: its first line, "" for a binary one; `json`: the object on that
-    line, or the one that is the whole file; `is_tar`: it is an archive of rates."""
+    """The beginning of a file. `text`: its first line, "" for a binary one; `json`: the object on
+    that line, or the one that is the whole file; `is_tar`: whether it is an archive of rates."""
 
     text: str
     json: dict[str, Any] | None
@@ -31,17 +31,17 @@ class Head:
 
 
 PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-"""Units that times of a trace may be in."""
+"""Time units of a trace, per second."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The files to read, and the options that a reader may use.
+    """The files to read, and the reader's options.
 
-    limit: at most so many requests, counted in order of arrival. seed: of formats that are a
-    generator. part: which part of a file with several, after a colon in the name of the format.
-    time_unit: what the times are in, where a user knows better. unread: where the reader counts the
-    keys that it does not take in.
+    limit: the maximum number of requests, in order of arrival. seed: for formats that are
+    generators. part: the part of a file with several, after a colon in the name of the format.
+    time_unit: the unit of the times, if the user overrides the format's. unread: counts the keys
+    that the reader does not use.
     """
 
     paths: tuple[Path, ...]
@@ -53,7 +53,7 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """The only file. BadInput where several were given."""
+        """The only file. BadInput if several were given."""
         if len(self.paths) != 1:
             raise BadInput(
                 f"{len(self.paths)} files of a format that has one for a trace",
@@ -63,15 +63,15 @@ class Source:
         return self.paths[0]
 
     def per_second(self, own: str) -> float:
-        """What one second is in the trace's times, which are in `own` as the format has them."""
+        """One second in the trace's time unit; `own` is the format's default."""
         return PER_SECOND[self.time_unit or own]
 
     def full(self, count: int) -> bool:
-        """The limit is reached with `count` requests."""
+        """Whether the limit is reached with `count` requests."""
         return self.limit is not None and count >= self.limit
 
     def origin(self, found: "Format", *notes: str) -> Origin:
-        """Where the trace is from, for its head; reads the files once more for their hashes."""
+        """The trace's origin for its head; reads the files again for their hashes."""
         name = self.paths[0].name
         if len(self.paths) > 1:
             name = f"{name} and {len(self.paths) - 1} more"
@@ -84,9 +84,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Format:
-    """One format. `licence` is that of the data set it was published with, as far as known;
-    `time_unit` what its times are in, empty where they are no numbers; `drawn`: requests are drawn
-    from a seed."""
+    """One format. `licence`: that of its data set, as far as known; `time_unit`: the unit of its
+    times, empty where they are not numbers; `drawn`: requests are drawn from a seed."""
 
     name: str
     about: str

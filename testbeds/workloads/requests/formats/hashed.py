@@ -1,7 +1,7 @@
 """Hashed prompts: one request a line, `hash_runs` of prefix blocks in place of the text.
 
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_runs": [[id, n], ...]}`:
-ids are run-length coded. Two data sets come this way: LMCache agent traces, with a `session` and
+ids are run-length coded. Two data sets use this form: LMCache agent traces, with a `session` and
 blocks of 64 tokens (256 bytes of the prompt), and ShareGPT as LLMServingSim published it, without
 sessions and with blocks of 16 tokens.
 """
@@ -37,7 +37,7 @@ class _Row(msgspec.Struct, gc=False):
 
 
 def read_hashed(source: Source, found: Format, block_tokens: int) -> Trace:
-    """The trace of a file of hashed prompts; sessions are all there or not at all."""
+    """The trace of a file of hashed prompts; either all lines have a session or none."""
     decoder = msgspec.json.Decoder(_Row)
     columns = Columns(block_tokens, ordered=True)
     path = source.path

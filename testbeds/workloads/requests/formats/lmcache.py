@@ -1,10 +1,10 @@
 """LMCache agent traces: the calls of agents, as text or with hashed prompts.
 
 Upstream (LMCache/lmcache-agent-trace) has a file for each session and a line for each call,
-`{"timestamp": us, "input": text, "output": text, "session_id": name}`. Its lines stand in the
-order in which calls ended, so they are sorted by time here, over all files given. A prompt becomes
-a chain of blocks of 256 bytes of UTF-8, about 64 tokens; a length is its bytes / 4, at least 1. The
-text itself is not kept. The re-encoded form is that of `hashed`.
+`{"timestamp": us, "input": text, "output": text, "session_id": name}`. Its lines are in the order
+in which calls ended, so they are sorted by time here, over all files. A prompt becomes a chain of
+blocks of 256 bytes of UTF-8, about 64 tokens; a length is its bytes / 4, at least 1. The text is
+not kept. The re-encoded form is that of `hashed`.
 """
 
 from array import array
@@ -38,7 +38,7 @@ class _Call(msgspec.Struct, gc=False):
 
 
 def chained_ids(text: bytes) -> list[int]:
-    """Ids of the blocks of a prompt, each of the whole prefix up to its end; the tail has one."""
+    """Ids of a prompt's blocks, each for the whole prefix up to its end, the tail included."""
     ids = []
     parent = b""
     for start in range(0, len(text), BLOCK_BYTES):
@@ -49,7 +49,7 @@ def chained_ids(text: bytes) -> list[int]:
 
 
 def _without_text(call: _Call) -> tuple[float, int, int, "array[int]", str]:
-    """Time, tokens in and out, ids and session: a trace of many gigabytes is text for the most."""
+    """Time, tokens in and out, ids and session; drops the text, the bulk of a large trace."""
     text, answer = call.input.encode(), call.output.encode()
     return (
         call.timestamp,

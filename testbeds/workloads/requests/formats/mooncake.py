@@ -2,8 +2,8 @@
 
 One JSON object per line (kvcache-ai/Mooncake, FAST25-release/traces):
 `{"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [...]}`, with one
-hash id per 512 input tokens. Further keys, such as derived traces carry, have no effect. The reader
-streams: it holds one line at a time, and every defect is a `BadInput` with file and line.
+hash id per 512 input tokens. Other keys, as in derived traces, have no effect. The reader streams:
+it holds one line at a time, and every defect is a `BadInput` with file and line.
 """
 
 from collections.abc import Iterator
@@ -45,12 +45,12 @@ class _Row(msgspec.Struct, gc=False):
 def iterate(
     path: str | Path, limit: int | None = None, unread: Unread | None = None
 ) -> Iterator[Request]:
-    """Yields requests in file order, which is order of arrival; what stands after the limit is not
-    looked at. Keys that are no part of a request are counted in `unread`.
+    """Yield requests in file order, which is order of arrival; lines after the limit are not read.
+    Keys that are not part of a request are counted in `unread`.
 
     Raises BadInput (with file and line) for a missing or empty file, bad gzip, a torn last line,
-    a line that is no JSON, a missing key, a wrong type, a negative number, a number of ids other
-    than ceil(input_length / 512), and a timestamp before the one above it.
+    invalid JSON, a missing key, a wrong type, a negative number, a number of ids other than
+    ceil(input_length / 512), and a timestamp before the one above it.
     """
     path, unread = Path(path), Unread() if unread is None else unread
     if limit is not None and limit < 1:
@@ -77,8 +77,8 @@ def _check(row: _Row, timestamp_ms: float, where: str) -> None:
         raise BadInput(
             f"{len(row.hash_ids)} hash_ids for {row.input_length} input tokens",
             where,
-            f"{block_count} are expected, one per {TRACE_BLOCK_TOKENS} tokens; "
-            "a trace of another block size cannot be read",
+            f"expected {block_count}, one per {TRACE_BLOCK_TOKENS} tokens; "
+            "a trace with another block size cannot be read",
         )
     if row.timestamp < timestamp_ms:
         raise BadInput(

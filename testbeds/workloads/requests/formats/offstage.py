@@ -2,8 +2,8 @@
 
 `{"offstage_trace": 1, "name", "format", "licence", "sha256", "notes", "block_tokens", "requests"}`,
 then `{"t": s, "in": tokens, "out": tokens, "runs": [[id, n], ...], "s": session, "think": s}`, in
-order of arrival; `runs`, `s` and `think` are left out where there is nothing to say. The number of
-requests in the header distinguishes a file that was cut at the end of a line from a whole one.
+order of arrival; empty `runs`, `s` and `think` are left out. The number of requests in the header
+distinguishes a complete file from one that was cut at the end of a line.
 """
 
 import gzip
@@ -99,9 +99,9 @@ def _read(source: Source) -> Trace:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Writes the trace, gzip where the name ends in .gz; the same trace gives the same bytes.
+    """Write the trace, gzip if the name ends in .gz; the same trace gives the same bytes.
 
-    The file appears whole or not at all. Raises BadInput or RunFailed where it cannot be written.
+    The file is written atomically. Raises BadInput or RunFailed if it cannot be written.
     """
     origin = trace.origin
     header = _Header(
@@ -116,7 +116,7 @@ def write(trace: Trace, path: Path) -> None:
     )
     encoder = msgspec.json.Encoder()
     with replacing(path) as part, part.open("wb") as raw:
-        # No name and no time in the gzip header: they would make every file another one.
+        # No name and no time in the gzip header, so that equal traces give equal files.
         packed = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
         with io.BufferedWriter(packed) as file:
             file.write(encoder.encode(header) + b"\n")

@@ -2,14 +2,14 @@
 
 A tar archive of `FOLDER/chunk-N-trace.csv`, one client each, a line for each 600 s: start, requests
 a second, coefficient of variation, Gamma or Weibull, and the two parameters of the time between
-requests. Taken from it: which clients are active, their rates, and the shape of the distribution;
-its scale is set so that the mean rate is the recorded one. `servegen:FOLDER` picks a folder;
-without it the first by name is taken. Ten minutes are generated, those whose total rate is the
-median over all times at which there is any.
+requests. Used are the active clients, their rates, and the shape of the distribution; the scale is
+set so that the mean rate is the recorded one. `servegen:FOLDER` picks a folder; the default is the
+first by name. Ten minutes are generated, those whose total rate is the median over all non-empty
+ones.
 
-The rates come without lengths. They are drawn: log-normal, with the median and 99th percentile of
+The data set has no lengths. They are drawn: log-normal, with the median and 99th percentile of
 Azure's conversation trace of 2023 (1,020 and 4,142 tokens in, 129 and 601 out), half of the
-variance between clients and half within one. A trace made so is synthetic, and its notes say it.
+variance between clients and half within one. Such a trace is synthetic, and its notes say so.
 """
 
 import math
@@ -34,7 +34,7 @@ INPUT_TOKENS = (1_020, 4_142)
 OUTPUT_TOKENS = (129, 601)
 _RATE_MAX = 1e5
 _REQUESTS_MAX = 1 << 23
-"""Drawn in one window, of all clients; 14,000 a second."""
+"""Maximum requests in one window, of all clients; 14,000 a second."""
 _SHAPE_MIN = {"Gamma": 1e-4, "Weibull": 1e-2}  # below it, a Weibull's mean is no float
 _FILE_BYTES_MAX, _ARCHIVE_BYTES_MAX = 16 << 20, 1 << 29
 _EXPECTED = (
@@ -73,7 +73,7 @@ def _rate(line: str, where: str) -> _Rate | None:
         if not (_SHAPE_MIN.get(fields[3], math.inf) <= shape < 1e3 and scale > 0):
             raise ValueError
     except ValueError:
-        raise BadInput(f"{line[:60]!r} is no rate", where, _EXPECTED) from None
+        raise BadInput(f"{line[:60]!r} is not a rate", where, _EXPECTED) from None
     return _Rate(start_s, per_s, fields[3], shape)
 
 
@@ -85,13 +85,13 @@ def _text(file: IO[bytes], where: str) -> str:
 
 
 def _clients(source: Source) -> tuple[str, list[list[_Rate]], str]:
-    """The folder taken, the rates of each of its clients in order of their names, and what of the
-    archive is passed over."""
+    """The chosen folder, the rates of each of its clients in order of their names, and the unused
+    parts of the archive."""
     path = source.path
     folders: dict[str, list[list[_Rate]]] = {}
     archive = members(path)
     if archive is None:
-        raise BadInput("is no tar archive", str(path), _EXPECTED)
+        raise BadInput("is not a tar archive", str(path), _EXPECTED)
     texts: dict[str, str] = {}
     size = others = 0
     for name, file in archive:
@@ -182,7 +182,7 @@ def _read(source: Source) -> Trace:
         )
     columns = Columns(None, ordered=False)
     for number, rates in enumerate(clients):
-        # A client's draws depend on its number alone: another client more or less moves nothing.
+        # A client's draws depend on its number alone: adding or removing another changes nothing.
         random = np.random.default_rng((source.seed, number))
         traits = random.standard_normal(2)
         for rate in rates:

@@ -1,13 +1,13 @@
 """WEKA: sessions of Claude Code (callanjfox/kv-cache-tester, traces/trace_NNNN.json).
 
 Two forms. Upstream: a file is one session, `{"id", "block_size", "hash_id_scope", "requests":
-[{"t": s, "in", "out", "hash_ids", "think_time", ...}]}`; a sub-agent is an entry with `requests` of
-its own, whose times count from that entry. Re-encoded: a session is one line, with `runs` instead
-of `hash_ids`, `think`, and sub-agents already put in.
+[{"t": s, "in", "out", "hash_ids", "think_time", ...}]}`; a sub-agent is an entry with nested
+`requests`, whose times are relative to that entry. Re-encoded: a session is one line, with `runs`
+instead of `hash_ids`, `think`, and sub-agents already merged.
 
-Sessions have no common clock. Session k, in the order given, starts at 8 h x frac(k x 0.618...),
+Sessions have no common clock. Session k, in the given order, starts at 8 h x frac(k x 0.618...),
 which spreads any number of sessions evenly, and keeps its recorded pace. Ids are local to a session
-unless the file says "global", so each session gets a range of its own.
+unless the file says "global", so each session gets a separate range.
 """
 
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def _sessions(source: Source) -> Iterator[tuple[str, _Session]]:
 def _flat(
     entries: list[_Entry], where: str, start_s: float = 0.0, depth: int = 0
 ) -> Iterator[tuple[float, _Entry]]:
-    """Requests with their time since the session began, sub-agents put in where they are called."""
+    """Requests with their time since the session began, sub-agents merged at their call."""
     if depth > NESTING_MAX:
         raise BadInput(f"sub-agents nested deeper than {NESTING_MAX}", where, _EXPECTED)
     for entry in entries:

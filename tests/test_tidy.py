@@ -183,6 +183,26 @@ def test_no_banned_word() -> None:
     )
 
 
+# Phrases that our own English once leaned on. In product and docs; a test may quote anything.
+TICS = re.compile(
+    r"\b(whoever|in vain|is told|are told|it lives a|sees to that|of one's own affair)\b"
+)
+
+
+def test_no_tic_of_old() -> None:
+    """Say who does what: the subject, the verb, the object."""
+    texts = files(".py", ".pyi", ".c", ".h", ".md")
+    assert_none(
+        [
+            f"{shown(path, number)}: {match.group()}"
+            for path in texts
+            if "tests" not in path.relative_to(ROOT).parts and "test" not in path.parts
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if (match := TICS.search(line))
+        ]
+    )
+
+
 def test_no_path_of_one_machine() -> None:
     texts = files(".py", ".pyi", ".c", ".h", ".md", ".toml", ".html", ".js", ".css", ".svg")
     assert_none(

@@ -148,7 +148,7 @@ IDLE = (
         "trace info",
         ("limit", "seed"),
         _holds_selections,
-        "on a file of selections, of which all is told and nothing drawn",
+        "on a file of selections, which is complete: nothing is drawn",
     ),
     *(
         Idle(

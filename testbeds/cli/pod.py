@@ -83,7 +83,7 @@ def status(
 
     membership = open_membership(place)
     found = membership.map()
-    frozen = "" if membership.fresh else "yes: whoever keeps the map does not answer"
+    frozen = "" if membership.fresh else "yes: the map service does not answer"
     result = {**_shown(found), "frozen": frozen or "no", "doubt": told(found) or "no"}
     seen: dict[str, MemberReport] = {}
     for member in found.readable:
@@ -224,7 +224,7 @@ def purge(
     """Drop all that is archived of a tenant at every member, under an epoch of its own.
 
     Members under a lease do it by themselves, and end the tenant's connections for it; the others
-    are told. Exit code 1, with names, where a member has not; 3 where none answers. Repeat to
+    get a request. Exit code 1, with names, where a member has not; 3 where none answers. Repeat to
     continue.
     """
     from offstage.bindings.errors import NoAnswer, OffstageError, RunFailed

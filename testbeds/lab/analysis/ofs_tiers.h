@@ -8,9 +8,9 @@
  * the one that has it. What is full gives up what was read longest ago. Inclusive: what a tier
  * holds, all below it hold too, and what leaves a tier leaves those above. Exclusive: each block
  * is in one tier, and what leaves it goes one down. The last tier holds all that is given to it:
- * whoever opens the side sees to that. A copy counts as there, and takes its part of the links and
- * drives, from when it is asked for; nobody waits for it. Integers decide. Every end is known at
- * once. One thread owns a side. What can fail: opening it, with -EINVAL or -ENOMEM.
+ * the caller that opens the side sizes it so. A copy counts as present, and takes its share of the
+ * links and drives, from when it is requested; no request waits for it. Integers decide. Every end
+ * is known immediately. One thread owns a side. What can fail: opening it, with -EINVAL or -ENOMEM.
  */
 #ifndef OFS_TIERS_H
 #define OFS_TIERS_H

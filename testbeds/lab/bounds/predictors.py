@@ -1,6 +1,6 @@
 """What is predicted of a step: a buffer that holds the best blocks by what is known before it.
 
-A predictor is told each step's scores and ranks the blocks for the next; a demand hits where its
+A predictor gets each step's scores and ranks the blocks for the next; a demand hits where its
 block is among the `buffer_blocks` best of its layer (of equal ones the lower ordinal is better, and
 0 is none), or where decode wrote it with this step. Reads cost nothing. No predictor is a bound:
 who knows more, or makes more of the same, may pass it. `LastStep` has the scores of the step before

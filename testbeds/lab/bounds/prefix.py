@@ -3,7 +3,7 @@
 Model: every request asks for its blocks in order of arrival; a block that is there is used, one
 that is not is prefilled, and written into the buffer if the admission lets it in. The victims are
 chosen by the decision core, in virtual time and without latency: what is studied is what to keep,
-not how fast it moves. A block that nobody asked for during the TTL is dropped, and its room is
+not how fast it moves. A block without a request during the TTL is dropped, and its room is
 free. Same trace and options, same result. What can fail: a trace without blocks, or without
 sessions where the admission needs them (BadInput).
 
@@ -135,7 +135,7 @@ class PrefixTrace:
 
     @cached_property
     def ideal(self) -> HitRates:
-        """Hit rates of an endless cache: nobody can do better."""
+        """Hit rates of an infinite cache: the upper bound."""
         return self.hit_rates(self.endless.rows)
 
     @cached_property

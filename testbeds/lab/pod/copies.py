@@ -68,7 +68,7 @@ class Copies:
         return list(read_places(home, at, former, loads, self._draw >> 20))
 
     def demanded(self, member: int, demands: int, now_ns: int) -> None:
-        """A daemon served so many."""
+        """Count what a daemon served."""
         self._loads[member] = warmed(self._loads[member], demands, now_ns)
         if now_ns - self._looked_ns >= LOOK_NS:
             self._looked_ns = now_ns

@@ -75,7 +75,7 @@ class Router:
 
     @property
     def idle(self) -> bool:
-        """Nobody waits and nobody works."""
+        """No request waits or runs."""
         return not self._waiting and not self.active.any()
 
     def arrived(self, request: int) -> None:
@@ -130,7 +130,7 @@ class Router:
             self._go_on(session, now_ns)
 
     def _matched(self, asked: list[int]) -> NDArray[np.int64]:
-        """Tokens of each request that each host keeps; nobody asks for them but one schedule."""
+        """Tokens of each request that each host keeps; read by one schedule only."""
         found = np.zeros((len(asked), len(self.active)), np.int64)
         if self._rule.kind == "reuse":
             for row, request in enumerate(asked):

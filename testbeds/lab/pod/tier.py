@@ -102,7 +102,7 @@ class Tier:
         self._home[self.faulty] = back
 
     def die(self) -> None:
-        """It answers nobody, and what it had in memory is gone."""
+        """It no longer answers, and its memory is lost."""
         self.alive[self.faulty] = False
         self._caches.clear(self._count + self.faulty)
 
@@ -271,7 +271,7 @@ class Tier:
         return found
 
     def _begins(self, count: int) -> NDArray[np.int64]:
-        """Where the segments of so many blocks begin."""
+        """Where the segments of that many blocks begin."""
         begins: NDArray[np.int64] = self._starts[: np.searchsorted(self._starts, count)]
         return begins
 

@@ -22,7 +22,7 @@ from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
 __all__ = ["PERIOD", "copied", "due", "hidden", "refuse_future"]
 
 PERIOD = 64
-"""One step in so many is asked about, and the first two of a session."""
+"""Ask about every n-th step, and the first two of a session."""
 
 
 def due(view: View) -> int | None:

@@ -161,7 +161,7 @@ class LookaheadQuery(Component):
     """Two layers ahead, the best blocks by the query that is foretold of a layer; for the first
     layer of the next step by the queries of the tokens that were drafted.
 
-    They are told in bands, the best `depths[0]` of k first. Each band of each layer learns how
+    They are reported in bands, the best `depths[0]` of k first. Each band of each layer learns how
     often its blocks are selected: that is its probability. Below the bound of what is worth a read,
     which is that of the core's own guesses, it is not told. So a layer that is foretold badly is
     not told at all, and goes on to be watched.
@@ -230,7 +230,7 @@ class LookaheadQuery(Component):
 
 
 class LookaheadUndrafted(LookaheadQuery):
-    """The same without the first layer: nobody drafts a token."""
+    """The same without the first layer: no token is drafted."""
 
     name: ClassVar[str] = "lookahead-undrafted"
     uses: ClassVar[str] = "the next layer's query, foretold from a layer's input"

@@ -4,7 +4,7 @@ Model: the HBM pool and the arena are of the ledger's rows, the tiers below of w
 counted; nothing is estimated. A block that was selected was in the pool, or was demanded; a demand
 was staged in time, or waited. What waited was read from a tier, now or by a read ahead that came
 late. So `served` of the tiers is the reads of the run, and the waits of all rows are those of the
-ledger. What a tier costs is its capacity's price, whoever uses it.
+ledger. A tier costs the price of its capacity, independent of use.
 """
 
 from collections.abc import Sequence

@@ -86,7 +86,7 @@ class BoundsReader:
         self._specs = list(specs)
 
     def advance(self, *, alone: bool) -> bool:
-        """Take in what was made; True where that is all there is. `alone`: nobody else asks for
+        """Take in what was made; True if nothing is missing. `alone`: no other process asks for
         more, and sessions are read one after another."""
         for session in list(self._next):
             while self._take(session, wanted=alone):

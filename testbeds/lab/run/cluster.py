@@ -82,7 +82,7 @@ def _has_worker(client: Any) -> bool:
 
 
 def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
-    """Those that have ended, after at most `CLUSTER_POLL_S`; RunFailed where nobody is left."""
+    """Those that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
     mend = "mend it and start again: the same command goes on from what is done"
     try:
         done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done

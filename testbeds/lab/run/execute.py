@@ -1,9 +1,9 @@
 """Tasks on all cores of this machine, or on a dask cluster; finished parts are kept as they come.
 
 Model: the caller's process hands out groups of tasks and writes the parts that come back; it
-computes only where there is one job. A worker that dies takes nobody with it. Progress is counted
-in session-steps: workers of a local pool add to one shared counter; a cluster's groups count when
-they end.
+computes only if there is one job. A worker that dies does not affect the others. Progress is
+counted in session-steps: workers of a local pool add to one shared counter; a cluster's groups
+count when they end.
 """
 
 import os

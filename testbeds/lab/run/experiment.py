@@ -3,7 +3,8 @@
 Model: OUT holds `parts/`, one file for each point and seed, and the results made of them:
 `ledger.parquet`, `summary.json`, `report.html`, `manifest.json`. Parts are named by all that they
 depend on, so the same command goes on after an interruption, and a changed spec computes only what
-changed. Results are made anew every time, in the order of the spec, whoever computed the parts.
+changed. Results are made anew every time, in the order of the spec, independent of which process
+computed a part.
 """
 
 import contextlib

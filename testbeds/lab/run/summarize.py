@@ -1,7 +1,7 @@
 """The results of an experiment, made of its parts: ledger, figures, manifest.
 
 Model: parts are read one after another in the order of the spec, so the ledger has the same bytes
-whoever computed them and however often it was interrupted. Of each part only the sums by request
+whichever process computed them and however often it was interrupted. Of each part only the sums by request
 are kept.
 """
 

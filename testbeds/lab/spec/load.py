@@ -284,7 +284,7 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
 
 
 def _selection(spec: Spec, blocks: int) -> Iterator[Rule]:
-    """Of a generated context of so many blocks."""
+    """The sizes of a generated context of that many blocks."""
     select = spec.selection
     yield (
         select.k_blocks > blocks,

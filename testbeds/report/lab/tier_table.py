@@ -88,7 +88,7 @@ def tiers_section(view: View) -> str:
         "tier-table",
         "The tiers",
         "".join(pieces),
-        "Blocks and bytes over all seeds. Cost: of the capacity over its life, whoever uses it, "
+        "Blocks and bytes over all seeds. Cost: of the capacity over its life, independent of use, "
         "as a range of its price. Promote within: what is read again sooner is copied there.",
     )
 

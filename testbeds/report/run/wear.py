@@ -45,8 +45,8 @@ COLUMNS = (
     ),
 )
 CAPTION = (
-    "What writing cost, beside what it gave: blocks that are written and never read make every hit "
-    "dearer. What the drive itself writes more than it is told is not seen here."
+    "What writing cost, and what it gave: blocks that are written and never read make every hit "
+    "dearer. The drive's own write amplification is not seen here."
 )
 
 

@@ -131,7 +131,7 @@ class Plans:
     ) -> None:
         """`size`: bytes of one block of all layers, of each of `ranks` workers. `ahead`: a request
         is looked up when it arrives, not when it is scheduled; `choose`: what is faster computed is
-        computed; `events`: vLLM's subscribers get events of what the tier has; `adapters`: which ones
+        computed; `events`: vLLM's subscribers learn what the tier has; `adapters`: which ones
         vLLM holds, None: requests with one are left to vLLM. A load or lookup may take as long as
         computing would, and `patience_min_s` in any case: `patience_s` until that is known, and a
         lookup never longer."""

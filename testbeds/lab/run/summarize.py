@@ -1,8 +1,8 @@
 """The results of an experiment, made of its parts: ledger, figures, manifest.
 
 Model: parts are read one after another in the order of the spec, so the ledger has the same bytes
-whichever process computed them and however often it was interrupted. Of each part only the sums by request
-are kept.
+whichever process computed them and however often it was interrupted. Of each part only the sums by
+request are kept.
 """
 
 import hashlib

@@ -31,7 +31,7 @@ except ImportError as error:
 __all__ = ["ABI_VERSION", "check_rc", "ffi", "lib", "text_of"]
 
 # The version of the headers that the Python side is written for: OFS_ABI_VERSION in ofs_base.h.
-ABI_VERSION = 4
+ABI_VERSION = 3
 
 if lib.ofs_version() != ABI_VERSION:
     raise Incompatible(

@@ -292,7 +292,7 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
             host.kill()
             host.wait()
     lines = [line for line in err.decode().splitlines() if line.startswith("offstage: ")]
-    assert host.returncode == 1 and out == b"" and len(lines) == 1
+    assert host.returncode in (1, 3) and out == b"" and len(lines) == 1  # the port, or a message
     gone = ("the daemon closed this port", "the daemon does not answer")
     assert any(text in lines[0] for text in gone) and b"Traceback" not in err
 

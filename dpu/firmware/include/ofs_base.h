@@ -14,7 +14,7 @@
 
 /* cdef: order 0 */
 /* cdef: begin */
-#define OFS_ABI_VERSION 4
+#define OFS_ABI_VERSION 3
 #define OFS_NONE 0xffffffff
 
 /* A 128-bit name. Chunk keys: SipHash-2-4-128 of (parent key, content) under a tenant's secret. */

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from offstage.bindings.errors import BadInput, OffstageError, Unreachable
+from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, Unreachable
 from offstage.dpu import protocol as p
 from offstage.host.fabrics import shm
 from offstage.host.fabrics.zmq import connect
@@ -197,7 +197,7 @@ def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
     with listening(honest) as daemon:
         control = login(daemon.endpoint)
     for _ in range(2):
-        with pytest.raises(Unreachable):
+        with pytest.raises((Unreachable, DeviceTimeout)):  # whether zmq saw the end in time
             control.set_generating(1, True)
     with listening(honest, daemon.port) as again:
         control.set_generating(1, True)

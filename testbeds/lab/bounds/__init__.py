@@ -1,1 +1,1 @@
-"""What any policy, or any cache of prefixes, could reach on a workload."""
+"""Upper bounds for any policy, or any cache of prefixes, on a workload."""

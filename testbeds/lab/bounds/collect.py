@@ -1,13 +1,13 @@
-"""What any policy could hit on a workload: its demands collected once, then bounds at every point.
+"""Upper bounds on any policy's hits: collect a workload's demands once, then bound every point.
 
-`Collector` reads the slabs that a run is fed with, a session at a time or in turns, and owns the
-demands of all of them in 5 bytes each, with what is counted per (session, step, layer). `bounds_at`
-computes the bounds of many points from them. It fails with `BadInput` where a slab breaks its
-contract or a buffer is smaller than one selection. Everything is `modelled`; definitions, proofs
-and what a bound does not say stand in docs/reference/bounds.md.
+`Collector` reads the slabs of a run, session after session or interleaved, and owns their demands
+(5 bytes each) and the counts per (session, step, layer). `bounds_at` computes the bounds of many
+points from them. `BadInput`: a slab breaks its contract, or a buffer is smaller than one
+selection. Everything is `modelled`; docs/reference/bounds.md has the definitions, the proofs and
+the limits of each bound.
 
-The order of time is that of sessions that decode in step: step by step, in each layer by layer,
-there session by session. A run whose sessions drift apart serves them in another order.
+Demands are ordered as if all sessions decoded in lockstep: by step, then layer, then session. A run
+whose sessions drift apart serves them in another order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ from offstage.testbeds.workloads.selections.slab import Slab, Workload
 __all__ = ["BOUNDS", "BOUND_ROW", "BoundPoint", "Collector", "PointBounds", "bounds_at"]
 
 BOUNDS = ("compulsory", "belady", "clairvoyant", *PREDICTORS)
-"""Their order in `hits` of `BOUND_ROW`; those behind the first three are predictors."""
+"""Their order in `hits` of `BOUND_ROW`; all after the first three are predictors."""
 
 BOUND_ROW = np.dtype(
     [
@@ -54,17 +54,17 @@ NANOSECONDS = 1_000_000_000
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.uint16]
 Served = Callable[[Slab], Bools | None]
-"""Which selected blocks the HBM pool has: bool, the shape of `slab.selected`; None: it has none."""
+"""Selected blocks in the HBM pool: bool, of the shape of `slab.selected`; None: no block."""
 
 
 @dataclass(frozen=True)
 class BoundPoint:
-    """Where bounds are wanted.
+    """The point for which bounds are computed.
 
-    buffer_blocks: per layer and session, for the predictors; one of those the collector was given.
-    slots: blocks of the arena that all share. bytes_per_s: the cap of prefetch, 0 is none.
-    layer_ns: how long a layer takes with all its blocks at hand. lead_ns: how long before the first
-    step prefetch may begin.
+    buffer_blocks: per layer and session, for the predictors; one of the collector's. slots: blocks
+    of the arena, which all sessions share. bytes_per_s: the prefetch cap; 0: no cap. layer_ns:
+    time of a layer with all its blocks staged. lead_ns: time between the start of prefetch and the
+    first step.
     """
 
     buffer_blocks: int
@@ -77,9 +77,9 @@ class BoundPoint:
 
 @dataclass(frozen=True)
 class PointBounds:
-    """`rows`: `BOUND_ROW` `[rows]`. `reads`: blocks that a bound reads, by name; predictors, whose
-    reads are free, have none. `limit_hits`: hits in all that no policy can exceed under the cap;
-    None without one."""
+    """`rows`: `BOUND_ROW` `[rows]`. `reads`: blocks that each bound reads, by name; predictors are
+    left out, because their reads are free. `limit_hits`: total hits that no policy can exceed
+    under the cap; None without a cap."""
 
     point: BoundPoint
     rows: npt.NDArray[np.void]
@@ -90,8 +90,8 @@ class PointBounds:
 class Collector:
     """The demands of `sessions` (default: all), which decode together.
 
-    `begins`: for each of them the nominal step at which it begins, default 0. Give every slab of
-    every session to `add`, those of one session in order, then ask for `bounds_at`.
+    `begins`: the nominal first step of each session, default 0. Pass every slab of every session to
+    `add`, those of one session in order, then call `bounds_at`.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Collector:
         self._predicted = np.zeros(shape, np.uint16)
 
     def look(self, slab: Slab) -> list[list[Foreseen | None]]:
-        """What each predictor makes of a slab, whatever is demanded of it: for `add` of this
-        collector and of others over the same slabs and buffers."""
+        """Each predictor's ranks for a slab, independent of demands: for `add` of this collector
+        and of others over the same slabs and buffers."""
         return [one.look(slab) for one in self._predictors]
 
     def add(
@@ -131,9 +131,9 @@ class Collector:
         served: Bools | None = None,
         foreseen: list[list[Foreseen | None]] | None = None,
     ) -> None:
-        """The next steps of one session; `served` as `Served` says, `foreseen` where it is known.
-        BadInput for a slab that does not follow, an ordinal that is not written yet, or more
-        blocks than `select_blocks`."""
+        """Add the next steps of one session. `served`: as in `Served`. `foreseen`: the result of
+        `look`, if the caller has it. BadInput for a slab out of order, an ordinal that is not
+        written yet, or more blocks than `select_blocks`."""
         expected = self._expected.get(slab.session)
         steps, layers, width = slab.selected.shape
         if slab.first_step != expected or slab.first_step + steps > self._steps[slab.session]:
@@ -177,7 +177,7 @@ class Collector:
                 kind[here] = hits.reshape(steps * layers, -1)
 
     def collect(self, served: Served = lambda _: None, progress: Progress | None = None) -> None:
-        """All slabs of all sessions, one session after another."""
+        """Add all slabs of all sessions, one session after another."""
         progress = progress or Silent()
         progress.start("collect demands", sum(self._steps.values()))
         for session in self.sessions:
@@ -186,8 +186,8 @@ class Collector:
                 progress.advance(len(slab.selected))
 
     def demands(self) -> Demands:
-        """Everything that was demanded, block numbers being layer * chunks + chunk; sessions share
-        the chunks of a prefix they share. BadInput where slabs are missing."""
+        """All demands. A block's number is layer * chunks + chunk; sessions with a common prefix
+        share its chunks. BadInput if slabs are missing."""
         if self._row_count < len(self._rows):
             raise BadInput(
                 f"{self._row_count} of {len(self._rows)} rows are there", "bounds", "give all slabs"
@@ -204,7 +204,7 @@ class Collector:
         )
 
     def rows(self) -> npt.NDArray[np.void]:
-        """`BOUND_ROW` of all, session by session, without hits."""
+        """`BOUND_ROW` of all sessions, session by session, with hits of 0."""
         return self._rows.copy()
 
     def _nominal(self) -> npt.NDArray[np.int64]:
@@ -219,8 +219,8 @@ class Collector:
         return np.lexsort(keys).astype(np.uint32)
 
     def cap(self, point: BoundPoint) -> Cap | None:
-        """The point's cap as credit of each row: what passes in `layer_ns`, shared by the sessions
-        that decode in that nominal step. Rounded up, so that a limit stays one."""
+        """The point's cap as a credit per row: the transfer in `layer_ns`, divided by the sessions
+        that decode in that nominal step. Rounded up, so that the limit remains an upper bound."""
         if point.bytes_per_s == 0:
             return None
         nominal = self._nominal()
@@ -235,8 +235,8 @@ class Collector:
 def bounds_at(
     collector: Collector, points: Iterable[BoundPoint], progress: Progress | None = None
 ) -> list[PointBounds]:
-    """The bounds of each point, in their order; BadInput where `slots` is below one selection, or
-    `buffer_blocks` is not one of the collector's."""
+    """The bounds of each point, in the order of `points`. BadInput if `slots` is less than one
+    selection, or `buffer_blocks` is not one of the collector's."""
     points, progress = list(points), progress or Silent()
     demands = collector.demands()
     progress.start("bounds", len(points))
@@ -274,7 +274,7 @@ def _point_bounds(
 
 
 def _credit(point: BoundPoint, span_ns: int, sharers: int) -> int:
-    """Credit of `span_ns` at the cap, for one of `sharers`; rounded up."""
+    """Credit of one of `sharers` sessions for `span_ns` at the cap, rounded up."""
     return -(
         -point.bytes_per_s * span_ns * CREDIT_ONE // (point.block_bytes * NANOSECONDS * sharers)
     )
@@ -283,8 +283,8 @@ def _credit(point: BoundPoint, span_ns: int, sharers: int) -> int:
 def _chunk_numbers(
     workload: Workload, sessions: Sequence[int]
 ) -> tuple[dict[int, npt.NDArray[np.uint32]], int]:
-    """The chunk of every ordinal of each session, and how many chunks there are. A chunk is what
-    stands behind one and the same prefix; what decode writes is the session's own."""
+    """The chunk of every ordinal of each session, and the number of chunks. Blocks with equal
+    content after an equal prefix are one chunk; blocks that decode writes are never shared."""
     known: dict[tuple[int, int, int], int] = {}
     numbers: dict[int, npt.NDArray[np.uint32]] = {}
     count = 0

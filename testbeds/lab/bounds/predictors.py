@@ -1,11 +1,11 @@
-"""What is predicted of a step: a buffer that holds the best blocks by what is known before it.
+"""Predictors: a buffer that holds the best blocks, ranked by the scores of earlier steps.
 
-A predictor gets each step's scores and ranks the blocks for the next; a demand hits where its
-block is among the `buffer_blocks` best of its layer (of equal ones the lower ordinal is better, and
-0 is none), or where decode wrote it with this step. Reads cost nothing. No predictor is a bound:
-who knows more, or makes more of the same, may pass it. `LastStep` has the scores of the step before
-and nothing else; `TwoAverages` is the strongest causal predictor from scores that we have. Each
-owns what it remembers of its sessions. Slabs out of order are `BadInput`.
+A predictor gets each step's scores and ranks the blocks for the next step. A demand hits if its
+block is among the `buffer_blocks` best of its layer (the lower ordinal wins a tie, and a block of
+rank 0 is never held), or if decode wrote it with this step. Reads cost nothing. A predictor is not
+a bound: a policy with more information, or a better model, may exceed it. `LastStep` uses only the
+scores of the previous step; `TwoAverages` is the strongest causal predictor from scores that we
+have. Each owns its state per session. Slabs out of order are `BadInput`.
 """
 
 from abc import ABC, abstractmethod
@@ -36,12 +36,12 @@ Counts = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float64]
 Scores = npt.NDArray[np.uint16]
 Foreseen = tuple[Scores, npt.NDArray[np.uint64]]
-"""Ranks of every block `[layers, blocks]`, and the least that each buffer holds."""
+"""Ranks of every block `[layers, blocks]`, and the lowest rank that each buffer holds."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a slab demands, `[steps, layers, width]`; `written`: decode wrote the block."""
+    """The demands of a slab, `[steps, layers, width]`; `written`: decode wrote the block."""
 
     demanded: Bools
     nontrivial: Bools
@@ -51,7 +51,7 @@ class Asked:
 
 
 class Predictor(ABC):
-    """What all predictors do; one says in `_ranks` how it ranks."""
+    """Base of all predictors; a subclass implements the ranking in `_ranks`."""
 
     def __init__(self, workload: Workload, buffer_blocks: Sequence[int]) -> None:
         self._workload = workload
@@ -60,15 +60,15 @@ class Predictor(ABC):
             raise BadInput(
                 f"buffers of {self._buffers} blocks", "predictor", "give one or more, each above 0"
             )
-        self._ahead: dict[int, Scores] = {}  # of each session's next step
+        self._ahead: dict[int, Scores] = {}  # ranks for each session's next step
 
     def take(self, slab: Slab, served: Bools | None = None) -> tuple[Counts, Counts]:
         """Hits and non-trivial hits, uint16 `[steps, layers, buffers]`; slabs of one session in
-        order. BadInput where a slab does not follow the one before."""
+        order. BadInput for a slab out of order."""
         return self.hits(slab, asked(self._workload, slab, served), self.look(slab))
 
     def look(self, slab: Slab) -> list[Foreseen | None]:
-        """Of each step of the slab what is known before it, None where that is nothing."""
+        """The prediction for each step of the slab; None if nothing is known before the step."""
         steps = len(slab.selected)
         before = self._ahead.pop(slab.session, None)
         if slab.first_step == 0 and before is None:
@@ -93,7 +93,7 @@ class Predictor(ABC):
     def hits(
         self, slab: Slab, asks: Asked, foreseen: list[Foreseen | None]
     ) -> tuple[Counts, Counts]:
-        """What of the slab's demands was foreseen; as `take`."""
+        """The demands of the slab that `foreseen` predicts; the result is as in `take`."""
         steps, layers, _ = slab.selected.shape
         hits = np.zeros((2, steps, layers, len(self._buffers)), np.uint16)
         for step, seen in enumerate(foreseen):
@@ -109,26 +109,26 @@ class Predictor(ABC):
         return hits[0], hits[1]
 
     def _begins(self, session: int) -> Scores | None:
-        """Ranks for a session's first step; None where nothing is known before it."""
+        """Ranks for a session's first step; None if nothing is known before it."""
         return None
 
     @abstractmethod
     def _ranks(self, session: int, scores: Scores) -> Scores:
-        """Ranks of the next step, uint16 `[layers, blocks]`, higher is better, after these scores;
-        0 for a block that is not written."""
+        """Ranks for the step after these scores, uint16 `[layers, blocks]`; higher is better, 0 is
+        a block that is not written."""
 
     def _ended(self, session: int) -> None:  # noqa: B027
-        """No more of this session is asked; for those who keep something of it."""
+        """The session has ended: a predictor with state per session drops it."""
 
     def _known(self, slab: Slab, asks: Asked, step: int) -> int:
-        """Blocks that were written when the step before began."""
+        """Number of blocks per layer that were written when the previous step began."""
         if step:
             return int(asks.counts[step - 1])
         return written_count(self._workload, slab.session, slab.first_step - 1)
 
 
 class LastStep(Predictor):
-    """The best by the scores of the step before. Nothing is known at a session's first step."""
+    """Rank by the scores of the previous step; no prediction for a session's first step."""
 
     def _ranks(self, session: int, scores: Scores) -> Scores:
         return scores
@@ -136,7 +136,7 @@ class LastStep(Predictor):
 
 @dataclass
 class _Regression:
-    """Of one session. products `[layers, 4, 4]`, outcomes `[layers, 4]`: sums that fade."""
+    """State of one session. products `[layers, 4, 4]`, outcomes `[layers, 4]`: decayed sums."""
 
     averages: ranks.Averages
     products: Floats
@@ -144,19 +144,19 @@ class _Regression:
 
 
 class TwoAverages(Predictor):
-    """The next score by regression on the last one, a fast and a slow average of it.
+    """Predict the next score by regression on the last score and a fast and a slow average.
 
-    Each layer of a session has its own weights, by least squares over its past steps, the older the
-    less. At the first step the averages are those of the prefill's windows, where there are any.
-    Averages and ranks are whole numbers and weights are rounded: sums are exact, so that ranks are
-    the same on every machine.
+    Each layer of a session has its own weights, fitted by least squares over past steps with
+    exponential decay. At the first step the averages are those of the prefill's windows, if any.
+    Averages and ranks are integers and weights are rounded, so sums are exact and ranks are the
+    same on every machine.
     """
 
     fast_shift = 3
     slow_shift = 7
-    """An average moves by 2^-shift of what is between it and the score."""
+    """An average moves by 2^-shift of its distance to the score."""
     kept = 31 / 32
-    """What of the sums of a regression is left after a step."""
+    """Decay of the sums of a regression per step."""
 
     def __init__(self, workload: Workload, buffer_blocks: Sequence[int]) -> None:
         super().__init__(workload, buffer_blocks)
@@ -198,17 +198,17 @@ _MIDDLE = 32768
 
 
 def _begun(averages: Scores) -> _Regression:
-    """Of a session of which no step is known."""
+    """The state of a session before its first step."""
     layers = len(averages)
     known = ranks.Averages(np.zeros_like(averages), averages, averages.copy(), _MIDDLE)
     return _Regression(known, np.zeros((layers, 4, 4)), np.zeros((layers, 4)))
 
 
 def _weights(state: _Regression) -> Floats:
-    """`[layers, 4]`; the last score alone before anything was seen to follow."""
+    """Weights `[layers, 4]`; only the last score counts before the first outcome."""
     trace = np.trace(state.products, axis1=1, axis2=2)
     scaled = state.products + (_RIDGE * trace[:, None, None] + 1) * np.eye(4)
-    # Drawn to the last score where the past says little.
+    # Ridge regression toward the last score.
     prior = np.array([0.0, 1.0, 0.0, 0.0])
     found = np.linalg.solve(scaled, (state.outcomes - state.products @ prior)[:, :, None])[:, :, 0]
     rounded: Floats = np.rint((prior + found) * _ROUNDED) / _ROUNDED
@@ -225,7 +225,7 @@ def written_count(workload: Workload, session: int, step: int) -> int:
 
 
 def asked(workload: Workload, slab: Slab, served: Bools | None) -> Asked:
-    """What the slab demands; BadInput for a block that is not written yet."""
+    """The demands of the slab; BadInput for a block that is not written yet."""
     selected = slab.selected
     steps = range(slab.first_step, slab.first_step + len(selected))
     counts = np.array([written_count(workload, slab.session, step) for step in steps], np.int64)

@@ -1,22 +1,22 @@
-"""Prefix caching across requests: what of a prompt is still staged when a request comes.
+"""Prefix caching across requests: how much of a prompt is still staged when its request arrives.
 
-Model: every request asks for its blocks in order of arrival; a block that is there is used, one
-that is not is prefilled, and written into the buffer if the admission lets it in. The victims are
-chosen by the decision core, in virtual time and without latency: what is studied is what to keep,
-not how fast it moves. A block without a request during the TTL is dropped, and its room is
-free. Same trace and options, same result. What can fail: a trace without blocks, or without
-sessions where the admission needs them (BadInput).
+Model: requests look up their blocks in order of arrival. A cached block is used; an absent one is
+prefilled, and written into the buffer if admission accepts it. The decision core chooses the
+victims, in virtual time and without latency: the study is about what to keep, not about transfer
+speed. A block without a request during the TTL is dropped, and its slot is free. The same trace
+and options give the same result. What can fail: a trace without blocks, or without sessions where
+the admission needs them (BadInput).
 
 Four hit rates, because the definition moves the number by several points:
-- block: blocks that were there when their turn came, over all blocks asked for;
-- prefix: blocks of the unbroken run, from the front, that were there on arrival, over the same;
-- token: tokens of that run over all input tokens: what a prefix cache saves of the prefill;
-- request: the mean over requests of that share of its own input tokens.
+- block: blocks that were cached when they were looked up, over all blocks looked up;
+- prefix: blocks of the unbroken run from the front that were cached on arrival, over the same;
+- token: tokens of that run over all input tokens: the share of prefill that the cache saves;
+- request: the mean over requests of that share of the request's input tokens.
 
-Admission: `all`; `second-touch`, a block enters when it is asked for again within a window (the
-doorkeeper of TinyLFU, Einziger, Friedman, Manes, ACM TOS 13(4), 2017, kept exactly here instead of
-in a Bloom filter); `turns`, a block enters unless its request is the first of its session and no
-other session has asked for the block: what is single-turn and not shared stays out.
+Admission: `all`; `second-touch`, a block enters when it is requested again within a window (the
+doorkeeper of TinyLFU, Einziger, Friedman, Manes, ACM TOS 13(4), 2017, with an exact set instead of
+a Bloom filter); `turns`, a block enters unless its request is the first of its session and no other
+session has requested the block: single-turn content that is not shared stays out.
 """
 
 from dataclasses import dataclass
@@ -44,13 +44,13 @@ __all__ = [
 ]
 
 PREFIX_EVICTIONS = tuple(name for name in EVICTIONS if name != "score")
-"""All but `score`: a request trace says nothing of how much a block is wanted."""
+"""All but `score`: a request trace has no scores."""
 
 TOUCHES = ("front", "tail")
-"""The order in which a request's blocks are used: `tail` leaves the front most recent, as vLLM."""
+"""Order in which a request's blocks are used: `tail` leaves the front most recent, as in vLLM."""
 
 DEMANDS_MAX = 256
-"""Hits passed to the core in one step; more would only make its tables larger."""
+"""Most hits passed to the core in one step; a larger value only enlarges its tables."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PrefixOptions:
     seed: int = 0
 
     def check(self) -> None:
-        """BadInput for a value that is not of its list or range."""
+        """BadInput for a value that is not in its list or range."""
         for name, value, known in (
             ("eviction", self.eviction, PREFIX_EVICTIONS),
             ("admission", self.admission, ADMISSIONS),
@@ -95,7 +95,7 @@ class PrefixOptions:
 
 @dataclass(frozen=True)
 class PrefixResult:
-    """What one cache did on one trace; counts are blocks."""
+    """The result of one cache on one trace; counts are in blocks."""
 
     options: PrefixOptions
     hit_rates: HitRates
@@ -106,10 +106,10 @@ class PrefixResult:
 
 
 class PrefixTrace:
-    """A trace made ready for many caches. BadInput where it has no blocks.
+    """A trace prepared for many caches. BadInput if it has no blocks.
 
-    warm_up_share: of the requests, those that come first and count in no rate, rounded down; every
-    cache meets them. BadInput where nothing is left to count.
+    warm_up_share: share of the requests, from the start and rounded down, that every cache
+    processes and no rate counts. BadInput if nothing is left to count.
     """
 
     def __init__(self, trace: Trace, warm_up_share: float = 0.0) -> None:
@@ -130,7 +130,7 @@ class PrefixTrace:
 
     @cached_property
     def endless(self) -> Ideal:
-        """What an endless cache hits."""
+        """The hits of an infinite cache."""
         return ideal(self.runs)
 
     @cached_property
@@ -148,7 +148,7 @@ class PrefixTrace:
         return float(hits) / self.runs.access_count
 
     def hit_rates(self, rows: Any) -> HitRates:
-        """The rates of `ROW` `[requests]`, of the requests behind the warm-up."""
+        """The rates of `ROW` `[requests]`, over the requests after the warm-up."""
         trace = self.trace
         whole = (rows["prefix"] == trace.block_counts) & (trace.block_counts > 0)
         # A trace of lengths in bytes / 4 can have a block more than its tokens.

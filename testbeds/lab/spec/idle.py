@@ -1,5 +1,5 @@
-"""Keys of a spec that do nothing beside its kind of workload: refused by name, before any file is
-opened. Only what is written counts, and what the command line changes; a default does not. Pure.
+"""Refuse the keys of a spec that have no effect with its kind of workload, before any file is
+opened. Only keys that the file or the command line sets count; defaults do not. Pure.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ CACHED = ("ttl_s", "admission", "capacity_share")
 
 @dataclass(frozen=True)
 class Idle:
-    """`keys` of `[table]` do nothing where `when` is true of the spec, and why."""
+    """`keys` of `[table]` have no effect on a spec where `when` is true; `why` is the reason."""
 
     table: str
     keys: tuple[str, ...]
@@ -91,7 +91,7 @@ IDLE = (
 
 
 def refuse_idle(tables: Mapping[str, Any], spec: Spec, where: str) -> None:
-    """BadInput for the first key in `tables`, which `spec` was made of, that does nothing."""
+    """BadInput for the first key without effect in `tables`, from which `spec` was built."""
     for row in IDLE:
         table = tables.get(row.table, {})
         given = [key for key in row.keys if key in table] if row.when(spec) else []

@@ -1,10 +1,10 @@
-"""From a TOML file to a spec: every key, every value, and every contradiction seen before a run.
+"""Read a TOML file into a spec, and check every key, value and contradiction before a run.
 
-Model: reading checks every key and value by itself and then the spec by a list of rules in the
-order of its tables, each a condition, the key at fault, and the mend. A rule knows nothing of the
-others; the first that is broken is the `BadInput`. No data is opened here: what a file of
-selections decides is looked at when an experiment is planned (`lab/run/source.py`), and is checked
-by the same rules then.
+Model: reading checks each key and value alone, then checks the spec against a list of rules in the
+order of its tables. A rule is a condition, a message, the key at fault and the fix; rules are
+independent, and the first broken one raises `BadInput`. No data is opened here: what a file of
+selections decides is read when an experiment is planned (`lab/run/source.py`) and then checked by
+the same rules.
 """
 
 import itertools
@@ -34,26 +34,26 @@ __all__ = ["check", "find", "load", "variants"]
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 WIDTH_MAX = 65535
-"""Units that a ledger's row can count."""
+"""Most units that a row of the ledger can count."""
 CHUNKS_MAX = 1 << 26
 BLOCKS_MAX = (1 << 32) - 2
-"""What a decision core can number; each content is two until it is shared."""
+"""Most blocks that a decision core can number; unshared content counts twice."""
 SLOTS_MAX = 1 << 28
-"""Slots that a decision core can number."""
+"""Most slots that a decision core can number."""
 PARAMETER_MAX = 0xFFFFFFFF
 HOUR_NS = 3_600_000_000_000
 RATE_MAX = 10**15
 
 OF_TIERS = ("copies", "place", "timing", "prices")
-"""Keys of [tier] that say something of the tiers below."""
+"""Keys of [tier] that describe the tiers below the arena."""
 
 Rule = tuple[bool, str, str, str]
-"""Broken or not, what is wrong, the key, the mend."""
+"""(broken, what is wrong, the key, the fix)."""
 
 
 def find(name: str) -> Path:
-    """The file of a spec: a path, or the name of one that comes with Offstage. A folder is none:
-    the results of `cmx-128k` often lie in one of that name."""
+    """The file of a spec, by path or by the name of one that ships with Offstage. Folders are
+    ignored: the results of `cmx-128k` are often in a folder of that name."""
     path = Path(name)
     if path.suffix == ".toml" or (path.exists() and not path.is_dir()):
         return path
@@ -66,16 +66,16 @@ def find(name: str) -> Path:
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
-    """The spec in a file, with `changes` (`table.key` to value) made to it. BadInput where it is
-    no TOML, has an unknown key, a value out of range, or keys that contradict each other."""
+    """The spec in a file, with `changes` (`table.key` to value) applied. BadInput if it is not
+    TOML, has an unknown key, a value out of range, or keys that contradict each other."""
     return _built(read_toml(path, "give a spec's TOML file"), str(path), changes or {})
 
 
 def variants(
     path: Path, changes: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[str, Spec | BadInput]]:
-    """Every combination of the spec's sweep axes, as (label, spec); what contradicts itself comes
-    as the error it gives, since a sweep goes on past it."""
+    """Every combination of the spec's sweep axes, as (label, spec). A combination that contradicts
+    itself yields its error instead of a spec, so that the sweep continues."""
     raw = read_toml(path, "give a spec's TOML file")
     base = _built(raw, str(path), changes or {})
     for axis, values in base.sweep.items():
@@ -92,7 +92,7 @@ def variants(
 
 
 def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
-    """An axis is a key of the spec that can differ between variants, with values that do."""
+    """BadInput unless the axis is a key that may vary, with values that differ."""
     table, dot, name = axis.rpartition(".")
     tables = declared(Spec)
     check_known(table if dot else axis, tables, where)
@@ -136,7 +136,7 @@ def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
 
 
 def _check_pairs(tier: Mapping[str, Any], where: str) -> None:
-    """What is given beside what it contradicts, or without what it is of."""
+    """BadInput for a key that contradicts another, or that needs a missing one."""
     if {"time_per_token", "decode_cost"} <= set(tier):
         raise BadInput(
             "the GPU's time is given twice",
@@ -159,8 +159,8 @@ def _check_pairs(tier: Mapping[str, Any], where: str) -> None:
 
 
 def _paced(spec: Spec) -> Spec:
-    """The spec with the GPU's time as it was measured, where it names a measurement: what a run
-    hangs on is then that time, whatever becomes of the file."""
+    """The spec with `time_per_token` set from the measurement that it names, if any. The run then
+    depends on that time alone, even if the file changes later."""
     if not spec.tier.decode_cost:
         return spec
     shape = replace(geometry(spec.geometry.model), block_tokens=spec.geometry.block_tokens)
@@ -252,7 +252,7 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
         "leave it out",
     )
     if work.kind != "generated":
-        return  # what a file holds is compared with the spec when it is opened
+        return  # a file is compared with the spec when it is opened
     yield (
         work.layers > shape.layer_count,
         f"{work.layers} layers of {shape.layer_count}",
@@ -284,7 +284,7 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
 
 
 def _selection(spec: Spec, blocks: int) -> Iterator[Rule]:
-    """The sizes of a generated context of that many blocks."""
+    """Rules for the selection of a generated context of `blocks` blocks."""
     select = spec.selection
     yield (
         select.k_blocks > blocks,
@@ -358,7 +358,7 @@ def _tier(spec: Spec) -> Iterator[Rule]:
 
 
 def _below(spec: Spec) -> Iterator[Rule]:
-    """The tiers below the arena, one by one and beside each other."""
+    """Rules for the tiers below the arena, each alone and against its neighbours."""
     tier, where = spec.tier, "[[tier.below]]"
     yield (
         bool(tier.device),
@@ -424,7 +424,7 @@ def _below(spec: Spec) -> Iterator[Rule]:
 
 
 def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
-    """The arena is in the device's memory."""
+    """The arena must fit into the device's memory."""
     has = preset.arena_bytes
     slots = max(spec.tier.buffer_over_k) * spec.selection.k_blocks * spec.layer_count
     wants = slots * (spec.workload.concurrent or spec.workload.sessions) * spec.block_bytes

@@ -1,8 +1,8 @@
 """A lab experiment as a TOML file: what is run, at which sizes, under which policies.
 
-Model: a spec is plain data. Reading it checks every key and value by itself and every pair that can
-contradict each other; what is wrong is one `BadInput` that names the file and the key. A sweep's
-axes replace keys of the spec, so that each of its variants is a spec like any other.
+Model: a spec is plain data. Reading it checks each key and value alone and every pair that can
+contradict each other; an error is one `BadInput` that names the file and the key. A sweep's axes
+replace keys of the spec, so that each variant is an ordinary spec.
 """
 
 from typing import Annotated, Any, Literal
@@ -33,53 +33,53 @@ Multiple = Annotated[float, msgspec.Meta(gt=0, le=4096)]
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who decodes, and how long. `kind` says where the selections come from."""
+    """The sessions and their lengths. `kind` is the source of the selections."""
 
     kind: Literal["generated", "captured", "selections", "requests"] = "generated"
     profile: str = "published-mix"
-    """generated: which fitted processes, of `offstage trace generate --explain`."""
+    """generated: the fitted processes, as `offstage trace generate --explain` lists them."""
     context_tokens: Positive = 131_072
     sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 4
     concurrent: Count = 0
-    """Sessions that decode at once; the others wait their turn. 0: all of them."""
+    """Sessions that decode concurrently; the others wait. 0: all of them."""
     steps: Positive = 512
     turn_steps: Count = 0
-    """A new turn of the conversation begins every so many steps; 0: never."""
+    """Steps between turns of the conversation; 0: no turns."""
     shared_prefix_tokens: Count = 0
     groups: Positive = 1
-    """Distinct shared prefixes; sessions take them in turn."""
+    """Distinct shared prefixes, assigned to sessions round robin."""
     draft_agreement: Share = 0.0
     """The share of a draft's selection that the model selects too; 0: no draft model."""
     draft_cost: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.125
-    """What a draft model takes for a token, as a share of the model's time: so late in a step its
-    selection is known. Chinchilla's draft takes 1.8 ms of 14.1 (Chen et al., arXiv:2302.01318)."""
+    """A draft model's time for a token, as a share of the model's time: its selection is known that
+    late in a step. Chinchilla's draft takes 1.8 ms of 14.1 (Chen et al., arXiv:2302.01318)."""
     foretold: Literal["", "captured"] = ""
-    """generated: what each layer's input foretells of the next one's selection; captured: drawn, as
-    often right as on captures of a trained model; empty: nothing."""
+    """generated: whether each layer's input predicts the next layer's selection; captured: drawn,
+    with the accuracy measured on captures of a trained model; empty: no prediction."""
     layers: Count = 0
-    """Layers, the geometry's from the front; 0: all of them. captured, selections: the file's."""
+    """The first layers of the geometry; 0: all. captured, selections: from the file."""
     index_group: Positive = 1
-    """Consecutive layers that use one index set, as GLM-5.2's do; 1: as the geometry says."""
+    """Consecutive layers that use one index set, as in GLM-5.2; 1: as the geometry says."""
     trace: str = ""
     """generated: a request trace that gives lengths, arrivals and sharing."""
     time_unit: Literal["", "s", "ms", "us", "ns"] = ""
-    """Of the trace's times, or the file's requests; none: as its format has them."""
+    """Unit of the times in the trace or the file of requests; empty: the unit of its format."""
     context_tokens_min: Positive = 65_536
-    """With a trace: shorter requests are passed over, longer ones cut to context_tokens."""
+    """With a trace: shorter requests are skipped, longer ones cut to context_tokens."""
     split: Literal["dev", "test"] = "dev"
     """Which half of that trace: policies are tuned on dev and reported on test."""
     file: str = ""
     """captured, selections, requests: the file."""
     ttl_s: tuple[float, ...] = (0.0,)
-    """requests: a block that nobody asked for so long expires; 0: never."""
+    """requests: a block expires after this time without a request; 0: never."""
     admission: tuple[str, ...] = ("all",)
     warm_up_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
-    """requests: of the trace's, those that come first: they fill the cache and are not counted."""
+    """requests: share of the trace, from its start, that fills the cache and is not counted."""
     capacity_share: tuple[float, ...] = (0.01, 0.05, 0.1, 0.25, 0.5)
 
 
 class GeometrySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose KV cache it is."""
+    """The model, and how its KV cache is divided into blocks."""
 
     model: str = "llama-3-70b"
     block_tokens: Positive = 64
@@ -88,7 +88,7 @@ class GeometrySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SelectionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a layer reads in a step, in blocks, sinks and window included."""
+    """The blocks that a layer reads in a step, sinks and window included."""
 
     selector: str = "mass"
     k_blocks: Positive = 32
@@ -106,40 +106,40 @@ class BelowSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     devices: Count = 0
     """Modules or drives; 0: as many as the capacity takes."""
     promote_within: str = ""
-    """A block that is read again sooner is copied here; "always", "never", or a time. Default: the
-    reuse interval at which this tier costs what the next one does."""
+    """A block that is read again within this time is copied here; "always", "never", or a time.
+    Default: the reuse interval at which this tier costs as much as the next one."""
 
 
 class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The staging tier and what lies below and above it."""
+    """The staging tier, the HBM pool above it and the tiers below it."""
 
     buffer_over_k: tuple[Multiple, ...] = (2.0, 4.0)
     hbm_pool_over_k: Annotated[float, msgspec.Meta(ge=0, le=4096)] = 0.0
-    """Blocks of each layer that the GPU keeps, in multiples of k; 0: it keeps none."""
+    """Blocks of each layer that the GPU keeps, in multiples of k; 0: none."""
     storage: str = "gen5-tlc"
     bandwidth: tuple[str | float, ...] = (UNLIMITED,)
-    """Cap of prefetch reads, such as "4GB/s"; "unlimited": the drive's own limit only."""
+    """Cap of prefetch reads, such as "4GB/s"; "unlimited": only the drive's limit applies."""
     time_per_token: str = "40ms"
-    """The GPU's own time for one token of one session."""
+    """The GPU's compute time for one token of one session, without stalls."""
     decode_cost: str = ""
-    """A file of `offstage host calibrate`: that time as it was measured for as many sessions as
-    decode at once, at k blocks each. Read when the spec is, into `time_per_token`."""
+    """A file of `offstage host calibrate`: that time as measured for the number of concurrent
+    sessions, at k blocks each. Read together with the spec, into `time_per_token`."""
     warmup: str = "50ms"
-    """Between the end of a prefill and the first demand."""
+    """Time between the end of a prefill and the first demand."""
     in_flight: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 128
     device: str = ""
-    """What takes commands, reads and hits: a preset of the chip model, or a file of one; without
-    one the drive's times and a constant for the rest."""
+    """The chip that serves commands, reads and hits: a preset of the chip model, or a file of one.
+    Empty: the drive's times, and a constant for the rest."""
     below: tuple[BelowSpec, ...] = ()
-    """What lies below the arena in place of `storage`, the fastest first."""
+    """The tiers below the arena, in place of `storage`, the fastest first."""
     copies: Literal["inclusive", "exclusive"] = "inclusive"
-    """inclusive: what a tier holds, all below it hold too; exclusive: a block is in one tier."""
+    """inclusive: all tiers below a tier hold its blocks too; exclusive: a block is in one tier."""
     place: Literal["first", "last"] = "first"
     """The tier that a new block is written to."""
     timing: Literal["mid", "slow", "fast"] = "mid"
-    """Which end of their ranges the tiers' latencies and rates are taken from."""
+    """The end of their ranges from which the tiers' latencies and rates are taken."""
     prices: str = ""
-    """A file of numbers in place of single ones of `offstage plan`'s."""
+    """A file of numbers that replace some of `offstage plan`'s."""
 
 
 class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,14 +147,14 @@ class PolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     use: str
     eviction: str = ""
-    """Default: what the components want, lru where none wants anything."""
+    """Default: the eviction that the components name, or lru if none names one."""
     label: str = ""
     parameters: dict[str, int] = {}
     """Fields of the decision core's policy, such as degree_max."""
 
 
 class ReferenceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The point whose reads are 1.0 of `traffic_vs_reference`."""
+    """The point whose reads are 1.0 in `traffic_vs_reference`."""
 
     use: str = "none"
     eviction: str = "lru"
@@ -176,12 +176,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def layer_count(self) -> int:
-        """Layers that are run."""
+        """Number of layers that are run."""
         return self.workload.layers or geometry(self.geometry.model).layer_count
 
     @property
     def concurrent(self) -> int:
-        """Sessions that decode at once."""
+        """Number of sessions that decode concurrently."""
         return min(self.workload.concurrent or self.workload.sessions, self.workload.sessions)
 
     @property
@@ -192,13 +192,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def granules(self) -> int:
-        """Granules of one block; 1 where whole blocks are staged."""
+        """Granules of one block; 1 if whole blocks are staged."""
         tokens = self.geometry.granule_tokens or self.geometry.block_tokens
         return max(self.geometry.block_tokens // tokens, 1)
 
     @property
     def time_per_token_ns(self) -> int:
-        """The GPU's own time."""
+        """The GPU's compute time for one token, in ns."""
         return parse_time(self.tier.time_per_token, "[tier] time_per_token")
 
     @property

@@ -1,12 +1,12 @@
-"""The tiers below the staging arena: from a spec and the catalog to what a timing side is given.
+"""The tiers below the staging arena: the parameters of a timing side, from a spec and the catalog.
 
-Model: a tier is a preset of `tiers.toml`, a capacity, and as many devices as that takes. Its times
-are integers: a latency, what one block takes on the link, and what else bounds it. All figures are
-the catalog's of `offstage plan`, so a rate or a price stands in one file. When a block belongs in a
-tier rather than in the one below is the five-minute rule over the two
-(`bindings/tradeoffs.py`), worked out once, in ns; the laboratory decides by that integer.
+Model: a tier is a preset of `tiers.toml`, a capacity, and the number of devices that this capacity
+needs. Its times are integers: a latency, the time of one block on the link, and its other limits.
+All figures come from the catalog of `offstage plan`, so each rate and price is in one file only.
+The five-minute rule over a tier and the next one below (`bindings/tradeoffs.py`) says in which of
+them a block belongs; it is computed once, in ns, and the laboratory decides by that integer.
 
-What can fail: `BadInput` for a preset that is not known, and what the catalog refuses.
+What can fail: `BadInput` for an unknown preset, and whatever the catalog refuses.
 """
 
 import math
@@ -31,9 +31,9 @@ PS_PER_S = 10**12
 NS_PER_S = 10**9
 ALWAYS, NEVER = "always", "never"
 ALWAYS_NS = 2**64 - 1
-"""More than any reuse interval."""
+"""Longer than any reuse interval."""
 ENDS = {"mid": ("value", "value"), "slow": ("high", "low"), "fast": ("low", "high")}
-"""Which end of a range a latency, and a rate, is taken from."""
+"""The ends of the ranges from which a latency and a rate are taken."""
 
 
 class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +45,10 @@ class _Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier. `read_ps`, `write_ps`: one block on the link, 0 where it takes no time. `drive`:
-    the NVMe preset of its `devices`; empty: memory, or a server. `promote_ns`: what is read again
-    sooner belongs here, or above. `usd`: value, low and high of what all of it costs over
-    `life_hours`. `wear_usd_per_byte`: of drive that a written byte uses up."""
+    """One tier. `read_ps`, `write_ps`: time of one block on the link, 0 if it takes none. `drive`:
+    the NVMe preset of its `devices`; empty: memory, or a server. `promote_ns`: a block that is read
+    again within this time belongs here, or above. `usd`: cost of the whole tier over `life_hours`
+    (value, low, high). `wear_usd_per_byte`: drive endurance that a written byte uses up."""
 
     name: str
     level: str
@@ -79,19 +79,19 @@ class Tier:
 
 @lru_cache(maxsize=1)
 def presets_of_tiers() -> dict[str, _Preset]:
-    """What a tier can be, by name."""
+    """The presets of tiers, by name."""
     raw = read_toml(Path(__file__).with_name("tiers.toml"), "reinstall Offstage")
     return msgspec.convert(raw, dict[str, _Preset])
 
 
 def numbers_of(spec: Spec) -> Catalog:
-    """The catalog, with a user's file where the spec names one."""
+    """The catalog, with the user's file applied if the spec names one."""
     found = catalog()
     return found.with_file(Path(spec.tier.prices)) if spec.tier.prices else found
 
 
 def said(spec: Spec) -> str:
-    """What lies below the arena, in a few words."""
+    """The tiers or the drive below the arena, in a few words."""
     if not spec.tier.below:
         return spec.tier.storage
     names = " + ".join(one.said for one in tiers_of(spec, spec.block_bytes))
@@ -102,7 +102,7 @@ def said(spec: Spec) -> str:
 
 
 def tiers_of(spec: Spec, block_bytes: int) -> tuple[Tier, ...]:
-    """The spec's tiers for blocks of that size, the first first."""
+    """The spec's tiers for blocks of `block_bytes`, in the spec's order."""
     numbers = numbers_of(spec)
     built = [_Built(one, spec.tier.timing, numbers) for one in spec.tier.below]
     within = _promotions(spec.tier.below, built, block_bytes)
@@ -112,7 +112,7 @@ def tiers_of(spec: Spec, block_bytes: int) -> tuple[Tier, ...]:
 def _promotions(
     below: Sequence[BelowSpec], built: Sequence["_Built"], block_bytes: int
 ) -> Iterator[int]:
-    """Of each tier in ns: the spec's, or the break-even over the tier below."""
+    """`promote_ns` of each tier: the spec's, or the break-even against the tier below."""
     for number, one in enumerate(below):
         if one.promote_within:
             yield _stated(one.promote_within)
@@ -133,8 +133,8 @@ def _ns(seconds: float) -> int:
 
 
 def _break_even_s(block_bytes: int, above: "_Built", under: "_Built") -> float:
-    """The five-minute rule over two tiers. Where the one below has no price of its own for an
-    access, as rented storage, money does not part them: what is asked for again belongs above."""
+    """The five-minute rule over two tiers, in seconds. If an access to the lower tier has no price,
+    as with rented storage, the result is infinite: a block that is read again belongs above."""
     if not under.bought_usd or not above.usd_per_gb:
         return math.inf
     return at.break_even_s(
@@ -143,7 +143,7 @@ def _break_even_s(block_bytes: int, above: "_Built", under: "_Built") -> float:
 
 
 class _Built:
-    """One tier's figures, in base units: bytes, seconds, dollars."""
+    """The figures of one tier, in base units: bytes, seconds, dollars."""
 
     def __init__(self, one: BelowSpec, timing: str, numbers: Catalog) -> None:
         self.name = one.use
@@ -159,12 +159,12 @@ class _Built:
 
     @property
     def usd_per_gb(self) -> float:
-        """Of the tier's own bytes, over its life."""
+        """Price of one GB of the tier over its lifetime."""
         return self._price("value")
 
     @property
     def bought_usd(self) -> float:
-        """Of the devices that serve it, and of what stands before them; 0: it is rented."""
+        """Price of its devices and of the server or link in front of them; 0: it is rented."""
         if "price" not in self.numbers:
             return 0.0
         one = self.numbers["price"].base * self.numbers["capacity"].base / at.GB
@@ -172,15 +172,15 @@ class _Built:
 
     @property
     def iops(self) -> float:
-        """Of all its devices."""
+        """Operations per second of all its devices; infinite if there is no limit."""
         return self.numbers["iops"].base * self.devices if "iops" in self.numbers else math.inf
 
     def rate(self, direction: str, end: str) -> float:
-        """Of all its devices, or of the link before them."""
+        """Bytes per second of all its devices, at most those of the link in front of them."""
         return min(_of(self.numbers[direction], end) * self.devices, self._link(end))
 
     def tier(self, block_bytes: int, promote_ns: int) -> Tier:
-        """Its integers."""
+        """The tier in integers, for blocks of `block_bytes`."""
         drive = self.preset.drive
         latency_s = 0.0 if drive else _of(self.numbers["latency"], self.latency_end)
         if "latency" in self.through:
@@ -225,7 +225,7 @@ class _Built:
         return _of(link, end) if link else math.inf
 
     def _before(self, end: str) -> float:
-        """Dollars of what stands before the devices, where it is bought for them."""
+        """Price in dollars of the server or link in front of the devices, if it is bought."""
         each = self.through.get("each")
         return _of(each, end) if each else 0.0
 
@@ -236,7 +236,7 @@ class _Built:
 
 
 def _of(number: Dated, end: str) -> float:
-    """Its value, low or high, in base units."""
+    """The number's `end` (value, low or high), in base units."""
     return float(getattr(number, end)) * number.scale
 
 

@@ -1,6 +1,6 @@
-"""The components that come with Offstage, in the order in which they are listed.
+"""The components that ship with Offstage, in the order in which they are listed.
 
-One component is one class; what it promises stands in `offstage.testbeds.lab.policies.policy`.
+One component is one class; `offstage.testbeds.lab.policies.policy` defines its contract.
 """
 
 from offstage.testbeds.lab.policies.adaptive import Boundary, Stability, Warmup

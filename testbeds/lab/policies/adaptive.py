@@ -1,4 +1,4 @@
-"""Components that look at how selections change: stability, boundary and warm-up."""
+"""Components that adapt to changes of the selections: stability, boundary and warm-up."""
 
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ __all__ = ["Boundary", "Stability", "Warmup"]
 
 
 class _StabilityState:
-    """Of one session: averages, churn and class of each layer, what was guessed last."""
+    """State of one session: averages, churn and class of each layer, and the last guesses."""
 
     def __init__(self, scores: npt.NDArray[np.uint16], shift: int) -> None:
         layer_count = len(scores)
@@ -37,12 +37,13 @@ class _StabilityState:
 
 
 class Stability(Component):
-    """Guesses by averaged scores: of unstable layers 4 k each step, of stable ones 2 k in 16, and
-    of neither more than fit into the buffer beside a selection.
+    """Guess by averaged scores: 4 k blocks of an unstable layer in each step, 2 k of a stable one
+    every 16 steps, and at most as many as fit into the buffer next to a selection.
 
-    After a first window of 32 steps, and every 256 from then on, the quarter of the layers whose
-    selection changes most from step to step is unstable. Until then all are ranked each step, 2 k.
-    Stable layers take turns, so that their reads do not come all at once.
+    After a first window of 32 steps, and every 256 steps after that, the quarter of the layers
+    whose selection changes most from step to step becomes unstable. During the first window every
+    layer is ranked in each step, for 2 k blocks. Stable layers are ranked in different steps, so
+    that their reads are spread over time.
     """
 
     name: ClassVar[str] = "stability"
@@ -64,7 +65,7 @@ class Stability(Component):
         self.states: dict[int, _StabilityState] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Guesses by the classes of earlier steps; what this step shows of churn comes after."""
+        """Guesses by the classes from earlier steps; this step's churn is recorded afterwards."""
         if view.session not in self.states:
             self.states[view.session] = _StabilityState(view.scores, self.shift)
         state = self.states[view.session]
@@ -79,7 +80,7 @@ class Stability(Component):
         return answer
 
     def _ranked(self, state: _StabilityState, step: int) -> list[tuple[npt.NDArray[np.int64], int]]:
-        """Layers that are ranked now, and over how many k."""
+        """Layers that are ranked in this step, with the number of blocks in multiples of k."""
         layers = np.arange(len(state.stable))
         if state.seen < self.first_window:
             return [(layers, self.stable_over_k)]
@@ -101,11 +102,11 @@ class Stability(Component):
             state.stable[order[:count]] = False
 
 
-# Boundary: when the query turns, the past says little, and the newest scores say more.
+# Boundary: after the query changes, the newest scores predict better than the averages.
 
 
 class _BoundaryState:
-    """Of one session; a layer turns by itself, as each is shown before the ones behind it."""
+    """State of one session; each layer detects a turn independently, before later layers run."""
 
     def __init__(self, scores: npt.NDArray[np.uint16]) -> None:
         layer_count = len(scores)
@@ -117,8 +118,8 @@ class _BoundaryState:
 
 
 class Boundary(Component):
-    """For some steps after a turn, the best of each turned layer's newest scores: 3 k of them, or
-    what the buffer holds beside a selection if that is less.
+    """For some steps after a turn, guess the best 3 k blocks of each turned layer by its newest
+    scores, or as many as the buffer holds next to a selection if that is less.
 
     A layer turns when its selection's overlap with the one before falls below half the running
     average, as in the core's `ema`, or when a turn of the conversation begins.
@@ -138,7 +139,7 @@ class Boundary(Component):
         self.states: dict[int, _BoundaryState] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Guesses of the layers that have turned lately."""
+        """Guesses for the layers that turned recently."""
         if view.session not in self.states:
             self.states[view.session] = _BoundaryState(view.scores)
         state = self.states[view.session]
@@ -160,11 +161,11 @@ class Boundary(Component):
         return guess_next_step(state.guessed, state.share.share, PATTERN)
 
 
-# Warm-up from the prefill's tail: what its last windows attended to, before the first step.
+# Warm-up from the end of the prefill: the blocks that its last windows attended to.
 
 
 class Warmup(Component):
-    """The union of the last windows' k best, most often chosen first, as far as a buffer goes."""
+    """Guess the union of the last windows' k best blocks, most frequent first, up to one buffer."""
 
     name: ClassVar[str] = "warmup"
     uses: ClassVar[str] = "scores of the last windows of the prefill"
@@ -176,7 +177,7 @@ class Warmup(Component):
     def begin(
         self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
     ) -> npt.NDArray[np.void]:
-        """Probability: the share of windows that chose the block. None where nothing is known."""
+        """Probability: the share of windows that chose the block. No guess without windows."""
         if prefill is None or not len(prefill):
             return no_guesses()
         votes = np.zeros(prefill.shape[1:], np.uint16)

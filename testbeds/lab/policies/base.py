@@ -1,7 +1,7 @@
-"""What the components of Offstage are made of: a component that guesses nothing, and ranking.
+"""Parts that Offstage's components share: a component that guesses nothing, and ranking.
 
-Everything works on all layers at once, in integers where it decides, so that an answer is the same
-on every machine. Nothing here can fail but by a mistake of ours.
+All functions work on all layers in one call, and decide in integers, so that an answer is the same
+on every machine. Any failure here is a bug of ours.
 """
 
 from typing import ClassVar
@@ -38,7 +38,7 @@ Layers = npt.NDArray[np.int64]
 
 
 class Component:
-    """Guesses nothing; a component says what it does otherwise."""
+    """Base of the components: guesses nothing."""
 
     name: ClassVar[str]
     uses: ClassVar[str]
@@ -49,8 +49,8 @@ class Component:
         self.setting = setting
 
     def fitting(self, over_k: int) -> int:
-        """`over_k` times k, at most what a buffer holds beside a selection: guesses beyond that
-        evict each other, or what the kernel is reading."""
+        """`over_k` times k, at most what a buffer holds next to a selection: more guesses would
+        evict each other, or blocks that the kernel is reading."""
         room = self.setting.buffer_blocks - self.setting.select_blocks
         return max(0, min(over_k * self.setting.select_blocks, room))
 
@@ -64,7 +64,7 @@ class Component:
 
 
 def marked_cells(marks: Marks) -> tuple[Layers, Layers]:
-    """Rows and columns of what is marked, row by row. Faster than `np.nonzero` where it is rare."""
+    """Rows and columns of the marks, row by row. Faster than `np.nonzero` on sparse marks."""
     found = np.flatnonzero(marks)
     rows = found // marks.shape[1]
     return rows, found - rows * marks.shape[1]
@@ -79,7 +79,7 @@ def marked(selected: Selected, blocks: int) -> Marks:
 
 
 def _found(marks: Marks, selected: Selected) -> Layers:
-    """How many of each layer's selection are marked, `[layers]`; a session may have grown since."""
+    """Marked blocks in each layer's selection, `[layers]`; ordinals beyond the marks count 0."""
     rows, columns = marked_cells(selected < marks.shape[1])
     found = marks[rows, selected[rows, columns]]
     return np.bincount(rows[found], minlength=len(marks))
@@ -88,7 +88,7 @@ def _found(marks: Marks, selected: Selected) -> Layers:
 def guess_next_step(
     marks: Marks, share: npt.NDArray[np.float32], cause: int
 ) -> npt.NDArray[np.void]:
-    """Each layer's marks, passed after that layer, for the same layer of the next step."""
+    """Each layer's marks as guesses for that layer in the next step, made after it has run."""
     rows, ordinals = marked_cells(marks)
     return guesses(rows, ordinals, after_layer=rows, steps=1, probability=share[rows], cause=cause)
 
@@ -97,7 +97,7 @@ class Averages:
     """A running average of every block's score, `values` uint16 `[layers, blocks]`.
 
     As in the core's `ema`: a += s / 2^shift - a / 2^shift in integers; a block's first score is
-    taken as it is.
+    its first average.
     """
 
     def __init__(self, shift: int) -> None:
@@ -105,7 +105,7 @@ class Averages:
         self.values: Scores = np.zeros((0, 0), np.uint16)
 
     def take(self, scores: Scores) -> Scores:
-        """Take in the scores of one step; gives the averages."""
+        """Add the scores of one step; returns the averages."""
         old = self.values
         if old.shape[0] != scores.shape[0]:
             old = np.zeros(scores.shape, np.uint16)
@@ -117,7 +117,7 @@ class Averages:
 
 
 class Shares:
-    """How often a layer's marks were selected, as a running share: an honest probability.
+    """The running share of a layer's marks that were selected: a measured probability.
 
     `share` float32 `[layers]` begins at `prior` and moves by a sixteenth with each observation.
     """
@@ -126,14 +126,14 @@ class Shares:
         self.share = np.full(layer_count, prior, np.float32)
 
     def learn(self, marks: Marks, selected: Selected) -> None:
-        """What was marked `[layers, blocks]`, and what was then selected; `[layers, width]`."""
+        """Update with marks `[layers, blocks]` and the selection after them, `[layers, width]`."""
         count = np.count_nonzero(marks, axis=1)
         came_true = _found(marks, selected) / np.maximum(count, 1)
         moved = self.share + (came_true - self.share) / 16
         self.share = np.where(count > 0, moved, self.share).astype(np.float32)
 
     def learn_overlap(self, marks: Marks, selected: Selected) -> None:
-        """The same with the share of the selection that was marked, not of the marks."""
+        """Update with the share of the selection that was marked."""
         self.share = (self.share + (overlap(marks, selected) - self.share) / 16).astype(np.float32)
 
 

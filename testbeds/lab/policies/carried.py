@@ -1,7 +1,7 @@
-"""Components that the decision core carries out whole: a daemon runs the very same code.
+"""Components that the decision core implements completely: a daemon runs the same code.
 
-Python only switches them on. What each does stands in `dpu/firmware/src/core`. `Coschedule` and
-`Granule` guess nothing: they change how a run is set up.
+Python only switches them on; the implementations are in `dpu/firmware/src/core`. `Coschedule` and
+`Granule` guess nothing: they change the setup of a run.
 """
 
 from typing import ClassVar
@@ -34,7 +34,7 @@ class Nothing(Component):
 
 
 class Window(Component):
-    """The last tokens are staged when a session begins, and as they are written."""
+    """Stage the last tokens when a session begins, and new ones as they are written."""
 
     name: ClassVar[str] = "window"
     uses: ClassVar[str] = "the decode position"
@@ -47,7 +47,7 @@ class Window(Component):
 
 
 class Ema(Component):
-    """Blocks with a high decayed average score are staged and kept."""
+    """Stage and keep blocks with a high decayed average score."""
 
     name: ClassVar[str] = "ema"
     uses: ClassVar[str] = "scores of all blocks, selected or not"
@@ -56,7 +56,7 @@ class Ema(Component):
 
 
 class Shared(Component):
-    """What other sessions on the same prefix attend to."""
+    """Stage the blocks that other sessions with the same prefix attend to."""
 
     name: ClassVar[str] = "shared"
     uses: ClassVar[str] = "scores of sessions on the same prefix"
@@ -65,7 +65,7 @@ class Shared(Component):
 
 
 class PrevStep(Component):
-    """What the next layer demanded one step ago."""
+    """Stage the blocks that the next layer demanded in the previous step."""
 
     name: ClassVar[str] = "prev_step"
     uses: ClassVar[str] = "demands of the previous step"
@@ -74,7 +74,7 @@ class PrevStep(Component):
 
 
 class PrevLayer(Component):
-    """What this layer demands, of the next layer."""
+    """Stage for the next layer the blocks that this layer demands."""
 
     name: ClassVar[str] = "prev_layer"
     uses: ClassVar[str] = "demands of the previous layer"
@@ -83,7 +83,7 @@ class PrevLayer(Component):
 
 
 class NextN(Component):
-    """The neighbours behind each demand."""
+    """Stage the blocks that follow each demanded block."""
 
     name: ClassVar[str] = "next_n"
     uses: ClassVar[str] = "neighbourhood in the context"
@@ -126,7 +126,7 @@ EVICTION_ONLY = tuple(_eviction_only(name) for name in EVICTIONS)
 
 
 class Coschedule(Component):
-    """Requests that share a prefix are admitted one after another, so that they find it staged."""
+    """Admit requests that share a prefix one after another, so that they find it staged."""
 
     name: ClassVar[str] = "coschedule"
     uses: ClassVar[str] = "which requests share a prefix"
@@ -135,7 +135,7 @@ class Coschedule(Component):
 
 
 class Granule(Component):
-    """Only the granules of a block that were selected are staged, not the block around them."""
+    """Stage only the selected granules of a block, not the whole block."""
 
     name: ClassVar[str] = "granule"
     uses: ClassVar[str] = "which part of a block was selected"

@@ -1,10 +1,10 @@
-"""No guess is made of anything that is known only later: looked at while a policy runs.
+"""Check at run time that no guess uses information that is known only later.
 
-What a policy is shown carries its time: `hidden` gives a view in which everything that is not known
-yet after a layer is something else. A policy that knew only its past passes the same guesses up to
-that layer from either view. `refuse_future` asks a copy of the policy, made before the step; one
-that passes others is BadInput. Each step can be asked about; `due` names the few that a run asks
-about, since a copy costs as much as the policy's state is large.
+`hidden` returns a view in which everything that is unknown after a layer has been replaced. A
+policy that uses only the past makes the same guesses up to that layer from both views.
+`refuse_future` passes the hidden view to a copy of the policy from before the step; different
+guesses are BadInput. Any step can be checked. A run checks the few that `due` names, because the
+cost of a copy grows with the policy's state.
 """
 
 import copy
@@ -22,11 +22,11 @@ from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
 __all__ = ["PERIOD", "copied", "due", "hidden", "refuse_future"]
 
 PERIOD = 64
-"""Ask about every n-th step, and the first two of a session."""
+"""Steps between checks; the first two steps of a session are checked too."""
 
 
 def due(view: View) -> int | None:
-    """The layer that this step is asked about, another one each time; None for most steps."""
+    """The layer to check in this step, a different one each time; None for most steps."""
     layers = len(view.selected)
     if layers == 1 or (view.step > 1 and view.step % PERIOD):
         return None
@@ -34,8 +34,8 @@ def due(view: View) -> int | None:
 
 
 def hidden(view: View, layer: int) -> View:
-    """The view as it may be seen after `layer`: in what is known later, rows and the draft, the
-    blocks have changed places and the high scores are low."""
+    """The view with everything that is unknown after `layer` replaced: in later rows and the draft,
+    blocks are permuted and scores inverted."""
     random = np.random.default_rng([view.session, view.step, layer])
     places = random.permutation(view.blocks)
     rows = slice(layer + 1, None)
@@ -59,7 +59,7 @@ def hidden(view: View, layer: int) -> View:
 def refuse_future(
     before: PolicyComponent, view: View, answer: npt.NDArray[np.void], layer: int
 ) -> None:
-    """`before`: a copy of the policy as it was before it gave `answer` to the view."""
+    """BadInput if `answer` uses the future. `before`: a copy of the policy made before it."""
     blind = before.step(hidden(view, layer))
     shown, seen = (np.sort(one[one["after_layer"] <= layer]) for one in (answer, blind))
     if shown.tobytes() != seen.tobytes():
@@ -73,7 +73,7 @@ def refuse_future(
 
 
 def copied(policy: PolicyComponent) -> PolicyComponent:
-    """The policy as it is now. BadInput where its state cannot be copied."""
+    """A copy of the policy with its current state. BadInput if that cannot be copied."""
     try:
         return copy.deepcopy(policy)
     except Exception as error:

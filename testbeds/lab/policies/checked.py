@@ -1,7 +1,7 @@
-"""A policy at work: every answer is checked before it goes to the core.
+"""Run a policy and check every answer before it is passed to the core.
 
-A policy may be another package's. What it answers wrongly, and whatever it raises, becomes
-BadInput that names the policy, the step and the session; a good answer is passed on as it is.
+A policy may come from another package. A wrong answer, or any exception, becomes a BadInput that
+names the policy, the step and the session; a correct answer is passed on unchanged.
 """
 
 import sys
@@ -24,7 +24,7 @@ _MEND = "mend the policy: see the contract in offstage.testbeds.lab.policies.pol
 
 
 class Opened:
-    """The components of one run. Guesses come in the order of the components."""
+    """The components of one run. Guesses are in the order of the components."""
 
     def __init__(self, components: Sequence[type[PolicyComponent]], setting: Setting) -> None:
         self.setting = setting
@@ -39,7 +39,7 @@ class Opened:
         return joined(answers)
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """All components' guesses after a step. BadInput for a guess made of what comes later."""
+        """All components' guesses after a step. BadInput for a guess that uses the future."""
         layer = due(view)
         before = [copied(one) for one in self.parts] if layer is not None else []
         answers = [checked_step(one, view) for one in self.parts]
@@ -50,7 +50,7 @@ class Opened:
 
 
 def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
-    """What the policy answers to a view, or BadInput."""
+    """The policy's answer to a view; BadInput if it is invalid."""
     where = f"step {view.step} of session {view.session}"
     answer = _called(policy, where, lambda: policy.step(view))
     layers = len(view.selected)
@@ -73,7 +73,7 @@ def checked_begin(
     prefill: npt.NDArray[np.uint16] | None,
     layer_count: int,
 ) -> npt.NDArray[np.void]:
-    """What the policy answers before a session's first step, or BadInput."""
+    """The policy's answer before a session's first step; BadInput if it is invalid."""
     where = f"begin of session {session}"
     answer = _called(policy, where, lambda: policy.begin(session, blocks, prefill))
     _check(policy, where, answer, layer_count, blocks)
@@ -101,8 +101,8 @@ def _called(
 
 
 def raised(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
-    """Kind and text of an error, and where it is from: the last line of the policy's own file that
-    ran, or where it has none there, the last of all."""
+    """Type, text and place of an error: the innermost frame in the policy's own file, or the
+    innermost of all if none is in that file."""
     frames = traceback.extract_tb(error.__traceback__)
     home = getattr(sys.modules.get(kind.__module__), "__file__", None) if kind else None
     last = next((one for one in reversed(frames) if one.filename == home), frames[-1])
@@ -131,7 +131,7 @@ def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:
 
 
 def joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
-    """The answers of several components, one behind the other."""
+    """The answers of several components, concatenated."""
     if len(answers) == 1:
         return answers[0]
     return np.concatenate(answers) if answers else no_guesses()

@@ -1,10 +1,10 @@
-"""Lookahead: selections that are known before they are made.
+"""Lookahead: components that know or predict a layer's selection before the layer runs.
 
-Three sources. Where layers share an index set, the selection of the layer that computes it is that
-of the later ones, exactly and within the step. Where a small model has done with a token before the
-model has, most of its selection is the model's too. And where a layer's input goes through the norm
-and the query projection of the layer behind it, that layer's query is foretold. A component whose
-source a workload lacks is BadInput at open.
+Three sources. If layers share an index set, the layer that computes it selects for the later ones,
+exactly and within the step. If a small draft model finishes a token before the model does, most of
+its selection is the model's too. And a layer's input, passed through the norm and the query
+projection of the next layer, predicts that layer's query. A component whose source the workload
+lacks is BadInput at open.
 """
 
 from typing import ClassVar
@@ -37,12 +37,12 @@ __all__ = [
 
 
 def _followers(setting: Setting) -> npt.NDArray[np.int64]:
-    """Layers that use the selection of a layer before them."""
+    """Layers that use the selection of an earlier layer."""
     return np.flatnonzero(setting.index_source < np.arange(setting.layer_count))
 
 
 class LookaheadIndex(Component):
-    """After a layer that selects for later ones too, its selection for each of them."""
+    """Guess a layer's selection for each later layer that shares its index set."""
 
     name: ClassVar[str] = "lookahead-index"
     uses: ClassVar[str] = "index sets that later layers share"
@@ -60,7 +60,7 @@ class LookaheadIndex(Component):
         self.sources = setting.index_source[self.layers]
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """Certain, and for this step: probability 1."""
+        """Guesses for this step, with probability 1."""
         selected = view.selected[self.sources]
         rows, columns = marked_cells(selected != ABSENT)
         return guesses(
@@ -73,8 +73,8 @@ class LookaheadIndex(Component):
 
 
 class LookaheadDraft(Component):
-    """As soon as the draft model is done with a step's token, what it selects, for every layer
-    that has not run by then."""
+    """When the draft model has finished a step's token, guess its selection for every layer that
+    has not run yet."""
 
     name: ClassVar[str] = "lookahead-draft"
     uses: ClassVar[str] = "a draft model's selection for the token that is decoded"
@@ -91,11 +91,11 @@ class LookaheadDraft(Component):
         self.agreement = setting.draft_agreement
 
     def wanted(self, view: View, draft: npt.NDArray[np.uint16]) -> Marks:
-        """What is guessed, `[layers, blocks]`: the draft's selection."""
+        """The blocks to guess, `[layers, blocks]`: the draft's selection."""
         return best(draft, self.setting.select_blocks)
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """With the stated agreement as the probability."""
+        """Guesses with the workload's draft agreement as the probability."""
         if view.draft is None:
             return no_guesses()
         marks = self.wanted(view, view.draft)
@@ -112,8 +112,8 @@ class LookaheadDraft(Component):
 
 
 class OasisDraft(LookaheadDraft):
-    """The draft's selection, capped: of what it adds to that of the step before, the best few of
-    each layer."""
+    """Guess only new blocks of the draft's selection: the best few of each layer that the previous
+    step did not select."""
 
     name: ClassVar[str] = "oasiskv-draft"
     source: ClassVar[str] = (
@@ -127,7 +127,7 @@ class OasisDraft(LookaheadDraft):
         self.before: dict[int, Marks] = {}
 
     def wanted(self, view: View, draft: npt.NDArray[np.uint16]) -> Marks:
-        """The best new blocks of the draft's selection, one a layer at least."""
+        """The best new blocks of the draft's selection, at least one per layer."""
         cap = max(1, round(self.cap_share * self.setting.select_blocks))
         new = super().wanted(view, draft)
         before = self.before.get(view.session)
@@ -138,16 +138,16 @@ class OasisDraft(LookaheadDraft):
 
 
 class _Foretold:
-    """Of one session: how often the blocks of each band of each layer are selected, and the bands
-    of the next step's first layer."""
+    """State of one session: how often the blocks of each band of each layer are selected, and the
+    predicted bands of the next step's first layer."""
 
     def __init__(self, layers: int, bands: int, prior: float) -> None:
         self.shares = [Shares(layers, prior) for _ in range(bands)]
         self.first: list[Marks] = []
 
     def learn(self, bands: list[Marks], selected: npt.NDArray[np.uint32]) -> None:
-        """What was foretold of this step is `bands`, but of its first layer what the step before
-        had."""
+        """Compare the selection with the predicted `bands`; those of the first layer are from the
+        previous step."""
         for number, (band, shares) in enumerate(zip(bands, self.shares, strict=True)):
             seen = band.copy()
             seen[0] = False
@@ -158,13 +158,12 @@ class _Foretold:
 
 
 class LookaheadQuery(Component):
-    """Two layers ahead, the best blocks by the query that is foretold of a layer; for the first
-    layer of the next step by the queries of the tokens that were drafted.
+    """Guess the best blocks two layers ahead, by the predicted query of a layer; for the first
+    layer of the next step, by the queries of the drafted tokens.
 
-    They are reported in bands, the best `depths[0]` of k first. Each band of each layer learns how
-    often its blocks are selected: that is its probability. Below the bound of what is worth a read,
-    which is that of the core's own guesses, it is not told. So a layer that is foretold badly is
-    not told at all, and goes on to be watched.
+    Guesses are made in bands, the best `depths[0]` times k blocks first. The probability of a band
+    is the measured share of its blocks that are selected, per layer. A band whose probability is
+    below `Setting.worth`, which also bounds the core's own guesses, is measured but not passed on.
     """
 
     name: ClassVar[str] = "lookahead-query"
@@ -189,8 +188,8 @@ class LookaheadQuery(Component):
         self.sessions: dict[int, _Foretold] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """For this step's layers from the third on, and the first of the next. What is foretold of
-        the second is known when the step begins, and it demands before a read could end."""
+        """Guesses for this step's layers from the third on, and for the first of the next step. The
+        prediction for the second layer comes too late: its demand precedes the end of a read."""
         layers = len(view.selected)
         if view.foretold is None or layers <= FORETOLD_LEAD_LAYERS:
             return no_guesses()
@@ -219,7 +218,7 @@ class LookaheadQuery(Component):
         return np.concatenate(answers)
 
     def _bands(self, foretold: npt.NDArray[np.uint16]) -> list[Marks]:
-        """The best of each layer, then the best behind them, and so on."""
+        """Disjoint bands of each layer's blocks, best first."""
         nearer = np.zeros(foretold.shape, np.bool_)
         bands = []
         for count in self.counts:
@@ -230,7 +229,7 @@ class LookaheadQuery(Component):
 
 
 class LookaheadUndrafted(LookaheadQuery):
-    """The same without the first layer: no token is drafted."""
+    """`LookaheadQuery` without guesses for the first layer, for models that draft no tokens."""
 
     name: ClassVar[str] = "lookahead-undrafted"
     uses: ClassVar[str] = "the next layer's query, foretold from a layer's input"
@@ -239,7 +238,7 @@ class LookaheadUndrafted(LookaheadQuery):
 
 
 class Lookahead(Component):
-    """Shared index sets and drafts, as far as the workload has them."""
+    """Combine shared index sets and drafts, if the workload has them."""
 
     name: ClassVar[str] = "lookahead"
     uses: ClassVar[str] = "shared index sets, a draft model's selection, whichever there is"
@@ -260,5 +259,5 @@ class Lookahead(Component):
             )
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """The guesses of the parts, one behind the other."""
+        """The guesses of the parts, concatenated."""
         return np.concatenate([part.step(view) for part in self.parts])

@@ -1,23 +1,23 @@
-"""A prefetch policy: what it is shown once per step, and what it may answer.
+"""A prefetch policy: its input in each step, and the answers that it may give.
 
-A policy is a component. Part of it may live in the decision core, which a daemon runs as well:
-`core` names those switches. Part of it may be Python: `step` is called once per step of a session
-with arrays over all layers, and answers with guesses. Components are joined by `+`.
+A policy is a component. Part of it may be in the decision core, which a daemon runs as well: `core`
+names those switches. Part of it may be Python: `step` is called once per step of a session with
+arrays over all layers, and returns guesses. Components are joined by `+`.
 
-The contract, which `tests/contract/test_policies.py` holds against every registered policy:
+The contract, which `tests/contract/test_policies.py` checks for every registered policy:
 
 - **No future.** A guess with `after_layer = l` uses scores and selections of this step's layers 0
-  to l and of earlier steps, and what is foretold of layers 1 to l + 2, nothing else. `draft` is
-  known when `draft_layers` layers have run, row 0 of what is foretold after the last layer but
-  one. A run holds a policy to that, see `causality`.
+  to l and of earlier steps, and `foretold` rows 1 to l + 2, nothing else. `draft` is known when
+  `draft_layers` layers have run; row 0 of `foretold`, after the last layer but one. A run checks
+  this, see `causality`.
 - **In range.** Ordinals below `view.blocks`, layers below the number of layers, and of this step
-  (`steps = 0`) only layers behind `after_layer`.
+  (`steps = 0`) only layers after `after_layer`.
 - **Deterministic.** The same views give the same guesses; no clock, no global random state.
 - **Own state only.** One object serves one run; state is kept per `view.session`, and can be
   copied by `copy.deepcopy`.
 
-What a guess costs is the core's affair: bandwidth cap, bounds, deadlines and victims are decided
-there, as in a daemon. A policy never learns what is resident.
+The core applies the bandwidth cap, the bounds and the deadlines, and chooses the victims, as in a
+daemon. A policy does not see which blocks are resident.
 """
 
 from dataclasses import dataclass, field
@@ -42,8 +42,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is: blocks are counted per layer, `index_source` as in `Workload`.
-    `draft_layers`: as in `View`. `worth`: the least chance of a demand that is worth a read."""
+    """The setting of a run: blocks are counted per layer, `index_source` as in `Workload`.
+    `draft_layers`: as in `View`. `worth`: the lowest probability of a demand that justifies a
+    read."""
 
     layer_count: int
     select_blocks: int
@@ -62,10 +63,10 @@ class Setting:
 class View:
     """One step of one session, as the host knows it when the step has run.
 
-    selected: uint32 `[layers, width]`, `slab.ABSENT` behind the last. scores, draft, foretold:
+    selected: uint32 `[layers, width]`, padded with `slab.ABSENT`. scores, draft, foretold:
     uint16 `[layers, blocks]`, as in `slab.Slab`. `draft_layers`: layers of this step that have run
-    when the draft model is done with the step's token. `turn`: a new turn of the conversation
-    begins with this step. Arrays are read-only and are only valid during the call.
+    when the draft model has finished the step's token. `turn`: a new turn of the conversation
+    begins with this step. Arrays are read-only and only valid during the call.
     """
 
     session: int
@@ -81,13 +82,13 @@ class View:
 
 @dataclass(frozen=True)
 class CoreSwitches:
-    """The part of a component that others carry out: the decision core, or who runs the sessions.
+    """The part of a component outside its Python: in the decision core, or in the runner.
 
-    prefetchers: names of `offstage.bindings.layouts.PREFETCHERS`. eviction: what it wants where the
+    prefetchers: names of `offstage.bindings.layouts.PREFETCHERS`. eviction: the default if the
     spec names none. parameters: fields of `offstage.bindings.core.Policy`, and `window_tokens`,
-    which becomes `window_blocks` by the workload's block. schedule: of `SCHEDULES`, the order in
-    which requests are admitted; None leaves it as they arrive. granule: only the granules that
-    were selected are staged, not the whole block around them.
+    which becomes `window_blocks` by the workload's block size. schedule: one of `SCHEDULES`, the
+    order in which requests are admitted; None: in order of arrival. granule: only the selected
+    granules are staged, not whole blocks.
     """
 
     prefetchers: tuple[str, ...] = ()
@@ -102,9 +103,9 @@ SCHEDULES = ("together",)
 
 
 class PolicyComponent(Protocol):
-    """One component; see the contract above. `uses` says in a few words which information it has
-    that a demand-only LRU has not, `source` where the idea is from. A component that changes what
-    is prefetched by switches alone answers with `no_guesses()`."""
+    """One component; see the contract above. `uses` names in a few words the information that it
+    has and a demand-only LRU lacks, `source` the origin of the idea. A component that affects
+    prefetch by switches alone answers with `no_guesses()`."""
 
     name: ClassVar[str]
     uses: ClassVar[str]
@@ -116,8 +117,8 @@ class PolicyComponent(Protocol):
     def begin(
         self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
     ) -> npt.NDArray[np.void]:
-        """Before a session's first step: guesses for it (`steps` counts from the first step, which
-        is 0; `after_layer` is not used). `prefill`: uint16 `[windows, layers, blocks]`."""
+        """Guesses before a session's first step (`steps` counts from the first step, which is 0;
+        `after_layer` is not used). `prefill`: uint16 `[windows, layers, blocks]`."""
 
     def step(self, view: View) -> npt.NDArray[np.void]:
         """Guesses `GUESS` `[n]`, in any order."""
@@ -137,7 +138,7 @@ def guesses(
     probability: npt.ArrayLike = 1.0,
     cause: int,
 ) -> npt.NDArray[np.void]:
-    """An answer of columns `[n]` or scalars; `probability` is 0 to 1."""
+    """An answer from columns `[n]` or scalars; `probability` is 0 to 1."""
     ordinals = np.asarray(ordinal, np.uint32)
     answer = np.zeros(ordinals.size, GUESS)
     answer["layer"], answer["ordinal"] = layer, ordinals

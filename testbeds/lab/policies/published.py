@@ -1,4 +1,4 @@
-"""Policies of papers: PRR, UCM and SolidAttention, as far as a trace can give them."""
+"""Policies from papers: PRR, UCM and SolidAttention, as far as a trace supports them."""
 
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ __all__ = ["PrrEma", "SolidAttentionPrevStep", "UcmStrided", "UcmStrided3"]
 
 
 class _PrrState:
-    """Of one session: averages, how often each band came true, what was guessed last."""
+    """State of one session: averages, the hit share of each band, and the last guesses."""
 
     def __init__(self, layer_count: int, shift: int) -> None:
         self.averages = Averages(shift)
@@ -32,8 +32,8 @@ class _PrrState:
 
 
 class PrrEma(Component):
-    """The best `set_over_k` times k blocks of each layer by their averages, for the next step; no
-    more than fit into the buffer beside a selection."""
+    """Guess the best `set_over_k` times k blocks of each layer by their averages, for the next
+    step; at most as many as fit into the buffer next to a selection."""
 
     name: ClassVar[str] = "prr-ema"
     uses: ClassVar[str] = "scores of all blocks, selected or not"
@@ -53,14 +53,14 @@ class PrrEma(Component):
     def begin(
         self, session: int, blocks: int, prefill: npt.NDArray[np.uint16] | None
     ) -> npt.NDArray[np.void]:
-        """The averages take in the windows of the prefill; no guess."""
+        """Add the windows of the prefill to the averages; no guess."""
         state = self.states[session] = _PrrState(self.setting.layer_count, self.shift)
         for scores in prefill if prefill is not None else ():
             state.averages.take(scores)
         return super().begin(session, blocks, prefill)
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """First the k best, then the rest of the set, each with its measured share."""
+        """Guess the k best, then the rest of the set, each band with its measured share."""
         state = self.states.get(view.session)
         if state is None:
             state = self.states[view.session] = _PrrState(len(view.selected), self.shift)
@@ -85,7 +85,7 @@ _RETRIEVED_AT = 1  # the second step of a period
 
 
 class _UcmState:
-    """Of one session: what the period's retrieval chose, and how often such choices came true."""
+    """State of one session: the choice of the period's retrieval, and the hit share of choices."""
 
     def __init__(self, layer_count: int) -> None:
         self.chosen: Marks | None = None
@@ -94,7 +94,7 @@ class _UcmState:
 
 
 class UcmStrided(Component):
-    """Each layer's k best of the second step of a period are guessed in its last step."""
+    """Guess in the last step of a period each layer's k best of its second step."""
 
     name: ClassVar[str] = "ucm-strided"
     uses: ClassVar[str] = "scores of all blocks, one step in five"
@@ -127,7 +127,7 @@ class UcmStrided(Component):
 
 
 class UcmStrided3(UcmStrided):
-    """The same with a period of three steps."""
+    """`UcmStrided` with a period of three steps."""
 
     name: ClassVar[str] = "ucm-strided-3"
     uses: ClassVar[str] = "scores of all blocks, one step in three"
@@ -143,7 +143,7 @@ class UcmStrided3(UcmStrided):
 
 
 class _SolidState:
-    """Of one session: each layer's last selection, and how much of one is in the next."""
+    """State of one session: each layer's last selection, and its overlap with the next one."""
 
     def __init__(self, layer_count: int) -> None:
         self.before: Marks | None = None
@@ -151,7 +151,7 @@ class _SolidState:
 
 
 class SolidAttentionPrevStep(Component):
-    """While a layer computes, what the layer behind it selected in the step before."""
+    """While a layer computes, guess the previous step's selection of the next layer."""
 
     name: ClassVar[str] = "solidattention-prev-step"
     uses: ClassVar[str] = "selections of the previous step"
@@ -165,7 +165,7 @@ class SolidAttentionPrevStep(Component):
         self.states: dict[int, _SolidState] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """For this step's layers but the first, then for the first layer of the next step."""
+        """Guesses for this step's layers after the first, then for the next step's first layer."""
         last = len(view.selected) - 1
         if view.session not in self.states:
             self.states[view.session] = _SolidState(last + 1)

@@ -1,9 +1,9 @@
-"""Which policies there are, and how a spec such as `window+ema+lookahead` becomes one.
+"""The registry of policies, and the parser of specs such as `window+ema+lookahead`.
 
 A name is looked up among the built-in components and the entry points `offstage.policies` of
-installed packages, which are loaded only when they are asked for; `module:Class` names a class on
-the module path. Whatever is wrong with a name or with a class of another package is BadInput that
-says whose mistake it is. Nothing here touches the core.
+installed packages, which are loaded only when a spec names them; `module:Class` names a class on
+the module path. A bad name, or a bad class of another package, is a BadInput that names the package
+at fault. Nothing here uses the core.
 """
 
 import difflib
@@ -30,7 +30,7 @@ __all__ = ["GROUP", "Combined", "find", "listing", "parse"]
 
 
 GROUP = "offstage.policies"
-"""The group of entry points in which a package offers policies: name = "module:Class"."""
+"""The group of entry points for policies of other packages: name = "module:Class"."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _BUILT_IN = {one.name: one for one in BUILT_IN}
@@ -42,7 +42,7 @@ PARAMETERS = ("window_tokens", *_NUMBERS)
 class Combined:
     """Components joined by `+`.
 
-    core: their switches joined; the eviction is that of the last component that names one, else
+    core: their switches, merged; the eviction is that of the last component that names one, else
     LRU. Two components that set a parameter to different values are BadInput.
     """
 
@@ -52,16 +52,16 @@ class Combined:
 
     @property
     def guesses(self) -> bool:
-        """Whether a component has Python to be called at each step."""
+        """Whether any component has Python that runs in each step."""
         return bool(self.asked)
 
     @property
     def asked(self) -> tuple[type[PolicyComponent], ...]:
-        """The components that have such Python."""
+        """The components that have such Python code."""
         return tuple(one for one in self.components if _has_python(one))
 
     def open(self, setting: Setting) -> Opened:
-        """Objects of one run. BadInput where a component cannot work on this workload."""
+        """The objects of one run. BadInput if a component cannot work on this workload."""
         return Opened(self.asked, setting)
 
     def core_policy(self, block_tokens: int, **changes: int) -> Policy:
@@ -81,7 +81,7 @@ class Combined:
 
 
 def parse(spec: str) -> Combined:
-    """The policy that a spec names. Raises BadInput; loads other packages only where named."""
+    """The policy that a spec names. Raises BadInput; loads another package only if it is named."""
     names = [name.strip() for name in spec.split("+")]
     for name in names:
         if not name:
@@ -93,7 +93,7 @@ def parse(spec: str) -> Combined:
 
 
 def find(name: str) -> type[PolicyComponent]:
-    """The class of one component: built in, of another package, or `module:Class`."""
+    """The class of one component: built in, from another package, or `module:Class`."""
     if ":" in name:
         return _from_path(name)
     offered = _offered()
@@ -129,7 +129,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def _has_python(one: type[PolicyComponent]) -> bool:
-    """Built-in components that only switch something inherit both calls; others are asked."""
+    """Whether the class overrides a call; built-in components with switches alone do not."""
     silent = _BUILT_IN["none"]
     return any(getattr(one, call) is not getattr(silent, call) for call in ("begin", "step"))
 
@@ -158,7 +158,7 @@ def _package(one: EntryPoint) -> str:
 
 
 def _offered() -> dict[str, list[EntryPoint]]:
-    """Entry points by name, none of them loaded."""
+    """Entry points by name, without loading any."""
     return _offered_at(tuple((place, _changed_ns(place)) for place in sys.path))
 
 
@@ -171,8 +171,8 @@ def _changed_ns(place: str) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _offered_at(places: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
-    """Of what lies in `places` as they are: to read what is installed takes longer than to draw
-    a step of a workload, and a policy is parsed for every point of every seed."""
+    """Entry points in `places`, cached while these do not change: a policy is parsed for every
+    point of every seed, and reading the installed packages takes longer than drawing a step."""
     offered: dict[str, list[EntryPoint]] = {}
     for one in entry_points(group=GROUP):
         offered.setdefault(one.name, []).append(one)
@@ -180,7 +180,7 @@ def _offered_at(places: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoin
 
 
 def _only(offers: list[EntryPoint]) -> EntryPoint:
-    """The only one of its name. A name that is taken is refused."""
+    """The only entry point of its name. BadInput if several packages use the name."""
     first, *others = offers
     taken = "Offstage" if first.name in _BUILT_IN else ""
     if others:
@@ -225,7 +225,7 @@ def _cannot_load(where: str, error: Exception) -> BadInput:
 
 
 def _checked_class(found: Any, where: str) -> type[PolicyComponent]:
-    """The class, if it has the shape of a PolicyComponent."""
+    """The class, if it satisfies `PolicyComponent`; else BadInput."""
     mend = "see offstage.testbeds.lab.policies.policy"
     if not isinstance(found, type):
         raise BadInput(f"is no class but {type(found).__name__}", where, mend)

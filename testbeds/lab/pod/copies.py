@@ -1,8 +1,9 @@
-"""Copies of hot segments in virtual time: the rule of `dpu.pod.heat`, all hosts taken together.
+"""Copies of hot segments in virtual time: the rule of `dpu.pod.heat`, for all hosts together.
 
-Owns the heat of segments and daemons and who has a copy. Live, a segment's home learns of demands
-from the hosts, in time; here it knows at once, and a copy is there when it is decided. Demands are
-the daemons' own blocks, of one layer each, so that the rule's bound means the same as live.
+Owns the heat of segments and daemons, and the places of copies. In a live pod a segment's home
+learns of demands from the hosts with a delay; here it learns of them immediately, and a copy exists
+as soon as it is decided. Demands count blocks of one layer, as a daemon does, so that the rule's
+bound means the same as live.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from offstage.dpu.pod.heat import (
 __all__ = ["Copies"]
 
 LOOK_NS = 1_000_000_000
-"""Between two looks at what the mean load of a daemon is."""
+"""Time between two updates of the daemons' mean load."""
 DRAWS = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 
@@ -37,7 +38,7 @@ class _Kept:
 
 
 class Copies:
-    """Of one pod. `made`, and `held` now."""
+    """The copies of one pod. `made`: in total; `held`: now."""
 
     def __init__(self, rule: CopyRule, names: list[str], seed: int) -> None:
         self.rule, self._names = rule, names
@@ -51,13 +52,13 @@ class Copies:
 
     @property
     def held(self) -> int:
-        """Copies beside their homes."""
+        """Copies that exist now, homes not counted."""
         return sum(len(one.at) for one in self._kept.values())
 
     def places(
         self, segment: int, home: int, before: int, usable: list[bool], busy_ns: list[int]
     ) -> list[int]:
-        """Who is asked for the segment, in turn; `before`: its home before the last change."""
+        """Members to read the segment from, in order; `before`: its home before the last change."""
         kept = self._kept.get(segment)
         at: list[int] = []
         if kept is not None and kept.at:
@@ -68,7 +69,7 @@ class Copies:
         return list(read_places(home, at, former, loads, self._draw >> 20))
 
     def demanded(self, member: int, demands: int, now_ns: int) -> None:
-        """Count what a daemon served."""
+        """Count the demands that a daemon served."""
         self._loads[member] = warmed(self._loads[member], demands, now_ns)
         if now_ns - self._looked_ns >= LOOK_NS:
             self._looked_ns = now_ns
@@ -83,8 +84,8 @@ class Copies:
         usable: list[bool],
         now_ns: int,
     ) -> int | None:
-        """A segment was demanded; who gets a copy of it now, if anybody does. One that was too many
-        for long goes."""
+        """Count demands of a segment. Returns the member that gets a new copy, or None. Deletes a
+        copy that was unneeded for `cool_s`."""
         kept = self._kept.setdefault(segment, _Kept())
         kept.heat = warmed(kept.heat, demands, now_ns)
         per_s, rule = rate(kept.heat, now_ns), self.rule

@@ -1,8 +1,8 @@
 """All points of a spec, on the cores of this machine or a dask cluster, and their figures.
 
-The unit of work is a pod, a schedule and a seed with all of its faults, since a fault is compared
-with the run without. What a unit gives depends on nothing else, so neither the number of processes
-nor the order in which they end changes a figure. A process that dies ends the run.
+The unit of work is a pod, a schedule and a seed with all of its faults, because a fault is compared
+with the run without it. The result of a unit depends on nothing else, so neither the number of
+processes nor the order in which they end changes a figure. The death of a process ends the run.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ Unit = tuple[Point, ...]
 
 
 def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> list[PodPoint]:
-    """The figures of every point, in the spec's order. BadInput: a trace that is none; RunFailed:
-    a process died, or there is no cluster."""
+    """The figures of every point, in the spec's order. BadInput: the file is not a trace.
+    RunFailed: a process died, or the cluster cannot be reached."""
     wanted = points(spec)
     units = sorted(
         {
@@ -62,8 +62,8 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
 
 
 def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
-    """A row for each point; what a fault cost stands in columns of its own. RunFailed where the
-    disk refuses."""
+    """Write a row for each point; separate columns hold the cost of a fault. RunFailed if the file
+    cannot be written."""
     rows = []
     for one in figures:
         row = msgspec.to_builtins(one)
@@ -75,7 +75,7 @@ def write_parquet(figures: Sequence[PodPoint], path: Path) -> None:
 
 
 def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:
-    """The figures of a unit, which begins with the run without a fault where there are faults."""
+    """The figures of a unit. Its first point is the run without a fault, if it has faults."""
     if code and code != code_version():
         raise RunFailed(
             "the worker runs other code", "--cluster", "install the same Offstage everywhere"

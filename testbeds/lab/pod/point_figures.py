@@ -1,12 +1,12 @@
-"""What is said of a point: hits, first tokens, load, and what a fault cost against no fault.
+"""The figures of a point: hits, first tokens, load, and the cost of a fault against no fault.
 
-Definitions. Hit rate: tokens of a request's unbroken prefix that stood in the host's pool or in the
+Definitions. Hit rate: tokens of a request's unbroken prefix that were in the host's pool or in the
 pod, over all input tokens of requests that were not refused. Load: bytes that each daemon sent;
 its coefficient of variation, and its maximum over its mean. A fault is compared with the same
-requests, schedule and seed without it: *lost* are prefix tokens that were hit there and are not
-here, of requests that came after the fault, a gain elsewhere taken off. A run is *back* after the
-last window whose hits are below a share of those without the fault: 95 %, or 95 % less the faulty
-daemon's share of the pod. Provenance of all: modelled.
+requests, schedule and seed without it: *lost* is the net number of prefix tokens that were hit
+without the fault and missed with it, over requests that arrived after the fault. A run is *back*
+after the last window whose hits are below a share of those without the fault: 95 %, or 95 % less
+the faulty daemon's share of the pod. Provenance of all: modelled.
 """
 
 import math
@@ -23,26 +23,26 @@ from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS
 __all__ = ["BACK_SHARE", "Loss", "PodPoint", "Served", "figures_of", "served"]
 
 BACK_SHARE = 0.95
-"""Of the hits without a fault: then they are back."""
+"""Share of the hits without a fault at which a run counts as back."""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fault cost."""
+    """The cost of a fault."""
 
     tokens: int
-    """Prefix tokens hit without it and not with it."""
+    """Prefix tokens hit without the fault, less those hit with it."""
     share: float
-    """Of all prefix tokens that were hit after that time without it."""
+    """`tokens` over the prefix tokens that were hit after the fault's time without the fault."""
     lowest: float
-    """Hits of the worst window, over those without the fault."""
+    """Hits of the worst window over those without the fault."""
     back_s: float | None
-    """None: not within the run."""
+    """Seconds from the fault until hits are back; None: not within the run."""
     back_less_s: float | None
-    """Less the faulty daemon's share."""
+    """`back_s` against 95 % less the faulty daemon's share of the pod."""
 
 
 class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One point; rates are shares, times are in ms unless the name says otherwise."""
+    """The figures of one point; rates are shares, and a time's name contains its unit."""
 
     daemons: int
     schedule: str
@@ -52,33 +52,33 @@ class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     hit: float
     pool_hit: float
-    """The part of it that stood in the host's own HBM pool."""
+    """The part of `hit` that was in the host's HBM pool."""
     first_ms_p50: float
     first_ms_p99: float
     load_cv: float
     load_max: float
-    """Of the most loaded daemon, over the mean."""
+    """Load of the most loaded daemon over the mean."""
     segments: int
     segments_cv: float
-    """Of how many segments each daemon is the home of, and what chance alone gives: as many thrown
-    into daemons of equal weight, sqrt((N - 1) / segments)."""
+    """Coefficient of variation of the segments homed at each daemon."""
     segments_cv_expected: float
+    """`segments_cv` of random placement on daemons of equal weight, sqrt((N - 1) / segments)."""
     read_bytes: int
     put_bytes: int
     filled_bytes: int
     filled_share: float
-    """Bytes copied to a new home over bytes of the pod that were asked for after the fault."""
+    """Bytes copied to a new home over bytes read from the pod after the fault."""
     copies: int
-    """Of segments, beside their homes, at the end."""
+    """Copies of segments at the end of the run, homes not counted."""
     copied_bytes: int
     deadlines: int
     passed_max: int
-    """How often the request that was passed over most was."""
+    """Most times that any request was passed over."""
     loss: Loss | None = None
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests met, in virtual time or live; fields of `PodPoint`."""
+    """The figures of the requests, in virtual time or live; fields of `PodPoint`."""
 
     requests: int
     refused: int
@@ -89,7 +89,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def served(rows: NDArray[np.void]) -> Served:
-    """Of the rows of a router, `router.ROW` `[requests]`."""
+    """The figures of a router's rows, `router.ROW` `[requests]`."""
     there = rows[~rows["refused"]]
     tokens = int(there["input_tokens"].sum())
     pooled, tiered = int(there["pool_tokens"].sum()), int(there["tier_tokens"].sum())
@@ -105,7 +105,7 @@ def served(rows: NDArray[np.void]) -> Served:
 
 
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
-    """The figures of a run; `without`: the same one without the fault."""
+    """The figures of a run; `without`: the same run without the fault."""
     rows = ran.rows[~ran.rows["refused"]]
     present = ran.segments > 0 if point.fault == "join" else np.ones(point.daemons, bool)
     homed = ran.segments[present]
@@ -135,7 +135,7 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
 
 
 def _loss(spec: PodSpec, point: Point, ran: Ran, without: Ran) -> Loss:
-    """Request by request: both runs have the same ones in the same order."""
+    """The cost of the fault, request by request: both runs have equal requests in equal order."""
     hits, before = (one.rows["pool_tokens"] + one.rows["tier_tokens"] for one in (ran, without))
     after_ns = without.rows["arrival_ns"] - without.fault_ns
     later = after_ns >= 0

@@ -1,7 +1,7 @@
-"""The requests of a run: of a trace, or generated; in blocks of 512 tokens, numbered from 0.
+"""The requests of a run, from a trace or generated, in blocks of 512 tokens, numbered from 0.
 
-A block's number stands for all tokens up to its end, so two requests share what they share from the
-front. Times are integers of ns. The same spec and seed give the same requests.
+A block's number identifies all tokens up to its end, so two requests with equal numbers share that
+prefix. Times are integers in ns. The same spec and seed give the same requests.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ __all__ = ["Requests", "requests_of", "trace_notes"]
 
 I64 = NDArray[np.int64]
 SPREAD = 0.1
-"""Tenants that are added begin within this share of the trace's time."""
+"""Added tenants begin within this share of the trace's duration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Requests:
     input_tokens: I64
     output_tokens: I64
     session: I64
-    """-1 where it has none."""
+    """Session of each request; -1: none."""
     offsets: I64
     blocks: NDArray[np.uint32]
     block_count: int
@@ -47,7 +47,7 @@ class Requests:
 
 
 def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
-    """Those of one pod: `tenants` times the trace, each with blocks of its own."""
+    """The requests of one pod: the trace once per tenant; tenants share no blocks."""
     given = spec.trace, spec.requests, spec.time_unit
     one = _traced(*given) if spec.trace else _generated(spec, seed)
     one = _scaled(one, spec.rate)
@@ -55,7 +55,7 @@ def requests_of(spec: PodSpec, tenants: int, seed: int) -> Requests:
 
 
 def trace_notes(spec: PodSpec) -> list[Note]:
-    """What the reader of the spec's trace passed over, changed or doubts."""
+    """Notes on what the reader of the spec's trace skipped, changed or found doubtful."""
     if not spec.trace:
         return []
     return list(_opened(spec.trace, spec.requests, spec.time_unit).notes)
@@ -67,7 +67,7 @@ def _opened(path: str, count: int, time_unit: str) -> Trace:
 
 @lru_cache(maxsize=1)
 def _traced(path: str, count: int, time_unit: str) -> Requests:
-    """BadInput for a file that is no trace, or without blocks or requests."""
+    """The requests of a trace. BadInput if the file is no trace, or has no blocks or requests."""
     trace = _opened(path, count, time_unit)
     trace.need_blocks("a pod")
     numbers: dict[int, int] = {}
@@ -88,9 +88,9 @@ def _traced(path: str, count: int, time_unit: str) -> Requests:
 
 
 def _generated(spec: PodSpec, seed: int) -> Requests:
-    """Sessions that come as a Poisson process and begin with one of a few prompts, the n-th asked
-    for in proportion to 1 / n; each turn asks for all tokens before it and adds its own, after a
-    gap that is exponential. A stand-in for sharing, of no service."""
+    """Generate sessions that arrive as a Poisson process and begin with one of a few prompts, the
+    n-th with a probability proportional to 1 / n. Each turn repeats all tokens before it and adds
+    new ones, after an exponential gap. A synthetic model of sharing, fitted to no service."""
     rng = np.random.Generator(np.random.Philox(seed))
     begin_s = np.cumsum(rng.exponential(1 / spec.arrivals_per_s, spec.sessions))
     shares = 1 / np.arange(1, spec.prompts + 1)
@@ -101,7 +101,7 @@ def _generated(spec: PodSpec, seed: int) -> Requests:
     tokens = spec.prompt_tokens + spec.turn_tokens * np.arange(1, spec.turns + 1)
     shared = spec.prompt_tokens // TRACE_BLOCK_TOKENS
     own = -(-int(tokens[-1]) // TRACE_BLOCK_TOKENS) - shared
-    # Numbered: the blocks of all prompts, then those of each session.
+    # Block numbers: those of all prompts, then those of each session.
     chains = np.concatenate(
         [
             prompt[:, None] * shared + np.arange(shared),
@@ -137,7 +137,7 @@ def _scaled(one: Requests, rate: float) -> Requests:
 
 
 def _repeated(one: Requests, tenants: int, seed: int) -> Requests:
-    """So many tenants with the same requests at other times, and nothing in common."""
+    """The requests of `tenants` tenants: equal requests at other times, without common blocks."""
     rng = np.random.Generator(np.random.Philox(seed))
     span_ns = int(one.arrival_ns[-1])
     later_ns = np.r_[0, rng.integers(0, max(1, round(SPREAD * span_ns)), tenants - 1)]

@@ -1,9 +1,9 @@
-"""Who waits, who begins where, and what each host keeps: the requests of a pod before its tier.
+"""Route a pod's requests to its hosts: the waiting queue, the choice of a host, and HBM contents.
 
-The same for a pod in virtual time and for a live one (`offstage bench schedule`): neither clock nor
-tier is here. A turn of a session comes no earlier than the answer before it. A host keeps the
-blocks that it used last, those of a request from the moment when it is given to the host, since a
-host computes in order. Belongs to one thread; told the time.
+A pod in virtual time and a live one (`offstage bench schedule`) share this code: it has neither a
+clock nor a tier. A turn of a session arrives no earlier than the previous answer. A host keeps its
+most recently used blocks; a request's blocks count from its assignment to the host, because a host
+computes in order. Belongs to one thread; the caller passes the time.
 """
 
 from collections import defaultdict
@@ -32,15 +32,15 @@ ROW = np.dtype(
         ("refused", np.bool_),
     ]
 )
-"""A request: `first_ns` is when its first token is there; tokens of its prefix were in the host's
-`pool` and, beyond that, in the `tier`."""
+"""A request. `first_ns`: time of its first token. `pool_tokens`: prefix tokens in the host's pool;
+`tier_tokens`: prefix tokens after those, in the tier."""
 CONSIDERED = 64
-"""Of those that wait, how many the schedule chooses from."""
+"""Most waiting requests that the schedule chooses from."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The request that begins, its host, and how many of its blocks, from the front, that keeps."""
+    """A request that begins, its host, and the number of leading blocks that the host keeps."""
 
     request: int
     host: int
@@ -48,7 +48,7 @@ class Taken:
 
 
 class Router:
-    """`rows`: what became of each request, `ROW` `[requests]`; `active`: how many each host has."""
+    """`rows`: the result of each request, `ROW` `[requests]`; `active`: requests on each host."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Router:
         active_max: int,
         waiting_max: int,
     ) -> None:
-        """`kept_blocks` `[hosts]`: how many blocks each host has room for."""
+        """`kept_blocks` `[hosts]`: capacity of each host in blocks."""
         self._rule, self._requests = rule, requests
         self._active_max, self._waiting_max = active_max, waiting_max
         self._pools = Caches(kept_blocks.tolist())
@@ -70,7 +70,7 @@ class Router:
         self._waiting: list[int] = []
         self._begun = 0
         self._busy: set[int] = set()
-        """Sessions of which a request is under way."""
+        """Sessions with a request that waits or runs."""
         self._held_back: dict[int, list[int]] = defaultdict(list)
 
     @property
@@ -79,7 +79,7 @@ class Router:
         return not self._waiting and not self.active.any()
 
     def arrived(self, request: int) -> None:
-        """It waits, or waits for its session's turn before it, or is refused."""
+        """Queue the request, hold it until its session's previous turn ends, or refuse it."""
         session = int(self._requests.session[request])
         if session >= 0 and session in self._busy:
             self._held_back[session].append(request)
@@ -93,7 +93,7 @@ class Router:
         self._waiting.append(request)
 
     def begin(self, now_ns: int, ahead: NDArray[np.int64]) -> Taken | None:
-        """Who is next, given the tokens that each host has still to compute, `[hosts]`."""
+        """Begin the next request, if any. `ahead` `[hosts]`: tokens that each host must compute."""
         if not self._waiting:
             return None
         asked = self._waiting[:CONSIDERED]
@@ -122,7 +122,7 @@ class Router:
         return Taken(request, host, kept)
 
     def ended(self, request: int, now_ns: int) -> None:
-        """Its host has room again, and its session's next turn may come."""
+        """The request has ended: free its place on the host, and admit its session's next turn."""
         self.active[self.rows["host"][request]] -= 1
         session = int(self._requests.session[request])
         if session >= 0:
@@ -130,7 +130,7 @@ class Router:
             self._go_on(session, now_ns)
 
     def _matched(self, asked: list[int]) -> NDArray[np.int64]:
-        """Tokens of each request that each host keeps; read by one schedule only."""
+        """Tokens of each request that each host keeps; 0 for schedules that do not read it."""
         found = np.zeros((len(asked), len(self.active)), np.int64)
         if self._rule.kind == "reuse":
             for row, request in enumerate(asked):

@@ -1,12 +1,13 @@
-"""One point: all requests of a trace over hosts and a pod, in virtual time, from a seed.
+"""Run one point: all requests of a trace over hosts and a pod, in virtual time, from a seed.
 
-A host takes a request (`host.decode.schedule`), reads what the pod has of its prefix beyond what
-stands in its own HBM pool, computes the rest one request after another, and decodes at a fixed pace
-beside others. What a request finds in HBM counts from when the one before it was taken (`router`);
-what it finds in the pod, from when that was put. Answers are put as part of the next turn's prompt.
+A host takes a request (`host.decode.schedule`), reads the part of its prefix that is in the pod and
+not in the host's HBM pool, computes the rest one request after another, and decodes requests
+concurrently at a fixed pace. A request's blocks are in HBM for later requests from the time that it
+is taken (`router`), and in the pod from the time that they are put. Answers are put as part of the
+next turn's prompt.
 
-Events at one time: faults, ends, arrivals. Integers throughout, so that a point gives the same on
-every machine.
+Order of events at one time: faults, ends, arrivals. Integers throughout, so that a point gives the
+same result on every machine.
 """
 
 import heapq
@@ -29,7 +30,7 @@ FAULT, COMPUTED, ENDED, ARRIVED = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """What a point did: `router.ROW` `[requests]`, and by daemon."""
+    """The result of a point: `router.ROW` `[requests]`, and bytes `[daemons]`."""
 
     rows: NDArray[np.void]
     fault_ns: int
@@ -37,18 +38,18 @@ class Ran:
     put: NDArray[np.int64]
     filled: NDArray[np.int64]
     segments: NDArray[np.int64]
-    """Homed at each daemon at the beginning."""
+    """Segments homed at each daemon at the start."""
     copied: NDArray[np.int64]
     held: list[int]
     deadlines: int
-    """How often a host waited for a daemon that did not answer."""
+    """Times that a host waited for a daemon that did not answer."""
     span_ns: int
     copies: int
-    """Of segments beside their home, at the end."""
+    """Copies of segments at the end, homes not counted."""
 
 
 def run_point(spec: PodSpec, point: Point) -> Ran:
-    """The point, over the requests that its spec says."""
+    """Run the point over the requests of its spec."""
     tenants = 1
     hosts = spec.hosts
     if spec.grow == "all":
@@ -58,7 +59,7 @@ def run_point(spec: PodSpec, point: Point) -> Ran:
 
 
 def simulate(spec: PodSpec, point: Point, requests: Requests, hosts: int) -> Ran:
-    """The point over given requests."""
+    """Run the point over the given requests."""
     return _Run(spec, point, requests, hosts).run()
 
 
@@ -71,7 +72,7 @@ class _Run:
         self.router = Router(rule, requests, kept, spec.active, spec.waiting)
         self.rows = self.router.rows
         self.free_ns = np.zeros(hosts, np.int64)
-        """When each host has computed all that it took."""
+        """Time at which each host has computed all its requests."""
         self.events: list[tuple[int, int, int]] = []
         self.fault_ns = round(spec.fault_at * int(requests.arrival_ns[-1])) if len(requests) else 0
 
@@ -112,7 +113,7 @@ class _Run:
         )
 
     def _fault_times(self) -> list[int]:
-        """Of each step of the fault, in order."""
+        """Times of the fault's steps, in order."""
         at, spec = self.fault_ns, self.spec
         return {
             "none": [],
@@ -138,7 +139,7 @@ class _Run:
             tier.mapped("up")
 
     def _begin(self, now_ns: int) -> None:
-        """Give hosts what they have room for."""
+        """Assign waiting requests to hosts with a free place."""
         rate = self.spec.prefill_tokens_per_s
         while True:
             ahead = np.maximum(0, self.free_ns - now_ns) * rate // 10**9

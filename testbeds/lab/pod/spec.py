@@ -1,7 +1,7 @@
-"""What a run of `offstage lab pod` asks: pods, load, hosts, faults, and how long things take.
+"""The spec of a run of `offstage lab pod`: pods, load, hosts, faults, rates and times.
 
-Pure data. A key that is not known, a number out of bounds, or two that contradict each other is a
-`BadInput`. Without a file everything has a value, so that the command alone shows something.
+Pure data. An unknown key, a number out of bounds, or two keys that contradict each other are a
+`BadInput`. Every key has a default, so that the command runs without a file.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ PS_PER_NS = 1000
 class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key of a spec; sizes, rates and times are written with their unit."""
 
-    # The pods, and what is done to them.
+    # The pods and their faults.
     daemons: Annotated[tuple[int, ...], about("how many daemons each pod has")] = (
         4,
         8,
@@ -115,26 +115,26 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def chunk_demands(self) -> int:
-        """Blocks of a daemon, each of one layer, in 512 tokens of KV."""
+        """Number of blocks of one layer, as a daemon counts them, in 512 tokens of KV."""
         shape = geometry(self.model)
         return max(1, shape.layer_count * TRACE_BLOCK_TOKENS // shape.block_tokens)
 
     @property
     def drive_bytes_per_s(self) -> int:
-        """Large reads of all drives of a daemon, as published for the preset."""
+        """Rate of large reads over all drives of a daemon, as published for the preset."""
         return self.drives * _cited(self.drive)["read_bytes_per_s"]
 
     @property
     def read_latency_ns(self) -> int:
-        """Of a first read, as published for the preset."""
+        """Latency of a first read, as published for the preset."""
         return _cited(self.drive)["read_latency_ps"] // PS_PER_NS
 
     def blocks(self, size_bytes: int, parts: int = 1) -> int:
-        """Whole blocks of 512 tokens that each of so many parts has room for."""
+        """Whole blocks of 512 tokens that fit into each of `parts` equal parts of `size_bytes`."""
         return size_bytes // parts // self.block_bytes
 
     def check(self, where: str) -> None:
-        """BadInput for what contradicts itself."""
+        """BadInput for keys that contradict each other."""
         geometry(self.model), preset(self.drive)
         if self.time_unit and not self.trace:
             raise BadInput("a time unit, and no trace", where, "give trace, or leave it out")
@@ -190,7 +190,7 @@ def _cited(drive: str) -> dict[str, int]:
 
 
 def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
-    """The spec of a file, or the default one, with changes made to it."""
+    """The spec of a file, or the default spec, with `changes` applied."""
     where = "lab pod" if path is None else str(path)
     raw: dict[str, Any] = {} if path is None else read_toml(path, "give a spec's TOML file")
     for key, value in changes.items():
@@ -212,7 +212,7 @@ def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
 
 
 def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
-    """Keys that do nothing where it is so, and why."""
+    """(keys, whether they have no effect in this spec, the reason)."""
     generated = (
         "sessions",
         "turns",
@@ -242,12 +242,12 @@ class Point:
 
     @property
     def label(self) -> str:
-        """As errors name it."""
+        """The point's name in errors."""
         return f"{self.daemons} daemons, {self.schedule}, {self.fault}, seed {self.seed}"
 
 
 def points(spec: PodSpec) -> list[Point]:
-    """All that are run, in the order of the results."""
+    """All points of the spec, in the order of the results."""
     return [
         Point(daemons, schedule, fault, seed)
         for daemons in spec.daemons

@@ -1,7 +1,8 @@
-"""A run of `offstage lab pod` as a whole: what was asked, the points, and what a live pod measured.
+"""A whole run of `offstage lab pod`: its spec, its points, and the figures of a live pod.
 
-`Beside` holds figures of `offstage pod run --out` (`pod.json`) with those of the laboratory for as
-many daemons. Only what both define alike is put side by side; of the rest it is said why not.
+`Beside` compares a figure of `offstage pod run --out` (`pod.json`) with the laboratory's for the
+same number of daemons. Only figures with equal definitions are compared; a note on each of the
+others says why not.
 """
 
 import statistics
@@ -35,7 +36,7 @@ AVERAGED = (
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The seeds of one pod, schedule and fault: means, and for some the lowest and highest."""
+    """One pod, schedule and fault over all seeds: means, and ranges (lowest, highest)."""
 
     daemons: int
     schedule: str
@@ -43,14 +44,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     refused: int
     means: dict[str, float]
-    """Of `AVERAGED`, and of a fault `lost`, `lowest`, `back_s` and `back_less_s`."""
+    """Means of `AVERAGED`; with a fault also `lost`, `lowest`, `back_s` and `back_less_s`."""
     ranges: dict[str, tuple[float, float]]
     not_back: int = 0
     """Seeds whose hits did not come back within the run."""
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):
-    """One live figure beside the laboratory's."""
+    """One live figure next to the laboratory's."""
 
     run: str
     daemons: int
@@ -107,7 +108,7 @@ def rows_of(points: Sequence[PodPoint]) -> list[Row]:
 
 
 def of_seeds(points: Sequence[PodPoint]) -> list[list[bytes]]:
-    """Of each pod, schedule and fault, all that every seed gave."""
+    """The encoded points of all seeds, one list for each pod, schedule and fault."""
     gave: dict[tuple[int, str, str], list[bytes]] = {}
     for one in points:
         found = msgspec.json.encode(msgspec.structs.replace(one, seed=0))
@@ -123,7 +124,7 @@ class _Member(msgspec.Struct):
 
 
 class _Live(msgspec.Struct):
-    """What is read of `pod.json`."""
+    """The fields of `pod.json` that are read."""
 
     members: dict[str, _Member]
     segment_tokens: int
@@ -133,8 +134,8 @@ class _Live(msgspec.Struct):
 
 
 def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]:
-    """The figures of a live pod beside those of the pod of the same size. BadInput: no such run, or
-    one of a size that was not asked for."""
+    """Compare the figures of a live pod with those of the pod of the same size. BadInput: no such
+    run, or no point of its size."""
     live = _live(folder)
     count = len(live.members)
     own = [one for one in rows if one.daemons == count and one.fault == "none"]

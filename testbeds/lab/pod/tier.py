@@ -1,12 +1,12 @@
-"""The daemons of a pod in virtual time: who holds which blocks, and when what is read is there.
+"""The daemons of a pod in virtual time: the blocks that each one holds, and the times of reads.
 
-Owns, of each daemon, a store and an arena (least recently used blocks of 512 tokens), the two
-queues that a read passes, drives and link, and what each host thinks of it. Placement is the
-pod's own (`dpu.pod`). Bandwidths are servers that are reserved as they are asked for, first come
-first served; a put takes no time, as in the rest of the laboratory. No clock: times are given.
+Owns, for each daemon, a store and an arena (LRU, blocks of 512 tokens), the two queues of a read
+(drives and link), and each host's suspicion of the daemon. Placement is the pod's own (`dpu.pod`).
+Each bandwidth is a first-come-first-served queue; a put takes no time, as in the rest of the
+laboratory. No clock: the caller passes times.
 
-A prefix is as long as its first hole. Where a segment's home does not have a block, who was home
-before the map's last change is asked; what is found there is copied to the home (`fill`).
+A prefix ends at its first absent block. If a segment's home lacks a block, it is looked up at the
+home before the map's last change; blocks found there are copied to the new home (`fill`).
 """
 
 from dataclasses import dataclass
@@ -29,24 +29,23 @@ __all__ = ["Looked", "Tier"]
 U32 = NDArray[np.uint32]
 Mask = NDArray[np.bool_]
 RANKS = 2
-"""Of a segment's members, beside those that get copies: one may be gone."""
+"""Ranked members of a segment in addition to those for copies: the first may be gone."""
 CHUNK = 4096
 
 
 @dataclass(eq=False)
 class Looked:
-    """What a host found of a request: the first `run` blocks, at `source` each."""
+    """The result of a lookup: the pod has the first `run` blocks, each at its `source`."""
 
     source: U32
     home: U32
     run: int
     ready_ns: int
-    """When it knows: a daemon that does not answer costs the deadline."""
+    """Time of the answer; a daemon that does not answer adds the deadline."""
 
 
 class Tier:
-    """The pod of one point. Counters: bytes `read`, `put`, `filled` and
-    `copied` `[members]`."""
+    """The pod of one point. Counters: bytes `read`, `put`, `filled` and `copied` `[members]`."""
 
     def __init__(self, spec: PodSpec, point: Point, requests: Requests, hosts: int) -> None:
         self.spec = spec
@@ -85,14 +84,14 @@ class Tier:
         self.copied = np.zeros(self._count, np.int64)
         self.deadlines = 0
 
-    # What happens to a daemon, and to the map.
+    # Changes of a daemon and of the map.
 
     def absent(self) -> None:
-        """The faulty one is not there from the beginning: it joins later."""
+        """Start without the faulty daemon: it joins later."""
         self._home[self.faulty] = self._former[self.faulty] = False
 
     def mapped(self, state: str) -> None:
-        """The map changes: the faulty member is `up`, `draining` or `gone` in it."""
+        """Change the map: the faulty member becomes `up`, `draining` or `gone`."""
         name = self.pod.member[self.faulty].name
         back = state == "up" and not self._home[self.faulty]
         if not back:
@@ -102,24 +101,24 @@ class Tier:
         self._home[self.faulty] = back
 
     def die(self) -> None:
-        """It no longer answers, and its memory is lost."""
+        """The faulty daemon stops answering, and its memory is lost."""
         self.alive[self.faulty] = False
         self._caches.clear(self._count + self.faulty)
 
     def rise(self) -> None:
-        """It is there again, with what its drives have."""
+        """The faulty daemon returns, with the contents of its drives."""
         self.alive[self.faulty] = True
         self._suspect_ns[:, self.faulty] = 0
 
     def slow_down(self) -> None:
-        """Its drives and link have less bandwidth."""
+        """Reduce the bandwidth of the faulty daemon's drives and link."""
         self._slower[self.faulty] = self.spec.slow
 
-    # What a host asks.
+    # Calls of a host.
 
     def look(self, host: int, blocks: U32, first: int, now_ns: int) -> Looked:
-        """How much of the request's prefix the pod has beyond the `first` blocks, which the host
-        has, at this time."""
+        """Look up how much of the request's prefix the pod has at this time, after the `first`
+        blocks, which the host has."""
         ranks = self._ranks_of(blocks)
         ready_ns = now_ns
         usable = self._suspect_ns[host] <= now_ns
@@ -146,7 +145,7 @@ class Tier:
         return Looked(source, at, run, ready_ns)
 
     def fetch(self, host: int, looked: Looked, blocks: U32, first: int) -> int:
-        """Read blocks `first` to `run` of it; when all are at the host."""
+        """Read blocks `first` to `run`; returns the time at which all are at the host."""
         if looked.run <= first:
             return looked.ready_ns
         source, wanted = looked.source[first : looked.run], blocks[first : looked.run]
@@ -187,13 +186,13 @@ class Tier:
         return [self._caches.held(one) for one in range(self._count)]
 
     def segment_counts(self) -> NDArray[np.int64]:
-        """How many of the requests' segments each daemon is the home of, now."""
+        """Number of the requests' segments homed at each daemon now."""
         return np.bincount(_best(self._ranks, self._home), minlength=self._count)
 
     def _places(
         self, host: int, blocks: U32, home: U32, former: U32, now_ns: int
     ) -> NDArray[np.uint32]:
-        """Who is asked for each segment, in turn: `[turns, segments]`."""
+        """Members to read each segment from, in order: `[turns, segments]`."""
         usable = (self._home & (self._suspect_ns[host] <= now_ns) & self.alive).tolist()
         segments = self._segment[blocks[self._begins(len(blocks))]].tolist()
         busy_ns = [max(0, ns - now_ns) for ns in self._link_ns]
@@ -206,7 +205,7 @@ class Tier:
         return np.array(padded, np.uint32).reshape(-1, turns).T
 
     def _warm(self, host: int, looked: Looked, blocks: U32, first: int) -> None:
-        """Count the demands of what was read, and make the copies that they call for."""
+        """Count the demands of a read, and make the copies that they trigger."""
         now_ns = looked.ready_ns
         for member, count in zip(
             *np.unique(looked.source[first : looked.run], return_counts=True), strict=True
@@ -245,7 +244,7 @@ class Tier:
             self.filled += copied * self.spec.block_bytes
 
     def _reserve(self, member: int, sent: int, read: int, now_ns: int) -> int:
-        """Drives, then link; their ends in integers."""
+        """Reserve drives, then link; returns the end of both."""
         slower, end_ns = int(self._slower[member]), now_ns
         if read:
             begin_ns = max(now_ns, self._drive_ns[member])
@@ -271,17 +270,17 @@ class Tier:
         return found
 
     def _begins(self, count: int) -> NDArray[np.int64]:
-        """Where the segments of that many blocks begin."""
+        """First blocks of the segments of a request of `count` blocks."""
         begins: NDArray[np.int64] = self._starts[: np.searchsorted(self._starts, count)]
         return begins
 
     def _spread(self, members: U32, count: int) -> U32:
-        """The segments' members, for each block."""
+        """Expand members by segment to members by block, `[count]`."""
         return np.ascontiguousarray(np.repeat(members, self._widths[: len(members)])[:count])
 
 
 def _best(ranks: U32, mask: Mask) -> U32:
-    """The best member of each segment that the mask has, uint32 `[segments]`."""
+    """The best member of each segment within `mask`, uint32 `[segments]`."""
     chosen = mask[ranks].argmax(axis=1)
     best: U32 = ranks[np.arange(len(ranks)), chosen]
     return best
@@ -294,7 +293,7 @@ def _arenas(at: U32, count: int) -> U32:
 def _segments(
     requests: Requests, starts: NDArray[np.int64], seed: int
 ) -> tuple[NDArray[np.int32], list[bytes]]:
-    """The number of the segment that each first block names, -1 for others; and their names."""
+    """The segment's number for each first block, -1 for other blocks; and the segments' names."""
     inside = np.arange(len(requests.blocks)) - np.repeat(
         requests.offsets[:-1], np.diff(requests.offsets)
     )

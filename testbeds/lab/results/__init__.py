@@ -1,1 +1,1 @@
-"""What an experiment found: ledger rows, sums, and the figures with their intervals."""
+"""The results of an experiment: ledger rows, sums, and figures with their intervals."""

@@ -1,8 +1,8 @@
 """Confidence intervals by resampling requests: percentile bootstrap of ratios of sums.
 
-A request is the unit: its steps and layers are not independent, so they are drawn together. All
-figures of a lab run with the same number of requests use the same draws, so that a difference or
-a ratio of two points is paired. Owns nothing but a cache of draws; deterministic by its seed.
+A request is the unit of resampling: its steps and layers are not independent, so they are drawn
+together. All figures of a lab run with the same number of requests use the same draws, so that a
+difference or a ratio of two points is paired. Owns only a cache of draws; deterministic by seed.
 
 Percentile interval: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3.
 """
@@ -20,13 +20,13 @@ Floats = npt.NDArray[np.float64]
 
 TAILS_PERCENT = (2.5, 97.5)
 UNKNOWN_MAX = 0.025
-"""With a larger share of draws in which a figure has no value, its interval is not known."""
+"""If a larger share of draws has no value of a figure, its interval is unknown."""
 GRID_SIZE = 1024
-"""Ranks at which quantiles of a draw are looked for: evenly, and as many in each tail."""
+"""Ranks at which quantiles of a draw are evaluated: evenly spaced, and as many in each tail."""
 
 
 def ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Floats:
-    """Element by element; NaN where the denominator is 0."""
+    """Element-wise ratio; NaN where the denominator is 0."""
     top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
     top, bottom = np.broadcast_arrays(top, bottom)
     found: Floats = np.divide(top, bottom, out=np.full(bottom.shape, np.nan), where=bottom != 0)
@@ -35,7 +35,7 @@ def ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Floats:
 
 @lru_cache(maxsize=16)
 def _weights(units: int, resamples: int, seed: int) -> Floats:
-    """How often each unit is drawn: `[resamples, units]`, every row adds up to `units`."""
+    """Times that each unit is drawn, `[resamples, units]`; every row adds up to `units`."""
     draw = np.random.Generator(np.random.Philox(key=[seed, units]))
     counts = draw.multinomial(units, np.full(units, 1.0 / units), size=resamples)
     weights = counts.astype(np.float64)
@@ -44,7 +44,7 @@ def _weights(units: int, resamples: int, seed: int) -> Floats:
 
 
 class Bootstrap:
-    """Draws over `units` requests; columns given to it are `[units]`, in the same order always."""
+    """Draws over `units` requests; all columns are `[units]`, in one order of requests."""
 
     def __init__(self, units: int, resamples: int, seed: int) -> None:
         self.units = units
@@ -55,7 +55,7 @@ class Bootstrap:
         return np.asarray(self.weights @ np.asarray(column, np.float64))
 
     def interval(self, value: float, drawn: Floats) -> Interval | None:
-        """`value` with the percentiles of what the draws gave; None where there is no value."""
+        """`value` with the percentiles of `drawn`; None if there is no value."""
         if not np.isfinite(value):
             return None
         known = drawn[np.isfinite(drawn)]
@@ -65,15 +65,15 @@ class Bootstrap:
         return Interval(value=float(value), low=float(low), high=float(high))
 
     def ratio(self, numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Interval | None:
-        """Sum over sum of two columns."""
+        """The ratio of the sums of two columns, with its interval."""
         value = ratio(np.sum(numerator), np.sum(denominator))
         return self.interval(float(value), ratio(self.sums(numerator), self.sums(denominator)))
 
     def worst(
         self, numerator: Floats, denominator: Floats, rank: Floats, share: float
     ) -> tuple[npt.NDArray[np.intp], Interval | None]:
-        """The `share` of requests (at least one) with the lowest `rank` `[units]`: who they are,
-        and their sum over sum. In a draw, the lowest of the drawn ones are taken anew."""
+        """The `share` of requests (at least one) with the lowest `rank` `[units]`: their indices
+        and the ratio of their sums. Each draw selects its own lowest requests."""
         ranked = np.argsort(rank, kind="stable")
         ranked = ranked[np.isfinite(rank[ranked])]
         if not len(ranked):
@@ -91,8 +91,8 @@ class Bootstrap:
     def quantile(
         self, values: npt.NDArray[np.int64], unit: npt.NDArray[np.int64], share: float
     ) -> Interval | None:
-        """The smallest of `values` `[n]` that `share` of them do not exceed; `unit` `[n]` says
-        whose each is. Draws look at a grid of ranks that is exact up to `GRID_SIZE` values."""
+        """The smallest of `values` `[n]` that `share` of them do not exceed; `unit` `[n]`: the
+        request of each. Draws use a grid of ranks, which is exact up to `GRID_SIZE` values."""
         if not len(values):
             return None
         order = np.argsort(values, kind="stable")
@@ -104,7 +104,7 @@ class Bootstrap:
         bin_index = np.searchsorted(grid, values, side="left")
         counts = np.bincount(unit * len(grid) + bin_index, minlength=self.units * len(grid))
         below = np.cumsum(self.weights @ counts.reshape(self.units, len(grid)), axis=1)
-        # Sums of whole numbers are exact, and a hair less than share * n still reaches it.
+        # Sums of integers are exact; the tolerance absorbs the rounding of share * n.
         need = share * below[:, -1:] * (1 - 1e-12)
         drawn = grid[np.argmax(below >= need, axis=1)].astype(np.float64)
         exact = values[max(0, int(np.ceil(share * len(values) - 1e-9)) - 1)]

@@ -1,7 +1,7 @@
-"""The ledger of a lab run: one row for every (session, step, layer), and what is computed from it.
+"""The ledger of a lab run: one row for every (session, step, layer), and sums over its rows.
 
-The C engine writes the rows; `ledger_file.py` keeps them. Every figure of a report is computed from
-these rows and the core's counters of the run.
+The C engine writes the rows; `ledger_file.py` stores them. Every figure of a report is computed
+from these rows and the core's counters of the run.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ __all__ = [
     "totals",
 ]
 
-# A run's ledger summed per request: small, and all that the figures of a point need of it.
+# A run's ledger summed by request: small, and sufficient for all figures of a point.
 #
-# A sweep cannot keep the rows of every point in memory; it can keep these. Nothing is estimated
-# here: every number is a count of rows, or a sum over them.
+# A sweep cannot keep the rows of every point in memory, but it can keep these sums. Nothing is
+# estimated here: every number is a count of rows, or a sum over them.
 
 Integers = npt.NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class RunTotals:
 
     requests: `(seed, session)` `[n]`. columns: by name, `[n]`: the fields of a row, ends as
     `end_NAME` and `nontrivial_end_NAME`, and of `RATES` those of the first steps (`first_`) and
-    behind turns (`turn_`). layers: `RATES` by name, `[n, layers]`. stall_ns, stall_request:
+    after turns (`turn_`). layers: `RATES` by name, `[n, layers]`. stall_ns, stall_request:
     `[tokens]`, each token's wait over all its layers and the index of its request.
     """
 
@@ -89,7 +89,7 @@ class BoundTotals:
 
 
 def totals(run: SeedRun | RunTotals) -> RunTotals:
-    """Sums of one run; what is summed already is given back."""
+    """Sums over one run; totals are returned unchanged."""
     if isinstance(run, RunTotals):
         return run
     rows = run.rows
@@ -146,7 +146,7 @@ def totals(run: SeedRun | RunTotals) -> RunTotals:
 def _behind_turns(
     rows: npt.NDArray[np.void], turns: dict[int, tuple[int, ...]]
 ) -> npt.NDArray[np.bool_]:
-    """Rows at most `TURN_STEPS` steps from the begin of a turn."""
+    """Rows in the first `TURN_STEPS` steps of a turn."""
     behind = np.zeros(len(rows), np.bool_)
     for session, begins in turns.items():
         own = np.flatnonzero(rows["session"] == session) if begins else np.zeros(0, np.intp)
@@ -157,10 +157,10 @@ def _behind_turns(
 
 
 def _bytes(columns: dict[str, Integers], counters: Ledger) -> None:
-    """Bytes per request: the run's, shared out by who caused how many of the reads, and of hints by
-    how many layers ran.
+    """Add bytes by request: the run's bytes, divided in proportion to each request's reads; bytes
+    of hints, in proportion to its layers.
 
-    Reads of one kind are of one size, except where granules of different sizes are read.
+    Reads of one kind have one size, except with granules of different sizes.
     """
     kinds = {"demand": counters.demand_bytes_read, "prefetch": counters.prefetch_bytes_read}
     for kind, read in kinds.items():
@@ -174,7 +174,7 @@ def _bytes(columns: dict[str, Integers], counters: Ledger) -> None:
 
 
 def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
-    """Sums of one seed's bounds; what is summed already is given back."""
+    """Sums over one seed's bounds; totals are returned unchanged."""
     if isinstance(bounds, BoundTotals):
         return bounds
     rows = bounds.rows
@@ -202,8 +202,8 @@ def bound_totals(bounds: SeedBounds | BoundTotals) -> BoundTotals:
 
 
 def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
-    """All seeds as one: requests side by side in order of seed, or, where the same ones recur
-    under every seed, each added up over the seeds."""
+    """All seeds as one run: their requests concatenated in order of seed, or, if every seed has the
+    same requests, each request summed over the seeds."""
     runs = sorted(runs, key=lambda run: run.seed)
     assert len({run.seed for run in runs}) == len(runs), "a seed was run twice"
     units, unit = _units([run.requests for run in runs], recurring)
@@ -230,7 +230,7 @@ def pool_runs(runs: Sequence[RunTotals], recurring: bool) -> RunTotals:
 
 
 def pool_bounds(bounds: Sequence[BoundTotals], recurring: bool) -> BoundTotals:
-    """As `pool_runs`; all seeds have the same bounds."""
+    """As `pool_runs`, for bounds; all seeds have the same ones."""
     bounds = sorted(bounds, key=lambda one: one.seed)
     names = bounds[0].names
     assert all(one.names == names for one in bounds), "bounds differ between seeds"
@@ -261,7 +261,7 @@ def pool_bounds(bounds: Sequence[BoundTotals], recurring: bool) -> BoundTotals:
 def _units(
     requests: Sequence[tuple[tuple[int, int], ...]], recurring: bool
 ) -> tuple[tuple[tuple[int, int], ...], Integers]:
-    """Units of resampling, and the unit of each request."""
+    """The units of resampling, and the unit of each request."""
     found = [request for part in requests for request in part]
     if not recurring:
         return tuple(found), np.arange(len(found))

@@ -1,10 +1,10 @@
 """`ledger.parquet`: the rows of every point and seed, the same bytes for the same rows.
 
-Each column is a field of `ROW`; ends have one column each, and point and seed stand beside them.
-The file describes itself: under `POINTS_KEY` its schema says what each point is. Settings of the
-writer are fixed and no time is written, so that two runs of one spec give one hash (with one
-version of pyarrow, whose name the file holds). Written beside its path and renamed at the end: a
-run that fails leaves none.
+Each column is a field of `ROW`, with one column for each end; two more hold point and seed. The
+file describes itself: `POINTS_KEY` of its schema describes each point. The settings of the writer
+are fixed and no time is written, so that two runs of one spec give one hash (with one version of
+pyarrow, which the file names). It is written next to its path and renamed at the end: a run that
+fails leaves no ledger.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ MEND = "name a folder that `offstage lab run --out` wrote, or run it again"
 
 
 class Described(msgspec.Struct, frozen=True):
-    """What a ledger says of one point. `recurring`: the same requests under every seed, as of a
+    """A ledger's description of one point. `recurring`: every seed has the same requests, as in a
     captured workload."""
 
     info: PointInfo
@@ -62,7 +62,7 @@ def ledger_columns() -> list[tuple[str, np.dtype[Any]]]:
 class LedgerFile:
     """A ledger being written; parts must come in a fixed order for the file to be the same.
 
-    points: what each point is, by its number in the rows."""
+    points: the description of each point, by its number in the rows."""
 
     def __init__(self, path: str | Path, points: Mapping[int, Described]) -> None:
         self.path = Path(path)
@@ -93,7 +93,7 @@ class LedgerFile:
         return self
 
     def add(self, point: int, seed: int, rows: npt.NDArray[np.void]) -> None:
-        """The rows `ROW` `[n]` of one point and seed."""
+        """Append the rows `ROW` `[n]` of one point and seed."""
         import pyarrow as pa
 
         for first in range(0, len(rows), GROUP_ROWS_MAX):
@@ -140,8 +140,8 @@ def _flat(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[Any]]:
 
 
 def describe(path: str | Path) -> dict[int, Described]:
-    """What the points of a ledger are, by number. BadInput where the file is none or says nothing
-    of them, as one written before ledgers did."""
+    """The points of a ledger, by number. BadInput if the file is not a ledger, or is an older one
+    without descriptions of points."""
     import pyarrow.parquet as pq
 
     with _readable(path):
@@ -152,7 +152,7 @@ def describe(path: str | Path) -> dict[int, Described]:
 
 
 def ledger_rows(path: str | Path, point: int, columns: Sequence[str] = ()) -> "pa.Table":
-    """The rows of one point, all seeds; `columns` of them, or all."""
+    """The rows of one point over all seeds; only `columns`, or all columns if empty."""
     import pyarrow.parquet as pq
 
     with _readable(path):

@@ -1,7 +1,8 @@
 """The figures of one point, from the ledgers of its seeds: every rate with its interval.
 
-The definitions are those of docs/reference/lab-results.md, after docs/reference/figures.md. Late is
-not a hit. What compares two points is paired: both are drawn with the same requests.
+The definitions are those of docs/reference/lab-results.md, after docs/reference/figures.md. A late
+block is not a hit. Comparisons of two points are paired: both sides are drawn with the same
+requests.
 """
 
 from collections.abc import Sequence
@@ -35,17 +36,17 @@ from offstage.testbeds.lab.results.summary import (
 __all__ = ["ATTAINABLE", "GAP_MIN", "LIMIT", "measure"]
 
 ATTAINABLE = "clairvoyant"
-"""The bound that a gap is measured to: it knows the future and keeps to the cap."""
+"""The bound to which a gap is measured: it knows the future and respects the cap."""
 LIMIT = "cap_limit"
 """The bound that is one number for a whole run."""
 GAP_MIN = 0.001
-"""A gap smaller than this is not divided by: a tenth of a percentage point."""
+"""Smallest gap that is used as a divisor: a tenth of a percentage point."""
 WORST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """A point beside what it is compared with, all over the same requests."""
+    """A point and the runs and bounds it is compared with, all over the same requests."""
 
     own: RunTotals
     none: RunTotals
@@ -73,11 +74,10 @@ def measure(
 ) -> PointSummary:
     """The figures of a point.
 
-    runs, bounds, none, reference: one of each seed, with the same seeds and sessions; `none` is
-    demand-only LRU at the same buffer and pool, `reference` the spec's point that all traffic is
-    compared with. The last three may be empty but for `none`. tiers: what each served. recurring:
-    the same requests under every seed, as of a captured workload: more seeds then make no more
-    requests.
+    runs, bounds, none, reference: one per seed, with the same seeds and sessions. `none` is
+    demand-only LRU at the same buffer and pool, `reference` the spec's point to which all traffic
+    is compared. `bounds` and `reference` may be empty. tiers: the summary of each tier. recurring:
+    every seed has the same requests, as in a captured workload: more seeds add no requests.
     """
     each = [totals(run) for run in runs]
     own = pool_runs(each, recurring)
@@ -98,7 +98,7 @@ def _figures(
     seeds: Bootstrap,
     tiers: Sequence[TierSummary],
 ) -> PointSummary:
-    """`each`: the point's runs, one of a seed; `seeds`: draws over them."""
+    """`each`: the point's runs, one per seed; `seeds`: draws over them."""
     own = sides.own
     columns, size = own.columns, info.block_bytes
     return PointSummary(
@@ -141,7 +141,7 @@ def _figures(
 
 
 def _rates(own: RunTotals, boot: Bootstrap) -> dict[str, Interval | None]:
-    """The figures that are a sum over a sum of the point's own columns."""
+    """The figures that are ratios of sums of the point's own columns."""
     c = own.columns
     hits, demands = c["hits"], c["demands"]
     nontrivial_hits, nontrivial = c["nontrivial_hits"], c["nontrivial"]
@@ -174,7 +174,7 @@ def _coverage(sides: _Sides) -> Interval | None:
 
 
 def _accuracy(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
-    """used / (used + late + unused + cancelled). A fate is the run's, so seeds are drawn."""
+    """used / (used + late + unused + cancelled). These are counted by run, so seeds are drawn."""
     counts = np.array([run.counters.used_of_prefetched for run in each], np.float64).reshape(-1, 2)
     return boot.ratio(counts[:, 0], counts[:, 1])
 
@@ -188,7 +188,7 @@ def _traffic(sides: _Sides, against: RunTotals | None) -> Interval | None:
 
 
 def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
-    """(point - none) / (clairvoyant - none), in hit rates; None where there is hardly a gap."""
+    """(point - none) / (clairvoyant - none), in hit rates; None if the gap is below `GAP_MIN`."""
     if sides.bounds is None or ATTAINABLE not in sides.bounds.names:
         return None
     at, boot = sides.bounds.names.index(ATTAINABLE), sides.boot
@@ -209,7 +209,7 @@ def _gap(sides: _Sides, hits: str, demands: str) -> Interval | None:
 
 
 def _tokens_per_s(each: Sequence[RunTotals], boot: Bootstrap) -> Interval | None:
-    """Of all sessions together; a run's clock belongs to all of them, so it is drawn over seeds."""
+    """Tokens of all sessions per second; sessions share a run's clock, so seeds are drawn."""
     return boot.ratio([len(run.stall_ns) for run in each], [run.decoded_ns / 1e9 for run in each])
 
 

@@ -1,13 +1,13 @@
-"""Two points over the same requests: how much a figure differs, with its interval.
+"""Two points over the same requests: the difference of each figure, with its interval.
 
-Made of ledgers alone. Both sides are drawn with the same requests, so that what makes one request
-harder than another cancels: the interval of a difference is much narrower than those of its sides.
-Points are compared where workload, buffer, pool and granule are equal and every request selected
-as many blocks on both sides; anything else is refused, for it would compare workloads.
+Computed from ledgers alone. Both sides are drawn with the same requests, so that variation between
+requests cancels: the interval of a difference is much narrower than those of its sides. Two points
+are comparable if workload, buffer, pool and granule are equal and every request selected the same
+number of blocks on both sides; others are refused, because their workloads differ.
 
 The bootstrap is that of `measure`: Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
-section 13.3. It says how the difference varies over requests like these, and nothing of a policy
-that was chosen because it won on them.
+section 13.3. It estimates how the difference varies over similar requests; it does not correct for
+a policy that was chosen because it won on these.
 """
 
 from collections.abc import Sequence
@@ -48,8 +48,8 @@ FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "reads_per_demand": (("demand_reads", "prefetch_reads"), ("demands",)),
     "stall_ms_mean": (("stall_ms",), ("tokens",)),
 }
-"""Sums over sums of columns of a ledger. Shares but for the last two; `stall_ms_mean` is in ms for
-one token, all layers together."""
+"""Ratios of sums of a ledger's columns. All but the last two are shares; `stall_ms_mean` is in ms
+per token, over all layers."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Side:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """What both sides of a comparison have in common."""
+        """The settings that both sides of a comparison must share."""
         return tuple(getattr(self.info, name) for name in SETTING)
 
     @property
     def name(self) -> str:
-        """Policy, its eviction where that has another name, and what else was set of it."""
+        """The policy, its eviction if that has another name, its parameters and device."""
         own = "".join(f" {key}={value}" for key, value in self.info.parameters.items())
         device = f" on {self.info.device}" if self.info.device else ""
         policy, eviction = self.info.policy, self.info.eviction
@@ -78,7 +78,7 @@ class Side:
 
 
 class Difference(msgspec.Struct, kw_only=True, frozen=True):
-    """`difference` is `second` - `first`; each is None where a figure has no value."""
+    """`difference` is `second` - `first`; each is None if the figure has no value."""
 
     figure: str
     workload: str
@@ -110,12 +110,12 @@ def _described(path: Path) -> list[tuple[int, Described]]:
 
 
 def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[tuple[Side, Side]]:
-    """Which points are compared.
+    """The pairs of points to compare.
 
-    Within one run, every point with the one of policy `against` at its setting; the first eviction
-    of the spec where it has several. Between two runs, every point of the second with the point of
-    the first that has its policy, eviction, parameters and cap too, or where `against` is named,
-    with that policy of the first. BadInput where nothing fits.
+    Within one run: every point with that of policy `against` at its setting, with the first
+    eviction of the spec if there are several. Between two runs: every point of the second with the
+    point of the first with equal policy, eviction, parameters and cap; or, if `against` is named,
+    with that policy of the first. BadInput if no pair matches.
     """
     found = []
     for one in second:
@@ -142,7 +142,7 @@ def _same_policy(one: Side, other: Side) -> bool:
 def difference(
     first: Side, second: Side, figures: Sequence[str], *, resamples: int = 2000, seed: int = 0
 ) -> list[Difference]:
-    """The difference of each figure. BadInput where the two ran over other requests."""
+    """The difference of each figure. BadInput if the two ran over different requests."""
     ours, theirs = _requests(first), _requests(second)
     if ours.names != theirs.names or not np.array_equal(ours.selected, theirs.selected):
         raise BadInput(
@@ -193,7 +193,7 @@ class _Requests:
 
 
 def _requests(side: Side) -> _Requests:
-    """A point's rows summed by request; one that recurs under every seed is one request."""
+    """A point's rows summed by request; a request that recurs under every seed counts as one."""
     used = {name for both in FIGURES.values() for part in both for name in part}
     summed = sorted(used - {"stall_ms", "tokens"} | {"selected", "stall_ns"})
     own = {"seed", "session", "step", *summed}

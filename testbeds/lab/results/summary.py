@@ -1,8 +1,8 @@
-"""What a lab run found, as data: everything its summary, table and page are made of.
+"""The results of a lab run as data, from which its summary, table and page are made.
 
-`PointInfo`, `SeedRun` and `SeedBounds` are what the runner gives; `measure` makes a `PointSummary`
-of them, and `parquet` keeps the rows. `LabSummary` is what the `summary.json` of a lab run holds;
-its `kind` distinguishes it from a demo's. Rates are shares, times in the unit their name ends in. A
+The runner returns `PointInfo`, `SeedRun` and `SeedBounds`; `measure` computes a `PointSummary` from
+them, and `ledger_file` stores the rows. `LabSummary` is the content of a lab run's `summary.json`;
+its `kind` distinguishes it from a demo's. Rates are shares; the name of a time ends in its unit. A
 figure whose denominator is 0 is None, never 0.
 """
 
@@ -36,11 +36,11 @@ __all__ = [
 
 LAB_KIND = "lab"
 FIRST_STEPS = 64
-"""Steps of a session that are reported apart: its buffer is cold."""
+"""First steps of a session, which are reported separately: its buffer is cold."""
 TURN_STEPS = 16
-"""Steps from each turn of a conversation that are reported apart."""
+"""Steps from the start of each turn that are reported separately."""
 WEAK_REQUESTS = 5
-"""With fewer requests an interval is called weak."""
+"""With fewer requests an interval is reported as weak."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class PointInfo:
     """One setting of a spec. k is `buffer_blocks` / `buffer_over_k` blocks per layer and step.
 
     `buffer_blocks` is per layer and session, `slot_count` the arena for all of them. A bandwidth of
-    0 is no cap. `device`: the preset of the chip model that it ran on. `parameters` are the
-    policy's that the spec set. `context_blocks`: of the longest session at its end; 0: not known.
+    0 is no cap. `device`: the preset of the chip model that it ran on. `parameters`: those of the
+    policy that the spec sets. `context_blocks`: of the longest session at its end; 0: unknown.
     """
 
     workload: str
@@ -70,12 +70,12 @@ class PointInfo:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One point with one seed: its ledger rows, the core's counters, and what the engine counted.
+    """One point with one seed: its ledger rows, and the counters of the core and the engine.
 
     `rows`: `testbeds.lab.ledger.ROW` `[n]` in any order. `counters`: the core's. `turns`: the
     steps at which turns begin, by session; sessions without turns may be left out. `decoded_ns`:
-    from the end of the first session's warm-up to the end of the last session. `tiers`: of each
-    tier below the arena, then of none of them, as `bindings.tiers.STATS`.
+    from the end of the first session's warm-up to the end of the last session. `tiers`:
+    `bindings.tiers.STATS` of each tier below the arena, then of blocks in none of them.
     """
 
     seed: int
@@ -94,7 +94,7 @@ class SeedBounds:
     """Bounds of one workload and seed at one pool, buffer and cap.
 
     `rows`: fields session, demands, nontrivial, `hits` `[bounds]`, `nontrivial_hits` `[bounds]`,
-    the bounds in the order of `names`. `reads`: blocks each bound reads; one that is not known is
+    the bounds in the order of `names`. `reads`: blocks that each bound reads; unknown ones are
     left out. `limit_hits`: hits of the whole run that no policy can exceed under the cap.
     """
 
@@ -106,7 +106,7 @@ class SeedBounds:
 
 
 class Interval(msgspec.Struct, kw_only=True, frozen=True):
-    """A figure with its 95 % interval; `low` and `high` are None where nothing can be said."""
+    """A figure with its 95 % interval; `low` and `high` are None if the interval is unknown."""
 
     value: float
     low: float | None = None
@@ -114,21 +114,21 @@ class Interval(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Subset(msgspec.Struct, kw_only=True, frozen=True):
-    """The hit rate of a subset of the demands, reported apart."""
+    """The hit rate of a subset of the demands, reported separately."""
 
     demands: int
     hit: Interval | None
     nontrivial_hit: Interval | None
     layer: int | None = None
-    """Which layer, where the subset is one."""
+    """The layer, if the subset is one layer."""
 
 
 class TierSummary(msgspec.Struct, kw_only=True, frozen=True):
-    """What one tier served, over all seeds. Counts are of blocks; `served` is `on_demand` and what
-    was read ahead. `promote_within`: what is read again sooner is copied here, as a spec writes it;
-    empty: the tier does not decide so. `stall_ms_per_token`: waits that ended with a block from
-    here, spread over all tokens. `usd`: what its capacity costs over `life_hours`. None: not of
-    this tier."""
+    """The figures of one tier over all seeds. Counts are in blocks; `served` is `on_demand` plus
+    prefetch reads. `promote_within`: a block that is read again within this time is copied here, as
+    in a spec; empty: the tier has no such threshold. `stall_ms_per_token`: waits that ended with a
+    block from this tier, over all tokens. `usd`: cost of its capacity over `life_hours`. None: does
+    not apply to this tier."""
 
     name: str
     level: str
@@ -153,8 +153,8 @@ class TierSummary(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BoundSummary(msgspec.Struct, kw_only=True, frozen=True):
-    """The best at the point's pool, buffer and cap; traffic as that of a point. One that
-    is known of whole runs only has no interval."""
+    """A bound at the point's pool, buffer and cap; traffic is defined as for a point. A bound that
+    is known only for whole runs has no interval."""
 
     name: str
     hit: Interval | None = None
@@ -216,8 +216,8 @@ class PointSummary(msgspec.Struct, kw_only=True):
 
 class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):
     """One cache on one request trace; hit rates as `lab.bounds.prefix` defines them. ideal: block
-    hit rate of an endless cache. opt: that of OPT at this capacity, which no eviction, admission or
-    TTL exceeds."""
+    hit rate of an infinite cache. opt: that of OPT at this capacity, which no eviction, admission
+    or TTL exceeds."""
 
     trace: str
     eviction: str
@@ -233,7 +233,7 @@ class RequestsRow(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Failed(msgspec.Struct, kw_only=True, frozen=True):
-    """A point that gave no result, and why."""
+    """A point without a result, and the reason."""
 
     point: str
     message: str

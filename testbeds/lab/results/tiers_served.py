@@ -1,10 +1,11 @@
-"""Which tier served what: the HBM pool, the arena, and each tier below it, at one point.
+"""Blocks served by each tier at one point: the HBM pool, the arena, and each tier below it.
 
-Model: the HBM pool and the arena are of the ledger's rows, the tiers below of what the timing side
-counted; nothing is estimated. A block that was selected was in the pool, or was demanded; a demand
-was staged in time, or waited. What waited was read from a tier, now or by a read ahead that came
-late. So `served` of the tiers is the reads of the run, and the waits of all rows are those of the
-ledger. A tier costs the price of its capacity, independent of use.
+Model: the figures of the HBM pool and the arena come from the ledger's rows, those of the tiers
+below from the counters of the timing side; nothing is estimated. A selected block was in the pool,
+or was demanded; a demand was staged in time, or waited. A block that was waited for was read from a
+tier, on demand or by a late prefetch. So `served` of the tiers adds up to the reads of the run, and
+the waits of all rows to those of the ledger. A tier costs the price of its capacity, independent
+of use.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ NS_PER_MS = 1e6
 
 
 def tiers_served(spec: Spec, info: PointInfo, runs: Sequence[RunTotals]) -> list[TierSummary]:
-    """One row a tier, from the GPU down. `runs`: the point's, one of each seed."""
+    """One row per tier, from the GPU down. `runs`: the point's runs, one per seed."""
     size = info.block_bytes
     tokens = max(1, sum(int(run.columns["tokens"].sum()) for run in runs))
     stall_ns = sum(int(run.stall_ns.sum()) for run in runs)
@@ -72,8 +73,8 @@ def _below(
 def _above(
     spec: Spec, info: PointInfo, runs: Sequence[RunTotals], stall_ms: float
 ) -> list[TierSummary]:
-    """The HBM pool, where there is one, and the arena. `stall_ms`: of a token, that no read of a
-    tier ended: a slot was not free, or what decode wrote was not there yet."""
+    """The HBM pool, if there is one, and the arena. `stall_ms`: waits per token that no read of a
+    tier ended: no slot was free, or a block that decode writes was not written yet."""
     size = info.block_bytes
     hits, pool_hits, demands = (
         sum(int(run.columns[name].sum()) for run in runs)
@@ -87,7 +88,7 @@ def _above(
 
 
 class _Memory(NamedTuple):
-    """Memory before the tiers: `blocks` of room, of which it served some, and took some in."""
+    """Memory above the tiers: capacity in `blocks`, blocks `served` and blocks `brought` in."""
 
     name: str
     level: str
@@ -98,7 +99,7 @@ class _Memory(NamedTuple):
     stall_ms: float
 
     def row(self, spec: Spec, size: int) -> TierSummary:
-        """At the catalog's price."""
+        """The memory's summary, at the catalog's price."""
         numbers = numbers_of(spec)
         price = numbers.numbers(self.device)["price"]
         room = self.blocks * size

@@ -1,9 +1,8 @@
-"""Which figures of a run say nothing of a policy, and why: said before the figures are.
+"""Find the figures of a run that say nothing about a policy, and the reason.
 
-A buffer, or an HBM pool, that holds the whole context has every hit that there is to have after
-first touches, whatever was read ahead; so has a selection that is the whole context. With few
-requests there is no interval to speak of, nor with seeds that all give the same. Pure functions of
-the points; nothing can fail.
+If the buffer, the HBM pool or the selection holds the whole context, every demand after the first
+touch hits, with any prefetch policy. With few requests, or with seeds that all give the same
+result, an interval has no meaning. Pure functions of the points; nothing can fail.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ __all__ = ["notes_of", "seeds_alike", "why_vacuous"]
 
 
 def why_vacuous(point: PointSummary) -> list[str]:
-    """What makes the point's figures say little, the worst first; empty where nothing does."""
+    """Reasons why the point's figures say little, the worst first; empty if there are none."""
     info, found = point.info, []
     context, k = info.context_blocks, info.buffer_blocks / info.buffer_over_k
     if context and k >= context:
@@ -33,7 +32,7 @@ def why_vacuous(point: PointSummary) -> list[str]:
 
 
 def notes_of(points: Sequence[PointSummary]) -> list[Note]:
-    """Each reason once, with how many points it is true of."""
+    """Each reason once, with the number of points that it applies to."""
     found: dict[str, int] = {}
     for point in points:
         for why in why_vacuous(point):
@@ -45,7 +44,7 @@ def notes_of(points: Sequence[PointSummary]) -> list[Note]:
 
 
 def seeds_alike(points: Iterable[Sequence[bytes]]) -> list[Note]:
-    """A note where seeds have no effect; of each point, all that every seed of it gave."""
+    """A note if seeds have no effect. `points`: for each point, the encoded result of each seed."""
     several = [gave for gave in points if len(gave) > 1]
     alike = sum(len(set(gave)) == 1 for gave in several)
     if not alike:

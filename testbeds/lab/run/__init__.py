@@ -1,1 +1,1 @@
-"""An experiment at work: plan, tasks, parts, and the summary at the end."""
+"""Run an experiment: plan, tasks, parts, and the final summary."""

@@ -1,11 +1,11 @@
-"""What policies answer, made once for all points of a pass that would be answered alike.
+"""The answers of policies, computed once for all points of a pass with equal answers.
 
-Model: a component's answer follows from its setting and what it has been shown of a session, never
-from what is resident. So points that differ in their HBM pool or in what stands beside a component
-have one object of it: the first that comes to a step asks, the others take what was answered, and
-when all had it, it is dropped. That holds for components of ours, which keep nothing across
-sessions; one of another package serves one point alone. A component that fails, fails at that step
-for every point that has it.
+Model: a component's answer depends on its setting and its past views of the session, never on
+resident blocks. So points that differ only in their HBM pool or in their other components share one
+object of a component: the first point at a step calls it, the others reuse the answer, and it is
+dropped when all have read it. Only built-in components are shared, because they keep no state
+across sessions; a component of another package serves one point. A component that fails at a step
+fails there for every point that shares it.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,19 +25,19 @@ __all__ = ["Answers", "Asking"]
 
 Guesses = npt.NDArray[np.void]
 BEGIN = -1
-"""In place of a step, for what is guessed before the first."""
+"""Step number of the guesses before the first step."""
 
 
 @dataclass
 class _Held:
-    """An answer that not all have had."""
+    """An answer that some readers have not read yet."""
 
     answer: Guesses | OffstageError
     unread: set[int]
 
 
 class _Shared:
-    """One component and those who read it."""
+    """One component and its readers."""
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
@@ -45,7 +45,7 @@ class _Shared:
         self._held: dict[tuple[int, int], _Held] = {}
 
     def answer(self, reader: int, at: tuple[int, int], ask: Callable[[], Guesses]) -> Guesses:
-        """What it answers at (session, step): asked where this reader is the first."""
+        """The answer at (session, step); the first reader calls `ask`."""
         if at not in self._held:
             self._held[at] = _Held(_asked(ask), set(self.readers))
         held = self._held[at]
@@ -55,7 +55,7 @@ class _Shared:
         return held.answer
 
     def leave(self, reader: int) -> None:
-        """The reader asks no more."""
+        """Remove the reader: it reads no further answers."""
         self.readers.discard(reader)
         for at, held in list(self._held.items()):
             self._read(reader, at, held)
@@ -67,13 +67,13 @@ class _Shared:
 
 
 class Answers:
-    """All components of a pass. Open all points before the first of them asks."""
+    """All components of a pass. Open all points before the first call of any of them."""
 
     def __init__(self) -> None:
         self._shared: dict[Hashable, _Shared] = {}
 
     def open(self, combined: Combined, setting: Setting, reader: int) -> "Asking":
-        """The policy of one point, by its number. BadInput where a component cannot work here."""
+        """The policy of point `reader`. BadInput if a component cannot work on this workload."""
         parts = []
         for component in combined.asked:
             key = _key(component, setting, reader)
@@ -85,13 +85,13 @@ class Answers:
         return Asking(parts, reader)
 
     def leave(self, reader: int) -> None:
-        """The point has ended before its time."""
+        """Remove a point that ended early."""
         for shared in self._shared.values():
             shared.leave(reader)
 
 
 class Asking:
-    """A policy as one point sees it; as `registry.Opened`."""
+    """The policy of one point, with the interface of `checked.Opened`."""
 
     def __init__(self, parts: list[_Shared], reader: int) -> None:
         self._parts, self._reader = parts, reader
@@ -130,7 +130,7 @@ def _asked(ask: Callable[[], Guesses]) -> Guesses | OffstageError:
 
 
 def _key(component: type[PolicyComponent], setting: Setting, reader: int) -> Hashable:
-    """Equal where the component answers alike; another package's is one point's own."""
+    """Equal for components with equal answers; unique per point for another package's."""
     values = (getattr(setting, one.name) for one in fields(setting))
     known = tuple(one.tobytes() if isinstance(one, np.ndarray) else one for one in values)
     return component, known, None if component in BUILT_IN else reader

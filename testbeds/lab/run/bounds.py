@@ -1,9 +1,9 @@
-"""The bounds beside the points of specs that draw the same selections: one pass over these.
+"""The bounds of the points of specs that draw the same selections, in one pass over these.
 
 Bounds depend on the selections, the staged unit, the HBM pool, the slots and the cap, never on a
-policy; points that differ in nothing else share them. Without a cap the drive's own bandwidth is
-the cap: no policy reads faster. What a predictor makes of the scores is the same for all pools, so
-it is made once.
+policy; points with equal values of these share them. Without a cap the drive's bandwidth is the
+cap: no policy reads faster. A predictor's ranks are the same for all pools, so they are computed
+once.
 """
 
 import heapq
@@ -29,31 +29,31 @@ __all__ = ["BoundsReader", "bound_key", "bound_keys", "kinds_of"]
 
 
 def bound_key(spec: Spec, point: Point) -> BoundKey:
-    """Which bounds stand beside the point."""
+    """The key of the point's bounds."""
     grain = point.grain(spec)
     buffer_blocks = point.buffer_blocks(spec) * grain
     drive = preset(spec.tier.storage).cited["read_bytes_per_s"]
     if spec.tier.device:
         drive *= read_preset(spec.tier.device).nvme.drives.whole
-    if spec.tier.below:  # nothing reads faster than all of them together
+    if spec.tier.below:  # no read is faster than all tiers together
         drive = sum(one.read_bytes_per_s for one in tiers_of(spec, spec.block_bytes))
     return grain, buffer_blocks, min(point.cap or drive, drive)
 
 
 def bound_keys(spec: Spec) -> list[BoundKey]:
-    """All that the spec's points need, each once."""
+    """The keys of all bounds that the spec's points need, each once."""
     return sorted({bound_key(spec, point) for point in points_of(spec, 0, 0)})
 
 
 def kinds_of(spec: Spec) -> list[Kind]:
-    """What the bounds of a spec read: a kind for each grain that its points stage."""
+    """The kinds of slabs that a spec's bounds read: one for each grain that its points stage."""
     grains = sorted({grain for grain, _, _ in bound_keys(spec)})
     return [Kind(grain, spec.tier.hbm_pool_over_k) for grain in grains]
 
 
 @dataclass
 class _Reading:
-    """One spec's demands in one grain."""
+    """The demands of one spec in one grain."""
 
     spec: Spec
     kind: Kind
@@ -62,10 +62,10 @@ class _Reading:
 
 
 class BoundsReader:
-    """Reads what the feed makes, as `(BOUNDS, kind)`, for specs that draw the same selections.
+    """Reads the feed, as reader `(BOUNDS, kind)`, for specs that draw the same selections.
 
-    `advance` until it is done, then `result` of each spec; those that cannot be read are in
-    `failures`, and the others go on."""
+    Call `advance` until it is done, then `result` for each spec. Specs that cannot be read are in
+    `failures`; the others continue."""
 
     def __init__(self, specs: Sequence[Spec], seed: int, workload: Workload, feed: Feed) -> None:
         self._seed, self._feed = seed, feed
@@ -82,12 +82,12 @@ class BoundsReader:
                 self._readings.append(_Reading(spec, kind, collector))
         self._next = dict.fromkeys(range(len(workload.sessions)), 0)
         self.failures: dict[int, OffstageError] = {}
-        """By the number of the spec."""
+        """Errors by the number of the spec."""
         self._specs = list(specs)
 
     def advance(self, *, alone: bool) -> bool:
-        """Take in what was made; True if nothing is missing. `alone`: no other process asks for
-        more, and sessions are read one after another."""
+        """Read the slabs that exist; True if all have been read. `alone`: there is no other reader,
+        so this one requests slabs, session after session."""
         for session in list(self._next):
             while self._take(session, wanted=alone):
                 pass
@@ -96,8 +96,8 @@ class BoundsReader:
         return not self._next or not self._readings
 
     def result(self, number: int) -> dict[BoundKey, SeedBounds]:
-        """Every bound of one spec, but of buffers that cannot hold what a layer demands together.
-        BadInput where that is all of them."""
+        """All bounds of one spec, without buffers that cannot hold one layer's demands of a step.
+        BadInput if no buffer can."""
         spec, found = self._specs[number], {}
         keys = bound_keys(spec)
         for reading in [one for one in self._readings if one.spec is spec]:
@@ -116,7 +116,7 @@ class BoundsReader:
         return found
 
     def _take(self, session: int, *, wanted: bool) -> bool:
-        """The next slab of a session, by all who read it; False: it is not made."""
+        """Pass the next slab of a session to all its readers; False: it does not exist yet."""
         last = None
         foreseen: dict[tuple[int, tuple[int, ...]], list[list[Foreseen | None]]] = {}
         for kind in list(dict.fromkeys(one.kind for one in self._readings)):
@@ -177,7 +177,7 @@ def _point(spec: Spec, key: BoundKey) -> BoundPoint:
 
 
 def _begins(spec: Spec, workload: Workload) -> list[int]:
-    """The nominal step at which each session begins: at once, or when another has ended."""
+    """Nominal first step of each session: 0, or the step at which another session has ended."""
     free = [0] * spec.concurrent
     begins = []
     for info in workload.sessions:

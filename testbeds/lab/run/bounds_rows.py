@@ -1,4 +1,4 @@
-"""What `offstage lab bounds` shows: the bounds of a spec, without a policy beside them."""
+"""The rows and the table of `offstage lab bounds`: the bounds of a spec, without policies."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ __all__ = ["BoundRow", "bounds_rows", "bounds_table"]
 
 
 class BoundRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One bound at one buffer and cap, over all seeds; None: not known, or the buffer is too small.
+    """One bound at one buffer and cap, over all seeds; None: unknown, or the buffer is too small.
     `cap_bytes_per_s` None: no cap."""
 
     workload: str
@@ -36,8 +36,8 @@ class BoundRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bounds_rows(experiment: Experiment, folder: Path) -> list[BoundRow]:
-    """One row for each variant, buffer, cap and bound, over all seeds, and one for a buffer that
-    cannot hold what a layer demands together; parts are in `folder`."""
+    """One row for each variant, buffer, cap and bound, over all seeds, and one for each buffer that
+    cannot hold one layer's demands of a step; parts are in `folder`."""
     rows: list[BoundRow] = []
     for variant in experiment.variants:
         spec = variant.spec
@@ -63,7 +63,7 @@ def bounds_rows(experiment: Experiment, folder: Path) -> list[BoundRow]:
 
 
 def _known(row: BoundRow, pooled: BoundTotals) -> list[BoundRow]:
-    """The row with the figures of each bound."""
+    """One copy of the row for each bound, with its figures."""
     demands, nontrivial = int(pooled.demands.sum()), int(pooled.nontrivial.sum())
     return [
         msgspec.structs.replace(
@@ -80,7 +80,7 @@ def _known(row: BoundRow, pooled: BoundTotals) -> list[BoundRow]:
 
 
 def bounds_table(rows: list[BoundRow]) -> Table:
-    """The rows for people."""
+    """The rows as a table to print."""
     columns = [
         Column("workload", left=True),
         Column("B / k", "{:g}".format),

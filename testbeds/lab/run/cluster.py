@@ -1,9 +1,9 @@
-"""Tasks on a dask cluster: the scheduler's address is all that is known of it.
+"""Run tasks on a dask cluster, given the address of its scheduler.
 
-Model: when a worker dies, dask tries its group on others. One that has killed as many as dask
-allows is cut into its tasks, and these into their points, so that only the point at fault fails.
-What a worker computes with must be what the experiment was planned with. Whatever is wrong with
-the cluster as a whole is RunFailed: what came before is kept.
+Model: when a worker dies, dask retries its group on others. A group that has killed as many workers
+as dask allows is split into its tasks, and these into their points, so that only the point at fault
+fails. A worker must run the same code that planned the experiment. A failure of the cluster as a
+whole is RunFailed; earlier results are kept.
 """
 
 import concurrent.futures
@@ -22,7 +22,7 @@ __all__ = ["on_cluster", "open_cluster"]
 
 
 CONNECT_S = 10
-"""A scheduler answers, and a worker is there, within so long, or there is no cluster."""
+"""Time limit for the scheduler to answer, and for the first worker to be present."""
 CLUSTER_POLL_S = 2.0
 ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"tcp://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 def on_cluster(
     groups: Sequence[Group], code: str, progress: Progress, address: str
 ) -> Generator[TaskResult, None, None]:
-    """Results in the order in which they come."""
+    """Results in order of completion."""
     distributed, opened = open_cluster(address)
     with opened as client, client.as_current():
         waiting = {client.submit(_remote, one, code, pure=False): one for one in groups}
@@ -46,7 +46,7 @@ def on_cluster(
 
 
 def open_cluster(address: str) -> tuple[Any, Any]:
-    """dask.distributed, and a client of the scheduler at an address, which has a worker."""
+    """dask.distributed, and a client of the scheduler at `address`. RunFailed without a worker."""
     if not ADDRESS.fullmatch(address):
         raise BadInput(
             "no address of a scheduler", f"--cluster {address}", "write one such as tcp://host:8786"
@@ -55,13 +55,13 @@ def open_cluster(address: str) -> tuple[Any, Any]:
         import distributed
     except ImportError:
         raise Missing("cluster", "dask.distributed is not installed", "--cluster") from None
-    # A connection that is lost is one line of ours; dask would log a page.
+    # We report a lost connection in one line; dask would log a page.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     return distributed, _connected(distributed, address)
 
 
 def _connected(distributed: Any, address: str) -> Any:
-    """A client of a scheduler that has a worker."""
+    """A client of the scheduler. RunFailed if it does not answer or has no worker."""
     mend = "start dask scheduler and dask worker there, or leave --cluster out"
     try:
         client = distributed.Client(address, timeout=f"{CONNECT_S}s", set_as_default=False)
@@ -82,7 +82,7 @@ def _has_worker(client: Any) -> bool:
 
 
 def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
-    """Those that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
+    """Futures that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
     mend = "mend it and start again: the same command goes on from what is done"
     try:
         done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done
@@ -103,7 +103,7 @@ def _killed(distributed: Any, future: Any) -> bool:
 
 
 def _remote(group: Group, code: str) -> TaskResult:
-    """On a worker."""
+    """Run a group on a worker; Incompatible if the worker's code differs."""
     if parts.code_version() != code:
         return failures_of(
             group,
@@ -115,19 +115,19 @@ def _remote(group: Group, code: str) -> TaskResult:
 
 
 def _nothing(steps: int) -> None:
-    """Progress is counted where the task was handed out."""
+    """The submitting process counts progress."""
 
 
 def _cluster_outcome(future: Any, group: Group, address: str) -> TaskResult:
-    """The group's result; where its workers died or cannot run it, every point of it has failed."""
+    """The group's result; if its workers died or cannot run it, all its points have failed."""
     try:
         found: TaskResult = future.result()
         return found
     except OffstageError as error:
         return failures_of(group, error)
-    except Exception as error:  # another process's: whatever it was, others go on
+    except Exception as error:  # any error of the worker: other groups continue
         what = type(error).__name__
-        if what != "KilledWorker":  # whose text is about dask's own names
+        if what != "KilledWorker":  # its text has only dask's internal names
             what += f": {error}"
         return failures_of(
             group,

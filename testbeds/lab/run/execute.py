@@ -1,7 +1,7 @@
-"""Tasks on all cores of this machine, or on a dask cluster; finished parts are kept as they come.
+"""Run tasks on all cores of this machine or on a dask cluster, and write each part on completion.
 
-Model: the caller's process hands out groups of tasks and writes the parts that come back; it
-computes only if there is one job. A worker that dies does not affect the others. Progress is
+Model: the caller's process submits groups of tasks and writes the parts that they return; it
+computes only if there is one job. The death of a worker does not affect the others. Progress is
 counted in session-steps: workers of a local pool add to one shared counter; a cluster's groups
 count when they end.
 """
@@ -22,7 +22,7 @@ __all__ = ["default_jobs", "execute"]
 
 
 def default_jobs() -> int:
-    """Processes that this machine has cores for."""
+    """One process for each core that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -36,11 +36,11 @@ def execute(
     cluster: str = "",
     stop_at_failure: bool = False,
 ) -> list[Failure]:
-    """Run every group of tasks that draw the same selections, keep their parts in `folder`, and
-    give what failed.
+    """Run all tasks, in groups that draw the same selections, and write their parts to `folder`.
+    Returns the failures.
 
-    `stop_at_failure`: after the first failure nothing new begins. RunFailed where a part cannot be
-    written or a cluster cannot be reached, Incompatible where its workers run other code.
+    `stop_at_failure`: after the first failure no further group starts. RunFailed if a part cannot
+    be written or a cluster cannot be reached, Incompatible if its workers run other code.
     """
     failures: list[Failure] = []
     if not groups:

@@ -1,10 +1,10 @@
-"""An experiment from its spec to its results: what is missing is computed, the rest is read.
+"""An experiment from its spec to its results: missing parts are computed, the others are read.
 
-Model: OUT holds `parts/`, one file for each point and seed, and the results made of them:
-`ledger.parquet`, `summary.json`, `report.html`, `manifest.json`. Parts are named by all that they
-depend on, so the same command goes on after an interruption, and a changed spec computes only what
-changed. Results are made anew every time, in the order of the spec, independent of which process
-computed a part.
+Model: OUT holds `parts/`, one file for each point and seed, and the results computed from them:
+`ledger.parquet`, `summary.json`, `report.html`, `manifest.json`. The name of a part is a digest of
+everything it depends on, so the same command continues after an interruption, and a changed spec
+computes only the changed parts. Results are rebuilt every time, in the order of the spec,
+independent of the process that computed a part.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ __all__ = ["Experiment", "Variant", "compute", "plan"]
 
 
 POINTS_MAX = 65535
-"""Points that a ledger's column can number."""
+"""Most points that a ledger's column can number."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of the sweep's axes; `label` is empty where there are none."""
+    """One combination of the sweep's axes; `label` is empty without axes."""
 
     label: str
     spec: Spec
@@ -41,7 +41,7 @@ class Variant:
 
 @dataclass
 class Experiment:
-    """What is to be run, and what could not be planned."""
+    """The variants and points to run, and those that could not be planned."""
 
     path: Path
     spec: Spec
@@ -51,7 +51,7 @@ class Experiment:
     failures: list[Failure] = field(default_factory=list)
 
     def point(self, number: int) -> tuple[Variant, Point]:
-        """The point of that number, and the variant it belongs to."""
+        """Point `number` and its variant."""
         for variant in self.variants:
             for point in variant.points:
                 if point.number == number:
@@ -61,12 +61,12 @@ class Experiment:
 
 def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
     """The spec's variants and points. BadInput for a bad spec; a variant of a sweep that
-    contradicts itself is kept as refused."""
+    contradicts itself is recorded as refused."""
     found = Experiment(path, Spec(name=""), [], parts.code_version())
     first = 0
     base = load(path, changes)
-    if sweep and "workload.file" not in base.sweep:  # else no variant is of the base's own file
-        fitted(base, str(path))  # a base that cannot be opened is an error of the whole sweep
+    if sweep and "workload.file" not in base.sweep:  # else no variant uses the base's file
+        fitted(base, str(path))  # a base that cannot be opened fails the whole sweep
     for label, spec in _opened(path, changes, sweep):
         if isinstance(spec, OffstageError):
             found.refused.append((label, str(spec)))
@@ -80,7 +80,7 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
         try:
             points = []
             if spec.workload.kind != "requests":
-                build(spec, spec.seeds[0])  # whatever is wrong with it is said before a run
+                build(spec, spec.seeds[0])  # raises its errors before the run
                 points = points_of(spec, len(found.variants), first)
         except BadInput as error:
             if not sweep:
@@ -100,7 +100,7 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
 def _opened(
     path: Path, changes: Mapping[str, Any], sweep: bool
 ) -> Iterator[tuple[str, Spec | BadInput]]:
-    """The variants, with what their files of selections decide. Data is opened here first."""
+    """The variants, completed from their files of selections. Opens data for the first time."""
     for label, spec in variants(path, changes):
         try:
             yield label, spec if isinstance(spec, BadInput) else fitted(spec, str(path))
@@ -121,7 +121,7 @@ def compute(
     stop_at_failure: bool = False,
 ) -> None:
     """Compute the parts that are missing in `folder`. With `stop_at_failure` the first failure is
-    raised as the error it was; otherwise failures are kept in the experiment."""
+    raised as its original error; otherwise failures are recorded in the experiment."""
     _make(folder)
     groups = together(_missing(experiment, folder, bounds_only), jobs)
     progress.start("virtual time, session-steps", sum(steps_of(group) for group in groups))
@@ -140,7 +140,7 @@ def compute(
 
 
 class _Told(RunFailed):
-    """A failure that another process has put into words."""
+    """A failure with the message and exit code of another process."""
 
     def __init__(self, line: str, exit_code: int) -> None:
         super().__init__(line)
@@ -148,7 +148,7 @@ class _Told(RunFailed):
 
 
 def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Task]:
-    """The longest first would be as good: variants, then seeds, then points in their order."""
+    """Tasks of all missing parts, in order of variants, seeds and points."""
     tasks = []
     code = experiment.code
     for variant in experiment.variants:
@@ -171,7 +171,7 @@ def _missing(experiment: Experiment, folder: Path, bounds_only: bool) -> list[Ta
 
 
 def _lacks(folder: Path, name: str) -> bool:
-    """Whether the part is not there; one that cannot be read is removed."""
+    """Whether the part is missing; an unreadable part is deleted."""
     path = folder / f"{name}.npz"
     if parts.readable(path):
         return False

@@ -1,9 +1,9 @@
-"""One pass over a workload for several engines: each slab is made once and dropped when all had it.
+"""One pass over a workload for several engines: each slab is made once and dropped after all reads.
 
-Model: engines run one after another, each until it asks for a slab that does not exist yet; when
-all of them wait, what they wait for is made. Sessions of one engine drift apart by a few steps at
-most, so a few slabs of each session exist at once. Making a slab includes what the HBM pool of the
-GPU serves, which depends on the selections alone; readers may have pools of several sizes.
+Model: engines run one after another, each until it requests a slab that does not exist yet; when
+all of them wait, the requested slabs are made. Sessions of one engine drift apart by a few steps at
+most, so only a few slabs of each session exist at a time. A slab includes the hits of the GPU's HBM
+pool, which depend on the selections alone; readers may have pools of several sizes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -23,8 +23,8 @@ __all__ = ["Feed", "Kind", "Served", "grain_of", "over_k"]
 
 
 class Kind(NamedTuple):
-    """What a reader's slabs are like: the units of a block that it stages one by one, 1 or the
-    spec's granules, and the HBM pool in front of it, 0 where there is none."""
+    """The kind of a reader's slabs. grain: separately staged units of a block, 1 or the spec's
+    granules. pool_over_k: the HBM pool in multiples of k; 0: none."""
 
     grain: int
     pool_over_k: float
@@ -32,11 +32,11 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Served:
-    """A slab, and what the HBM pool has of it; None without a pool.
+    """A slab, and its blocks in the HBM pool; None without a pool.
 
-    served: bool `[steps, layers, width]`, the selected blocks that it has. held: uint32
-    `[steps + 1, layers, pool]`, all that it holds before each step and after the last, `ABSENT`
-    behind the last ordinal.
+    served: bool `[steps, layers, width]`, the selected blocks in the pool. held: uint32
+    `[steps + 1, layers, pool]`, the pool's ordinals before each step and after the last, padded
+    with `ABSENT`.
     """
 
     slab: Slab
@@ -46,7 +46,7 @@ class Served:
 
     @property
     def widest(self) -> int:
-        """The most blocks that one layer of one step demands."""
+        """Most blocks that one layer of one step demands."""
         demanded = self.slab.selected != ABSENT
         if self.served is not None:
             demanded &= ~self.served
@@ -55,7 +55,7 @@ class Served:
 
 @dataclass
 class _Source:
-    """One session's slabs to come, and the pools of its layers by kind."""
+    """The remaining slabs of one session, and the pools of its layers by kind."""
 
     slabs: Iterator[Slab]
     ahead: Slab | None
@@ -68,14 +68,14 @@ SLAB_BYTES_MAX = 32 << 20
 
 
 def _steps_that_fit(workload: Workload) -> int:
-    """Steps of a slab, so that the scores of one session's stay small at any length."""
+    """Steps per slab: at most `SLAB_BYTES_MAX` of scores, but at least one step."""
     units = max(one.blocks + one.steps // workload.block_tokens for one in workload.sessions)
     step_bytes = 2 * workload.layer_count * units
     return max(1, min(SLAB_STEPS_MAX, SLAB_BYTES_MAX // step_bytes))
 
 
 class Feed:
-    """Slabs by (session, number), for each reader of its own kind."""
+    """Slabs by (session, number), for each reader in its kind."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Feed:
         readers: Mapping[Hashable, Kind],
         slab_steps: int = 0,
     ) -> None:
-        """`granules`: units of a block; the workload is in units."""
+        """`granules`: units per block; the workload counts units."""
         self._workload = workload
         self._granules = granules
         self._kind_of = dict(readers)
@@ -99,8 +99,9 @@ class Feed:
     def get(
         self, reader: Hashable, session: int, number: int, *, wanted: bool = True
     ) -> Served | None:
-        """The slab, which the reader does not ask for again; None: it has to wait, for what others
-        ask for if it is not `wanted`. BadInput where the HBM pool cannot hold a selection."""
+        """The slab; a reader gets each slab once. None: it does not exist yet; it is requested if
+        `wanted`, else only when another reader requests it. BadInput if the HBM pool cannot hold a
+        selection."""
         key = session, number
         if key not in self._held:
             if wanted:
@@ -115,7 +116,7 @@ class Feed:
         return found
 
     def leave(self, reader: Hashable) -> None:
-        """The reader will ask for nothing more."""
+        """Remove the reader: it reads no further slabs."""
         self._readers.discard(reader)
         for key in list(self._unread):
             self._unread[key].discard(reader)
@@ -123,7 +124,7 @@ class Feed:
                 del self._held[key], self._unread[key]
 
     def make(self) -> int:
-        """Make what was asked for; gives the number of steps made, of all sessions."""
+        """Make the requested slabs; returns the number of steps made, over all sessions."""
         steps = 0
         for session, number in self._wanted:
             source = self._source(session)
@@ -180,10 +181,10 @@ class Feed:
 
 
 def over_k(width: int, blocks: int, multiple: float) -> str:
-    """The least whole multiple of k, of which `multiple` is `blocks`, that holds `width` blocks."""
+    """The fix: the least whole multiple of k for `width` blocks, if `multiple` is `blocks`."""
     return f"give {-(-width * multiple // blocks):g} or more"
 
 
 def grain_of(slab: Slab, factor: int) -> Slab:
-    """The slab in units of `factor` of its own."""
+    """The slab in units that are `factor` times larger."""
     return slab if factor == 1 else coarsen(slab, factor)

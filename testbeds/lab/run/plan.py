@@ -1,11 +1,10 @@
-"""From a spec to what is run: points, and the tasks that compute several of them at once.
+"""Plan a spec's run: its points, and the tasks that compute several points together.
 
 Model: a *point* is one policy at one buffer, cap and pool; it is run with every seed. A *task*
-is one seed of one variant with some of its points, or its bounds. Tasks whose selections are the
-same, as those of several HBM pools, are computed as a group, because selections cost the most to
-make. Tasks do not know each other: any order, any grouping, any number of processes, on any
-machine, gives the same bytes. Each point's result has a name of its own on
-disk.
+is one seed of one variant with some of its points, or its bounds. Tasks with equal selections, such
+as those of several HBM pools, are computed as a group, because drawing selections costs the most.
+Tasks are independent: any order, grouping, number of processes and machine gives the same bytes.
+Each point's result has a separate name on disk.
 """
 
 import functools
@@ -46,11 +45,11 @@ ENGINES_MAX = 64
 MEMORY_BYTES_MAX = 3 << 29
 GROUPS_PER_JOB = 2
 BYTES_PER_BLOCK = 128
-"""A task runs as many points side by side as these allow. A core keeps some 25 bytes for each block
-that it may know, of which there are twice as many as are stored where nothing is shared, and as
-much again for what a session remembers of it."""
+"""Memory estimate that limits the points of a task. A core keeps about 25 bytes for each block it
+can number (twice the stored blocks if nothing is shared), and as much again for the state of
+sessions."""
 BYTES_PER_TIER = 8
-"""A link of a tier's list; as much for when a block was last read."""
+"""Bytes of a link in a tier's list; the time of a block's last read takes as many."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +65,15 @@ class Point:
     cap: int | None
 
     def grain(self, spec: Spec) -> int:
-        """Units that are staged of one block: its granules, where the policy stages those."""
+        """Separately staged units of one block: its granules if the policy stages those, else 1."""
         return spec.granules if parse(self.policy.use).core.granule else 1
 
     def buffer_blocks(self, spec: Spec) -> int:
-        """B of each layer and session, in blocks."""
+        """B per layer and session, in blocks."""
         return round(self.buffer_over_k * spec.selection.k_blocks)
 
     def info(self, spec: Spec, variant_label: str) -> PointInfo:
-        """What the results say of it."""
+        """The point's description in the results."""
         granules = self.grain(spec)
         buffer_blocks = self.buffer_blocks(spec)
         return PointInfo(
@@ -105,8 +104,8 @@ class Task:
     points: tuple[Point, ...]
 
     def parts(self, code: str) -> list[str]:
-        """The names of the task's results on disk, one for each point: equal where the spec's
-        part, the seed, the point and `code`, the version of what computes it, are."""
+        """The names of the task's results on disk, one per point: digests of the spec's common
+        part, the seed, the point and `code`, the version of the code."""
         return [_digest(self.spec, self.seed, one, code) for one in self.points or (None,)]
 
 
@@ -137,14 +136,14 @@ def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _content(path: Path, size_bytes: int, modified_ns: int) -> str:
-    """Digest of an input file: another one under the same name has other results. Size and time
-    stand here for the cache only, so that a file is read once and not for every point."""
+    """Digest of an input file, because results depend on its content, not its name. Size and time
+    are keys of the cache only, so that a file is read once and not for every point."""
     return digest(path)
 
 
 def _shared(spec: Spec) -> Spec:
-    """What all points of a variant depend on: a point that is added leaves the others as they
-    are."""
+    """The part of the spec that all points of a variant depend on: adding a point leaves the names
+    of the others unchanged."""
     tier = msgspec.structs.replace(spec.tier, buffer_over_k=(), bandwidth=())
     return msgspec.structs.replace(
         spec, policy=(), sweep={}, seeds=(), name="", reference=ReferenceSpec(), tier=tier
@@ -152,8 +151,8 @@ def _shared(spec: Spec) -> Spec:
 
 
 def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
-    """The points of one variant, numbered from `first`: the two that all others are compared with
-    come first, where the spec does not name them itself."""
+    """The points of one variant, numbered from `first`. The points that the others are compared
+    with come first: `none` at each buffer, and the reference."""
     wanted = [
         (policy, over, cap)
         for policy in spec.policy
@@ -186,12 +185,12 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
 
 
 Group = tuple[Task, ...]
-"""Tasks that are computed side by side: they draw the same selections with one seed."""
+"""Tasks that are computed together: they draw the same selections with one seed."""
 
 
 def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
-    """One seed's tasks for these points, a few at a time: those that admit the sessions in one
-    order, since what one of them has read and another has not is kept."""
+    """One seed's tasks for these points, a few points each. Points of a task admit sessions in one
+    order: a slab stays in memory until the last point has read it."""
     count = _engines_max(spec)
     orders: dict[str | None, list[Point]] = {}
     for point in points:
@@ -204,8 +203,8 @@ def tasks_of(spec: Spec, seed: int, points: Sequence[Point]) -> list[Task]:
 
 
 def together(tasks: Sequence[Task], jobs: int) -> list[Group]:
-    """Tasks in groups, each of which draws its selections once. There are at least as many groups
-    as `jobs` keep busy, where there are as many tasks."""
+    """Tasks in groups, each of which draws its selections once. With enough tasks there are at
+    least `GROUPS_PER_JOB` groups per job."""
     alike: dict[tuple[bytes, int, str | None], list[list[Task]]] = {}
     most = max(1, len(tasks) // (GROUPS_PER_JOB * jobs))
     for task in tasks:
@@ -219,7 +218,7 @@ def together(tasks: Sequence[Task], jobs: int) -> list[Group]:
 
 
 def smaller(group: Group) -> list[Group]:
-    """Its tasks one by one, or of one task its points; nothing where it is a single one."""
+    """The group split into its tasks, or one task into its points; empty for a single point."""
     if len(group) > 1:
         return [(task,) for task in group]
     (task,) = group
@@ -228,18 +227,18 @@ def smaller(group: Group) -> list[Group]:
 
 
 def steps_of(group: Group) -> int:
-    """Session-steps that are made for it."""
+    """Number of session-steps that the group draws."""
     work = group[0].spec.workload
     return work.sessions * work.steps
 
 
 def _order(point: Point) -> str | None:
-    """In which its sessions are admitted."""
+    """The schedule by which the point's sessions are admitted."""
     return parse(point.policy.use).core.schedule
 
 
 def _engines_max(spec: Spec) -> int:
-    """Points that one process runs side by side."""
+    """Most points that one process runs together."""
     work = spec.workload
     blocks = (work.context_tokens + work.steps) // spec.geometry.block_tokens * spec.granules
     each = BYTES_PER_BLOCK + 2 * BYTES_PER_TIER * (len(spec.tier.below) + 1)
@@ -248,7 +247,7 @@ def _engines_max(spec: Spec) -> int:
 
 
 def _selections(spec: Spec) -> bytes:
-    """Equal where what is drawn is: all but the tier decides it."""
+    """Equal for specs that draw equal selections, which do not depend on the tier."""
     return msgspec.json.encode(msgspec.structs.replace(_shared(spec), tier=TierSpec()))
 
 
@@ -258,7 +257,7 @@ def prefetches(combined: Combined) -> bool:
 
 
 def _foreign(combined: Combined) -> list[str]:
-    """Digests of the files of components that are another package's: they may change."""
+    """Digests of the files of other packages' components, because these may change."""
     files = (inspect.getsourcefile(one) for one in combined.components)
     own = str(Path(__file__).parents[1])
     return [
@@ -269,7 +268,7 @@ def _foreign(combined: Combined) -> list[str]:
 
 
 def _label(policy: PolicySpec, eviction: str, combined: Combined) -> str:
-    """The policy's components, and what of it is not as they would have it."""
+    """The policy's components, and the settings that differ from their defaults."""
     extras = [eviction] if eviction != combined.core.eviction else []
     extras += [f"{key}={value}" for key, value in sorted(policy.parameters.items())]
     return policy.use + (f" ({', '.join(extras)})" if extras else "")

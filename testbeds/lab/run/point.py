@@ -1,10 +1,10 @@
-"""One point and one seed: a decision core, an engine in virtual time, and a policy.
+"""One point with one seed: a decision core, an engine in virtual time, and a policy.
 
 Model: the point owns its core and engine and reads slabs from a `Feed` that it shares with other
-points. It runs until a session needs a slab that is not made yet, and goes on when it is. Sessions
-are admitted in order of arrival, or those that share a prefix one after another where the policy
-schedules them together; at most `concurrent` decode at once. A session that ended is closed, and
-what it staged may be shared or evicted like anything else.
+points. It runs until a session needs a slab that does not exist yet, and continues when it does.
+Sessions are admitted in order of arrival, or, if the policy schedules them together, those with a
+shared prefix one after another; at most `concurrent` decode concurrently. A session is closed when
+it ends; its staged blocks may then be shared or evicted like any others.
 """
 
 import math
@@ -39,18 +39,18 @@ from offstage.testbeds.workloads.selections.slab import Workload
 __all__ = ["Runner"]
 
 QUEUE_PER_DEMAND = 4
-"""Candidates that may wait, for each block that one step of all sessions selects."""
+"""Candidates that may be queued for each block that all sessions select in one step."""
 QUEUE_MAX = 1 << 24
-"""The most that a decision core takes."""
+"""Largest queue that a decision core accepts."""
 PS_PER_NS = 1_000
 HIT_NS = 2_000
-"""The fabric's part of a layer whose demands are all staged: what `bench fabric` measures for a
-command, not for the bytes, whose time the GPU's own time includes."""
+"""The fabric's time for a layer whose demands are all staged: the time that `bench fabric` measures
+for a command. The GPU's own time includes the transfer of the bytes."""
 
 
 @dataclass
 class _Running:
-    """A session that decodes now."""
+    """A session that is decoding."""
 
     handle: int
     next_slab: int = 0
@@ -58,7 +58,7 @@ class _Running:
 
 
 class Runner:
-    """Runs one point with one seed. `advance` until `done`; `result` afterwards."""
+    """Runs one point with one seed. Call `advance` until `done`, then `result`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Runner:
         seed: int,
         answers: Answers | None = None,
     ) -> None:
-        """`answers`: of policies that other runners over the same feed have too."""
+        """`answers`: policies shared with other runners over the same feed."""
         self.number = number
         self.point = point
         self.done = False
@@ -94,7 +94,7 @@ class Runner:
         self._begun = False
 
     def advance(self) -> bool:
-        """Run until a slab is missing (False) or to the end (True)."""
+        """Run until a slab is missing (returns False) or to the end (True)."""
         if not self._begun:
             self._begun = True
             for turn in range(self._concurrent):
@@ -203,7 +203,7 @@ class Runner:
         return self._tiers.timing if self._tiers else "nvme"
 
     def _open_tiers(self) -> Tiers:
-        """What lies below the arena as the engine's timing side."""
+        """The tiers below the arena, as the engine's timing side."""
         spec, config = self._spec, self._core.config
         size = config.block_size_bytes
         costs = [
@@ -235,8 +235,8 @@ class Runner:
         )
 
     def _device(self, slots: int) -> Timing:
-        """The chip as the engine's timing side: reads, and of each batch slot one more, or a layer
-        of writes."""
+        """The chip as the engine's timing side. In flight at most: the core's reads, and for each
+        batch slot one more and the writes of all layers."""
         config = self._core.config
         owed = config.io_max + slots * (1 + config.layer_count)
         return open_timing(
@@ -258,7 +258,7 @@ class Runner:
         return numbers
 
     def _admit(self, at_ns: int) -> None:
-        """The next session that waits begins."""
+        """Start the next waiting session, if any."""
         if not self._waiting:
             return
         number = self._waiting.popleft()
@@ -305,8 +305,8 @@ class Runner:
         return True
 
     def _check_width(self, given: Served) -> None:
-        """The slots of one session must hold what one layer demands, all of it pinned at once:
-        blocks wait for each other without end else."""
+        """BadInput if the slots of one session cannot hold the demands of one layer, which are
+        pinned together: the blocks would wait for each other forever."""
         slots = self._buffer_blocks() * self._workload.layer_count
         if given.widest > slots:
             raise BadInput(
@@ -318,7 +318,7 @@ class Runner:
     def _guesses(
         self, number: int, found: Served, blocks: int
     ) -> tuple[npt.NDArray[np.void] | None, npt.NDArray[np.uint64] | None]:
-        """The policy's guesses for every step of the slab, in the order they are passed."""
+        """The policy's guesses for every step of the slab, in the order of submission."""
         if not self._combined.guesses:
             return None, None
         layers, slab = self._workload.layer_count, found.slab
@@ -353,10 +353,10 @@ class Runner:
 def _not_in_pool(
     answer: npt.NDArray[np.void], held: npt.NDArray[np.uint32], blocks: int
 ) -> npt.NDArray[np.void]:
-    """Guesses without those of blocks that the HBM pool holds, which the host does not ask for.
+    """The guesses without blocks in the HBM pool, which the host does not request.
 
-    held: before and after the step, `[2, layers, pool]`. A layer that is still to run in this step
-    has what it held before; for later steps what it holds after it counts.
+    held: the pool before and after the step, `[2, layers, pool]`. Guesses for this step are
+    compared with the pool before it, guesses for later steps with the pool after it.
     """
     has = np.zeros((2, held.shape[1], blocks + 1), bool)
     np.put_along_axis(has, np.minimum(held, blocks).astype(np.int64), True, axis=2)

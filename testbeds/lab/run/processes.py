@@ -1,10 +1,10 @@
-"""Tasks on several processes of this machine, where one that dies takes no other with it.
+"""Run tasks in several processes of this machine; the death of one does not affect the others.
 
-Model: no more tasks are handed out than there are processes, so that when a pool breaks, what
-was handed out is what ran. Those groups are run again one by one, each in a process of its own;
-one that kills it once more is cut into its tasks and these into their points, and a point that
-kills its own is the one at fault. So a machine that was short of memory for all of them still
-gets every result, and a policy that crashes costs its own points.
+Model: no more groups are submitted than there are processes, so that when a pool breaks, exactly
+the submitted groups were running. They are run again one by one, each in a separate process. A
+group that kills its process again is split into its tasks, and these into their points; a point
+that kills its process is the one at fault. So a machine without memory for all groups together
+still computes every result, and a policy that crashes loses only its points.
 """
 
 import concurrent.futures
@@ -35,7 +35,7 @@ _counter: Any = None
 
 
 class _Pool:
-    """Worker processes, ended at the end of the block whether they are done or not."""
+    """Worker processes, terminated at the end of the `with` block, finished or not."""
 
     def __init__(self, jobs: int, progress: Progress) -> None:
         context = multiprocessing.get_context("spawn")
@@ -52,14 +52,14 @@ class _Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # Interrupted, or stopped at a failure: what runs now is of no more use.
+        # Interrupted, or stopped at a failure: the running groups are not needed.
         if self.running:
             for child in set(multiprocessing.active_children()) - self._others:
                 child.terminate()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, group: Group, code: str) -> bool:
-        """Hand it out; False where a process has died, and the pool with it."""
+        """Submit a group; False if a process has died, which breaks the pool."""
         try:
             with _interrupts_blocked(), _script_hidden():
                 self.running[self._executor.submit(_work, group, code)] = group
@@ -68,7 +68,7 @@ class _Pool:
         return True
 
     def ended(self) -> list[tuple[Group, TaskResult | None]]:
-        """What has ended after at most `POOL_POLL_S`; without a result where its process died."""
+        """Groups that have ended, after at most `POOL_POLL_S`; result None: the process died."""
         done, _ = concurrent.futures.wait(
             self.running, POOL_POLL_S, concurrent.futures.FIRST_COMPLETED
         )
@@ -81,7 +81,7 @@ class _Pool:
 def on_machine(
     groups: Sequence[Group], code: str, progress: Progress, jobs: int
 ) -> Generator[TaskResult, None, None]:
-    """Results in the order in which they come."""
+    """Results in order of completion."""
     waiting = deque(groups)
     while waiting:
         died: list[Group] = []
@@ -105,7 +105,7 @@ def on_machine(
 
 
 def _alone(group: Group, code: str, progress: Progress) -> Iterator[TaskResult]:
-    """One group after a death, in a process of its own; then task by task, point by point."""
+    """Run one group in a separate process; if that dies, its tasks, and then its points."""
     ended: list[tuple[Group, TaskResult | None]] = []
     with _Pool(1, progress) as pool:
         pool.submit(group, code)
@@ -134,8 +134,8 @@ def _pool_outcome(future: "concurrent.futures.Future[TaskResult]") -> TaskResult
 
 @contextmanager
 def _script_hidden() -> Iterator[None]:
-    """A process begun here does not run the caller's script once more, as spawned ones do: it needs
-    nothing of it, and a script of three lines needs no guard."""
+    """Keep a spawned process from running the caller's script again: it needs nothing from it, and
+    the script needs no `__main__` guard."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -146,7 +146,7 @@ def _script_hidden() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A process begun here never sees Ctrl-C, not even before it can say so; ours is only late."""
+    """Block SIGINT in processes started here, from their start; in ours it is only delayed."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -155,7 +155,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _begin(counter: Any) -> None:
-    """A worker of the pool: it ends with the process that hands out tasks, however that ends."""
+    """Initialize a worker: it exits when the submitting process ends, for any reason."""
     global _counter
     _counter = counter
     threading.Thread(target=_end_with_parent, daemon=True).start()

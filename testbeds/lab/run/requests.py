@@ -1,9 +1,9 @@
 """Tables of prefix caching: request traces against evictions, admissions, TTLs and capacities.
 
-The requests half of the laboratory; decode sessions that follow such a trace are made by
-`testbeds/workloads/requests/trace_sessions.py`. Policies are evictions here, and there is nothing
-to prefetch: what decides a hit is what was kept. Every option is checked before the first run, so
-a mistake costs no time. No part is kept on disk, since a row takes a fraction of a second.
+The requests half of the laboratory; `testbeds/workloads/requests/trace_sessions.py` makes decode
+sessions from such a trace. Policies are evictions here and nothing is prefetched: hits depend only
+on what was kept. Every option is checked before the first run, so a mistake costs no time. Parts
+are not stored on disk, because a row takes a fraction of a second.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ __all__ = ["RequestsOptions", "requests_of", "run_requests"]
 
 @dataclass(frozen=True)
 class RequestsOptions:
-    """What to compare: every trace with every combination of the other lists.
+    """The comparison: every trace with every combination of the other lists.
 
     capacity_shares: of the trace's unique blocks, above 0 to 1, rounded down to at least one block.
-    ttls_s: None is no TTL. window_s: of admission `second-touch`; None: asked at any time before.
+    ttls_s: None: no TTL. window_s: of admission `second-touch`; None: any earlier request counts.
     touch: "front" or "tail". warm_up_share: of each trace's requests, as `PrefixTrace` has it, 0 to
     below 1. seed: of eviction `random`, and of traces that are generators.
     """
@@ -51,7 +51,7 @@ class RequestsOptions:
         return product(self.capacity_shares, self.evictions, self.admissions, self.ttls_s)
 
     def check(self) -> None:
-        """BadInput for an empty list or a value out of its list or range."""
+        """BadInput for an empty list, or a value that is not in its list or range."""
         for name in ("traces", "evictions", "admissions", "ttls_s", "capacity_shares"):
             if not getattr(self, name):
                 raise BadInput(f"{name} is empty", "requests", "give one or more")
@@ -90,7 +90,7 @@ def requests_of(spec: Spec, progress: Progress) -> list[RequestsRow]:
 
 
 def run_requests(options: RequestsOptions, progress: Progress | None = None) -> list[RequestsRow]:
-    """Runs every cache on every trace, one after the other.
+    """Run every cache on every trace, one after the other.
 
     Raises BadInput for an option, a defect of a trace, a trace without blocks, or admission `turns`
     on one without sessions.

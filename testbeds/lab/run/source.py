@@ -1,4 +1,4 @@
-"""Where a spec's selections come from: drawn, captured or recorded, and the trace behind them."""
+"""The source of a spec's selections: drawn, captured or recorded, and the trace they follow."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ __all__ = ["build", "digest", "fitted", "index_source", "recurs", "trace_notes",
 
 
 def build(spec: Spec, seed: int) -> Workload:
-    """Sessions and selections. In units of granules where the spec has any, else of blocks."""
+    """The sessions and selections, in units of granules if the spec has any, else of blocks."""
     work, select = spec.workload, spec.selection
     if work.kind == "generated":
         return _generated(spec, seed)
@@ -55,11 +55,11 @@ def build(spec: Spec, seed: int) -> Workload:
 
 
 def fitted(spec: Spec, where: str) -> Spec:
-    """The spec with what a file of selections decides: sessions, lengths, layers and, where they
-    were recorded, k, sinks and window. Buffers, bounds and progress are counted from these.
+    """The spec with the values that a file of selections determines: sessions, lengths, layers and,
+    if recorded, k, sinks and window. Buffers, bounds and progress are computed from these.
 
-    BadInput, naming `where`, for blocks of another size than the spec's (bytes would be wrong), and
-    where what the file decides contradicts the spec.
+    BadInput, naming `where`, if the file's block size differs from the spec's (bytes would be
+    wrong), or if its values contradict the spec.
     """
     if spec.workload.kind not in ("captured", "selections") or not spec.workload.file:
         return spec
@@ -153,13 +153,13 @@ def _trace_sessions(spec: Spec, trace: "Trace", unit_tokens: int) -> "list[Trace
 
 
 def recurs(spec: Spec) -> bool:
-    """Whether the same requests come under every seed."""
+    """Whether every seed has the same requests."""
     return spec.workload.kind in ("captured", "selections")
 
 
 def trace_notes(spec: Spec) -> list[Note]:
-    """What a reader must know of the trace that a run takes its requests, or its generated sessions
-    their lengths, of."""
+    """Notes on the trace from which a run takes its requests, or the lengths of its generated
+    sessions."""
     from offstage.testbeds.workloads.requests.importer import open_trace
     from offstage.testbeds.workloads.requests.in_vain import unused
 
@@ -200,8 +200,8 @@ def digest(path: Path) -> str:
 
 
 def index_source(spec: Spec) -> list[int] | None:
-    """The layer whose selection each layer uses, by the spec's groups or the geometry; None where
-    every layer selects for itself."""
+    """The layer whose selection each layer uses, by the spec's groups or the geometry; None if
+    every layer computes its selection."""
     layers = geometry(spec.geometry.model).layers[: spec.layer_count]
     group = spec.workload.index_group
     if group > 1:

@@ -1,8 +1,8 @@
-"""Pieces of work that depend on nothing but themselves, computed in this process, on the cores of
-this machine or on a dask cluster, and given in the order in which they end.
+"""Compute independent pieces of work in this process, on the cores of this machine or on a dask
+cluster, and yield them in order of completion.
 
-A process that dies ends the run: who has pieces that may be too large for it cuts them smaller and
-goes on (`execute.py`).
+The death of a process ends the run. Use `execute.py` for pieces that may need too much memory: it
+splits them and continues.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ def spread(
     command: str,
     mend: str,
 ) -> Results[P, R]:
-    """`work` is for this machine, by `jobs` processes, and `there` for workers of `cluster` ("":
+    """Run `work` in `jobs` processes of this machine, or `there` on the workers of `cluster` ("":
     none); both are pickled. RunFailed, with `mend`: a process died, or the cluster is gone."""
     if cluster:
         return _on_cluster(pieces, there, cluster, mend)
@@ -60,7 +60,7 @@ def _on_machine(
 def _on_cluster(
     pieces: Sequence[P], work: Callable[[P], R], address: str, mend: str
 ) -> Results[P, R]:
-    """Its workers have the same Offstage, and see traces and runs under their paths."""
+    """Workers must have the same Offstage, and traces and runs under the same paths."""
     distributed, opened = open_cluster(address)
     where = f"--cluster {address}"
     with opened as client, client.as_current():
@@ -72,7 +72,7 @@ def _on_cluster(
             raise
         except (concurrent.futures.CancelledError, OSError) as error:
             raise RunFailed(f"the cluster is gone ({error})", where, mend) from None
-        except Exception as error:  # another process's: whatever it was
+        except Exception as error:  # any error of the worker
             raise RunFailed(
                 f"no worker could run it ({type(error).__name__})",
                 where,

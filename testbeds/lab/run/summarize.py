@@ -1,8 +1,8 @@
-"""The results of an experiment, made of its parts: ledger, figures, manifest.
+"""The results of an experiment, computed from its parts: ledger, figures, manifest.
 
-Model: parts are read one after another in the order of the spec, so the ledger has the same bytes
-whichever process computed them and however often it was interrupted. Of each part only the sums by
-request are kept.
+Model: parts are read one after another in the order of the spec, so the ledger's bytes do not
+depend on the processes that computed them or on interruptions. Only the sums by request of each
+part stay in memory.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) -> LabSummary:
-    """Write `ledger.parquet` to `out` and give the summary; parts are in `folder`."""
+    """Write `ledger.parquet` to `out` and return the summary; parts are in `folder`."""
     points = [point for variant in experiment.variants for point in variant.points]
     progress.start("figures", len(points))
     summaries: list[PointSummary] = []
@@ -83,7 +83,7 @@ def finish(experiment: Experiment, folder: Path, out: Path, progress: Progress) 
 
 
 def _drawn(experiment: Experiment) -> list[Note]:
-    """What a reader has to know of what was drawn beside the selections, and was not counted."""
+    """Notes on requests that are not counted, on traces, and on what was drawn."""
     specs = [variant.spec for variant in experiment.variants]
     works = [spec.workload for spec in specs]
     shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
@@ -129,8 +129,8 @@ def _variant(
     gave: dict[int, list[bytes]],
     progress: Progress,
 ) -> tuple[list[PointSummary], list[Failed]]:
-    """The figures of its points; those that ran and have nothing to be compared with, as failed.
-    `gave` gets of each point a digest of what each seed gave."""
+    """The figures of the variant's points; a point that ran without its `none` counts as failed.
+    Adds to `gave`, for each point, a digest of each seed's rows."""
     spec, code = variant.spec, experiment.code
     runs: dict[int, list[RunTotals]] = {}
     names = {seed: Task(spec, seed, variant.points).parts(code) for seed in spec.seeds}
@@ -186,7 +186,7 @@ def _point(
 
 
 def _none(variant: Variant, point: Point) -> Point:
-    """No prefetch, LRU, the same buffer: what coverage and traffic are relative to."""
+    """No prefetch, LRU, the same buffer: the baseline of coverage and traffic."""
     return next(
         one
         for one in variant.points
@@ -208,7 +208,7 @@ def _reference(variant: Variant) -> Point:
 
 
 def manifest(experiment: Experiment) -> dict[str, Any]:
-    """What is needed to run it again, and to see that it was the same."""
+    """The data needed to repeat the run, and to verify that it was the same."""
     first = experiment.variants[0].spec
     workloads = {
         variant.label or variant.spec.workload.kind: _workload(variant.spec)
@@ -237,7 +237,7 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
 
 
 def _drives(variant: Variant) -> list[str]:
-    """The NVMe presets that it ran on."""
+    """The NVMe presets that the variant ran on."""
     spec = variant.spec
     if not spec.tier.below:
         return [spec.tier.storage]
@@ -253,7 +253,7 @@ def _workload(spec: Spec) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit of a checkout, `-dirty` behind it where files were changed; empty elsewhere."""
+    """The commit of a checkout, with `-dirty` if files were changed; empty outside a checkout."""
     ask = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         output = subprocess.run(ask, capture_output=True, errors="replace", timeout=10, check=True)

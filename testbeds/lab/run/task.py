@@ -1,10 +1,10 @@
-"""What one process computes: points side by side over one workload, and the bounds beside them.
+"""The work of one process: points and bounds computed together over one workload.
 
-Model: tasks that draw the same selections go in, parts and failures come out; nothing is written
-and nothing is kept, so that they run the same in this process, in a pool, or on another machine,
-alone or together: whatever a selection is asked for is made once, and what a policy of ours answers
-to it too; each point sees what it would see alone. A point that fails, by its spec or by its
-policy, ends alone: the others go on.
+Model: the input is tasks that draw the same selections, the output is parts and failures. Nothing
+is written and no state is kept, so tasks give the same result in this process, in a pool or on
+another machine, alone or together. Each selection, and each answer of a built-in policy to it, is
+computed once; each point has the same input as if it ran alone. A point that fails, by its spec or
+its policy, ends; the others continue.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ __all__ = ["Failure", "TaskResult", "failures_of", "run_task", "run_together"]
 
 @dataclass(frozen=True)
 class Failure:
-    """A point that gave no result: its number (-1: the bounds), the line, and the exit code."""
+    """A point without a result: its number (-1: the bounds), the error line and the exit code."""
 
     point: int
     message: str
@@ -36,14 +36,14 @@ class Failure:
 
 @dataclass
 class TaskResult:
-    """Parts by name, and what failed."""
+    """Parts by name, and failures."""
 
     parts: dict[str, bytes] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
 
 def failures_of(tasks: Sequence[Task], error: OffstageError) -> TaskResult:
-    """The result of tasks that gave none: every point of them, or their bounds, failed alike."""
+    """The result of failed tasks: each of their points, or their bounds, fails with `error`."""
     numbers = [point.number for task in tasks for point in task.points]
     numbers += [-1 for task in tasks if not task.points]
     return TaskResult(failures=[Failure(one, str(error), error.exit_code) for one in numbers])
@@ -55,8 +55,8 @@ def run_task(task: Task, code: str, advance: Callable[[int], None]) -> TaskResul
 
 
 def run_together(tasks: Sequence[Task], code: str, advance: Callable[[int], None]) -> TaskResult:
-    """Compute tasks that draw the same selections with one seed. `advance` gets how many
-    session-steps have been made."""
+    """Compute tasks that draw the same selections with one seed. `advance` gets the number of
+    session-steps just drawn."""
     try:
         workload = PrefillOnce(build(tasks[0].spec, tasks[0].seed))
     except OffstageError as error:
@@ -65,7 +65,7 @@ def run_together(tasks: Sequence[Task], code: str, advance: Callable[[int], None
 
 
 class _Together:
-    """The points of the tasks, numbered through, and one reader for all of their bounds."""
+    """The points of all tasks, numbered consecutively, and one reader for all bounds."""
 
     def __init__(self, tasks: Sequence[Task], code: str, workload: Workload) -> None:
         self._result = TaskResult()
@@ -92,7 +92,7 @@ class _Together:
                 self._failed(number, error)
 
     def run(self, advance: Callable[[int], None]) -> TaskResult:
-        """All to their end."""
+        """Run all points and bounds to their end."""
         while self._runners or self._bounds:
             for runner in list(self._runners):
                 self._advance(runner)

@@ -47,7 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Means of `AVERAGED`; with a fault also `lost`, `lowest`, `back_s` and `back_less_s`."""
     ranges: dict[str, tuple[float, float]]
     not_back: int = 0
-    """Seeds whose hits did not come back within the run."""
+    """Number of seeds whose hits were not back within the run."""
 
 
 class Beside(msgspec.Struct, frozen=True, kw_only=True):

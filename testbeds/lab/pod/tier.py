@@ -171,7 +171,7 @@ class Tier:
         if first >= len(blocks):
             return
         home = _best(self._ranks_of(blocks), self._home & (self._suspect_ns[host] <= now_ns))
-        if not self.alive[home].all():  # what was sent there is lost
+        if not self.alive[home].all():  # blocks sent there are lost
             self._suspect(host, now_ns)
         at = self._spread(home, len(blocks))[first:]
         at = np.where(self.alive[at], at, NO_CACHE).astype(np.uint32)

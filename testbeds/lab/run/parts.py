@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 BoundKey = tuple[int, int, int | None]
-"""What bounds depend on besides the selections: grain, slots, and cap in bytes per second."""
+"""The key of bounds over the same selections: grain, slots, and cap in bytes per second."""
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -236,7 +236,7 @@ class Runner:
 
     def _device(self, slots: int) -> Timing:
         """The chip as the engine's timing side. In flight at most: the core's reads, and for each
-        batch slot one more and the writes of all layers."""
+        batch slot one more and one write per layer."""
         config = self._core.config
         owed = config.io_max + slots * (1 + config.layer_count)
         return open_timing(

@@ -1,1 +1,1 @@
-"""What an experiment is: its file, and every check of it."""
+"""The spec of an experiment: its file, and every check of it."""

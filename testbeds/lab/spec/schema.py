@@ -1,4 +1,4 @@
-"""A lab experiment as a TOML file: what is run, at which sizes, under which policies.
+"""A lab experiment as a TOML file: its workload, sizes and policies.
 
 Model: a spec is plain data. Reading it checks each key and value alone and every pair that can
 contradict each other; an error is one `BadInput` that names the file and the key. A sweep's axes

@@ -1,6 +1,6 @@
 /*
- * What every side does alike: filling the shared part, checking an I/O, counting its end. Compiled
- * into each shared object that holds a side.
+ * What every back end does alike: fill the shared part, check an I/O, count its completion.
+ * Compiled into each shared object that contains a back end.
  */
 #include "internal.h"
 

@@ -1,14 +1,15 @@
 /*
- * emulated: the times of a modelled drive in real time, over another side or over memory.
+ * emulated: completes I/O when a modelled drive would, in real time, over another back end or
+ * memory.
  *
- * Model: submit hands the I/O to the side below and asks a pace when a real drive would have
- * ended it; the completion is given out when both have come. The pace is the caller's, where a
- * whole device is modelled, or of this side's own, over the NVMe model. Over memory ("" as inner)
- * the copy is made inside submit and the data is gone at close. No thread: the polling thread looks
- * at the times, or sleeps on wait_fd, a timerfd set to the earliest due time (busy_spin 0), or by
- * itself no longer than due_ns. When the side below is slower than the modelled drive the
- * completion is late; stats say how often and how much, since an emulated figure is only honest
- * where that is rare.
+ * Model: submit passes the I/O to the back end below, and a pace computes when a real drive would
+ * complete it; poll returns the completion once both have happened. The caller supplies the pace
+ * where a whole device is modelled; otherwise this back end makes one from the NVMe model. Over
+ * memory ("" as inner) the copy is made inside submit and the data is lost at close. There is no
+ * thread: the polling thread checks the due times, or sleeps on wait_fd (busy_spin 0), a timerfd
+ * set to the earliest due time, or sleeps by other means for no longer than due_ns. When the back
+ * end below is slower than the modelled drive, the completion is late; stats count how often and by
+ * how much, because an emulated figure is only valid where that is rare.
  */
 #include "internal.h"
 
@@ -20,7 +21,7 @@
 
 #include "pace.h"
 
-#define OVERDUE_CHECK_NS 20000u /* how often a sleeper looks for an I/O the side below owes */
+#define OVERDUE_CHECK_NS 20000u /* how often a sleeper checks for I/Os overdue below */
 
 enum { EMULATED_BATCH_MAX = 64 };
 
@@ -40,12 +41,12 @@ struct emulated {
 	struct ofs_storage base;
 	struct ofs_storage *inner; /* NULL: memory */
 	uint8_t *memory;
-	struct ofs_timing *drive; /* NULL: the pace is the caller's */
+	struct ofs_timing *drive; /* NULL: the caller supplied the pace */
 	struct ofs_pace *pace;
 	struct emulated_slot *slots;
 	uint32_t *free_slots;
 	uint32_t free_count;
-	uint32_t *ready; /* slots to hand out, a ring of queue_depth_max */
+	uint32_t *ready; /* free slots, a ring of queue_depth_max */
 	uint32_t ready_head;
 	uint32_t ready_count;
 	uint32_t overdue_count;
@@ -122,7 +123,7 @@ emulated_due_ns(struct ofs_storage *storage)
 	return check_ns < due_ns ? check_ns : due_ns;
 }
 
-/* The timer follows the earliest due time. It fires at once for a time that has passed. */
+/* Sets the timer to the earliest due time. It fires immediately if that time has passed. */
 static void
 emulated_set_timer(struct emulated *emulated)
 {
@@ -142,7 +143,7 @@ emulated_set_timer(struct emulated *emulated)
 	timerfd_settime(emulated->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
 }
 
-/* Setting a timer clears it, which is why a fired one is set again even to the same time. */
+/* Setting a timer clears it, so a timer that fired is set again even to the same time. */
 static void
 emulated_update_timer(struct emulated *emulated, uint64_t now_ns)
 {
@@ -215,7 +216,7 @@ emulated_submit(struct ofs_storage *storage, const struct ofs_io *io)
 {
 	struct emulated *emulated = (struct emulated *)storage;
 	int rc = ofs_storage_check(storage, io);
-	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy, which is not ours */
+	uint64_t now_ns = ofs_clock_now_ns(storage->clock); /* before the copy, which is not modelled */
 	struct ofs_timing_request asked = {.offset_bytes = io->offset,
 		.size_bytes = io->size_bytes,
 		.count = 1,
@@ -295,7 +296,7 @@ emulated_open_below(struct emulated *emulated, const struct ofs_storage_config *
 			? -EINVAL
 			: ofs_storage_memory_open(&emulated->memory, storage->size_bytes);
 	if (strcmp(config->inner, "emulated") == 0 || strcmp(config->inner, "sim") == 0)
-		return -EINVAL; /* a model over a model has no meaning */
+		return -EINVAL; /* a model over a model is meaningless */
 	memcpy(below.backend, config->inner, sizeof(below.backend));
 	below.inner[0] = 0;
 	below.queue_depth_max = storage->queue_depth_max;
@@ -309,7 +310,7 @@ emulated_open_below(struct emulated *emulated, const struct ofs_storage_config *
 	return 0;
 }
 
-/* The pace given, or one of the drive alone. */
+/* The given pace, or one that models the drive alone. */
 static int
 emulated_open_pace(struct emulated *emulated, const struct ofs_storage_config *config,
 	struct ofs_clock *clock)
@@ -363,7 +364,8 @@ emulated_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	if (emulated == NULL)
 		return -ENOMEM;
 	ofs_storage_init(&emulated->base, &ofs_storage_ops_emulated, config, clock);
-	/* The modelled drive's queue may be shorter than the caller's; a modelled device has its own. */
+	/* The modelled drive's queue may be shorter than the caller's; a modelled device brings its
+	 * own. */
 	if (config->pace == NULL && config->nvme.queue_depth_max > 0
 		&& config->nvme.queue_depth_max < config->queue_depth_max)
 		emulated->base.queue_depth_max = config->nvme.queue_depth_max;

@@ -1,12 +1,12 @@
 /*
  * Opening the file or block device below posix and io_uring.
  *
- * It is looked at by the descriptor that is used from then on, before anything of it is changed: a
- * file of another user is refused, and one that holds something is not grown.
+ * It is checked through the descriptor that all later I/O uses, before anything in it changes: a
+ * file of another user is refused, and a file with data in it is not grown.
  *
- * Neither takes discards. A file's room was reserved at open, so that a disk that is full refuses
- * the open and not a put later; a hole punched into it would give that away. A block device's
- * discard is a call that waits for the drive, on the one thread that must not.
+ * Neither back end accepts discards. A file's space is reserved at open, so that a full disk fails
+ * the open and not a later put; punching a hole would give that space back. A block device's
+ * discard is a call that waits for the drive, and the polling thread must not wait.
  */
 #include "internal.h"
 
@@ -21,9 +21,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define OFS_HEAD_SIZE_BYTES (256u << 10) /* where store and dpu/storage/drives.py look, too */
+#define OFS_HEAD_SIZE_BYTES (256u << 10) /* the store and dpu/storage/drives.py read here, too */
 
-/* Nothing is made where a name is, be it a link to nowhere. -EPERM from a back end's open means
+/* Creates no file where a name exists, even a dangling link. -EPERM from a back end's open means
  * that the kernel forbids the back end, so the file's is -EACCES. */
 static int
 open_or_make(const char *path, int flags)
@@ -53,7 +53,7 @@ file_open_flags(struct ofs_storage *storage, const struct ofs_storage_config *co
 	return open_or_make(config->path, 0);
 }
 
-/* What O_DIRECT needs offsets and addresses to be multiples of; 512 without O_DIRECT. */
+/* The alignment that O_DIRECT requires of offsets and addresses; 512 without O_DIRECT. */
 static uint32_t
 file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct stat *status)
 {
@@ -80,11 +80,12 @@ file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct sta
 		}
 	}
 #endif
-	return 4096; /* an older kernel does not say; every file system takes this */
+	return 4096; /* an older kernel does not report it; every file system accepts this */
 }
 
-/* Only a file that is blank where a store begins, or that is a truncated store, may be grown. The
- * caller has checked before, by a name that may lead to another file by now. 0 or a negative errno.
+/* A file may grow only if it is blank where a store begins, or is a truncated store. The caller has
+ * checked this already, but by name, and the name may point to another file by now. 0 or a negative
+ * errno.
  */
 static int
 file_may_grow(int fd)
@@ -126,7 +127,7 @@ file_size(struct ofs_storage *storage, const struct ofs_storage_config *config, 
 
 		if (rc != 0)
 			return rc;
-		/* Reserving now turns a full disk into one error at open instead of many later. */
+		/* Reserving now turns a full disk into one error at open instead of many later ones. */
 		if (fallocate(fd, 0, 0, (off_t)want_bytes) != 0) {
 			if (errno != EOPNOTSUPP && errno != ENOSYS)
 				return -errno;

@@ -1,7 +1,7 @@
 /*
- * internal.h: what the storage back ends share. Not seen outside src/storage.
+ * internal.h: what the storage back ends share. Private to src/storage.
  *
- * Model: helpers without state of their own; they run on the thread of the storage they are given.
+ * Model: stateless helpers; they run on the thread of the storage passed to them.
  */
 #ifndef OFS_STORAGE_INTERNAL_H
 #define OFS_STORAGE_INTERNAL_H
@@ -12,12 +12,12 @@ enum { OFS_STORAGE_QUEUE_DEPTH_MAX = 4096, OFS_STORAGE_LBA_MAX_BYTES = 65536 };
 
 /* 0, -EAGAIN when the queue is full (counted), -EINVAL for an I/O outside the contract. */
 int ofs_storage_check(struct ofs_storage *storage, const struct ofs_io *io);
-/* Counts the end of one accepted I/O and takes it out of in_flight. */
+/* Counts the completion of one accepted I/O and removes it from in_flight. */
 void ofs_storage_count(struct ofs_storage *storage, uint16_t op, int64_t result);
-/* Adds one sentence to the storage's warning, as far as there is room. */
+/* Appends one sentence to the storage's warning, as far as there is room. */
 void ofs_storage_warn(struct ofs_storage *storage, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Fills size, lba, depth and clock of a side without a file from its configuration. */
+/* Fills size, lba, depth and clock of a back end without a file from its configuration. */
 void ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops *ops,
 	const struct ofs_storage_config *config, struct ofs_clock *clock);
 
@@ -25,7 +25,8 @@ void ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops 
  * file descriptor or -errno. */
 int ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_config *config);
 
-/* Anonymous memory for a side without a file: zeros, no page behind it until it is touched. */
+/* Anonymous memory for a back end without a file: zeros, with no page allocated until it is
+ * touched. */
 int ofs_storage_memory_open(uint8_t **out, uint64_t size_bytes);
 void ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes);
 

@@ -2,9 +2,9 @@
  * posix: pread and pwrite by a fixed pool of threads. Works anywhere.
  *
  * Model: two bounded rings under one lock, `todo` to the threads and `done` back; an eventfd
- * says that `done` is not empty. Without O_DIRECT a read is first tried in place with
- * RWF_NOWAIT: a page that lies in the page cache is copied at once, where a thread would cost
- * tens of microseconds of waking. Such a completion waits in a ring of the polling thread.
+ * signals that `done` is not empty. Without O_DIRECT a read is first tried inside submit with
+ * RWF_NOWAIT: a page in the page cache is copied there, which saves the tens of microseconds that
+ * waking a thread costs. Such a completion waits in a ring of the polling thread.
  */
 #include "internal.h"
 
@@ -33,20 +33,20 @@ struct posix {
 	struct ofs_storage base;
 	int fd;
 	int event_fd;
-	int nowait;              /* polling thread: the file system can say "not cached" */
-	struct posix_ring quick; /* polling thread: ended inside submit */
+	int nowait;              /* polling thread: the file system supports RWF_NOWAIT */
+	struct posix_ring quick; /* polling thread: completed inside submit */
 	pthread_mutex_t lock;    /* everything below */
 	pthread_cond_t work;
 	struct posix_ring todo;
 	struct posix_ring done;
-	int signalled; /* event_fd stands at "readable" */
+	int signalled; /* event_fd is readable */
 	int stopping;
 	atomic_uint done_count; /* copy of done.count, to poll without the lock */
 	uint32_t thread_count;
 	pthread_t threads[POSIX_THREADS_MAX];
 };
 
-/* Neither ring can overflow: together they hold no more than what is in flight. */
+/* Neither ring can overflow: together they never contain more than what is in flight. */
 static void
 ring_push(struct posix_ring *ring, const struct posix_task *task)
 {
@@ -127,7 +127,7 @@ posix_thread(void *argument)
 		while (posix->todo.count == 0 && !posix->stopping)
 			pthread_cond_wait(&posix->work, &posix->lock);
 		if (posix->todo.count == 0)
-			break; /* what was accepted is finished before the threads end */
+			break; /* accepted I/O completes before the threads end */
 		task = ring_pop(&posix->todo);
 		pthread_mutex_unlock(&posix->lock);
 		task.result = posix_execute(posix, &task.io);
@@ -232,7 +232,7 @@ posix_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_b
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
-/* 1 when the page cache had it all. A part is left to a thread, which reads it again. */
+/* 1 when the page cache had all of it. A partial read is left to a thread, which reads it again. */
 static int
 posix_read_cached(struct posix *posix, const struct ofs_io *io)
 {
@@ -293,7 +293,7 @@ posix_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	if (posix->done.count == 0 && posix->signalled) {
 		eventfd_t ignored;
 
-		/* EAGAIN says that the caller has cleared it, which is as well. */
+		/* EAGAIN: the caller has cleared it already. */
 		(void)!eventfd_read(posix->event_fd, &ignored);
 		posix->signalled = 0;
 	}

@@ -1,15 +1,15 @@
 /*
  * sim: a drive in memory and virtual time, with seeded faults.
  *
- * Model: the NVMe model says when an I/O ends; poll gives out what is due at the clock's time,
- * in time order. Data moves at the moment of completion, so a caller who looks into a buffer too
- * early sees that it is early. Each accepted I/O draws at most one fault from (seed, its
- * number): the same seed and the same calls give the same run. After a hang (drawn, or
- * ofs_storage_hang for the whole device) nothing of it completes until ofs_storage_unhang, which
- * ends it with -ETIMEDOUT and no data moved.
+ * Model: the NVMe model decides when an I/O completes; poll returns what is due at the clock's
+ * time, in time order. Data moves at the moment of completion, so a caller that reads a buffer too
+ * early sees old bytes. Each accepted I/O draws at most one fault from (seed, its number): the same
+ * seed and the same calls give the same run. After a hang (drawn, or ofs_storage_hang for the whole
+ * device) the I/O (or the device) completes nothing until ofs_storage_unhang, which ends what hung
+ * with -ETIMEDOUT and moves no data.
  *
- * With a path the medium is that file, and outlives the storage. What is in flight at close is
- * torn, as when the power is cut: some of its blocks were reached, others not.
+ * With a path the medium is that file, and outlives the storage. I/O in flight at close is torn, as
+ * in a power cut: some of its blocks reach the medium, others do not.
  */
 #include "internal.h"
 
@@ -55,7 +55,7 @@ struct sim_storage {
 	int opened;
 };
 
-/* splitmix64 of a counter: no state but the number of the I/O. */
+/* splitmix64 of a counter: the I/O's number is the only state. */
 static uint64_t
 sim_random(uint64_t seed, uint64_t number)
 {
@@ -101,7 +101,8 @@ sim_move(struct sim_storage *sim, const struct ofs_io *io, uint32_t at, uint32_t
 		memcpy(medium, buffer, size_bytes);
 }
 
-/* Each block of a torn write reaches the medium or not, by its own bit; never all of them do. */
+/* For a torn write, one bit per block decides whether it reaches the medium; never do all of
+ * them. */
 static void
 sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 {
@@ -114,7 +115,7 @@ sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 			sim_move(sim, &slot->io, i * lba, lba);
 }
 
-/* A discard: each block keeps its bytes or loses them, by its own bit. */
+/* For a discard, one bit per block decides whether it keeps its bytes. */
 static void
 sim_discard(struct sim_storage *sim, const struct sim_slot *slot)
 {
@@ -125,7 +126,7 @@ sim_discard(struct sim_storage *sim, const struct sim_slot *slot)
 			memset(sim->memory + slot->io.offset + (uint64_t)i * lba, 0, lba);
 }
 
-/* What happens at the end of an I/O: the data moves, as far as its fault lets it. */
+/* Completes an I/O: moves the data, as far as its fault allows. */
 static int64_t
 sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 {
@@ -154,7 +155,7 @@ sim_execute(struct sim_storage *sim, const struct sim_slot *slot)
 	if (slot->fault == FAULT_CORRUPT) {
 		uint64_t at = (slot->random >> 20) % io->size_bytes;
 
-		/* The low bit is always set, so that the byte is another one. */
+		/* The low bit is always set, so that the byte always changes. */
 		((uint8_t *)io->buffer)[at] ^= (uint8_t)(slot->random >> 56) | 1;
 	}
 	return io->size_bytes;
@@ -221,7 +222,7 @@ sim_due_ns(struct ofs_storage *storage)
 	return sim->hung ? UINT64_MAX : ofs_due_heap_next_ns(&sim->heap);
 }
 
-/* Ends what hung: the I/Os set aside, and those that fell due while the whole device hung. */
+/* Ends what hung: the I/Os set aside, and those that came due while the whole device hung. */
 static void
 sim_hang(struct ofs_storage *storage, int hung)
 {
@@ -259,7 +260,7 @@ static int
 sim_wait_fd(struct ofs_storage *storage)
 {
 	(void)storage;
-	return -1; /* no sleep in virtual time */
+	return -1; /* there is no sleep in virtual time */
 }
 
 static void

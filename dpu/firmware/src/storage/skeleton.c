@@ -1,10 +1,10 @@
 /*
- * skeleton: the smallest back end that keeps the whole contract, and where to start a new
+ * skeleton: the smallest back end that satisfies the whole contract, and the template for a new
  * one.
  *
- * Model (every back end opens with its own): memory of a fixed size that is gone at close. An
- * I/O is carried out inside submit and waits in a ring until poll hands it out. One thread;
- * submit refuses only what the contract refuses; nothing fails after open.
+ * Model (every back end opens with its own): memory of a fixed size that is lost at close. submit
+ * carries out an I/O, which then waits in a ring until poll returns it. One thread; submit refuses
+ * only what the contract refuses; nothing fails after open.
  *
  * To add a back end: copy this file, give every `skeleton` your name, declare the table in
  * internal.h, add it to storage_all[] in storage.c, and add one line to SIDES in
@@ -26,9 +26,8 @@ struct skeleton_storage {
 	uint32_t done_count;
 };
 
-/* Called for a half-open storage too, so every member is either valid or zero. Your back end
- * waits here, for a bounded time, for what the device still has: the caller frees the buffers
- * next. */
+/* Called for a half-open storage too, so every member must be valid or zero. Your back end waits
+ * here, for a bounded time, for I/O still in flight: the caller frees the buffers next. */
 static void
 skeleton_close(struct ofs_storage *storage)
 {
@@ -42,7 +41,7 @@ skeleton_close(struct ofs_storage *storage)
 
 /* Everything that allocates or can be refused happens here; after it, the data path only moves
  * data. Return a -errno that distinguishes the causes: storage.c turns it into the line the user
- * reads. A wish that is not granted (O_DIRECT, registered memory) is a warning:
+ * reads. A request that cannot be granted (O_DIRECT, registered memory) is a warning:
  * ofs_storage_warn. */
 static int
 skeleton_open(struct ofs_storage **out, const struct ofs_storage_config *config,
@@ -72,8 +71,8 @@ skeleton_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	return 0;
 }
 
-/* Pin, map or register the range for DMA. May be called several times. Memory that was not given
- * here must still work, if slower; a device that cannot reach it refuses the I/O in submit. */
+/* Pin, map or register the range for DMA. May be called several times. Memory that was not
+ * registered must still work, if slower; if the device cannot reach it, submit refuses the I/O. */
 static int
 skeleton_register_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
@@ -81,7 +80,7 @@ skeleton_register_memory(struct ofs_storage *storage, void *base, uint64_t size_
 	return base != NULL && size_bytes > 0 ? 0 : -EINVAL;
 }
 
-/* From here on the range may be unmapped. An address that comes back is other memory. */
+/* From here on the range may be unmapped. If the address appears again, it is other memory. */
 static int
 skeleton_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
@@ -113,9 +112,9 @@ skeleton_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	return 0;
 }
 
-/* Each accepted I/O comes out exactly once, with its own `user`. ofs_storage_count keeps the
- * statistics and makes room in the queue. Returns how many; 0 is the idle answer the reactor
- * counts. */
+/* Returns each accepted I/O exactly once, with its own `user`. ofs_storage_count keeps the
+ * statistics and frees its place in the queue. Returns how many; 0 means idle, and the reactor
+ * counts that. */
 static int
 skeleton_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 {
@@ -132,8 +131,7 @@ skeleton_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	return count;
 }
 
-/* -1: poll only. A back end that can say "something is there" gives an eventfd; its poll clears
- * it. */
+/* -1: poll only. A back end that can signal a completion returns an eventfd; its poll clears it. */
 static int
 skeleton_wait_fd(struct ofs_storage *storage)
 {
@@ -141,7 +139,7 @@ skeleton_wait_fd(struct ofs_storage *storage)
 	return -1;
 }
 
-/* For those who know when the next completion is due. What waits in the ring is due now. */
+/* For back ends that know when the next completion is due. What waits in the ring is due now. */
 static uint64_t
 skeleton_due_ns(struct ofs_storage *storage)
 {

@@ -2,11 +2,11 @@
  * spdk: NVMe without the kernel, over PCIe, TCP, RDMA or vfio-user.
  *
  * Model: one controller and one queue pair for each drive; several drives are striped. submit and
- * poll never wait for a target; what does is the thread in spdk_link.c. Memory that a drive does
- * not reach goes through bounce buffers of SPDK's own: over TCP none does, over PCIe and RDMA what
- * was not registered, over vfio-user all that is not SPDK's. Nothing is allocated after open but by
- * SPDK itself, when the link connects again. There is no descriptor to sleep on: while I/O is in
- * flight the caller polls, and `due_ns` says when an idle connection wants to be kept alive.
+ * poll never wait for a target; only the thread in spdk_link.c does. Memory that a drive cannot
+ * reach is copied through SPDK bounce buffers: none over TCP, unregistered memory over PCIe and
+ * RDMA, all memory that is not SPDK's over vfio-user. After open only SPDK itself allocates, when
+ * the link reconnects. There is no descriptor to sleep on: while I/O is in flight the caller polls,
+ * and `due_ns` says when an idle connection needs its next keep-alive.
  */
 #include "spdk.h"
 
@@ -38,7 +38,7 @@ spdk_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	int32_t index;
 
 	if (rc == -EAGAIN)
-		ofs_spdk_reap(spdk); /* so that a caller who only submits makes progress */
+		ofs_spdk_reap(spdk); /* so that a caller that only submits makes progress */
 	if (rc != 0)
 		return rc;
 	now_ns = ofs_clock_now_ns(storage->clock);
@@ -97,7 +97,7 @@ spdk_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_by
 	return rc;
 }
 
-/* Over TCP any memory goes, and over vfio-user only SPDK's own: there is nothing to register. */
+/* TCP reaches any memory, and vfio-user only SPDK's own: there is nothing to register. */
 static int
 registers(const struct ofs_spdk *spdk)
 {
@@ -141,7 +141,7 @@ note_pages(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 			SPDK_ENV_HUGE_PAGES, 2 * SPDK_ENV_HUGE_PAGES);
 }
 
-/* Waits for what is in flight, then takes it back: the caller frees the buffers next. */
+/* Waits a bounded time for what is in flight: the caller frees the buffers next. */
 static void
 drain(struct ofs_spdk *spdk)
 {
@@ -166,7 +166,7 @@ spdk_close(struct ofs_storage *storage)
 		ofs_spdk_cut_all(spdk);
 		ofs_spdk_link_close(spdk->link);
 	}
-	/* A target that hangs with a bounce buffer may still write to it: then they stay. */
+	/* A target that hangs may still write to a bounce buffer: then the buffers are not freed. */
 	if (spdk->chunks != NULL && spdk->base.stats.in_flight == 0)
 		spdk_dma_free(spdk->chunks);
 	free(spdk->slots);
@@ -176,7 +176,7 @@ spdk_close(struct ofs_storage *storage)
 	free(spdk);
 }
 
-/* Size, logical block and pieces, from what the drives are. */
+/* Size, logical block and pieces, from those of the drives. */
 static int
 measure(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 {

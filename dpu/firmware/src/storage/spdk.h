@@ -1,5 +1,5 @@
 /*
- * spdk.h: what the extension `_spdk` shows to Python: a side of the storage seam.
+ * spdk.h: what the extension `_spdk` exports to Python: a back end of the storage seam.
  *
  * Model: SPDK's user-space NVMe driver behind storage.h, in a shared object of its own, so that
  * nothing else needs SPDK. Its table goes to the firmware by pointer (`ofs_storage_add`).
@@ -11,18 +11,18 @@
 
 /* cdef: begin */
 uint32_t ofs_spdk_version(void);
-/* Of SPDK, as it was compiled in: "26.05". */
+/* SPDK's version as compiled in: "26.05". */
 const char *ofs_spdk_release(void);
-/* struct ofs_storage_ops of this side. */
+/* struct ofs_storage_ops of this back end. */
 const void *ofs_spdk_ops(void);
-/* Memory of SPDK's own, which every transport reaches without a copy; NULL where there is none
- * left, or nothing was opened yet. */
+/* Memory from SPDK, which every transport reaches without a copy; NULL if none is left, or nothing
+ * has been opened yet. */
 void *ofs_spdk_memory_alloc(uint64_t size_bytes);
 void ofs_spdk_memory_free(void *memory);
-/* Gives every block of the storage back to its drives (dataset management), on its polling thread
- * and with nothing in flight. -EOPNOTSUPP where a drive has no such command. */
+/* Deallocates every block of the storage on its drives (dataset management), on its polling thread
+ * and with nothing in flight. -EOPNOTSUPP if a drive has no such command. */
 int ofs_spdk_erase(void *storage);
-/* Whether SPDK's memory lies in huge pages. */
+/* Whether SPDK's memory is in huge pages. */
 int ofs_spdk_is_huge(void);
 /* cdef: end */
 

@@ -1,13 +1,11 @@
 /*
- * Drives that are away: targets that died, hang or came back, and I/Os that wait for them.
- *
- * Model: a target that dies is known by its queue pair or its admin queue; one that hangs, by an
- * I/O older than the deadline: it never completes by itself. Either way the connection is cut,
- * after which nothing of ours can be written any more, and the link connects again meanwhile. What
- * was in flight is carried once more when the drive is back in time, which its caller does not
- * notice; else it ends with -EIO (died) or -ETIMEDOUT (hangs). A drive of this machine cannot be
- * cut so: it may write into a buffer as long as it is powered, so its I/Os stay where they are and
- * the caller's own deadline counts (storage.h).
+ * Drives that are away: targets that died, hang or came back, and the I/Os that wait for them. *
+ * Model: a dead target shows on its queue pair or its admin queue, a hung one by an I/O past its
+ * deadline. Either way the connection is cut, after which the target can no longer write to our
+ * memory, and the link reconnects meanwhile. I/O that was in flight is sent once more if the drive
+ * is back in time, which its caller does not notice; otherwise it ends with -EIO (died) or
+ * -ETIMEDOUT (hung). A local drive cannot be cut off: it may write to a buffer as long as it has
+ * power, so its I/Os stay in flight and the caller's own deadline counts (storage.h).
  */
 #include "spdk_queue.h"
 
@@ -19,7 +17,8 @@ cut(struct ofs_spdk *spdk, uint32_t number)
 	struct ofs_spdk_drive *drive = &spdk->link->drives[number];
 
 	spdk->cutting = 1;
-	/* First this: the freeing asks a target that may hang to delete the queue. */
+	/* This comes first: freeing the queue pair asks the target, which may hang, to delete the
+	 * queue. */
 	if (drive->gone || drive->id.trtype != SPDK_NVME_TRANSPORT_PCIE)
 		spdk_nvme_ctrlr_fail(drive->ctrlr);
 	spdk_nvme_ctrlr_free_io_qpair(drive->qpair);
@@ -55,7 +54,7 @@ ofs_spdk_cut_all(struct ofs_spdk *spdk)
 		}
 }
 
-/* Why a slot that waits has to end now; 0: it may go on waiting. */
+/* The errno with which a waiting slot must end now; 0: it may go on waiting. */
 static int
 overdue(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint64_t now_ns)
 {
@@ -67,7 +66,7 @@ overdue(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint64_t 
 
 		if (state == SPDK_FOREIGN)
 			return -EIO;
-		/* After it has been away for that long, it is no longer waited for. */
+		/* After it has been away for that long, I/Os no longer wait for it. */
 		if (state != SPDK_UP
 			&& (late || (spdk->timeout_ns > 0 && now_ns - drive->lost_ns > spdk->timeout_ns)))
 			return drive->lost_rc;
@@ -75,7 +74,7 @@ overdue(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint64_t 
 	return late ? -ETIMEDOUT : 0;
 }
 
-/* A slot with pieces in flight past the deadline: their drives hang. */
+/* A slot has pieces in flight past the deadline: their drives hang. */
 static void
 cut_who_hangs(struct ofs_spdk *spdk, uint64_t now_ns)
 {

@@ -1,10 +1,10 @@
 /*
  * The environment: DPDK's memory and SPDK's log, once in a process.
  *
- * Model: opening the first storage starts it, on the thread of its link, whose affinity DPDK
- * changes; it runs until the process ends. Whether its memory lies in huge pages is decided then. A
- * child of fork shares that memory with its parent and is refused. Under a lock: any thread may
- * call.
+ * Model: opening the first storage starts it, on that storage's link thread, whose affinity DPDK
+ * changes; it runs until the process ends. The start also decides whether its memory is in huge
+ * pages. A forked child shares that memory with its parent and is refused. A lock guards it: any
+ * thread may call.
  */
 #include "spdk.h"
 #include "spdk_parts.h"
@@ -44,7 +44,7 @@ ofs_spdk_release(void)
 	return text;
 }
 
-/* Behind "[who, with whom] [state] ", as SPDK begins lines of a fabric. */
+/* Skips "[who, with whom] [state] ", the start of SPDK's lines about a fabric. */
 static const char *
 skip_brackets(const char *text)
 {
@@ -140,7 +140,7 @@ start(bool huge)
 	opts.shm_id = -1;
 	opts.mem_size = SPDK_ENV_MIB;
 	opts.no_huge = !huge;
-	opts.hugepage_single_segments = huge; /* vfio-user hands each page over as a file */
+	opts.hugepage_single_segments = huge; /* vfio-user passes each page as a file */
 	opts.env_context = "--log-level=*:1";
 	rc = spdk_env_init(&opts);
 	(void)sched_setaffinity(0, sizeof(affinity), &affinity);

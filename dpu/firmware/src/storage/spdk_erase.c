@@ -1,5 +1,5 @@
 /*
- * Erasing: every block of every drive is given back by dataset management.
+ * Erasing: deallocates every block of every drive by dataset management.
  *
  * Model: on the polling thread, with nothing in flight, within a bounded time. What a read returns
  * afterwards depends on the drive; a caller that needs zeros writes them.
@@ -31,7 +31,7 @@ static int
 erase_some(struct ofs_spdk *spdk, struct ofs_spdk_drive *drive, uint64_t *at, uint64_t sectors)
 {
 	struct spdk_nvme_dsm_range ranges[ERASE_RANGES_MAX] = {0};
-	static struct erasing erasing; /* not the stack's: a drive that hangs may answer later */
+	static struct erasing erasing; /* off the stack: a hung drive may answer later */
 	struct timespec pause = {.tv_nsec = 1000000};
 	uint16_t count = 0;
 	int rc;

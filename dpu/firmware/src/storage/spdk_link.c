@@ -1,10 +1,10 @@
 /*
  * Controllers, and the thread that connects them.
  *
- * Model: all that may wait for a target happens here: bringing up the environment, connecting,
- * letting go. The polling thread asks and goes on; who opens or closes waits a bounded time and
- * then abandons the thread, which frees the link once the target has let it go. A drive that
- * comes back must be the one it was: same size, same sector, same identity.
+ * Model: everything that may wait for a target happens here: starting the environment, connecting,
+ * disconnecting. The polling thread makes a request and goes on; open and close wait a bounded time
+ * and then abandon the thread, which frees the link once the target has released it. A drive that
+ * comes back must be the same drive: same size, same sector, same identity.
  */
 #include "spdk_parts.h"
 
@@ -22,7 +22,7 @@ enum {
 	LINK_BACKOFF_MS = 50,
 	LINK_BACKOFF_MS_MAX = 1000,
 	LINK_PROBE_MS = 2000,
-	LINK_SILENT_MS = 9000, /* SPDK waits 10 s for the first answer, and says less than that */
+	LINK_SILENT_MS = 9000, /* SPDK waits 10 s for the first answer, and reports less */
 	LINK_ADMIN_MS = 10000
 };
 
@@ -31,8 +31,8 @@ let_go(struct ofs_spdk_drive *drive)
 {
 	if (drive->ctrlr == NULL)
 		return;
-	/* Without this a fabric's target that hangs is waited for; a drive of this machine is shut
-	 * down in order. */
+	/* Without this, SPDK waits for a fabric's target that hangs; a local drive is shut down in
+	 * order. */
 	if (drive->id.trtype != SPDK_NVME_TRANSPORT_PCIE)
 		spdk_nvme_ctrlr_fail(drive->ctrlr);
 	if (drive->qpair != NULL)
@@ -43,7 +43,7 @@ let_go(struct ofs_spdk_drive *drive)
 	drive->qpair = NULL;
 }
 
-/* What the kernel says of the address; 0 where something listens there. */
+/* The kernel's errno for the address; 0 if something listens there. */
 static int
 probe_tcp(const struct spdk_nvme_transport_id *id)
 {
@@ -196,7 +196,7 @@ connect_drive(struct ofs_spdk_drive *drive, char *why)
 		queue.io_queue_requests = drive->request_max;
 		if (queue.io_queue_size > drive->request_max)
 			queue.io_queue_size = drive->request_max;
-		queue.delay_cmd_submit = true; /* one doorbell for what one poll finds */
+		queue.delay_cmd_submit = true; /* one doorbell for all that one poll finds */
 		drive->qpair = spdk_nvme_ctrlr_alloc_io_qpair(drive->ctrlr, &queue, sizeof(queue));
 		rc = drive->qpair != NULL ? 0 : refuse_connect(drive, why);
 	}
@@ -231,7 +231,7 @@ find_asked(struct ofs_spdk_link *link)
 	return NULL;
 }
 
-/* With the mutex, which it gives up while it waits for the target. */
+/* Called with the mutex, which is released while it waits for the target. */
 static void
 serve(struct ofs_spdk_link *link, struct ofs_spdk_drive *drive, uint32_t *backoff_ms)
 {

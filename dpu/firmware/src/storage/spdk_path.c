@@ -2,9 +2,9 @@
  * Transport ids in storage.path, and the claim on each namespace.
  *
  * Model: ids are SPDK's own ("trtype:TCP adrfam:IPv4 traddr:... trsvcid:... subnqn:..."), plus
- * `ns:` (default: the first active one) and `hostnqn:`. Several, separated by commas, are striped
- * in that order. A claim is a socket with an abstract name: it ends with the process, and keeps a
- * second daemon on this machine off the namespace, as a file lock would.
+ * `ns:` (default: the first active one) and `hostnqn:`. Several ids, separated by commas, are
+ * striped in that order. A claim is a socket with an abstract name: it ends with the process and,
+ * like a file lock, keeps a second daemon on this machine off the namespace.
  */
 #include "spdk_parts.h"
 
@@ -19,7 +19,7 @@
 
 enum { PATH_BYTES = 512 };
 
-/* Takes "name:value" out of `text`, which keeps the rest. 1 where it was there and fitted. */
+/* Removes "name:value" from `text`. 1 if it was there and fitted. */
 static int
 take_word(char *text, const char *name, char *value, size_t size_bytes)
 {
@@ -50,8 +50,8 @@ refuse(char *why, int rc, const char *text, const char *what)
 	return rc;
 }
 
-/* A name and an identifier of its own for each storage: SPDK would give the controller of one to
- * another, and who of them fails takes the other along. */
+/* Each storage gets its own name and identifier: otherwise SPDK would share one controller among
+ * them, and a failure of one would take the others along. */
 static int
 name_host(struct ofs_spdk_drive *drive)
 {
@@ -84,7 +84,7 @@ parse_one(struct ofs_spdk_drive *drive, const char *text, char *why)
 			return refuse(why, -EINVAL, text, "ns is no number; count from 1");
 	}
 	for (size_t size = strlen(rest); size > 0 && isspace((unsigned char)rest[size - 1]); size--)
-		rest[size - 1] = '\0'; /* which SPDK takes for a key */
+		rest[size - 1] = '\0'; /* which SPDK reads as a key */
 	if (spdk_nvme_transport_id_parse(&drive->id, rest) != 0 || drive->id.traddr[0] == '\0')
 		return refuse(why, -EINVAL, text,
 			"this is no transport id; write trtype:TCP adrfam:IPv4 traddr:127.0.0.1 "
@@ -126,7 +126,7 @@ ofs_spdk_path_parse(struct ofs_spdk_link *link, const char *path, char *why)
 	return 0;
 }
 
-/* FNV-1a, of what names a namespace. */
+/* FNV-1a of the text that names a namespace. */
 static uint64_t
 hash_text(uint64_t hash, const char *text)
 {

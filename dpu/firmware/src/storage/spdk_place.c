@@ -5,8 +5,8 @@
  * Model: a drive with placement reports its handles (I/O management receive); they are read while
  * connecting, on the link's thread, which still owns the drive. A write of lifetime L goes to
  * handle 0 if L is 0, else to one of the others in turn: data overwritten in place never shares a
- * reclaim unit with data freed by segment. A drive without placement is written without handles. If
- * a drive with placement does not report handles, that is no error: none are used.
+ * reclaim unit with data freed by segment. A drive without placement is written without handles. A
+ * drive with placement that reports no handles is not an error: none are used.
  */
 #include "spdk_queue.h"
 
@@ -52,8 +52,8 @@ ofs_spdk_place_ask(struct ofs_spdk_drive *drive)
 	}
 }
 
-/* A command of our own: SPDK's for a contiguous buffer loses the placement (26.05). A piece is
- * never larger than what the drive transfers at once, so there is nothing to split. */
+/* We build the command ourselves: SPDK's for a contiguous buffer drops the placement (26.05). A
+ * piece is never larger than the drive's largest transfer, so there is nothing to split. */
 int
 ofs_spdk_place_write(struct ofs_spdk_drive *drive, void *buffer, uint64_t lba, uint32_t count,
 	uint32_t flags, uint32_t lifetime, spdk_nvme_cmd_cb done, void *argument)

@@ -1,12 +1,12 @@
-/* Slots, pieces, and what NVMe's status means (spdk_queue.h has the model). */
+/* Slots, pieces, and the meaning of NVMe status codes (spdk_queue.h has the model). */
 #include "spdk_queue.h"
 
 #include <assert.h>
 #include <spdk/env.h>
 #include <string.h>
 
-/* As the kernel maps it (drivers/nvme/host/core.c, block/blk-core.c), so that a caller sees what
- * io_uring would have given. */
+/* As the kernel maps it (drivers/nvme/host/core.c, block/blk-core.c), so that a caller sees the
+ * errno that io_uring would return. */
 static int
 errno_of(const struct spdk_nvme_cpl *cpl)
 {
@@ -98,7 +98,8 @@ whole(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot)
 	return slot->io.op == OFS_STORAGE_SYNC ? spdk->link->drive_count : slot->io.size_bytes;
 }
 
-/* No piece of it is out: it is over, goes back to those that wait, or is still among them. */
+/* No piece of it is in flight: the slot is finished, returns to the waiting list, or is still in
+ * it. */
 static void
 settle(struct ofs_spdk *spdk, uint32_t index)
 {
@@ -106,7 +107,7 @@ settle(struct ofs_spdk *spdk, uint32_t index)
 
 	if (slot->out > 0)
 		return;
-	/* What a write cache has lost, no second flush brings back. */
+	/* Data that a write cache has lost is not recovered by a second flush. */
 	if (slot->lost && slot->rc == 0 && slot->io.op == OFS_STORAGE_SYNC)
 		slot->rc = -EIO;
 	if (slot->rc == 0 && slot->lost) {
@@ -114,7 +115,7 @@ settle(struct ofs_spdk *spdk, uint32_t index)
 		return;
 	}
 	if (slot->waits)
-		return; /* the pump takes it out of the list first */
+		return; /* the pump unlinks it first */
 	assert(spdk->ready_count < spdk->base.queue_depth_max);
 	spdk->ready[(spdk->ready_head + spdk->ready_count++) % spdk->base.queue_depth_max] = index;
 }
@@ -130,7 +131,7 @@ ofs_spdk_piece_end(struct ofs_spdk_piece *piece, int rc, int undone)
 		memcpy((uint8_t *)slot->io.buffer + piece->at, chunk_at(spdk, piece->chunk),
 			piece->size_bytes);
 	/* A target that was cut off and wakes up may still write to a bounce buffer: it stays taken
-	 * until the drive is back, and the target has let go of this connection. */
+	 * until the drive is back, and the target has released this connection. */
 	if (piece->chunk >= 0 && !undone)
 		chunk_give(spdk, piece->chunk);
 	spdk->link->drives[piece->drive].out--;
@@ -158,7 +159,7 @@ piece_done(void *argument, const struct spdk_nvme_cpl *cpl)
 	ofs_spdk_piece_end(piece, errno_of(cpl), undone && spdk_nvme_cpl_is_error(cpl));
 }
 
-/* Whether the drive reaches these bytes itself. */
+/* Whether the drive reaches these bytes without a bounce buffer. */
 static int
 reaches(const struct ofs_spdk *spdk, const struct ofs_spdk_drive *drive, void *buffer,
 	uint32_t size_bytes)
@@ -177,7 +178,7 @@ reaches(const struct ofs_spdk *spdk, const struct ofs_spdk_drive *drive, void *b
 	return spdk_vtophys(buffer, NULL) != SPDK_VTOPHYS_ERROR;
 }
 
-/* Where the next piece of a slot goes: which drive, which byte of it, how many. */
+/* The target of a slot's next piece: which drive, which byte of it, how many. */
 static uint32_t
 place(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot, uint32_t *drive,
 	uint64_t *offset)
@@ -231,8 +232,8 @@ command(struct ofs_spdk *spdk, struct ofs_spdk_piece *piece, uint64_t offset)
 	return ofs_spdk_place_write(drive, buffer, lba, count, flags, io->lifetime, piece_done, piece);
 }
 
-/* One piece of a slot: 0 sent, -EAGAIN no room now, -EHOSTDOWN its drive is away, or what the
- * driver refused it for. */
+/* Sends one piece of a slot: 0 sent, -EAGAIN no room now, -EHOSTDOWN its drive is away, or the
+ * driver's error. */
 static int
 carry(struct ofs_spdk *spdk, uint32_t index)
 {
@@ -333,7 +334,7 @@ ofs_spdk_reap(struct ofs_spdk *spdk)
 
 		if (drive->out > 0 && atomic_load_explicit(&drive->state, memory_order_relaxed) == SPDK_UP
 			&& spdk_nvme_qpair_process_completions(drive->qpair, 0) < 0)
-			drive->gone = 1; /* the tick takes it away */
+			drive->gone = 1; /* the tick removes it */
 		if (drive->gone)
 			spdk->tick_ns = 0;
 	}

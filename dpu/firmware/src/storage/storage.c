@@ -1,4 +1,4 @@
-/* The door of the storage seam: choosing a back end, and saying why one was refused. */
+/* Opens a storage: chooses a back end, and says why one was refused. */
 #include "dma.h"
 #include "internal.h"
 
@@ -68,7 +68,7 @@ ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes)
 		munmap(memory, size_bytes);
 }
 
-/* Every back end refuses these alike, so the text is written once. NULL: nothing wrong. */
+/* Every back end refuses these alike, so the text is here once. NULL: nothing wrong. */
 static const char *
 config_fault(const struct ofs_storage_config *config, const struct ofs_clock *clock)
 {
@@ -179,8 +179,8 @@ ofs_storage_close(struct ofs_storage *storage)
 {
 	if (storage == NULL)
 		return;
-	/* Memory that is still registered would be unmapped under the device; where a device hangs, the
-	 * back end's close is what ends its claim. */
+	/* Memory that is still registered would be unmapped under the device; if a device hangs, the
+	 * back end's close ends its access. */
 	assert(storage->stats.in_flight > 0 || ofs_dma_held(storage) == 0);
 	ofs_dma_release(storage, NULL, UINT64_MAX);
 	storage->ops->close(storage);
@@ -205,7 +205,7 @@ ofs_storage_register_memory(struct ofs_storage *storage, void *base, uint64_t si
 
 	if (rc != 0)
 		return rc;
-	ofs_dma_release(storage, base, size_bytes); /* given again: it replaces what overlaps it */
+	ofs_dma_release(storage, base, size_bytes); /* registered again: it replaces what overlaps it */
 	rc = ofs_dma_hold(storage, base, size_bytes);
 	if (rc != 0)
 		(void)storage->ops->unregister_memory(storage, base, size_bytes);

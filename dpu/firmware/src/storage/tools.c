@@ -1,4 +1,4 @@
-/* The tools of storage_tools.h. */
+/* Implements storage_tools.h. */
 #include "clock.h"
 #include "storage_tools.h"
 
@@ -98,7 +98,7 @@ struct bench {
 	uint64_t *latency_ns;
 };
 
-/* xorshift64 (Marsaglia 2003): the addresses need no better. */
+/* xorshift64 (Marsaglia 2003): good enough for addresses. */
 static uint64_t
 bench_random(struct bench *bench)
 {
@@ -113,7 +113,7 @@ bench_submit(struct bench *bench, uint32_t index)
 {
 	uint32_t size =
 		bench->submitted % 2 != 0 && bench->other_size != 0 ? bench->other_size : bench->block_size;
-	/* Of two sizes both begin where the smaller may. */
+	/* Both sizes start at a multiple of the smaller. */
 	uint32_t unit = bench->other_size != 0 ? bench->other_size : bench->block_size;
 	uint64_t places = (bench->storage->size_bytes - bench->block_size) / unit + 1;
 	struct ofs_io io = {
@@ -151,7 +151,7 @@ bench_turn(struct bench *bench, const struct ofs_io_done *done, int count)
 	return 0;
 }
 
-/* Nothing completed for idle_ns: go on spinning, sleep a bounded time, or give up (-ETIMEDOUT). */
+/* Nothing completed for idle_ns: keep spinning, sleep a bounded time, or give up (-ETIMEDOUT). */
 static int
 bench_idle(struct bench *bench, uint64_t idle_ns)
 {
@@ -192,7 +192,7 @@ bench_run(struct bench *bench, uint32_t queue_depth)
 	return (int64_t)(ofs_machine_now_ns() - begin_ns);
 }
 
-/* The caller's buffer may be freed after a failure: wait for what is in flight, a bounded time. */
+/* The caller may free its buffer after a failure: wait for what is in flight, a bounded time. */
 static void
 bench_drain(struct bench *bench)
 {

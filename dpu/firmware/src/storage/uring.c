@@ -1,14 +1,14 @@
 /*
  * io_uring: one ring, one registered file, registered buffers, an eventfd to sleep on.
  *
- * Model: submit writes a submission entry; every second one hands what waits to the kernel, the
- * next poll the rest. Held until the poll, a whole batch of reads leaves the drive idle while it is
- * prepared; a call for each is no faster and costs twice the calls. The ring starts disabled and is
- * enabled by the first poll or submit, because its single issuer is the thread that does so, not
- * the one that opened it. With deferred task work the kernel completes nothing until that thread
- * looks, and says in the ring's flags that there is something to look for: an idle poll makes no
- * system call. Memory that was not registered works through the plain opcodes. A short transfer is
- * continued, EAGAIN and EINTR are tried again, both bounded.
+ * Model: submit writes a submission entry; every second submit passes the waiting entries to the
+ * kernel, and the next poll passes the rest. Holding them all until the poll would leave the drive
+ * idle while a batch is prepared; one system call for each entry is no faster and costs twice the
+ * calls. The ring starts disabled and is enabled by the first poll or submit, because its single
+ * issuer is the thread that enables it, not the one that opened it. With deferred task work the
+ * kernel completes nothing until that thread polls, and a flag of the ring says that completions
+ * wait: an idle poll makes no system call. Unregistered memory works through the plain opcodes. A
+ * short transfer is continued, EAGAIN and EINTR are retried, both a bounded number of times.
  */
 #include "internal.h"
 
@@ -27,7 +27,7 @@ enum {
 	URING_PIECES_MAX = 256,
 	URING_RETRIES_MAX = 1000,
 	URING_BATCH_MAX = 64,
-	URING_WAITING_MAX = 2, /* entries that wait for the next poll, at most one less */
+	URING_WAITING_MAX = 2, /* fewer entries than this wait for the next poll */
 	URING_IDLE_POLLS_PER_CLEAR = 64,
 	URING_CLOSE_WAIT_MS = 5000,
 };
@@ -53,7 +53,7 @@ struct uring {
 	int ring_open;
 	int enabled;
 	int closing;
-	int sparse; /* the kernel has a buffer table that can be changed: 5.19 */
+	int sparse; /* the kernel's buffer table can be changed: 5.19 */
 	int fd;
 	int event_fd;
 	uint32_t harvested; /* completions since event_fd was last cleared */
@@ -64,7 +64,7 @@ struct uring {
 	struct uring_region regions[URING_PIECES_MAX]; /* each has at least one piece */
 	uint32_t region_count;
 	uint8_t piece_used[URING_PIECES_MAX];
-	uint32_t unregistered; /* ranges that had to be left unregistered */
+	uint32_t unregistered; /* ranges that could not be registered */
 };
 
 static uint32_t
@@ -73,7 +73,7 @@ uring_piece_count(uint64_t size_bytes)
 	return (uint32_t)((size_bytes + URING_PIECE_SIZE_BYTES - 1) / URING_PIECE_SIZE_BYTES);
 }
 
-/* Index of the fixed buffer that holds the whole range, or -1. */
+/* Index of the fixed buffer that contains the whole range, or -1. */
 static int
 uring_piece(const struct uring *uring, const uint8_t *buffer, uint32_t size_bytes)
 {
@@ -128,7 +128,7 @@ uring_enable(struct uring *uring)
 {
 	long rc = 0;
 
-	/* The call itself: liburing 2.3 declares io_uring_enable_rings and does not export it. */
+	/* The call itself: liburing 2.3 declares io_uring_enable_rings but does not export it. */
 	if (!uring->enabled && (uring->ring.flags & IORING_SETUP_R_DISABLED))
 		rc = syscall(__NR_io_uring_register, uring->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS,
 			NULL, 0);
@@ -136,8 +136,8 @@ uring_enable(struct uring *uring)
 	uring->enabled = 1;
 }
 
-/* Hands the queued entries over, and lets the kernel complete where the caller looks next. EAGAIN,
- * EBUSY and EINTR leave the entries for the next poll. */
+/* Passes the queued entries to the kernel, and lets it post completions where poll reads next.
+ * After EAGAIN, EBUSY and EINTR the entries wait for the next poll. */
 static void
 uring_flush(struct uring *uring, int get_events)
 {
@@ -150,7 +150,7 @@ uring_flush(struct uring *uring, int get_events)
 		rc = io_uring_submit_and_get_events(&uring->ring);
 	else
 		rc = io_uring_submit(&uring->ring);
-	assert(rc != -EEXIST || uring->closing); /* polled by another thread than the ring's own */
+	assert(rc != -EEXIST || uring->closing); /* polled by a thread other than the ring's */
 }
 
 static int
@@ -161,7 +161,7 @@ uring_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	uint32_t slot_index;
 
 	if (rc == -EAGAIN)
-		uring_flush(uring, 1); /* so that a caller who only submits makes progress */
+		uring_flush(uring, 1); /* so that a caller that only submits makes progress */
 	if (rc != 0)
 		return rc;
 	slot_index = uring->free_slots[--uring->free_count];
@@ -173,7 +173,7 @@ uring_submit(struct ofs_storage *storage, const struct ofs_io *io)
 	return 0;
 }
 
-/* 1 when the I/O is over and *result stands, 0 when it was queued again. */
+/* 1 when the I/O is complete and *result is set, 0 when it was queued again. */
 static int
 uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *result)
 {
@@ -190,7 +190,7 @@ uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *resul
 		if (slot->moved_bytes == slot->io.size_bytes)
 			return 1;
 		*result = -EIO;
-		/* No progress: the end of a truncated file. With O_DIRECT a rest that is not whole
+		/* No progress: the end of a truncated file. With O_DIRECT a remainder that is not whole
 		 * blocks cannot be requested. */
 		if (count == 0 || slot->moved_bytes % uring->base.lba_size_bytes != 0)
 			return 1;
@@ -201,8 +201,8 @@ uring_finish(struct uring *uring, uint32_t slot_index, int count, int64_t *resul
 	return 0;
 }
 
-/* Clears the eventfd once per turn from busy to idle, and now and then when idle, because the
- * kernel may signal a completion after it was taken. */
+/* Clears the eventfd on each change from busy to idle, and at intervals while idle, because the
+ * kernel may signal a completion after poll has taken it. */
 static void
 uring_clear_event(struct uring *uring)
 {
@@ -228,7 +228,7 @@ uring_poll(struct ofs_storage *storage, struct ofs_io_done *done, int max)
 	ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
 	if (ready == 0) {
 		uring_clear_event(uring);
-		/* What came between the look and the clearing would sleep on. */
+		/* A completion between the peek and the clearing would lose its signal: peek again. */
 		ready = io_uring_peek_batch_cqe(&uring->ring, cqes, (unsigned int)max);
 	}
 	for (unsigned int i = 0; i < ready; i++) {
@@ -286,8 +286,8 @@ uring_drop_region(struct uring *uring, uint32_t at)
 	return uring_update_pieces(uring, region.piece_first, nothing, count);
 }
 
-/* A fixed buffer stays bound to its pages, not to its address: a range that is given again, or
- * whose mapping was replaced, must not find the old pages. */
+/* A fixed buffer stays bound to its pages, not to its address: a range that is registered again, or
+ * whose mapping was replaced, must not use the old pages. */
 static int
 uring_unregister_memory(struct ofs_storage *storage, void *base, uint64_t size_bytes)
 {
@@ -362,8 +362,8 @@ uring_open_ring(struct uring *uring, uint32_t depth)
 	return rc;
 }
 
-/* Waits for what the kernel has in flight: its buffers are about to be freed. On another thread
- * than the ring's own, what was queued and not handed over stays so. */
+/* Waits for what the kernel has in flight: its buffers are about to be freed. On a thread other
+ * than the ring's, entries that were queued and not submitted stay queued. */
 static void
 uring_drain(struct uring *uring)
 {
@@ -406,7 +406,7 @@ uring_open_parts(struct uring *uring, const struct ofs_storage_config *config)
 	uint32_t depth = config->queue_depth_max;
 	int rc = uring_open_ring(uring, depth);
 
-	/* The ring comes first: where it is forbidden, no file has been created or grown. */
+	/* The ring comes first: if the kernel forbids it, no file has been created or grown. */
 	if (rc != 0)
 		return rc;
 	uring->fd = ofs_storage_file_open(&uring->base, config);

@@ -46,7 +46,7 @@ struct emulated {
 	struct emulated_slot *slots;
 	uint32_t *free_slots;
 	uint32_t free_count;
-	uint32_t *ready; /* free slots, a ring of queue_depth_max */
+	uint32_t *ready; /* slots for poll to return, a ring of queue_depth_max */
 	uint32_t ready_head;
 	uint32_t ready_count;
 	uint32_t overdue_count;

@@ -9,7 +9,7 @@
 
 enum { DEPTH_MAX = 64, IDLE_SPINS_MAX = 200 };
 
-#define PATIENCE_NS 10000000000ull /* longer than a device's own retries take */
+#define PATIENCE_NS 10000000000ull /* longer than a device's own retries */
 #define NAP_NS 1000000ull
 
 static int
@@ -102,7 +102,7 @@ send(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots,
 	return rc;
 }
 
-/* Fills free slots, first with what must be read again. 0 or the device's refusal. */
+/* Fills free slots, starting with reads to repeat. 0 or the device's refusal. */
 static int
 fill(struct ofs_store *store, const struct ofs_batch *batch, struct slot *slots, int *more)
 {

@@ -1,12 +1,13 @@
 /*
- * The cleaner: where free segments fall to the reserve, or a lane has no room, it empties one
- * segment at a time: read a live block, check it, write it to the end of its lane, let the index
- * point there. At most OFS_CLEAN_OPS moves are in flight. Its pins keep the victim from being
- * freed under it; the old record lives until the new one is safe, so that a kill in between loses
- * nothing. So the victim only changes when the last move out of the former one has ended.
+ * The cleaner: when free segments fall to the reserve, or a lane has no room, it empties one
+ * segment at a time: it reads a live block, checks it, writes it to the end of its lane, and points
+ * the index there. At most OFS_CLEAN_OPS moves are in flight. Its pins keep the victim from being
+ * freed during a move; the old record stays live until the new one is safe, so that a kill in
+ * between loses nothing. The victim therefore changes only after the last move out of the previous
+ * one has ended.
  *
- * Model: a state machine. `next_states` says which event may come in which state, and move_on alone
- * writes state and victim. A move is one of the cleaner's ops, whose kind is its own state:
+ * Model: a state machine. `next_states` lists which event may occur in which state, and only
+ * move_on writes state and victim. A move is one of the cleaner's ops, whose kind is its own state:
  * MOVE_READ, MOVE_READY (waits for room), MOVE_WRITE.
  */
 #include "internal.h"
@@ -15,14 +16,14 @@
 
 enum clean_event {
 	CHOSEN,    /* a victim was found */
-	LOOKED_AT, /* all of its places */
+	LOOKED_AT, /* all of its places were visited */
 	NO_ROOM,   /* a move cannot be placed, now or later */
-	LEFT,      /* the last move has ended, and something still lives there */
-	FREED,     /* nothing does, and the segment goes back to the free ones */
+	LEFT,      /* the last move has ended, and the segment still has live records */
+	FREED,     /* it has none, and the segment returns to the free ones */
 	EVENTS
 };
 
-/* 0: the event cannot come. */
+/* 0: the event cannot occur. */
 static const uint8_t next_states[OFS_CLEAN_STATES][EVENTS] = {
 	[OFS_CLEAN_IDLE] = {[CHOSEN] = OFS_CLEAN_EMPTYING},
 	[OFS_CLEAN_EMPTYING] =
@@ -43,7 +44,8 @@ move_on(struct ofs_store *store, enum clean_event event, uint32_t victim)
 		assert(store->segments[victim].state == OFS_SEGMENT_SEALED);
 		clean->cursor = 0;
 	} else if (event == LEFT) {
-		/* What is left leaves by itself or cannot be read: trying again wins nothing. */
+		/* The remaining records expire by themselves or cannot be read: trying again gains
+		 * nothing. */
 		store->segments[victim].stuck = 1;
 	}
 	clean->state = next;
@@ -71,7 +73,8 @@ ofs_clean_needs(const struct ofs_store *store, uint32_t lane)
 	return live > clean->placed ? live - clean->placed : 0;
 }
 
-/* 1: a victim was found; 0: none, but something frees itself soon; -1: nothing can be won. */
+/* 1: a victim was found; 0: none, but some segment frees itself soon; -1: no space can be
+ * gained. */
 static int
 choose(struct ofs_store *store, uint32_t lane)
 {
@@ -150,7 +153,7 @@ start_moves(struct ofs_store *store)
 		struct ofs_store_record *of = &store->records[record];
 		struct ofs_store_op *op;
 
-		/* What is expired or being written again leaves by itself. */
+		/* What is expired or being rewritten frees its place without a move. */
 		if (of->state != OFS_RECORD_LIVE || ofs_record_expired(store, record, store->now_s)
 			|| ofs_store_index_find(store, &of->key, layer) != record) {
 			clean->cursor++;
@@ -206,7 +209,7 @@ read_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 		store->stats.io_errors++;
 		end_move(store, op);
 	} else if (old->state != OFS_RECORD_LIVE) {
-		end_move(store, op); /* deleted, and perhaps overwritten, under the read */
+		end_move(store, op); /* deleted, and perhaps overwritten, during the read */
 	} else if (!ofs_record_intact(store, op->buffer, op->old, store->plain)) {
 		store->stats.checks_failed++;
 		old->state = OFS_RECORD_CONDEMNED;
@@ -241,7 +244,7 @@ ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_store_index_replace(store, op->old, op->record);
 		ofs_record_enliven(store, op->record);
 		store->records[op->record].verified = 1;
-		store->records[op->record].expire_s = old->expire_s; /* renewed meanwhile, perhaps */
+		store->records[op->record].expire_s = old->expire_s; /* perhaps renewed meanwhile */
 		ofs_record_mark_dead(store, op->old);
 		store->stats.blocks_moved++;
 	} else {

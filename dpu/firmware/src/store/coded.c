@@ -43,7 +43,7 @@ ofs_coded_close(struct ofs_store *store)
 	ofs_dma_free(&store->coded);
 }
 
-/* Bytes of a place that are left out before the payload. */
+/* Bytes skipped at the start of the place, before the payload. */
 static uint32_t
 skipped(const struct ofs_store *store, uint32_t coded_bytes)
 {
@@ -77,8 +77,8 @@ ofs_record_submit(struct ofs_store *store, const struct ofs_store_op *op, int io
 		OFS_LIFETIME_TENANT + tenant);
 }
 
-/* The payload in op->buffer, coded, to where its I/O takes it from: its size; 0 where nothing is
- * won. */
+/* Codes the payload in op->buffer into the memory its I/O uses. Returns its size; 0 if coding saves
+ * nothing. */
 static uint32_t
 code_payload(struct ofs_store *store, const struct ofs_store_op *op)
 {

@@ -1,4 +1,4 @@
-/* What stands on the device: superblock, segment header, trailer. Little-endian, as the machine
+/* The format on the device: superblock, segment header, trailer. Little-endian, as the machine
  * is. */
 #include "internal.h"
 
@@ -91,7 +91,7 @@ ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uin
 	trailer->sequence = of->sequence;
 	trailer->store_key = of->key;
 	trailer->expire_s = of->written_s;
-	/* A stale write of an earlier life, or one that went astray, is known by these. */
+	/* These fields detect a stale write of an earlier use of the segment, and a misdirected one. */
 	trailer->reserved[OFS_TRAILER_STORE] = store->super.uuid.lo;
 	trailer->reserved[OFS_TRAILER_SEGMENT] = segment->sequence;
 	trailer->reserved[OFS_TRAILER_PLACE] = (uint64_t)coded_bytes << 32 | record;
@@ -129,7 +129,7 @@ ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *trail
 		&& trailer->sequence == life && (uint32_t)trailer->reserved[OFS_TRAILER_PLACE] == record;
 }
 
-/* A coded payload saves at least a logical block. */
+/* A coded payload saves at least one logical block. */
 static int
 coded_fits(const struct ofs_store *store, uint32_t coded_bytes)
 {

@@ -1,7 +1,8 @@
 /*
- * What a store needs that hands its blocks over to another: puts that keep an expiry, a sync, and
- * the record on the old device that says where its blocks are now. The record is one write of a few
- * logical blocks with a checksum: whole, and the other store has taken over, or not there at all.
+ * Handing a store's blocks over to another store: puts that keep an expiry, a sync, and the record
+ * on the old device that says where its blocks are now. The record is one write of a few logical
+ * blocks with a checksum: if it is whole, the other store has taken over; otherwise it counts as
+ * absent.
  */
 #include "internal.h"
 
@@ -110,7 +111,7 @@ ofs_store_forwarded(struct ofs_store *store, struct ofs_store_forward *forward)
 			return ofs_key_equal(&forward->uuid, &store->super.uuid);
 		}
 		if (forward->magic == 0)
-			return 0; /* nothing was ever written here; else perhaps the wire lied */
+			return 0; /* nothing was ever written here; else the read may have been corrupted */
 	}
 	return rc;
 }

@@ -1,4 +1,4 @@
-/* Sizes and limits of a store, and the text that refuses what does not fit. */
+/* Sizes and limits of a store, and the error text for what does not fit. */
 #include "codec.h"
 #include "internal.h"
 
@@ -88,7 +88,7 @@ ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes)
 	if (rc != 0)
 		return rc;
 	if (config->reserve_segments == 0)
-		config->reserve_segments = 1; /* the cleaner needs somewhere to move to */
+		config->reserve_segments = 1; /* the cleaner needs free space to move blocks to */
 	store->records_per_segment = (config->segment_size_bytes - lba) / store->record_size_bytes;
 	segments = size_bytes > OFS_STORE_SEGMENTS_OFFSET
 		? (size_bytes - OFS_STORE_SEGMENTS_OFFSET) / config->segment_size_bytes

@@ -3,7 +3,8 @@
 
 #include <assert.h>
 
-/* The readable record of a key: while it is rewritten, the one it replaces. OFS_NONE: none yet. */
+/* The readable record of a key: while it is being rewritten, the one it replaces. OFS_NONE: none
+ * yet. */
 static uint32_t
 readable(const struct ofs_store *store, uint32_t record)
 {
@@ -68,7 +69,7 @@ ofs_store_get_part(struct ofs_store *store, const struct ofs_key *store_key, uin
 		&& (store->config.granule_count < 2
 			|| (uint64_t)part->granules >> store->config.granule_count != 0))
 		return -EINVAL;
-	/* All of it is one stretch, with a checksum of its own. */
+	/* The whole record is one stretch, with one checksum. */
 	if (part->granules != 0 && !part->fill
 		&& part->granules == UINT32_MAX >> (32 - store->config.granule_count))
 		part = NULL;
@@ -82,7 +83,7 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 
 	assert(store->records[record].state == OFS_RECORD_LIVE
 		|| store->records[record].state == OFS_RECORD_CONDEMNED);
-	/* Where the block is being written again, the index names the new record. */
+	/* While the block is being rewritten, the index names the new record. */
 	if (ofs_store_index_find(store, &store->records[record].key, store->segments[segment].layer)
 		== record) {
 		ofs_store_index_remove(store, record);
@@ -93,7 +94,7 @@ ofs_record_drop(struct ofs_store *store, uint32_t record)
 	ofs_segment_settle(store, segment);
 }
 
-/* What has come, and whether it is right: as ofs_part_take. */
+/* Takes what was read and checks it, as ofs_part_take. */
 static int
 take(struct ofs_store *store, struct ofs_store_op *op)
 {
@@ -124,7 +125,7 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	right = rc == 0 ? take(store, op) : 0;
 	if (right == -EAGAIN && ofs_part_read_whole(store, op) == 0)
 		return;
-	/* The pin kept the place from being written again: what was read is what is meant. */
+	/* The pin kept the place from being reused: the bytes read are those of the record. */
 	assert(store->segments[segment].pins > 0 && of->state != OFS_RECORD_FREE);
 	store->segments[segment].pins--;
 	if (rc != 0) {
@@ -132,9 +133,9 @@ ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	} else if (right == 1) {
 		op->length = trailer->length;
 	} else if (right == -EAGAIN) {
-		rc = -EIO; /* nor can it be read whole */
+		rc = -EIO; /* nor can the whole be read */
 	} else if (of->wipe != OFS_WIPE_NO) {
-		rc = -ENOENT; /* deleted, and overwritten, under the read */
+		rc = -ENOENT; /* deleted, and overwritten, during the read */
 	} else {
 		rc = -EBADMSG;
 		store->stats.checks_failed++;

@@ -1,7 +1,6 @@
 /*
- * The index: (store key, layer) -> record. Open addressing over record numbers, at most half
- * full, with linear probing; removal moves the followers back, so that no marks of removed
- * entries pile up.
+ * The index: (store key, layer) -> record. Open addressing over record numbers, at most half full,
+ * with linear probing; removal shifts the following entries back, so there are no tombstones.
  */
 #include "internal.h"
 
@@ -24,7 +23,7 @@ layer_of(const struct ofs_store *store, uint32_t record)
 	return store->segments[record / store->records_per_segment].layer;
 }
 
-/* The slot that holds the key, or the empty one where the search ended. */
+/* The slot with the key, or the empty one where the search ended. */
 static uint32_t
 slot_of(const struct ofs_store *store, const struct ofs_key *key, uint32_t layer)
 {

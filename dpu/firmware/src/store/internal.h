@@ -1,13 +1,13 @@
 /*
- * internal.h: the parts of a store. Not seen outside src/store.
+ * internal.h: the parts of a store. Private to src/store.
  *
- * Model: three tables, all taken at open. *Segments*: FREE -> OPEN (appended to) -> SEALED -> DYING
- * (its "free" mark is being written, then its bytes are discarded) -> FREE; what was deleted in one
- * that lives on is wiped (wipe.c). *Records*: one entry per place on the device, found by place
- * number (segment * records_per_segment + place in it) and, through the index, by key. *Ops*: one
- * per I/O; [0, io_max) are the callers', then those that write headers, those that wipe, and the
- * cleaner's. Whatever may still be read or written keeps its segment from being reused: `writing`
- * counts puts whose end is open, `pins` counts reads, wipes and moves.
+ * Model: three tables, all allocated at open. *Segments*: FREE -> OPEN (appended to) -> SEALED ->
+ * DYING (its "free" mark is being written, then its bytes are discarded) -> FREE; records deleted
+ * in a segment that stays in use are wiped (wipe.c). *Records*: one entry per place on the device,
+ * found by place number (segment * records_per_segment + place in it) and, through the index, by
+ * key. *Ops*: one per I/O; [0, io_max) belong to callers, then come those for headers, for wipes,
+ * and for the cleaner. I/O in flight keeps its segment from being reused: `writing` counts puts
+ * that have not ended, `pins` counts reads, wipes and moves.
  */
 #ifndef OFS_STORE_INTERNAL_H
 #define OFS_STORE_INTERNAL_H
@@ -15,28 +15,28 @@
 #include "store.h"
 #include "store_format.h"
 
-#define OFS_STORE_EPOCH_MAX 0x7fffffffu /* half of what a sequence has room for */
+#define OFS_STORE_EPOCH_MAX 0x7fffffffu /* half of the range of a sequence */
 #define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_EPOCH_MAX << 32)
 
 enum {
 	OFS_HEADER_OPS = 8,         /* headers and marks in flight */
 	OFS_WIPE_OPS = 8,           /* deleted records being overwritten */
 	OFS_CLEAN_OPS = 8,          /* moves in flight */
-	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes until a segment is sealed */
+	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes before a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
-	/* One renewal in this many, evenly over a TTL, is written: the expiry on the device is a TTL
-	 * and this part of it ahead. */
+	/* One renewal in this many, evenly over a TTL, is written: the expiry on the device is later
+	 * than asked by this part of a TTL. */
 	OFS_RENEWALS_UNWRITTEN = 8,
 	OFS_DRAIN_BATCH = 64,
 	OFS_READ_TRIES = 3,   /* at open */
-	OFS_DISCARDS_MAX = 2, /* in flight: the headers' ops are left to headers */
-	/* Lifetimes of what is written: what is overwritten where it stands, and after that each
-	 * tenant's records, whose segments come free by what that tenant does. */
+	OFS_DISCARDS_MAX = 2, /* in flight: headers keep the remaining ops */
+	/* Lifetimes of writes: data overwritten in place, then those of the tenants, since what a
+	 * tenant does frees the segments of its records. */
 	OFS_LIFETIME_PLACE = 0,
 	OFS_LIFETIME_TENANT = 1
 };
 
-/* Where the log's own fields stand in the trailer's reserved words. */
+/* Which of the trailer's reserved words the log uses for its own fields. */
 enum { OFS_TRAILER_STORE = 0, OFS_TRAILER_SEGMENT = 1, OFS_TRAILER_PLACE = 2 };
 
 enum ofs_segment_state {
@@ -47,14 +47,14 @@ enum ofs_segment_state {
 	OFS_SEGMENT_RETIRED /* its header cannot be read: neither used nor overwritten in this run */
 };
 
-/* Why a segment that is in use stands in a list. */
+/* Why a segment in use is in a list. */
 enum ofs_listed {
 	OFS_LISTED_NO,
 	OFS_LISTED_WIPE, /* some of its records are to be wiped */
-	OFS_LISTED_AGAIN /* and that failed: once more, later */
+	OFS_LISTED_AGAIN /* and that failed: retried later */
 };
 
-/* What stands on the device of a record that is no block any more. */
+/* What the device still has of a record that is no longer a block. */
 enum ofs_wipe {
 	OFS_WIPE_NO,
 	OFS_WIPE_WANTED, /* the next open must not find it */
@@ -76,37 +76,37 @@ struct ofs_store_segment {
 	uint64_t sequence;
 	uint32_t tenant;
 	uint32_t layer;
-	uint32_t next; /* place the next record takes */
+	uint32_t next; /* place of the next record */
 	uint32_t live; /* LIVE and CONDEMNED records */
 	uint32_t writing;
 	uint32_t pins;
 	uint32_t errors;
 	uint32_t waiters; /* puts that are written and wait for the header */
-	uint32_t link;    /* in the one list that it is in */
+	uint32_t link;    /* in the one list that contains it */
 	uint32_t wipe_cursor;
 	uint8_t state;
 	uint8_t header; /* enum ofs_written */
 	uint8_t listed; /* enum ofs_listed */
-	uint8_t marked; /* DYING: its mark stands on the device */
-	uint8_t stuck;  /* holds a block that cannot be read: no victim any more */
+	uint8_t marked; /* DYING: its mark is on the device */
+	uint8_t stuck;  /* has a block that cannot be read: no longer a victim */
 };
 
 struct ofs_store_record {
 	struct ofs_key key;
 	uint64_t sequence;
 	uint64_t expire_s;
-	uint64_t written_s;   /* its expiry as it stands on the device: the same or later, 0 never */
+	uint64_t written_s;   /* its expiry on the device: the same or later, 0 never */
 	uint64_t checksum;    /* of its payload */
 	uint32_t op;          /* WRITING: the put that writes it */
-	uint32_t coded_bytes; /* of its payload on the device; 0: it stands there as it is */
-	uint32_t copy_next;   /* ring of all that an open could find of this block */
+	uint32_t coded_bytes; /* of its payload on the device; 0: it is not coded */
+	uint32_t copy_next;   /* ring of all copies of this block that an open could find */
 	uint32_t copy_before;
 	uint8_t state;
 	uint8_t wipe;      /* enum ofs_wipe */
-	uint8_t wipe_turn; /* WANTED, FLYING: under which it counts */
-	uint8_t verified;  /* its payload was seen to match in this run, or written in it */
+	uint8_t wipe_turn; /* WANTED, FLYING: the turn that counts it */
+	uint8_t verified;  /* its payload was checked in this run, or written in it */
 	uint8_t doubted;   /* recovery: read the payload too */
-	uint8_t untabled;  /* seen to have no checksums of granules */
+	uint8_t untabled;  /* known to have no checksums of granules */
 };
 
 enum ofs_store_op_kind {
@@ -126,8 +126,8 @@ enum ofs_store_op_kind {
 
 struct ofs_store_op {
 	uint64_t user;
-	uint8_t *buffer; /* the record as it is */
-	uint8_t *coded;  /* and for the device; the cleaner's is its buffer */
+	uint8_t *buffer; /* the record, not coded */
+	uint8_t *coded;  /* the record for the device; the cleaner uses its buffer */
 	uint32_t record;
 	uint32_t old; /* the record this one replaces when it is done; OFS_NONE */
 	uint32_t segment;
@@ -143,7 +143,7 @@ struct ofs_store_op {
 	uint8_t stalled;
 	uint32_t granules; /* 0: the whole record */
 	uint32_t granule_bytes;
-	uint32_t next_from; /* in the record: what is to be sent yet */
+	uint32_t next_from; /* in the record: what is still to be sent */
 	uint32_t stretches; /* I/Os of it in flight */
 	uint64_t expected_bytes;
 	uint64_t got_bytes;
@@ -155,17 +155,17 @@ struct ofs_store_list {
 	uint32_t count;
 };
 
-/* What is to be wiped of one tenant. */
+/* What remains to be wiped of one tenant. */
 struct ofs_store_wipes {
 	struct ofs_store_list segments; /* OFS_LISTED_WIPE */
-	uint64_t turn;                  /* from 1: under which what is wanted now counts */
+	uint64_t turn;                  /* from 1: records wanted now count under it */
 	uint32_t wanted[2];             /* records, by the last bit of their turn */
 };
 
 enum ofs_clean_state {
-	OFS_CLEAN_IDLE = 1, /* no victim, and nothing flies */
+	OFS_CLEAN_IDLE = 1, /* no victim, and nothing in flight */
 	OFS_CLEAN_EMPTYING, /* moves begin, place by place */
-	OFS_CLEAN_ENDING,   /* none begins any more, and the last ones fly */
+	OFS_CLEAN_ENDING,   /* no more begin, and the last ones are in flight */
 	OFS_CLEAN_STATES
 };
 
@@ -176,7 +176,7 @@ struct ofs_store_clean {
 	uint32_t cursor;   /* EMPTYING: next place to look at */
 	uint32_t placed;   /* moves that have their new place: they need no more room */
 	uint32_t flying;   /* moves; each pins the victim */
-	uint64_t hopeless; /* `changes` when nothing could be won for hopeless_lane */
+	uint64_t hopeless; /* `changes` when nothing could be gained for hopeless_lane */
 	uint32_t hopeless_lane;
 };
 
@@ -192,13 +192,13 @@ struct ofs_store {
 	uint32_t record_count;
 	uint32_t lane_count;
 	uint64_t sequence;
-	uint64_t now_s; /* as last passed in */
+	uint64_t now_s; /* the configuration as last passed in */
 	struct ofs_store_segment *segments;
 	struct ofs_store_record *records;
 	uint32_t *index;
 	uint32_t index_mask;
 	uint32_t *lane_open; /* open segment of each lane */
-	uint32_t *lane_gap;  /* victim choice: places in the lane that hold nothing */
+	uint32_t *lane_gap;  /* victim choice: empty places in the lane */
 	struct ofs_store_op *ops;
 	uint32_t op_count;
 	uint32_t op_free;
@@ -206,8 +206,8 @@ struct ofs_store {
 	uint32_t wipe_free;
 	uint32_t clean_free;
 	uint32_t ops_used;
-	uint32_t flying; /* I/Os the storage holds */
-	uint8_t running; /* what completes belongs to an op */
+	uint32_t flying; /* I/Os that the storage accepted and has not completed */
+	uint8_t running; /* completions belong to an op */
 	uint8_t closing; /* nothing new is started */
 	struct ofs_store_list ready;
 	struct ofs_store_list stalled; /* gets of a part that the device had no room for */
@@ -216,32 +216,32 @@ struct ofs_store {
 	struct ofs_store_list marked; /* their mark is on the medium; to be discarded */
 	uint32_t discarding;
 	struct ofs_store_wipes *wipes;  /* [super.tenant_max] */
-	uint64_t *tenant_blocks;        /* [super.tenant_max] that live, or are being written anew */
+	uint64_t *tenant_blocks;        /* [super.tenant_max]: live blocks, and those being rewritten */
 	uint32_t wipe_listed;           /* segments in the lists of all tenants */
-	uint32_t wipe_tenant;           /* whose turn it was */
+	uint32_t wipe_tenant;           /* the tenant whose turn it was last */
 	struct ofs_store_list again;    /* OFS_LISTED_AGAIN */
 	struct ofs_store_list unmarked; /* dying, and the mark failed */
-	uint64_t again_s;               /* when failed writes were sent again */
+	uint64_t again_s;               /* when failed writes were last retried */
 	struct ofs_store_clean clean;
 	uint64_t changes; /* places given up, segments sealed or freed */
 	uint32_t expire_cursor;
-	uint8_t *scratch; /* recovery's, then the headers' and the cleaner's */
+	uint8_t *scratch; /* of recovery, then of the headers and the cleaner */
 	uint64_t scratch_size_bytes;
-	struct ofs_dma memory; /* what scratch lies in */
+	struct ofs_dma memory; /* the allocation that contains scratch */
 	uint8_t registered;
 	uint8_t codes; /* records may be coded */
 	uint8_t coded_registered;
 	struct ofs_dma coded; /* a record for each caller's op */
-	uint8_t *plain;       /* one payload: before it is laid right, and when it is only checked */
+	uint8_t *plain; /* one payload: before it is moved into place, and when it is only checked */
 	struct ofs_store_stats stats;
 };
 
-/* geometry.c: sizes, limits and the text that refuses them */
+/* geometry.c: sizes, limits and the error text for what exceeds them */
 int ofs_store_plan(struct ofs_store *store, char *error, size_t error_size_bytes);
 int ofs_store_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* format.c: what stands on the device */
+/* format.c: the format on the device */
 void ofs_superblock_seal(struct ofs_superblock *super);
 int ofs_superblock_valid(const struct ofs_superblock *super);
 void ofs_segment_header_fill(const struct ofs_store *store, uint32_t segment, uint32_t state,
@@ -252,15 +252,16 @@ uint64_t ofs_store_record_offset(const struct ofs_store *store, uint32_t record)
 struct ofs_trailer *ofs_store_trailer(const struct ofs_store *store, const void *record);
 void ofs_trailer_fill(const struct ofs_store *store, struct ofs_trailer *trailer, uint32_t record,
 	uint32_t coded_bytes);
-/* 0: the payload is as it is. */
+/* 0: the payload is not coded. */
 uint32_t ofs_trailer_coded_bytes(const struct ofs_trailer *trailer);
 /* Magic, crc, length and this store; nothing about which record. */
 int ofs_trailer_sound(const struct ofs_store *store, const struct ofs_trailer *trailer);
-/* Sound, and written for this place in its segment's present life. */
+/* Valid, and written for this place since its segment was last opened. */
 int ofs_trailer_belongs(const struct ofs_store *store, const struct ofs_trailer *trailer,
 	uint32_t record);
 
-/* What overwrites it: sound, of this life, with the segment's own sequence, which no record has. */
+/* What overwrites it: valid, of the same use of the segment, with the segment's own sequence, which
+ * no record has. */
 void ofs_trailer_fill_wiped(const struct ofs_store *store, struct ofs_trailer *trailer,
 	uint32_t record);
 int ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *trailer,
@@ -269,37 +270,39 @@ int ofs_trailer_wiped(const struct ofs_store *store, const struct ofs_trailer *t
 /* coded.c: records whose payload is coded */
 int ofs_coded_open(struct ofs_store *store);
 void ofs_coded_close(struct ofs_store *store);
-/* The bytes of its place that the record needs read or written. */
+/* The bytes of its place that must be read or written for the record. */
 int ofs_record_submit(struct ofs_store *store, const struct ofs_store_op *op, int io,
 	uint32_t record);
 uint32_t ofs_record_io_bytes(const struct ofs_store *store, uint32_t record);
-/* Codes the payload in op->buffer where that pays, and fills the trailers. */
+/* Codes the payload in op->buffer if that saves space, and fills the trailers. */
 void ofs_record_prepare(struct ofs_store *store, const struct ofs_store_op *op, uint32_t record);
 void ofs_record_count_spared(struct ofs_store *store, uint32_t record);
-/* Belongs, is what the index says, and the payload matches; one that is coded goes to `plain`. */
+/* Is of this place, matches the index, and the payload matches; a coded one is decoded to
+ * `plain`. */
 int ofs_record_intact(const struct ofs_store *store, const uint8_t *bytes, uint32_t record,
 	uint8_t *plain);
-/* The same of what a get has read; then the record is in op->buffer, as if it had never been
+/* The same for what a get has read; then op->buffer has the record as if it had never been
  * coded. */
 int ofs_record_take(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* part.c: reads of a part of a record */
-/* Sends what `granules` need. As ofs_op_submit; -ESTALE: there are other bytes by now. */
+/* Sends the reads for `granules`. As ofs_op_submit; -ESTALE: the bytes have changed. */
 int ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granules, int fill);
-/* Sends what the device had no room for. One that nothing will end: it has failed; or NULL. */
+/* Sends reads that the device had no room for. Returns a get that failed with nothing in flight, or
+ * NULL. */
 struct ofs_store_op *ofs_part_resume(struct ofs_store *store);
 /* One I/O of a get has ended; 0: it was the last. */
 int ofs_part_goes_on(struct ofs_store_op *op, int64_t result);
-/* 1: what was read is right; -EAGAIN: it can only be said of the whole, which is to be read. */
+/* 1: what was read is right; -EAGAIN: only the whole can be checked, and must be read. */
 int ofs_part_take(struct ofs_store *store, struct ofs_store_op *op);
 int ofs_part_read_whole(struct ofs_store *store, struct ofs_store_op *op);
-/* The record was read whole and is right: its checksums of granules are made where it has none. */
+/* The record was read whole and is right: computes its checksums of granules if it has none. */
 void ofs_part_complete(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* superblock.c: find, make or refuse the store on the device. load writes nothing. */
 int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	size_t error_size_bytes);
-/* Begins a new epoch on the device; before it nothing else may be written. */
+/* Begins a new epoch on the device; nothing else may be written before it. */
 int ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_bytes);
 
 /* index.c */
@@ -311,12 +314,12 @@ void ofs_store_index_remove(struct ofs_store *store, uint32_t record);
 void ofs_store_index_replace(struct ofs_store *store, uint32_t record, uint32_t next);
 void ofs_store_index_clear(struct ofs_store *store);
 
-/* segment.c: lanes, room, and the way back to the free list */
+/* segment.c: lanes, room, and the return to the free list */
 uint32_t ofs_lane_of(const struct ofs_store *store, uint32_t segment);
-/* The place the next record of this lane takes, in *record; opens a segment where needed. */
+/* The place of this lane's next record, in *record; opens a segment if needed. */
 int ofs_lane_room(struct ofs_store *store, uint32_t tenant, uint32_t layer, int cleaner,
 	uint32_t *record);
-/* The place is taken. */
+/* Takes the place. */
 void ofs_lane_take(struct ofs_store *store, uint32_t record);
 void ofs_segment_seal(struct ofs_store *store, uint32_t segment);
 /* Frees the segment if nothing in it is alive or in flight. */
@@ -327,31 +330,31 @@ void ofs_segment_discard_done(struct ofs_store *store, struct ofs_store_op *op, 
 /* Sends marks and discards that wait for an op or for the device. */
 void ofs_segment_mark_step(struct ofs_store *store);
 
-/* wipe.c: what was deleted is not found by the next open */
+/* wipe.c: makes sure the next open does not find deleted blocks */
 void ofs_wipe_step(struct ofs_store *store);
 void ofs_wipe_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
-/* Sends wipes and marks that failed again, where a second has passed. */
+/* Retries failed wipes and marks, once a second has passed. */
 void ofs_wipe_again(struct ofs_store *store);
 
-/* record.c: one record's life, and lists of segments */
+/* record.c: the states of one record, and lists of segments */
 void ofs_list_put(struct ofs_store *store, struct ofs_store_list *list, uint32_t segment);
 uint32_t ofs_list_take(struct ofs_store *store, struct ofs_store_list *list);
 void ofs_record_enliven(struct ofs_store *store, uint32_t record);
-/* Both are of one block; `record` stood alone until now. */
+/* Both are copies of one block; `record` was in no ring until now. */
 void ofs_copies_join(struct ofs_store *store, uint32_t record, uint32_t other);
-/* The block is gone, in every copy; the index is the caller's. */
+/* The block is gone, with every copy; the caller updates the index. */
 void ofs_copies_wipe(struct ofs_store *store, uint32_t record);
-/* The place holds nothing. */
+/* The place is empty. */
 void ofs_record_reset(struct ofs_store *store, uint32_t record);
-/* Some of its dead records are wanted, or it has none that live. */
+/* Some of its dead records must be wiped, or it has no live ones. */
 void ofs_wipe_list(struct ofs_store *store, uint32_t segment);
-/* Before the segment is marked, all that was written in it is wiped; 0: it has been. */
+/* Wipes all that was written in the segment before it is marked; 0: done. */
 int ofs_wipe_rest(struct ofs_store *store, uint32_t segment);
-/* Its mark stands: nothing of it is found any more. */
+/* Its mark is on the device: an open no longer finds anything in it. */
 void ofs_wipe_marked(struct ofs_store *store, uint32_t segment);
 /* It is wiped. */
 void ofs_wipe_ended(struct ofs_store *store, uint32_t record);
-/* Out of the live count; the index is the caller's. */
+/* Removes it from the live count; the caller updates the index. */
 void ofs_record_mark_dead(struct ofs_store *store, uint32_t record);
 int ofs_record_expired(const struct ofs_store *store, uint32_t record, uint64_t now_s);
 void ofs_store_entry_fill(const struct ofs_store *store, uint32_t record,
@@ -366,15 +369,15 @@ int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io
 	void *memory, uint32_t size_bytes, uint32_t lifetime);
 int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
 
-/* put.c, get.c: ends of I/O */
-/* Finds room, fills the trailer in op->buffer and sends the record; `old` it replaces, or
+/* put.c, get.c: completions */
+/* Finds room, fills the trailer in op->buffer and sends the record; it replaces `old`, or
  * OFS_NONE. */
 int ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, uint32_t layer,
 	const struct ofs_key *key, uint64_t expire_s);
-/* Expired, corrupt or deleted: out of the index, its place given up. */
+/* Expired, corrupt or deleted: removes it from the index and gives up its place. */
 void ofs_record_drop(struct ofs_store *store, uint32_t record);
 void ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
-/* Written, and its segment's header stands or has failed. */
+/* Written, and its segment's header is written or has failed. */
 void ofs_put_settle(struct ofs_store *store, struct ofs_store_op *op);
 void ofs_get_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
 
@@ -383,7 +386,7 @@ void ofs_clean_open(struct ofs_store *store);
 void ofs_clean_step(struct ofs_store *store);
 void ofs_clean_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
 void ofs_clean_written(struct ofs_store *store, struct ofs_store_op *op);
-/* The segment is to be free, by whatever way: it is no victim any more. */
+/* The segment is being freed, for whatever reason: it is no longer a victim. */
 void ofs_clean_freed(struct ofs_store *store, uint32_t segment);
 /* A lane has no room: -EAGAIN if the cleaner can make some, else -ENOSPC. */
 int ofs_clean_starve(struct ofs_store *store, uint32_t lane);
@@ -395,7 +398,7 @@ uint32_t ofs_clean_victim(struct ofs_store *store, uint32_t lane, int *soon);
 
 /* forward.c */
 void ofs_forward_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result);
-/* At open: 1 where the blocks of this store moved elsewhere, 0, or -errno. */
+/* At open: 1 if the blocks of this store have moved elsewhere, 0, or -errno. */
 int ofs_store_forwarded(struct ofs_store *store, struct ofs_store_forward *forward);
 
 /* recover.c, batch.c: only at open, with nothing else in flight */
@@ -405,14 +408,14 @@ struct ofs_batch {
 	uint32_t size_bytes; /* of each read */
 	uint32_t depth;
 	void *context;
-	/* The next item and where it lies; 0 at the end. */
+	/* The next item and its location; 0 at the end. */
 	int (*next)(struct ofs_store *store, void *context, uint32_t *item, uint64_t *offset);
 	/* Not 0: read it again, if there are tries left. bytes NULL: it could not be read. */
 	int (*seen)(struct ofs_store *store, void *context, uint32_t item, const uint8_t *bytes,
 		int last);
 };
 int ofs_batch_read(struct ofs_store *store, const struct ofs_batch *batch);
-/* One I/O, waited for. 0 or -errno. */
+/* One blocking I/O. 0 or -errno. */
 int ofs_store_io(struct ofs_store *store, int io, uint64_t offset, void *buffer,
 	uint32_t size_bytes);
 /* Lets time pass until something may have completed; -ETIMEDOUT after too long without. */
@@ -422,7 +425,7 @@ struct ofs_patience {
 };
 int ofs_store_wait(struct ofs_store *store, struct ofs_patience *patience);
 
-/* os.c: the calls of the kernel that open needs */
+/* os.c: the system calls that open needs */
 int ofs_store_lock(const char *path, int *fd, char *error, size_t error_size_bytes);
 void ofs_store_unlock(int fd);
 void ofs_store_uuid(struct ofs_key *uuid);

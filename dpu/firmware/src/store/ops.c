@@ -1,4 +1,4 @@
-/* The pool of ops: four free lists over one table, the ready list, and the way to the device. */
+/* The pool of ops: four free lists over one table, the ready list, and submission to the device. */
 #include "internal.h"
 
 #include <assert.h>
@@ -35,7 +35,7 @@ ofs_op_take(struct ofs_store *store, uint32_t *list)
 	return op;
 }
 
-/* Each op goes back to the list it came from: the table is cut by number. */
+/* Each op returns to the list it came from, which its number tells. */
 void
 ofs_op_give(struct ofs_store *store, struct ofs_store_op *op)
 {
@@ -57,7 +57,7 @@ ofs_op_ready(struct ofs_store *store, struct ofs_store_op *op, int32_t rc)
 {
 	uint32_t number = ofs_op_index(store, op);
 
-	assert(number < store->config.io_max); /* the others have no caller who asks for their end */
+	assert(number < store->config.io_max); /* the others have no waiting caller */
 	assert(op->kind != OFS_STORE_IDLE && !op->stalled);
 	op->rc = rc;
 	op->next = OFS_NONE;
@@ -89,7 +89,7 @@ ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io, ui
 	return rc;
 }
 
-/* What a caller gets of an I/O's end: a full disk has its own code, all else is -EIO. */
+/* The result of an I/O for a caller: a full disk has its own code, everything else is -EIO. */
 int32_t
 ofs_store_rc(int64_t result, uint32_t size_bytes)
 {

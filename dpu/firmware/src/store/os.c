@@ -1,4 +1,4 @@
-/* The calls of the kernel that a store needs, all of them at open and close. */
+/* The system calls that a store needs, all of them at open and close. */
 #include "internal.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Who holds a flock on this inode, from /proc/locks; 0 where the kernel does not say. */
+/* The process with a flock on this inode, from /proc/locks; 0 if the kernel does not say. */
 static long
 holder_pid(int fd)
 {
@@ -52,7 +52,7 @@ ofs_store_lock(const char *path, int *fd, char *error, size_t error_size_bytes)
 			"check its owner and mode",
 			path, strerror(-rc));
 	}
-	/* Not a lock of fcntl's: those go when anything in this process closes the file. */
+	/* Not an fcntl lock: those are released when anything in this process closes the file. */
 	if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
 		return 0;
 	rc = errno == EWOULDBLOCK ? -EBUSY : -errno;
@@ -83,7 +83,8 @@ void
 ofs_store_uuid(struct ofs_key *uuid)
 {
 	if (getrandom(uuid, sizeof(*uuid), 0) != (ssize_t)sizeof(*uuid)) {
-		/* A kernel without entropy: the address of a local is all there is, and 0 is no id. */
+		/* A kernel without entropy: the address of a local is the only other source, and 0 is no
+		 * id. */
 		uuid->lo = (uint64_t)(uintptr_t)&uuid;
 		uuid->hi = 0;
 	}

@@ -1,12 +1,12 @@
 /*
- * Reads of a part of a record: the granules that are asked for, and its last logical block, where
- * their checksums stand (granules.h). What lies between is not read.
+ * Reads of a part of a record: the requested granules, and its last logical block, which has their
+ * checksums (granules.h). The bytes between are not read.
  *
- * Model: an op reads a few stretches of its record, each an I/O of its own; it ends when the last
- * has. One that the device has no room for is stalled, and sent by a later poll. A *fill* reads
- * granules into a slot that has the last logical block, and may be read by others meanwhile:
- * nothing but the granules is written there. Where a record has no checksums of granules (it is
- * older, or coded) the whole of it is read instead, and they are made.
+ * Model: an op reads a few stretches of its record, each with its own I/O; it ends with the last of
+ * them. An op that the device has no room for is stalled, and a later poll sends the rest. A *fill*
+ * reads granules into a slot that has the last logical block already and that others may read
+ * meanwhile: only the granules are written there. If a record has no checksums of granules (it is
+ * older, or coded), the whole record is read instead, and they are computed.
  */
 #include "granules.h"
 #include "internal.h"
@@ -14,7 +14,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* The stretch of the record from `*from` on that is read next; 0: none is left. */
+/* The next stretch of the record to read from `*from` on; 0: none is left. */
 static int
 next_stretch(const struct ofs_store *store, const struct ofs_store_op *op, uint32_t *from,
 	uint32_t *size_bytes)
@@ -31,12 +31,12 @@ next_stretch(const struct ofs_store *store, const struct ofs_store_op *op, uint3
 	*size_bytes = (past - first) * op->granule_bytes;
 	if (op->fill)
 		return past > first;
-	if (past == count) /* behind the last granule stands the last logical block */
+	if (past == count) /* the last logical block follows the last granule */
 		*size_bytes += store->storage->lba_size_bytes;
 	return 1;
 }
 
-/* Sends what has not been sent. 0, or why not: what has been sent goes on. */
+/* Sends what has not been sent. 0, or the error; I/O already sent continues. */
 static int
 send_stretches(struct ofs_store *store, struct ofs_store_op *op)
 {
@@ -80,7 +80,7 @@ stall(struct ofs_store *store, struct ofs_store_op *op)
 	store->stalled.count++;
 }
 
-/* -EAGAIN: nothing was sent. Whatever the device refuses later is sent by a poll. */
+/* -EAGAIN: nothing was sent. A later poll sends what the device refused after the first I/O. */
 static int
 begin(struct ofs_store *store, struct ofs_store_op *op)
 {
@@ -93,7 +93,7 @@ begin(struct ofs_store *store, struct ofs_store_op *op)
 	return op->stretches > 0 ? 0 : rc;
 }
 
-/* A record that is coded, or not cut into granules, came whole, whatever was asked for. */
+/* A record that is coded, or not cut into granules, is read whole, whatever was requested. */
 static int
 came_whole(const struct ofs_store_op *op, const struct ofs_trailer *trailer)
 {
@@ -112,7 +112,7 @@ ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granu
 	uint32_t length = fill ? trailer->length : store->config.payload_size_bytes;
 
 	if (fill && of->checksum != trailer->checksum)
-		return -ESTALE; /* other bytes than those of which a part is here */
+		return -ESTALE; /* the slot's part is of other bytes */
 	op->granule_bytes = ofs_granule_size_bytes(length, count, lba);
 	op->granules = granules;
 	op->fill = (uint8_t)fill;
@@ -150,7 +150,7 @@ ofs_part_resume(struct ofs_store *store)
 		store->stalled.first = next;
 		store->stalled.count--;
 		op->failed |= rc != 0;
-		if (rc != 0 && op->stretches == 0) { /* nothing that flies will end it */
+		if (rc != 0 && op->stretches == 0) { /* nothing in flight will end it */
 			op->stretches = 1;
 			return op;
 		}

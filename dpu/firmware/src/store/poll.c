@@ -1,4 +1,4 @@
-/* The two calls that move a store: poll hands out ends, tick lets time pass. */
+/* The two calls that drive a store: poll returns completions, tick handles time. */
 #include "internal.h"
 
 #include <assert.h>
@@ -91,7 +91,7 @@ ofs_store_tick(struct ofs_store *store, uint64_t now_s, struct ofs_store_entry *
 			ofs_store_entry_fill(store, record, &entries[count]);
 			store->stats.expired += state == OFS_RECORD_LIVE;
 			ofs_record_drop(store, record);
-			/* A block that is being written again is not lost to anybody. */
+			/* A block that is being rewritten is not lost. */
 			count += ofs_store_index_find(store, &entries[count].store_key, entries[count].layer)
 				== OFS_NONE;
 		}
@@ -119,7 +119,7 @@ ofs_store_marking(const struct ofs_store *store, uint32_t tenant)
 	for (uint32_t i = 0; i < store->segment_count; i++) {
 		const struct ofs_store_segment *of = &store->segments[i];
 		int ends = (of->state == OFS_SEGMENT_OPEN || of->state == OFS_SEGMENT_SEALED)
-			&& of->live == 0 && of->next > 0; /* with the last I/O in it */
+			&& of->live == 0 && of->next > 0; /* ends with the last I/O */
 
 		count += (ends || of->state == OFS_SEGMENT_DYING) && of->tenant == tenant;
 	}

@@ -1,10 +1,10 @@
-/* Writing: a put finds room in its lane, goes out in one I/O and ends when its header stands
+/* Writing: a put finds room in its lane, is written in one I/O and ends when its header is written
  * too. */
 #include "internal.h"
 
 #include <assert.h>
 
-/* The op ends at the next poll: nothing has to be written. */
+/* The op ends at the next poll: there is nothing to write. */
 static int
 end_at_once(struct ofs_store *store, uint64_t user)
 {
@@ -18,7 +18,7 @@ end_at_once(struct ofs_store *store, uint64_t user)
 	return 0;
 }
 
-/* Whether a later open of the store finds the record until then. */
+/* Whether a later open of the store finds the record until `expire_s`. */
 static int
 lasts(const struct ofs_store *store, uint32_t record, uint64_t expire_s)
 {
@@ -27,7 +27,7 @@ lasts(const struct ofs_store *store, uint32_t record, uint64_t expire_s)
 	return written_s == 0 || (expire_s != 0 && expire_s <= written_s);
 }
 
-/* The same block is on its way: both puts end with that write, neither before it. */
+/* The same block is being written: both puts end with that write, not before. */
 static int
 join(struct ofs_store *store, uint32_t record, uint64_t user, uint64_t expire_s)
 {
@@ -58,7 +58,7 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 
 	if (store->config.codec != 0
 		&& store->storage->stats.in_flight >= store->storage->queue_depth_max) {
-		return -EAGAIN; /* before a wasted coding */
+		return -EAGAIN; /* checked before coding, which would be wasted */
 	}
 	rc = ofs_lane_room(store, tenant, layer, cleaner, &record);
 	if (rc != 0)
@@ -68,7 +68,7 @@ ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, 
 	of->key = *key;
 	of->sequence = store->sequence + 1;
 	of->expire_s = expire_s;
-	/* A little later on the device, so that not each renewal has to be written. */
+	/* The expiry on the device is a little later, so that not every renewal has to be written. */
 	of->written_s = expire_s == 0 ? 0 : expire_s + store->config.ttl_s / OFS_RENEWALS_UNWRITTEN;
 	of->checksum = ofs_store_trailer(store, op->buffer)->checksum;
 	of->verified = 0;
@@ -109,7 +109,7 @@ put_new(struct ofs_store *store, uint32_t tenant, const struct ofs_key *key, uin
 		store->tenant_blocks[tenant]++;
 		ofs_store_index_insert(store, op->record);
 	} else {
-		/* The old one stays alive, and its segment where it is, until the new one is safe. */
+		/* The old record stays live, and its segment in place, until the new one is safe. */
 		store->segments[old / store->records_per_segment].pins++;
 		ofs_copies_join(store, op->record, old);
 		ofs_store_index_replace(store, old, op->record);
@@ -206,7 +206,7 @@ ofs_put_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 	ofs_put_settle(store, op);
 }
 
-/* The end of a put in the tables: the new record lives, or the old one does again. */
+/* Ends a put in the tables: the new record becomes live, or the old one is live again. */
 static void
 put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 {
@@ -228,7 +228,7 @@ put_conclude(struct ofs_store *store, struct ofs_store_op *op)
 		ofs_store_index_replace(store, op->record, old);
 		ofs_record_mark_dead(store, op->record);
 	} else {
-		/* A write that failed may stand there all the same. */
+		/* A write that failed may have reached the device all the same. */
 		ofs_store_index_remove(store, op->record);
 		ofs_record_mark_dead(store, op->record);
 		ofs_copies_wipe(store, op->record);

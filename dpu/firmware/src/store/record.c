@@ -1,10 +1,10 @@
 /*
- * One record's life: WRITING -> LIVE -> DEAD, and the counts that follow it.
+ * The states of one record, WRITING -> LIVE -> DEAD, and the counts that follow them.
  *
- * Model: all that an open could find of one block stands in one ring of records: the one that is
+ * Model: all copies of one block that an open could find form one ring of records: the one that is
  * read, those that it replaced while their segments are not marked free, and one that is being
- * written. When the block goes, each of the ring is *wanted*, until it is wiped (wipe.c) or the
- * mark of its segment stands. A place of which nothing could be found stands alone.
+ * written. When the block is deleted, each of the ring is *wanted*, until it is wiped (wipe.c) or
+ * its segment's mark is on the device. A place in which an open could find nothing is in no ring.
  */
 #include "internal.h"
 
@@ -143,7 +143,7 @@ ofs_wipe_list(struct ofs_store *store, uint32_t segment)
 
 	if (of->listed != OFS_LISTED_NO
 		|| (of->state != OFS_SEGMENT_OPEN && of->state != OFS_SEGMENT_SEALED)) {
-		return; /* a dying one: its mark does it */
+		return; /* a dying segment: its mark does it */
 	}
 	of->listed = OFS_LISTED_WIPE;
 	of->wipe_cursor = 0;
@@ -165,7 +165,7 @@ want(struct ofs_store *store, uint32_t record)
 		wipes->wanted[of->wipe_turn]++;
 		segment->wipe_cursor = 0;
 	}
-	/* What is being written is wiped when that has ended. */
+	/* A record being written is wiped once that write has ended. */
 	if (of->state != OFS_RECORD_WRITING)
 		ofs_record_mark_dead(store, record);
 }

@@ -1,9 +1,9 @@
 /*
- * From the device to the index. Headers say which segments are in use, trailers what is in them.
- * A trailer alone is believed in a full segment, since nothing acknowledged can be torn there and
- * every read checks again; the payload is read too where a write may have been cut short
- * (segments that are not full, the newest) and where two records claim one block, so that a torn
- * newer copy never hides a whole older one. Nothing is written.
+ * Rebuilds the index from the device. Headers say which segments are in use, trailers what is in
+ * them. In a full segment the trailer is enough, since no acknowledged write can be torn there and
+ * every read checks again. The payload is read too where a write may have been cut short (segments
+ * that are not full, the newest) and where two records claim one block, so that a torn newer copy
+ * never hides a whole older one. Nothing is written.
  */
 #include "internal.h"
 
@@ -54,7 +54,7 @@ seen_header(struct ofs_store *store, void *context, uint32_t item, const uint8_t
 		return 0;
 	}
 	if (!ofs_segment_header_valid(store, item, bytes)) {
-		/* Perhaps the wire lied: a header that is lost loses a whole segment. */
+		/* The read may have been corrupted, and a lost header loses a whole segment. */
 		return !last && !is_zero(bytes, sizeof(header));
 	}
 	memcpy(&header, bytes, sizeof(header));
@@ -77,7 +77,7 @@ next_trailer(struct ofs_store *store, void *context, uint32_t *item, uint64_t *o
 	while (recovery->cursor < store->record_count
 		&& store->segments[recovery->cursor / store->records_per_segment].state
 			!= OFS_SEGMENT_SEALED) {
-		recovery->cursor += store->records_per_segment; /* always at a segment's first */
+		recovery->cursor += store->records_per_segment; /* always in a segment's first */
 	}
 	if (recovery->cursor >= store->record_count)
 		return 0;
@@ -86,7 +86,7 @@ next_trailer(struct ofs_store *store, void *context, uint32_t *item, uint64_t *o
 	return 1;
 }
 
-/* The place was written, in this life of its segment. */
+/* The place was written since its segment was last opened. */
 static void
 note_place(struct ofs_store *store, uint32_t item)
 {
@@ -115,7 +115,8 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 		return 0;
 	}
 	if (!ofs_trailer_belongs(store, &trailer, item)) {
-		/* Sound and not of this life: what stood here before. Else torn, unless it is no trailer. */
+		/* Valid but of an earlier use of the segment: an old record. Else torn, unless it is no
+		 * trailer. */
 		if (ofs_trailer_sound(store, &trailer) || is_zero(bytes, sizeof(trailer)))
 			return 0;
 		store->stats.recovery_torn += last
@@ -165,7 +166,7 @@ seen_doubted(struct ofs_store *store, void *context, uint32_t item, const uint8_
 	return 1;
 }
 
-/* Whose payload has to be read: see the head of this file. */
+/* Whether the payload has to be read: see the head of this file. */
 static void
 doubt(struct ofs_store *store)
 {
@@ -194,7 +195,7 @@ doubt(struct ofs_store *store)
 	ofs_store_index_clear(store);
 }
 
-/* Fills the index: of two whole records of one block the later wins. */
+/* Fills the index: of two whole records of one block the later one is kept. */
 static void
 elect(struct ofs_store *store, uint64_t now_s)
 {
@@ -235,8 +236,8 @@ elect(struct ofs_store *store, uint64_t now_s)
 	}
 }
 
-/* Empty segments are free again, once what an open could find in them is gone; of a lane's
- * unfinished ones the roomiest is appended to. */
+/* Empty segments become free once nothing that an open could find is left in them; of a lane's
+ * unfinished segments the one with the most room is appended to. */
 static void
 arrange(struct ofs_store *store)
 {
@@ -251,7 +252,7 @@ arrange(struct ofs_store *store)
 			ofs_list_put(store, &store->free, i);
 		if (segment->state == OFS_SEGMENT_SEALED && segment->live == 0) {
 			if (store->config.erase)
-				segment->next = store->records_per_segment; /* also what was torn */
+				segment->next = store->records_per_segment; /* torn records too */
 			ofs_wipe_list(store, i);
 			continue;
 		}

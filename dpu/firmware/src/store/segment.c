@@ -1,4 +1,4 @@
-/* Lanes and segments: who may append where, and how a segment becomes free again. */
+/* Lanes and segments: where a record is appended, and how a segment becomes free again. */
 #include "internal.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@ ofs_lane_of(const struct ofs_store *store, uint32_t segment)
 	return of->tenant * store->config.layer_count + of->layer;
 }
 
-/* Takes a free segment for the lane and sends its header on the way. */
+/* Takes a free segment for the lane and submits its header. */
 static int
 open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 {
@@ -22,7 +22,8 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 
 	if (op == NULL)
 		return -EAGAIN;
-	/* A place is used again only when nothing of its former life is alive, read or written. */
+	/* A segment is reused only when none of its earlier records is live, being read or being
+	 * written. */
 	assert(store->free.count > 0 && of->state == OFS_SEGMENT_FREE);
 	assert(of->live == 0 && of->writing == 0 && of->pins == 0);
 	of->tenant = tenant;
@@ -115,7 +116,7 @@ make_free(struct ofs_store *store, uint32_t segment)
 	of->header = OFS_WRITTEN_NO;
 	of->marked = 0;
 	store->changes++;
-	/* At the end of the list: wear is spread, and a bad place is not met again at once. */
+	/* At the end of the list: this spreads wear, and a bad segment is not reused immediately. */
 	ofs_list_put(store, &store->free, segment);
 }
 
@@ -134,9 +135,9 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 		return;
 	ofs_clean_freed(store, segment);
 	store->stats.segments_reclaimed++;
-	/* The mark keeps the dead from being found by the next open; a header that failed may stand
-	 * there all the same. It must have ended before the segment is used again: two writes of one
-	 * place have no order. */
+	/* The mark keeps the next open from finding the dead records; it is needed even if the header
+	 * write failed, since that may have reached the device. The mark must complete before the
+	 * segment is reused: two writes of one place have no order. */
 	of->state = OFS_SEGMENT_DYING;
 	of->errors = 0;
 	ofs_list_put(store, &store->dying, segment);
@@ -144,10 +145,10 @@ ofs_segment_settle(struct ofs_store *store, uint32_t segment)
 }
 
 /*
- * The device may forget a dead segment's records. Only when its mark is on the medium, and with it
- * every copy that let a record here die: a cut of the power finds each live block in one place at
- * least. A store that is not durable keeps no such order, and discards nothing. The header stays,
- * for the mark in it. What cannot be discarded is free all the same.
+ * Discards a dead segment's records, but only once its mark is on the medium, and with it every
+ * copy that replaced a record here: after a power cut each live block is still in at least one
+ * place. A store that is not durable keeps no such order, and discards nothing. The header is kept,
+ * for the mark in it. A segment that cannot be discarded becomes free all the same.
  */
 static void
 send_discards(struct ofs_store *store)
@@ -210,7 +211,7 @@ ofs_segment_mark_step(struct ofs_store *store)
 	}
 }
 
-/* Where a mark cannot be written, no header could be either: the segment waits until it can. */
+/* If a mark cannot be written, neither could a header: the segment waits until writes succeed. */
 void
 ofs_segment_mark_done(struct ofs_store *store, struct ofs_store_op *op, int64_t result)
 {

@@ -7,14 +7,14 @@
 
 #define PAGE_SIZE_BYTES 4096u
 
-/* What a wipe writes. */
+/* The size of a wipe's write. */
 static uint64_t
 wipe_size_bytes(const struct ofs_store *store)
 {
 	return store->config.erase ? store->record_size_bytes : store->storage->lba_size_bytes;
 }
 
-/* What recovery reads into; later the buffers of headers, wipes and the cleaner. */
+/* Recovery reads into it; later it is the buffers of headers, wipes and the cleaner. */
 static int
 take_scratch(struct ofs_store *store)
 {
@@ -69,8 +69,8 @@ take_tables(struct ofs_store *store)
 	return 0;
 }
 
-/* Cuts the ops into the callers', the headers', the wipes' and the cleaner's; all but the first
- * have buffers here. A wipe's is zero but for its trailer. */
+/* Divides the ops among callers, headers, wipes and the cleaner; all but the first get buffers
+ * here. A wipe's is zero but for its trailer. */
 static void
 arrange_ops(struct ofs_store *store)
 {
@@ -86,7 +86,7 @@ arrange_ops(struct ofs_store *store)
 	store->wipe_free = OFS_NONE;
 	store->clean_free = OFS_NONE;
 	memset(wiping, 0, OFS_WIPE_OPS * wipe_size_bytes(store));
-	store->ops_used = store->op_count; /* giving each back leaves none */
+	store->ops_used = store->op_count; /* returning each op brings it to 0 */
 	for (uint32_t i = store->op_count; i-- > 0;) {
 		struct ofs_store_op *op = &store->ops[i];
 
@@ -123,7 +123,7 @@ open_on(struct ofs_store *store, uint64_t now_s, char *error, size_t error_size_
 			"no memory for an index of %u blocks; make the store smaller", store->record_count);
 	}
 	/* A new store is scanned too: it is quick, and fills the free list. Its uuid is new, so that
-	 * whatever an earlier one left on the device is foreign. */
+	 * whatever an earlier store left on the device is foreign. */
 	rc = ofs_store_recover(store, now_s);
 	if (rc != 0) {
 		return ofs_store_refuse(error, error_size_bytes, rc,

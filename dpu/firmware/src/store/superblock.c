@@ -1,9 +1,9 @@
-/* Finding, making or refusing the store on a device. */
+/* Finding, creating or refusing the store on a device. */
 #include "internal.h"
 
 #include <string.h>
 
-/* A superblock as read, or all zero where neither try brought it. */
+/* A superblock as read, or all zero if neither try succeeded. */
 static int
 read_copy(struct ofs_store *store, uint64_t offset, struct ofs_superblock *super)
 {
@@ -47,7 +47,7 @@ look_blank(struct ofs_store *store)
 }
 
 /* 1: there is no data where a store begins, or only a torn first format. A corrupted read can make
- * a blank device look used, but hardly a used one blank. */
+ * a blank device look used, but hardly a used one look blank. */
 static int
 is_blank(struct ofs_store *store)
 {
@@ -106,7 +106,7 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 			"the store has %u layers, not %u; it belongs to another model, give a new path",
 			super->layer_count, config->layer_count);
 	}
-	/* Guarded by the checksum, so only a store made by other code can disagree here. */
+	/* The checksum guards it, so only a store made by other code can disagree here. */
 	if (super->segment_count != store->segment_count || super->tenant_max == 0
 		|| super->tenant_max > UINT16_MAX || super->epoch >= OFS_STORE_EPOCH_MAX
 		|| super->records_per_segment != store->records_per_segment
@@ -152,7 +152,7 @@ refuse_unknown(struct ofs_store *store, const struct ofs_superblock *copies, cha
 			: "this is no store and not empty; give another path, or clear its first 256 KiB");
 }
 
-/* It must not serve what it held when it was left. */
+/* A store must not serve the blocks that it had when they moved to another store. */
 static int
 refuse_moved(struct ofs_store *store, char *error, size_t error_size_bytes)
 {
@@ -170,7 +170,7 @@ refuse_moved(struct ofs_store *store, char *error, size_t error_size_bytes)
 			  "the device cannot be read (%s); look at dmesg and the device", strerror(-rc));
 }
 
-/* A store that another one names as the one its blocks moved to. */
+/* A store that another store names as the new place of its blocks. */
 static int
 is_the_one(const struct ofs_store *store, int found)
 {
@@ -186,7 +186,7 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	static const uint64_t offsets[2] = {0, OFS_STORE_COPY_OFFSET};
 	struct ofs_superblock copies[2];
 	int best = -1;
-	int failed = 0; /* either copy: what cannot be read is not proven to be no store */
+	int failed = 0; /* either copy: an unreadable one does not prove that there is no store */
 	int rc = 0;
 
 	*fresh = 0;
@@ -225,19 +225,19 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	if (rc == 0 && store->super.tenant_max < store->config.tenant_max)
 		store->super.tenant_max = store->config.tenant_max;
 	if (rc == 0 && store->config.codec != 0)
-		store->super.version = OFS_STORE_VERSION_CODED; /* and never back */
+		store->super.version = OFS_STORE_VERSION_CODED; /* and never backwards */
 	return rc;
 }
 
-/* The copy first: at any moment one of the two is whole. */
+/* The copy first: one of the two is whole at any moment. */
 int
 ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_bytes)
 {
 	static const uint64_t offsets[2] = {OFS_STORE_COPY_OFFSET, 0};
 	uint32_t lba = store->storage->lba_size_bytes;
 
-	/* The epoch is the upper half of every sequence: what a former run wrote without a trace in
-	 * any header can never be taken for a record of this one. */
+	/* The epoch is the upper half of every sequence: a write of an earlier run that left no trace
+	 * in any header can never be taken for a record of this run. */
 	if (store->sequence >> 32 > store->super.epoch)
 		store->super.epoch = store->sequence >> 32;
 	store->super.epoch++;

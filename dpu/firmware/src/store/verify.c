@@ -1,4 +1,4 @@
-/* The recount that tests hold a store to: everything that is counted as it goes, counted again. */
+/* A recount for tests: counts again everything that the store counts as it runs. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ segment_agrees(const struct ofs_store *store, uint32_t segment)
 	return live == of->live && writing == of->writing;
 }
 
-/* Every live record is found by its key, or stands behind the one that replaces it. */
+/* Every live record is found by its key, or the record found is being written to replace it. */
 static int
 record_agrees(const struct ofs_store *store, uint32_t record)
 {
@@ -40,7 +40,7 @@ record_agrees(const struct ofs_store *store, uint32_t record)
 			&& store->ops[store->records[found].op].old == record);
 }
 
-/* Each copy that is to be wiped is counted once, at the tenant whose segment holds it. */
+/* Each copy to be wiped is counted once, for the tenant whose segment contains it. */
 static int
 wipes_agree(const struct ofs_store *store)
 {
@@ -59,7 +59,7 @@ wipes_agree(const struct ofs_store *store)
 	return agree;
 }
 
-/* Blocks of each tenant: what lives in its segments, and first writes on their way. */
+/* Blocks of each tenant: live ones in its segments, and first writes in flight. */
 static int
 tenants_agree(const struct ofs_store *store)
 {
@@ -80,7 +80,7 @@ tenants_agree(const struct ofs_store *store)
 	return agree;
 }
 
-/* Copies stand in rings of one block, without those that are wiped. */
+/* Copies form rings of one block, without those that are wiped. */
 static int
 copies_agree(const struct ofs_store *store)
 {

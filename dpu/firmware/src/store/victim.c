@@ -1,14 +1,13 @@
 /*
- * Which segment to empty. Moving what lives in it costs places elsewhere in its lane, so a
- * segment is worth it only where its lane has a whole segment's worth of empty places (then one
- * comes free for everybody in the end), or where the lane itself is the one that has no room.
+ * Which segment to empty. Moving its live records takes places elsewhere in its lane, so emptying
+ * it pays only if its lane has a whole segment's worth of empty places (then one segment becomes
+ * free for all lanes), or if that lane itself has no room.
  */
 #include "internal.h"
 
 #include <string.h>
 
-/* Places of each lane that hold nothing and can be gained by moving; 1 if some segment frees itself
- * soon. */
+/* Empty places of each lane that moves can reclaim; 1 if some segment frees itself soon. */
 static int
 count_gaps(struct ofs_store *store)
 {

@@ -5,10 +5,10 @@
  * be overwritten by one that names nothing (with `erase` also its payload), or, if its segment has
  * no live record, the segment marked free with one write. Segments with wanted records are in a
  * list of their tenant; the tenants take turns, with at most OFS_WIPE_OPS writes in flight. A
- * failed write is retried after a second: until it succeeds, waits for the delete go on, and the
+ * failed write is retried after a second: until it succeeds, waits for the delete continue, and the
  * segment is not reused.
  *
- * A wait has a ticket: copies wanted later count under another turn, so that no one waits for later
+ * A wait has a ticket: copies wanted later count under another turn, so that no wait includes later
  * deletes.
  */
 #include "internal.h"
@@ -25,7 +25,7 @@ send(struct ofs_store *store, uint32_t record)
 	uint32_t before = store->config.erase ? store->config.payload_size_bytes : 0;
 	int rc;
 
-	/* What lives, or is being written, is not overwritten. */
+	/* Live records, and those being written, are not overwritten. */
 	assert(store->records[record].state == OFS_RECORD_DEAD);
 	assert(store->records[record].wipe == OFS_WIPE_WANTED);
 	if (op == NULL)
@@ -45,7 +45,7 @@ send(struct ofs_store *store, uint32_t record)
 	return 0;
 }
 
-/* All that is wanted of the segment flies; 0: there is no room for more. */
+/* All that is wanted of the segment is in flight; 0: there is no room for more. */
 static int
 send_all(struct ofs_store *store, uint32_t segment)
 {
@@ -78,12 +78,12 @@ ofs_wipe_step(struct ofs_store *store)
 		struct ofs_store_wipes *wipes = next_tenant(store);
 		uint32_t segment = wipes->segments.first;
 		struct ofs_store_segment *of = &store->segments[segment];
-		/* Its mark is one write, as soon as nothing reads in it any more. */
+		/* Its mark is one write, once nothing reads in it any more. */
 		int dies = of->live == 0 && of->writing == 0 && !store->config.erase;
 
 		assert(of->listed == OFS_LISTED_WIPE && of->tenant == store->wipe_tenant);
 		if (dies)
-			ofs_segment_seal(store, segment); /* nothing may come to live in it */
+			ofs_segment_seal(store, segment); /* nothing may become live in it */
 		else if (!send_all(store, segment))
 			return;
 		(void)ofs_list_take(store, &wipes->segments);
@@ -151,7 +151,7 @@ ofs_store_wiped(struct ofs_store *store, uint32_t tenant, uint64_t *ticket)
 
 	if (*ticket == 0)
 		*ticket = wipes->turn;
-	/* A turn ends when a ticket waits for it, and all of the one before has ended. */
+	/* A turn ends when a ticket waits for it, and all wipes of the turn before have ended. */
 	if (wipes->turn == *ticket && wipes->wanted[(*ticket + 1) & 1] == 0)
 		wipes->turn++;
 	if (wipes->turn == *ticket)

@@ -1,17 +1,18 @@
 /*
  * arena.c: slots, their generations and pins.
  *
- * Model: free -> pending or reading -> resident -> free; a slot whose read timed out is
- * quarantined until the owner says that the device has let go of it. The generation moves at every
+ * Model: free -> pending or reading -> resident -> free; a slot whose read timed out is quarantined
+ * until the owner says that the device no longer writes to it. The generation moves at every
  * assignment and is never 0, so that a reader with an old (slot, generation) always sees the
  * difference. Pinned and dirty slots are never victims.
  */
 #include "internal.h"
 
 /*
- * A guess costs a read, and where it is wrong what it displaces: it must be four times as likely as
- * that. A guess of the host names the step: where it is right, the demand would soon have displaced
- * the same, and only the odds against it count. The core's own chance is of some step of many.
+ * A guess costs a read, and a wrong guess also costs the block it displaces, so it must be four
+ * times as likely to be demanded as that block. A host's guess names the step: if it is right, the
+ * demand would soon have displaced the same block, so only its odds count. The core's own chance is
+ * that of a demand within many steps.
  */
 static int
 guess_is_worth(const struct ofs_core *core, const struct ofs_candidate *candidate, uint32_t slot)
@@ -101,7 +102,7 @@ ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t l
 	block_hold(core, chunk, layer, 1);
 }
 
-/* The bytes are there: the slot becomes visible and may be evicted. */
+/* The bytes have arrived: the slot becomes visible and may be evicted. */
 void
 ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 {
@@ -123,7 +124,7 @@ ofs_slot_arrive(struct ofs_core *core, uint32_t slot, int publish)
 		ofs_action_slot(core, OFS_ACTION_PUBLISH, slot);
 }
 
-/* Take the slot from its block without a word to the directory. */
+/* Takes the slot from its block without updating the directory. */
 void
 ofs_slot_release(struct ofs_core *core, uint32_t slot, int quarantine)
 {
@@ -203,7 +204,7 @@ lease_remove(struct ofs_core *core, uint32_t session)
 	s->leased = 0;
 }
 
-/* Sessions with pins stand in the order their leases began; all leases are equally long. */
+/* Sessions with pins are listed in the order their leases began; all leases are equally long. */
 void
 ofs_lease_begin(struct ofs_core *core, uint32_t session)
 {
@@ -241,7 +242,7 @@ ofs_session_unpin(struct ofs_core *core, uint32_t session)
 	for (uint32_t i = 0; i < s->pin_count; i++) {
 		struct ofs_slot *slot = &core->slots[pins[i].slot];
 
-		/* A failed read frees its slot under the pin; the generation shows it. */
+		/* A failed read frees its slot despite the pin; the generation shows it. */
 		if (slot->generation == pins[i].generation && slot->pins > 0)
 			slot->pins--;
 	}

@@ -118,9 +118,9 @@ stage(struct ofs_core *core, uint32_t chunk, uint32_t layer, uint32_t *slot_out,
 	if (slot != OFS_NONE
 		&& (core->slots[slot].state != OFS_SLOT_RESIDENT
 			|| (core->slots[slot].flags & OFS_FLAG_FILLING)))
-		return -EAGAIN; /* a read is on its way into the slot */
+		return -EAGAIN; /* a read into the slot is in flight */
 	if (slot != OFS_NONE && !ofs_part_covers(core, slot, 0))
-		return -EAGAIN; /* it has a part, which hosts may be reading */
+		return -EAGAIN; /* the slot has a part, which hosts may be reading */
 	if (slot == OFS_NONE) {
 		slot = ofs_slot_take(core, tenant, block, NULL);
 		if (slot == OFS_NONE)
@@ -173,7 +173,7 @@ ofs_core_block_clean(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uin
 		return rc;
 	core->slots[slot].flags &= (uint8_t)~OFS_FLAG_DIRTY;
 	c = &core->chunks[chunk];
-	/* Its private session closed while it was dirty: it can no longer be demanded. */
+	/* Its private session closed while the block was dirty: it can no longer be demanded. */
 	if (c->home != chunk && c->references == 0)
 		ofs_slot_evict(core, slot, 0);
 	ofs_log_numbers(core, OFS_EVENT_CLEAN, now_ns, 0, chunk, layer);
@@ -197,7 +197,7 @@ ofs_core_block_drop(struct ofs_core *core, uint64_t now_ns, uint32_t chunk, uint
 	if (rc)
 		return rc;
 	ofs_slot_evict(core, slot, 0);
-	ofs_pump(core); /* a slot came free */
+	ofs_pump(core); /* a slot was freed */
 	ofs_log_numbers(core, OFS_EVENT_DROP, now_ns, 0, chunk, layer);
 	return 0;
 }

@@ -1,31 +1,33 @@
 /*
- * calibrate.c: how likely a demand is, as measured, given a block's average.
+ * calibrate.c: the measured probability of a demand, given a block's average.
  *
- * Model: averages of different layers mean different things (where the selection is stable, high
- * ones are served by the HBM pool and never demanded), so none is used as such. Per (session,
- * layer) an average falls into one of OFS_LEVELS levels; sinks and window, which are selected by
- * rule and not by score, are a class of their own. Every CALIBRATION_STEPS steps the classes of all
- * ordinals are noted; CALIBRATION_STEPS later each counts as an exposure of its class, and as
- * demanded if it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES exposures of the
- * neighbouring levels as a prior, is the probability of a demand within CALIBRATION_STEPS. It ranks
- * prefetch candidates and victims. A session begins with the counts of the sibling that has the
- * most. Nothing here can fail; the cost is a constant per ordinal and CALIBRATION_STEPS steps.
+ * Model: averages of different layers are not comparable (where the selection is stable, blocks
+ * with high ones are served by the HBM pool and never demanded), so none is used directly. Per
+ * (session, layer) an average falls into one of OFS_LEVELS levels; sinks and window, which are
+ * selected by rule and not by score, are a class of their own. Every CALIBRATION_STEPS steps the
+ * classes of all ordinals are noted; CALIBRATION_STEPS later each counts as an exposure of its
+ * class, and as demanded if it was demanded meanwhile. Their ratio, with PRIOR_EXPOSURES exposures
+ * of the neighbouring levels as a prior, is the probability of a demand within CALIBRATION_STEPS.
+ * It ranks prefetch candidates and victims. A session begins with the counts of the sibling that
+ * has the most. Nothing here can fail; the cost is a constant per ordinal and CALIBRATION_STEPS
+ * steps.
  */
 #include "internal.h"
 
 /*
- * About as long as the least likely block stays in an arena of twice the selection. Over 16 steps
- * whatever is demanded at all is demanded with certainty, and the order among it is lost.
+ * About as long as the least likely block stays in an arena of twice the selection. Within 16 steps
+ * everything that is demanded at all would be demanded with certainty, and the order would be lost.
  */
 #define CALIBRATION_STEPS 4
 #define PRIOR_EXPOSURES 8
 #define NEIGHBOURS 16 /* levels on each side of the widest neighbourhood */
-/* Counts halve after this many rounds, about a thousand steps: a layer may change behaviour. */
+/* Counts are halved after this many rounds, about a thousand steps: a layer may change
+ * behaviour. */
 #define CALIBRATION_ROUNDS 256
 
 /*
- * 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. Of what is selected by
- * rule one half: all of it is demanded, or next to nothing where an HBM pool serves it.
+ * 1 % + 30 % (level / 64)^3: weak, rising, and the same on every machine. For blocks selected by
+ * rule one half: either all of them are demanded, or almost none where an HBM pool serves them.
  */
 static uint32_t
 prior_of(uint32_t level)
@@ -35,7 +37,7 @@ prior_of(uint32_t level)
 	return 655 + (uint32_t)(19661ull * level * level * level >> 18);
 }
 
-/* OFS_OCTAVE buckets an octave: the exponent, then the three bits below the leading one. */
+/* OFS_OCTAVE buckets per octave: the exponent, then the three bits below the leading one. */
 uint32_t
 ofs_chance_bucket(uint32_t chance)
 {
@@ -47,28 +49,28 @@ ofs_chance_bucket(uint32_t chance)
 	return OFS_OCTAVE * octave + ((chance * OFS_OCTAVE >> octave) & (OFS_OCTAVE - 1));
 }
 
-/* Of the odds p / (1 - p). */
+/* The bucket of the odds p / (1 - p). */
 uint32_t
 ofs_odds_bucket(uint32_t chance)
 {
 	return ofs_chance_bucket((chance << 16) / (OFS_SCORE_HIGHEST + 1 - chance));
 }
 
-/* A block that no hint has spoken of yet. */
+/* The bucket of a block that no hint has named yet. */
 uint32_t
 ofs_bucket_unknown(void)
 {
 	return ofs_chance_bucket(prior_of(OFS_LEVELS / 2));
 }
 
-/* Counts of the levels below each, so that any stretch of levels is a difference. */
+/* Prefix sums of the counts, so that the sum over any range of levels is a difference. */
 struct sums {
 	uint64_t exposure[OFS_LEVELS + 1], demanded[OFS_LEVELS + 1];
 };
 
 /*
- * A level that has been seen too little to count is estimated from its neighbours: 33 levels are
- * the prior of the 9 in their middle, these of the 3, and these of the level itself.
+ * A level seen too rarely to count is estimated from its neighbours: 33 levels are the prior of the
+ * 9 in their middle, those 9 of the 3, and those 3 of the level itself.
  */
 static uint64_t
 level_chance(const struct sums *sums, uint32_t level)
@@ -181,7 +183,7 @@ round_end(struct ofs_core *core, uint32_t session, uint32_t layer, struct ofs_ca
 	tables_update(c);
 }
 
-/* Before the step's scores are taken in. 1: a round ended, and with it the tables changed. */
+/* Runs before the step's scores are applied. 1: a round ended, and the tables changed. */
 int
 ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
 {
@@ -199,7 +201,7 @@ ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
 	return 1;
 }
 
-/* After the step's scores were taken in: note the classes when no round is under way. */
+/* Runs after the step's scores were applied: notes the classes when no round is under way. */
 void
 ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 {
@@ -222,7 +224,7 @@ ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 	c->noted = known;
 }
 
-/* The tables are those of the counts, and the counts add up. For ofs_core_verify. */
+/* The tables follow from the counts, and the counts add up. For ofs_core_verify. */
 int
 ofs_calibration_verify(const struct ofs_core *core, uint32_t session)
 {

@@ -1,9 +1,9 @@
 /*
- * chunk.c: chunks, who refers to them, and what the store has of them.
+ * chunk.c: chunks, the sessions that refer to them, and what the store has of them.
  *
  * Model: a chunk lives while a session refers to it, the store has a block of it, a slot holds one
  * of its blocks, or a private chunk reads from it. A private chunk (sharing off) has a *home*: the
- * common chunk under the store key, which alone counts what is stored. Sessions that share a
+ * common chunk under the store key; only the home counts what is stored. Sessions that share a
  * chunk are a list of links, so that the best score over them can be found.
  */
 #include "internal.h"
@@ -140,7 +140,8 @@ ofs_chunk_ordinal(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 	return link & ((1u << core->link_shift) - 1);
 }
 
-/* A generating session more or fewer refers to the chunk; its blocks change sets at the edge. */
+/* One generating session more or fewer refers to the chunk; when that makes it the first or leaves
+ * none, its blocks change sets. */
 void
 ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change)
 {

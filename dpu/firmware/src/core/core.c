@@ -1,8 +1,8 @@
 /*
  * core.c: open and close, policy and tenants, and the actions that go out.
  *
- * Model: every public event call checks its input, then enters (time moves forward, room for its
- * actions is there), then decides, then is logged. A refused input changes nothing and is not
+ * Model: every public event call checks its input, then enters (time advances, and there is room
+ * for its actions), then decides, then is logged. A refused input changes nothing and is not
  * logged.
  */
 #include <stdlib.h>
@@ -101,7 +101,7 @@ ofs_block_check(const struct ofs_core *core, uint32_t chunk, uint32_t layer)
 	return 0;
 }
 
-/* Free lists are stacks filled from the top, so that number 0 is given first. */
+/* Free lists are stacks filled from the top, so that number 0 is handed out first. */
 static void
 stack_fill(uint32_t *stack, uint32_t *count, uint32_t size)
 {
@@ -135,7 +135,7 @@ ofs_core_open(struct ofs_core **out, const struct ofs_core_config *config,
 	core = aligned_alloc(64, size_bytes);
 	if (core == NULL)
 		return -ENOMEM;
-	memset(core, 0, size_bytes); /* also touches every page, which later would cost a fault */
+	memset(core, 0, size_bytes); /* also touches every page, which would cost a page fault later */
 	core->config = *config;
 	ofs_core_layout(core, (unsigned char *)core);
 	core->size_bytes = size_bytes;

@@ -2,8 +2,8 @@
  * evict.c: what the eviction policies share: lists, the choice of policy, a change of set.
  *
  * Model: every tenant has two sets of resident slots: 0, blocks that no generating session refers
- * to, and 1, the rest. Victims come from set 0 while it has an unpinned slot. A set has
- * OFS_BUCKETS lists; a policy uses as many of them as it likes. Head is the next victim.
+ * to, and 1, the rest. Victims come from set 0 while it has an unpinned slot. A set has OFS_BUCKETS
+ * lists; a policy uses as many of them as it needs. The head is the next victim.
  */
 #include "evict.h"
 
@@ -72,7 +72,7 @@ ofs_list_move(struct ofs_core *core, uint32_t slot, uint32_t bucket)
 	list_push(core, slot, bucket);
 }
 
-/* First slot of the list that may go. The walk is bounded by the slots that are held. */
+/* First slot of the list that may be evicted. The walk is bounded by the number of held slots. */
 uint32_t
 ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 {
@@ -84,7 +84,7 @@ ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket)
 	return slot;
 }
 
-/* Slots of the tenant in that list of either set. */
+/* The tenant's slots in that list, in both sets. */
 uint32_t
 ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket)
 {
@@ -122,7 +122,7 @@ ofs_evict_open(struct ofs_core *core)
 	memset(core->occupied, 0, (size_t)core->config.tenant_max * 2 * (OFS_BUCKETS / 8));
 }
 
-/* What was learnt from blocks that are gone is lost. */
+/* What was learnt from evicted blocks is lost. */
 void
 ofs_evict_forget(struct ofs_core *core, uint32_t tenant)
 {
@@ -134,7 +134,7 @@ ofs_evict_forget(struct ofs_core *core, uint32_t tenant)
 	t->filled = 0;
 }
 
-/* The policy changed: its structures are built anew, slots in the order of their numbers. */
+/* The policy changed: its structures are rebuilt, with slots in the order of their numbers. */
 void
 ofs_evict_rebuild(struct ofs_core *core)
 {
@@ -157,7 +157,7 @@ ofs_evict_rebuild(struct ofs_core *core)
 	}
 }
 
-/* A block that changes sets comes last in its new one. */
+/* A block that changes sets becomes the last of its new one. */
 void
 ofs_evict_move(struct ofs_core *core, uint32_t slot, uint32_t set)
 {

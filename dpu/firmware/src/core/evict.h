@@ -1,9 +1,10 @@
 /*
- * evict.h: who goes. What every eviction policy gives, and what the policies share.
+ * evict.h: which block is evicted. What every eviction policy provides, and what the policies
+ * share.
  *
  * Model: a resident slot is in one set of its tenant, and in one of the set's lists, from add to
- * remove. A policy owns the order inside the set, what it remembers of blocks that are gone
- * (ghosts), and nothing else. Nothing here can fail; a victim there is not is OFS_NONE.
+ * remove. A policy owns only the order inside the set and its memory of evicted blocks (ghosts).
+ * Nothing here can fail; OFS_NONE means that there is no victim.
  */
 #ifndef OFS_CORE_EVICT_H
 #define OFS_CORE_EVICT_H
@@ -17,7 +18,7 @@
  * and are stepped over.
  */
 struct ofs_evict_ops {
-	/* A slot is about to be taken for the block: for a demand or a write, else for a guess. */
+	/* Called before a slot is taken for the block: for a demand or a write, else for a guess. */
 	void (*expect)(struct ofs_core *core, uint32_t block, int demanded);
 	void (*add)(struct ofs_core *core, uint32_t slot);
 	void (*remove)(struct ofs_core *core, uint32_t slot, int evicted);
@@ -40,7 +41,8 @@ void ofs_list_move(struct ofs_core *core, uint32_t slot, uint32_t bucket); /* to
 uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 uint32_t ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket);
 
-/* evict_ghost.c: blocks that eviction remembers, at most two for each slot of the tenant. */
+/* evict_ghost.c: evicted blocks that eviction remembers, at most two for each slot of the
+ * tenant. */
 void ofs_ghost_open(struct ofs_core *core, uint32_t tenant);
 void ofs_ghost_clear(struct ofs_core *core, uint32_t tenant);
 void ofs_ghost_push(struct ofs_core *core, uint32_t block, uint32_t list);

@@ -1,17 +1,17 @@
 /*
  * evict_arc.c: ARC (Megiddo, Modha, "ARC: a self-tuning, low overhead replacement cache", 2003).
  *
- * Model: T1 holds what was used once, T2 what was used again, least recently used first; the ghosts
- * of T1 are B1, those of T2 are B2. A demanded ghost of B1 says that T1 should have been larger and
- * moves its target up, one of B2 down; the victim comes from T1 while that is above its target.
- * Each set has its T1 and T2; sizes, ghosts and target are those of the tenant, so that what a
- * generating session keeps counts too. T1 and B1 together never exceed the tenant's slots, all four
- * never twice as many. A guess is no use: it moves no target, enters T1, and leaves no ghost unless
- * a demand met it.
+ * Model: T1 has the blocks used once, T2 those used again, least recently used first; the ghosts of
+ * T1 are B1, those of T2 are B2. A demand for a ghost in B1 means that T1 should have been larger
+ * and raises its target, one in B2 lowers it; the victim comes from T1 while that is above its
+ * target. Each set has its T1 and T2; sizes, ghosts and target are per tenant, so that blocks of
+ * generating sessions count too. T1 and B1 together never exceed the tenant's slots, all four never
+ * twice as many. A guess does not count as a use: it moves no target, enters T1, and leaves no
+ * ghost unless a demand hit it.
  *
- * The target is compared with a count for equality, so the way it is rounded decides. It is rounded
- * as a binary64 is (53 bits, to nearest, ties to even), as in every ARC written with one, and held
- * in integers: all its values are multiples of 2^-52 below 2^29.
+ * The target is compared with a count for equality, so its rounding affects decisions. It is
+ * rounded like a binary64 (53 bits, to nearest, ties to even), as in every ARC written with
+ * doubles, and stored in integers: all its values are multiples of 2^-52 below 2^29.
  */
 #include "evict.h"
 #include "self_check.h"
@@ -57,7 +57,7 @@ target_step(uint32_t other, uint32_t own)
 
 	if (other <= own)
 		return (ofs_wide)1 << ONE_SHIFT;
-	quotient |= quotient * own != wide; /* what is cut off still breaks a tie */
+	quotient |= quotient * own != wide; /* the bits cut off still break a tie */
 	return rounded(quotient) >> (QUOTIENT_SHIFT - ONE_SHIFT);
 }
 
@@ -82,7 +82,7 @@ arc_expect(struct ofs_core *core, uint32_t block, int demanded)
 	}
 }
 
-/* The bounds of the paper, kept where the tables grow. */
+/* The paper's bounds, enforced where the tables grow. */
 static void
 ghosts_trim(struct ofs_core *core, uint32_t tenant)
 {

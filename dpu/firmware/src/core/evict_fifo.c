@@ -1,4 +1,4 @@
-/* evict_fifo.c: first staged, first out. One list a set; a use changes nothing. */
+/* evict_fifo.c: first staged, first out. One list per set; a use changes nothing. */
 #include "evict.h"
 
 static void

@@ -1,10 +1,11 @@
 /*
- * evict_ghost.c: blocks that eviction remembers though they are gone.
+ * evict_ghost.c: evicted blocks that eviction remembers.
  *
  * Model: a tenant has two nodes for each of its slots and three lists of them, oldest first: two
- * whose meaning the policy gives, and the blocks that were in one of them when a slot was asked for
- * them and have not arrived yet. A block is in at most one list; its entry in block_ghost says
- * where. Where no node is free, the oldest that only waits to arrive is forgotten first.
+ * whose meaning the policy defines, and one of blocks that were in one of those when a slot was
+ * requested for them and that have not arrived yet. A block is in at most one list; its entry in
+ * block_ghost says where. If no node is free, the oldest block that waits to arrive is forgotten
+ * first.
  */
 #include "evict.h"
 #include "self_check.h"
@@ -52,7 +53,7 @@ ghost_unlink(struct ofs_core *core, struct ofs_list *list, uint32_t node)
 	list->count--;
 }
 
-/* No list has an entry; what stood in them must have been forgotten. */
+/* No list has an entry; the blocks in them must have been forgotten. */
 void
 ofs_ghost_open(struct ofs_core *core, uint32_t tenant)
 {
@@ -88,7 +89,7 @@ ofs_ghost_forget(struct ofs_core *core, uint32_t block)
 	core->block_ghost[block] = 0;
 }
 
-/* Forget the oldest of the list, where there is one. */
+/* Forget the oldest of the list, if there is one. */
 int
 ofs_ghost_drop(struct ofs_core *core, uint32_t tenant, uint32_t list)
 {
@@ -136,7 +137,8 @@ ofs_ghost_push(struct ofs_core *core, uint32_t block, uint32_t list)
 	ghost_place(core, t, node, list);
 }
 
-/* A slot is asked for the block: the list it was in, or OFS_NONE; it waits to arrive now. */
+/* A slot was requested for the block: returns the list it was in, or OFS_NONE; it now waits to
+ * arrive. */
 uint32_t
 ofs_ghost_expect(struct ofs_core *core, uint32_t block)
 {
@@ -151,7 +153,7 @@ ofs_ghost_expect(struct ofs_core *core, uint32_t block)
 	return list;
 }
 
-/* The block arrived: whether it was a ghost, which it is no longer. */
+/* The block arrived: returns whether it was a ghost; it is one no longer. */
 int
 ofs_ghost_returned(struct ofs_core *core, uint32_t block)
 {

@@ -1,4 +1,4 @@
-/* evict_lru.c: least recently used first. One list a set; a use moves the slot to its tail. */
+/* evict_lru.c: least recently used first. One list per set; a use moves the slot to its tail. */
 #include "evict.h"
 
 static void

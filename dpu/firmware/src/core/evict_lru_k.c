@@ -1,13 +1,13 @@
 /*
- * evict_lru_k.c: LRU-K with K = 2 (O'Neil, O'Neil, Weikum, SIGMOD 1993): the block whose last use
- * but one is longest ago; before all of them, the oldest of those that were used once.
+ * evict_lru_k.c: LRU-K with K = 2 (O'Neil, O'Neil, Weikum, SIGMOD 1993): evicts the block whose
+ * second-to-last use is the oldest; before any of those, the oldest block that was used only once.
  *
  * Model: every use of a resident block has a node, the last one and the one before it, and the
  * nodes of a set are one list in the order of time. A further use drops the older node, so that the
- * newer becomes the older where it stands, and appends a new one: no search, no heap. The victim is
- * the first older node from the front; what stands before it is held, or belongs to what is held.
- * The history of a block ends with its stay. A guess is no use: it has no node until a demand
- * meets it.
+ * newer becomes the older in its position, and appends a new one: no search, no heap. The victim is
+ * the first older node from the front; the nodes before it belong to held slots. The history of a
+ * block ends with its eviction. A guess does not count as a use: it has no node until a demand hits
+ * it.
  */
 #include "evict.h"
 #include "self_check.h"
@@ -71,7 +71,7 @@ lru_k_expect(struct ofs_core *core, uint32_t block, int demanded)
 	(void)demanded;
 }
 
-/* What comes from the other set keeps the number of its uses; their time is now. */
+/* A block from the other set keeps its number of uses; they are dated now. */
 static void
 lru_k_add(struct ofs_core *core, uint32_t slot)
 {

@@ -1,10 +1,10 @@
 /*
  * evict_random.c: any slot of the set, by a counter-based generator from the configured seed.
  *
- * Model: each set is an array of its slots without order; removal fills the gap with the last one.
- * The arrays of set 0 and set 1 of a tenant lie at the offset of its slots in two arrays of
- * slot_count. The list count of bucket 0 holds how many a set has. Where the drawn slot is held,
- * the next one in the array that is not held goes.
+ * Model: each set is an unordered array of its slots; removal fills the gap with the last one. The
+ * arrays of set 0 and set 1 of a tenant are at the offset of its slots in two arrays of slot_count.
+ * The list count of bucket 0 is the size of the set. If the drawn slot is held, the next one in the
+ * array that is not held is evicted.
  */
 #include "evict.h"
 

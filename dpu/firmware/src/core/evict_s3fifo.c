@@ -2,10 +2,11 @@
  * evict_s3fifo.c: S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", 2023).
  *
  * Model: bucket 0 is the small queue (a tenth of the tenant's slots), bucket 1 the main queue. A
- * block leaves small for main when it was used twice, else it is evicted and remembered as a ghost;
- * a ghost that returns enters main. Main gives a used block another round. Ghosts are a queue of
- * nine tenths of the slots, which one that returns leaves. Until a first victim is asked for, what
- * the small queue has no room for enters main, as in the authors' own code since December 2024.
+ * block moves from small to main if it was used twice, else it is evicted and remembered as a
+ * ghost; a ghost that returns enters main. Main gives a used block another round. Ghosts are a
+ * queue of nine tenths of the slots; a ghost that returns leaves it. Until the first victim is
+ * requested, blocks that the small queue has no room for enter main, as in the authors' code since
+ * December 2024.
  */
 #include "evict.h"
 #include "self_check.h"
@@ -36,7 +37,7 @@ s3fifo_expect(struct ofs_core *core, uint32_t block, int demanded)
 	ofs_ghost_expect(core, block);
 }
 
-/* What comes from the other set stays in its queue. */
+/* A block from the other set stays in its queue. */
 static void
 s3fifo_add(struct ofs_core *core, uint32_t slot)
 {
@@ -105,7 +106,7 @@ main_victim(struct ofs_core *core, uint32_t set)
 {
 	const struct ofs_list *list = &core->lists[set * OFS_BUCKETS + MAIN];
 
-	/* A slot can be spared FREQUENCY_MAX times, then it goes: the rounds are bounded. */
+	/* A slot can be spared FREQUENCY_MAX times, then it is evicted: the rounds are bounded. */
 	for (uint32_t round = 0; round <= FREQUENCY_MAX; round++) {
 		uint32_t slot = list->head;
 

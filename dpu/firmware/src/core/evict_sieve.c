@@ -1,10 +1,10 @@
 /*
  * evict_sieve.c: SIEVE (Zhang et al., "SIEVE is simpler than LRU", NSDI 2024).
  *
- * Model: one list a set in the order of arrival, and a hand. A use marks the slot and moves
- * nothing. The hand goes from the oldest to the newest and around again, takes marks away, and
- * stops at the first slot without one: the victim; there it goes on the next time. Held slots keep
- * their mark.
+ * Model: one list per set in the order of arrival, and a hand. A use marks the slot and moves
+ * nothing. The hand moves from the oldest to the newest and around again, clears marks, and stops
+ * at the first slot without one: the victim. The next search continues there. Held slots keep their
+ * mark.
  */
 #include "evict.h"
 #include "self_check.h"
@@ -53,7 +53,7 @@ sieve_victim(struct ofs_core *core, uint32_t set)
 	const struct ofs_list *list = &core->lists[set * OFS_BUCKETS];
 	uint32_t slot = core->evict_sets[set].hand;
 
-	/* In one round every slot that is not held loses its mark: the second finds one. */
+	/* One round clears the mark of every slot that is not held: the second finds a victim. */
 	for (uint64_t i = 2 * (uint64_t)list->count; i > 0; i--) {
 		struct ofs_slot *s;
 

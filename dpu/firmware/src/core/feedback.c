@@ -1,5 +1,5 @@
 /*
- * feedback.c: how much a tenant's prefetch may guess, from how its guesses ended.
+ * feedback.c: sets how much a tenant's prefetch may guess, from how its guesses ended.
  *
  * Model: feedback-directed prefetching (Srinath, Mutlu, Kim, Patt, HPCA 2007), per tenant. After
  * every OFS_FEEDBACK_SAMPLE ended guesses, accuracy sets the degree (halved when poor, one more
@@ -25,7 +25,7 @@ static void
 adjust_degree(const struct ofs_policy *policy, struct ofs_tenant *t, uint32_t accuracy_permille)
 {
 	uint32_t low = policy->accuracy_permille_min;
-	uint32_t high = low > 500 ? 1000 : 2 * low; /* nothing is more accurate than always */
+	uint32_t high = low > 500 ? 1000 : 2 * low; /* accuracy cannot exceed 1000 */
 
 	if (low == 0)
 		return;

@@ -6,7 +6,7 @@
  */
 #include "internal.h"
 
-/* Evicts, even if pinned; to quarantine if a device may still write to the slot. */
+/* Evicts the slot, even if pinned; quarantines it if a device may still write to it. */
 static void
 leave(struct ofs_core *core, uint32_t slot, int quarantine)
 {

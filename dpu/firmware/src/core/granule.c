@@ -72,7 +72,8 @@ count_of(uint32_t granules)
 	return (uint32_t)__builtin_popcount(granules);
 }
 
-/* What the demands that wait for the slot name: those that have ended since want nothing. */
+/* The granules that demands waiting for the slot name; those of demands that have ended no longer
+ * count. */
 static uint32_t
 waited_for(const struct ofs_core *core, uint32_t slot)
 {
@@ -108,7 +109,7 @@ ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action)
 	action->held = part->valid;
 	wanted_bytes = count_of(part->reading) * granule_bytes;
 	size_bytes = wanted_bytes;
-	if (part->valid == 0) /* and what describes the block, once */
+	if (part->valid == 0) /* and the block's metadata, once */
 		size_bytes += block_bytes - core->config.granule_count * granule_bytes;
 	if (part->valid == 0 && ofs_cause_is_prefetch(core->slots[slot].cause))
 		return size_bytes;
@@ -116,7 +117,7 @@ ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action)
 	if (part->valid == 0)
 		ledger->demand_bytes_spared += block_bytes - size_bytes;
 	else if (ledger->demand_bytes_spared >= size_bytes)
-		ledger->demand_bytes_spared -= size_bytes; /* not for good, as it turns out */
+		ledger->demand_bytes_spared -= size_bytes; /* read after all */
 	return size_bytes;
 }
 

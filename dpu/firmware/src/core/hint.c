@@ -17,7 +17,8 @@ _Static_assert(sizeof(struct ofs_guess) == 16, "the log and Python hold guesses 
 #define SCORE_BYTES 2
 
 /*
- * Over the fabric. The best of a layer go with their ordinals, unless all of them are shorter.
+ * Size over the fabric. The best of a layer are sent with their ordinals, unless sending all scores
+ * is shorter.
  */
 static uint64_t
 scores_size_bytes(const struct ofs_policy *policy, uint32_t count, uint32_t packed)
@@ -30,7 +31,8 @@ scores_size_bytes(const struct ofs_policy *policy, uint32_t count, uint32_t pack
 	return policy->hint_scores_max && best < count * score ? best : count * score;
 }
 
-/* The scores that reach the cut, of those at it the first: `rank` together; the others are 0. */
+/* Keeps the scores above the cut and the first of those at it, `rank` in total; sets the others to
+ * 0. */
 static void
 best_kept(uint16_t *scores, uint32_t count, uint32_t rank)
 {
@@ -45,7 +47,7 @@ best_kept(uint16_t *scores, uint32_t count, uint32_t rank)
 			scores[i] = 0;
 }
 
-/* `kept`: the step, with as much of its hint as the policy takes in. */
+/* `kept`: the step, with the part of its hint that the policy uses. */
 void
 ofs_hint_limit(struct ofs_core *core, const struct ofs_step *step, struct ofs_step *kept)
 {
@@ -69,7 +71,7 @@ ofs_hint_limit(struct ofs_core *core, const struct ofs_step *step, struct ofs_st
 		best_kept(core->hint, count, policy->hint_scores_max);
 	for (uint32_t i = 0; policy->hint_score_bits == 8 && i < count; i++)
 		if (core->hint[i])
-			core->hint[i] |= 0xff; /* 0 stays what was never */
+			core->hint[i] |= 0xff; /* 0 still means no score */
 }
 
 static int
@@ -86,18 +88,18 @@ hint_check(const struct ofs_core *core, uint32_t session, const struct ofs_guess
 	return 0;
 }
 
-/* When the layer should begin, as the session has paced so far; never in the past. */
+/* When the layer should begin, at the session's pace so far; never in the past. */
 static uint64_t
 need_of(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_guess *guess)
 {
-	/* The time of a first step is unknown: there the layer's own run ends the guess. */
+	/* The time of a first step is unknown: the guess then ends when its layer runs. */
 	uint64_t begin_ns = s->stepped ? s->step_begin_ns : core->now_ns + OFS_BEGIN_STEPS * s->step_ns;
 	uint64_t need_ns = begin_ns + guess->steps * s->step_ns + guess->layer * s->layer_ns;
 
 	return need_ns > core->now_ns ? need_ns : core->now_ns;
 }
 
-/* The host speaks for a block that is there or on its way: it stays longer. */
+/* The host's guess names a block that is resident or in flight: it is kept longer. */
 static void
 staged_kept(struct ofs_core *core, uint32_t slot, uint32_t session, const struct ofs_guess *guess)
 {
@@ -114,7 +116,7 @@ guess_take(struct ofs_core *core, uint32_t session, const struct ofs_guess *gues
 	const struct ofs_layer *layer = ofs_layer_of(core, session, guess->layer);
 	uint32_t chunk = ofs_session_list(core, session)[guess->ordinal];
 	uint32_t slot = core->block_slot[ofs_block_of(core, chunk, guess->layer)];
-	/* The layer has run the step the session is in: that step is over for it. */
+	/* The layer has already run the session's current step: that step is over for it. */
 	uint32_t ran = layer->stamp && s->stepped && layer->step == s->step;
 	int over = ran && guess->steps == 0;
 

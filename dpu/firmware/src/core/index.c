@@ -36,7 +36,7 @@ index_search(const struct ofs_core *core, uint32_t tenant, const struct ofs_key 
 	return OFS_NONE;
 }
 
-/* Every entry looked at, and the chunks of all but an empty one. */
+/* Counts every entry visited, and the chunks of all but an empty one. */
 static void
 count_probes(const struct ofs_core *core, uint32_t probes, uint32_t chunks)
 {
@@ -88,7 +88,7 @@ ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 		hole = (hole + 1) & core->index_mask;
 	}
 	core->index[hole] = 0;
-	/* Bring back every later entry of the run that may stand in the hole. */
+	/* Moves back every later entry of the run that may fill the hole. */
 	for (uint32_t bucket = (hole + 1) & core->index_mask; core->index[bucket] != 0;
 		 bucket = (bucket + 1) & core->index_mask) {
 		uint32_t entry = core->index[bucket];
@@ -101,5 +101,5 @@ ofs_index_remove(struct ofs_core *core, uint32_t chunk)
 			hole = bucket;
 		}
 	}
-	count_probes(core, probes + chunks, chunks); /* those moved over, and the empty one */
+	count_probes(core, probes + chunks, chunks); /* those visited, and the empty one */
 }

@@ -1,5 +1,5 @@
 /*
- * internal.h: what the files of the decision core share: how a table is reached, and the calls.
+ * internal.h: what the files of the decision core share: accessors of the tables, and the calls.
  *
  * Model: tables.h. Functions here assert what the public calls have checked; only those named
  * `..._check` refuse input.
@@ -73,14 +73,14 @@ ofs_window_begin(const struct ofs_session *s)
 	return s->config.window_blocks < s->count ? s->count - s->config.window_blocks : 0;
 }
 
-/* Outside the sinks and the window, which every selection holds anyway. */
+/* Outside the sinks and the window, which every selection contains anyway. */
 static inline int
 ofs_is_nontrivial(const struct ofs_session *s, uint32_t ordinal)
 {
 	return ordinal >= s->config.sink_blocks && ordinal < ofs_window_begin(s);
 }
 
-/* What the calibration counts an ordinal under. */
+/* The class under which the calibration counts an ordinal. */
 static inline uint32_t
 ofs_class_of(const struct ofs_core *core, uint32_t session, uint32_t layer, uint32_t ordinal)
 {
@@ -103,7 +103,7 @@ ofs_slot_is_held(const struct ofs_slot *slot)
 	return slot->pins != 0 || (slot->flags & (OFS_FLAG_DIRTY | OFS_FLAG_FILLING));
 }
 
-/* The session has used what the slot holds now. */
+/* The session has used the slot's current block. */
 static inline void
 ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
 {
@@ -112,7 +112,8 @@ ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*core->slots) + sizeof(*core->used_bits));
 }
 
-/* Called only inside the core: no detour through the linkage table of a shared object. */
+/* Called only inside the core, so calls need not go through the linkage table of a shared
+ * object. */
 #pragma GCC visibility push(hidden)
 
 /* core.c */
@@ -122,12 +123,12 @@ void ofs_action_complete(struct ofs_core *core, uint32_t tenant, uint32_t waiter
 	int rc, uint32_t slot);
 int ofs_session_check(const struct ofs_core *core, uint32_t session);
 int ofs_block_check(const struct ofs_core *core, uint32_t chunk, uint32_t layer);
-/* layout.c: cut every table from the core's allocation; base NULL only counts. */
+/* layout.c: cuts every table from the core's allocation; with base NULL it only counts. */
 uint64_t ofs_core_layout(struct ofs_core *core, unsigned char *base);
 
 /* index.c */
 uint32_t ofs_index_find(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key);
-/* The same, outside of an event: no work is counted. */
+/* The same, outside an event: no work is counted. */
 uint32_t ofs_index_peek(const struct ofs_core *core, uint32_t tenant, const struct ofs_key *key);
 int ofs_index_insert(struct ofs_core *core, uint32_t chunk);
 void ofs_index_remove(struct ofs_core *core, uint32_t chunk);
@@ -143,7 +144,7 @@ void ofs_chunk_generating(struct ofs_core *core, uint32_t chunk, int change);
 void ofs_chunk_info_get(const struct ofs_core *core, uint32_t chunk, struct ofs_chunk_info *info);
 void ofs_block_unstore(struct ofs_core *core, uint32_t home, uint32_t layer);
 
-/* arena.c. A slot for the block; `candidate` NULL: for a demand or a write. */
+/* arena.c. Takes a slot for the block; `candidate` NULL: for a demand or a write. */
 uint32_t ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 	const struct ofs_candidate *candidate);
 void ofs_slot_assign(struct ofs_core *core, uint32_t slot, uint32_t chunk, uint32_t layer,
@@ -165,7 +166,7 @@ int ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step);
 void ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer);
 int ofs_calibration_verify(const struct ofs_core *core, uint32_t session);
 
-/* score.c: the score a resident block carries is the highest over the sessions that share it. */
+/* score.c: the score of a resident block is the highest over the sessions that share it. */
 void ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score);
 void ofs_score_arrive(struct ofs_core *core, uint32_t slot);
@@ -181,34 +182,34 @@ uint32_t ofs_session_score(const struct ofs_core *core, uint32_t session, uint32
 void ofs_read_start(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns);
 void ofs_read_issue(struct ofs_core *core, uint32_t slot, uint32_t session, uint64_t deadline_ns);
 void ofs_read_pending(struct ofs_core *core);
-/* OFS_NONE when all who waited have closed. */
+/* OFS_NONE if all sessions that waited have closed. */
 uint32_t ofs_read_first_asker(const struct ofs_core *core, uint32_t slot);
 int ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session,
 	const struct ofs_step *step, uint32_t index, int late);
 void ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session);
 void ofs_read_raise(struct ofs_core *core, uint32_t slot);
-/* Take the ring of waiters apart in order; those of `session` (OFS_NONE: all) end with rc. */
+/* Unlinks the ring of waiters in order; those of `session` (OFS_NONE: all) end with rc. */
 void ofs_wait_end(struct ofs_core *core, uint32_t slot, uint32_t session, int rc);
 
-/* granule.c: slots that hold a part of their block. */
-/* What demand `i` of the step names; 0 where there are no granules. */
+/* granule.c: slots that have a part of their block. */
+/* The granules that demand `i` of the step names; 0 without granules. */
 uint32_t ofs_granules_asked(const struct ofs_core *core, const struct ofs_step *step, uint32_t i);
 int ofs_granules_check(const struct ofs_core *core, const struct ofs_step *step);
-/* What a slot has; 0 where there are no granules. */
+/* The granules a slot has; 0 without granules. */
 uint32_t ofs_part_valid(const struct ofs_core *core, uint32_t slot);
-/* Whether it has all of them; and whether the read in flight brings what it lacks. */
+/* Whether it has all of `granules`; and whether the read in flight brings the ones it lacks. */
 int ofs_part_covers(const struct ofs_core *core, uint32_t slot, uint32_t granules);
 int ofs_part_comes(const struct ofs_core *core, uint32_t slot, uint32_t granules);
-/* A demand needs these of a slot that is being given its block. */
+/* A demand needs these of a slot whose block is being read. */
 void ofs_part_want(struct ofs_core *core, uint32_t slot, uint32_t granules);
-/* A read begins of what is wanted, which its action then names; the bytes that it takes. */
+/* Begins a read of the wanted granules and names them in its action; returns its size in bytes. */
 uint64_t ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action);
 /* The slot becomes resident: with what was read, or (`read` 0) written whole. */
 void ofs_part_arrive(struct ofs_core *core, uint32_t slot, int read);
-/* fill.c: the end of a read into a slot that was resident already. */
+/* fill.c: the end of a read into a slot that is already resident. */
 void ofs_fill_done(struct ofs_core *core, uint32_t slot);
 void ofs_fill_failed(struct ofs_core *core, uint32_t slot, int rc);
-/* Demands that named more than has come: that is read too, or they ask again. */
+/* Demands that named more than has arrived: the rest is read too, or they are to retry. */
 void ofs_part_go_on(struct ofs_core *core, uint32_t slot);
 
 /* shadow.c: 1 when a demand-only LRU of the same size misses. */
@@ -231,7 +232,7 @@ void ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_gu
 void ofs_queue_cancel(struct ofs_core *core, uint32_t block);
 void ofs_queue_cancel_session(struct ofs_core *core, uint32_t session);
 void ofs_queue_drop_stale(struct ofs_core *core, uint32_t tenant);
-/* Of a tenant that has candidates: the one whose turn is next. */
+/* Of the tenants that have candidates, the one whose turn is next. */
 struct ofs_candidate ofs_queue_first(const struct ofs_core *core, uint32_t tenant);
 void ofs_queue_drop_first(struct ofs_core *core, uint32_t tenant);
 void ofs_queue_remove_first(struct ofs_core *core, uint32_t tenant);

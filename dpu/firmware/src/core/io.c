@@ -118,7 +118,7 @@ ofs_wait_add(struct ofs_core *core, uint32_t slot, uint32_t session, const struc
 	return 0;
 }
 
-/* Not of the session, or what it asked for has not come with the rest. */
+/* Whether it keeps waiting: it is another session's, or its granules have not all arrived. */
 static int
 waits_on(const struct ofs_core *core, uint32_t slot, uint32_t number, uint32_t session, int rc)
 {
@@ -169,7 +169,7 @@ ofs_wait_cancel(struct ofs_core *core, uint32_t slot, uint32_t session)
 	ofs_wait_end(core, slot, session, -ECANCELED);
 }
 
-/* A demand waits for a prefetch: from now on the read counts as the demand's. */
+/* A demand waits for a prefetch: the read now counts as the demand's. */
 void
 ofs_read_raise(struct ofs_core *core, uint32_t slot)
 {

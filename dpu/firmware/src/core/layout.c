@@ -1,8 +1,8 @@
 /*
  * layout.c: one allocation, cut into the core's tables.
  *
- * Model: the same walk counts (base NULL) and cuts, so that the size given by
- * ofs_core_size_bytes is the size used. Every table starts on a cache line.
+ * Model: the same walk counts (base NULL) and cuts, so that ofs_core_size_bytes returns exactly the
+ * size used. Every table starts on a cache line.
  */
 #include "internal.h"
 
@@ -23,7 +23,7 @@ cut_table(struct cut *cut, uint64_t count, uint64_t size_bytes)
 	return table;
 }
 
-/* Cut a table for the pointer: element size and type come from the pointer itself. */
+/* Cuts a table for the pointer; element size and type come from the pointer. */
 #define CUT(pointer, count) ((pointer) = cut_table(cut, (count), sizeof(*(pointer))))
 
 static uint32_t
@@ -108,7 +108,7 @@ layout_slots(struct ofs_core *core, struct cut *cut)
 	CUT(core->parts, ofs_granular(core) ? c->slot_count : 0);
 }
 
-/* The most actions one event can cause; the ring has room for two such events. */
+/* The most actions that one event can cause; the ring has room for two such events. */
 static uint64_t
 action_worst(const struct ofs_core_config *c)
 {
@@ -165,7 +165,7 @@ in_range(uint64_t value, uint64_t low, uint64_t high)
 static int
 check_config(const struct ofs_core_config *c)
 {
-	/* Each bound keeps a product below inside 64 bits, and a block number inside 32. */
+	/* Each bound keeps a product of those below within 64 bits, and a block number within 32. */
 	if (!in_range(c->tenant_max, 1, 1u << 12) || !in_range(c->session_max, 1, 1u << 16)
 		|| !in_range(c->chunk_max, 1, 1u << 26) || !in_range(c->layer_count, 1, 1u << 10)
 		|| !in_range(c->session_chunk_max, 1, 1u << 22) || !in_range(c->slot_count, 1, 1u << 28)

@@ -2,7 +2,7 @@
  * ledger.c: the end of every demand and of every prefetched block.
  *
  * Model: one set of counters per tenant, all 64-bit words, so that the sum over tenants is a sum of
- * words. Records are a ring that never overwrites: what it has no room for is counted as lost.
+ * words. Records are a ring that never overwrites: a record without room is counted as lost.
  */
 #include "internal.h"
 
@@ -40,8 +40,8 @@ ofs_fate_add(struct ofs_core *core, uint32_t tenant, uint32_t cause, uint32_t fa
 }
 
 /*
- * How the prefetch into the slot ended. The degree bounds neither the window, which is no guess,
- * nor the guesses of the host: how those end says nothing about it.
+ * How the prefetch into the slot ended. The degree bounds neither the window, which is not a guess,
+ * nor the host's guesses, so their ends do not affect it.
  */
 void
 ofs_slot_fate(struct ofs_core *core, uint32_t slot, uint32_t fate)
@@ -104,7 +104,7 @@ ledger_gauges(const struct ofs_core *core, uint32_t tenant, struct ofs_ledger *l
 {
 	const struct ofs_tenant *t = &core->tenants[tenant];
 
-	/* Of all tenants together: the highest degree, the sum of the slots. */
+	/* Over all tenants: the highest degree, the sum of the slots. */
 	if (t->degree > ledger->degree_now)
 		ledger->degree_now = t->degree;
 	ledger->resident_slots += t->resident;

@@ -4,8 +4,8 @@
  * Model: a buffer the owner empties with ofs_core_log. A record is written after its event, whole
  * or not at all; its sequence number and a checksum chained from the record before it make a hole,
  * a torn end and a flipped bit visible. Integers are little-endian, as on every machine that runs
- * this. No secret is in it and no hash of contents: a tenant has no secret in it, and an append the
- * keys that were derived, by which it is replayed.
+ * this. It contains no secret and no hash of contents: a tenant is logged without its secret, and
+ * an append with the derived keys, from which it is replayed.
  */
 #include "internal.h"
 
@@ -74,7 +74,8 @@ ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
 		in_bytes += in[i].size_bytes;
 	for (uint32_t i = 0; i < out_count; i++)
 		out_bytes += out[i].size_bytes;
-	/* An append may be larger than any step; one the scratch cannot hold is lost, and counted. */
+	/* An append may be larger than any step; one that the scratch cannot hold is lost, and
+	 * counted. */
 	if (sizeof(*record) + padded(in_bytes) + padded(out_bytes) + action_bytes
 		> core->log_scratch_bytes) {
 		core->log_sequence++;

@@ -1,8 +1,8 @@
 /*
- * log.h: what the decision log is made of.
+ * log.h: the format of the decision log.
  *
- * Model: a header record, then one record per event that was let in: its input, what it
- * answered, and how many actions it caused, those included. log.c writes, replay.c reads.
+ * Model: a header record, then one record per accepted event: its input, its outputs, and its
+ * actions with their number. log.c writes, replay.c reads.
  */
 #ifndef OFS_CORE_LOG_H
 #define OFS_CORE_LOG_H

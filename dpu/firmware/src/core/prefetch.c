@@ -2,8 +2,8 @@
  * prefetch.c: the prefetchers in the order in which they share the degree of a step.
  *
  * Model: structure first (the window is certain), then by the chance of a demand the session's own
- * averages, then its siblings', then the baselines. Each proposes candidates; queue.c keeps
- * them, pump.c decides what is read.
+ * averages, then its siblings', then the baselines. Each proposes candidates; queue.c orders them,
+ * pump.c decides which is read.
  */
 #include "internal.h"
 
@@ -40,7 +40,8 @@ ofs_prefetch_step(struct ofs_core *core, const struct ofs_step *step)
 		propose_all(core, step->session, step->layer, step);
 }
 
-/* The session begins to generate: every layer is a guess from structure and siblings alone. */
+/* The session begins to generate: for every layer, structure and siblings are all there is to guess
+ * from. */
 void
 ofs_prefetch_begin(struct ofs_core *core, uint32_t session)
 {
@@ -50,7 +51,7 @@ ofs_prefetch_begin(struct ofs_core *core, uint32_t session)
 		propose_all(core, session, layer, NULL);
 }
 
-/* The lowest value whose chance is enough; above the highest where none is. */
+/* The lowest value whose chance is enough; one above the highest if there is none. */
 static uint32_t
 value_enough(const struct ofs_core *core, const struct ofs_guesses *guesses)
 {
@@ -64,7 +65,7 @@ value_enough(const struct ofs_core *core, const struct ofs_guesses *guesses)
 	return OFS_SCORE_HIGHEST + 1;
 }
 
-/* Bits of `above` for what may be proposed: no more than `rank` of the values, but for ties. */
+/* Bits of `above` for what may be proposed: at most `rank` of the values, except for ties. */
 static void
 mark_enough(struct ofs_core *core, const struct ofs_guesses *guesses, uint32_t rank)
 {
@@ -80,7 +81,7 @@ mark_enough(struct ofs_core *core, const struct ofs_guesses *guesses, uint32_t r
 	ofs_rank_above(core->above, core->row_words, guesses->values, guesses->count, cut);
 }
 
-/* What is selected by rule is a candidate by its own class, whatever its value. */
+/* A block selected by rule is a candidate by its class, whatever its value. */
 static void
 mark_trivial(struct ofs_core *core, const struct ofs_session *s, uint32_t count)
 {
@@ -92,7 +93,8 @@ mark_trivial(struct ofs_core *core, const struct ofs_session *s, uint32_t count)
 		core->above[i / 64] |= 1ull << (i % 64);
 }
 
-/* The best `max` absent ordinals, sorted by (chance, value, from the highest down; ordinal). */
+/* The best `max` absent ordinals, sorted by (chance, value; both from the highest down, then
+ * ordinal). */
 static uint32_t
 best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const struct ofs_guesses *guesses, uint32_t max)
@@ -115,7 +117,7 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 			if (chance < enough || (count == max && entry >= core->best[count - 1])
 				|| !ofs_block_is_stored(core, chunks[i], layer))
 				continue;
-			/* Insertion into a short list: few blocks are worth it and absent. */
+			/* Insertion into a short list: few absent blocks qualify. */
 			position = count < max ? count++ : count - 1;
 			for (; position > 0 && core->best[position - 1] > entry; position--)
 				core->best[position] = core->best[position - 1];
@@ -129,8 +131,8 @@ best_absent(struct ofs_core *core, uint32_t session, uint32_t layer,
 }
 
 /*
- * Propose the best absent ordinals with a chance of probability_permille_min or more, of the first
- * select_blocks * residency_percent / 100 of all and of sinks and window.
+ * Proposes the best absent ordinals with a chance of probability_permille_min or more, among the
+ * first select_blocks * residency_percent / 100 of all and of sinks and window.
  */
 void
 ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,

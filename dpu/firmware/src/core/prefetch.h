@@ -1,5 +1,5 @@
 /*
- * prefetch.h: the seam of the core's own prefetchers, and what they share.
+ * prefetch.h: the interface of the core's prefetchers, and what they share.
  *
  * Model: the same functions in the same order in every prefetch_*.c. `observe` runs with a step
  * before its misses are given slots, `propose` after. Nothing here can fail: a proposal that finds
@@ -14,16 +14,17 @@
 #pragma GCC visibility push(hidden)
 
 struct ofs_prefetch_ops {
-	uint32_t bits; /* policy bits that ask for its proposals; it observes in any case */
+	uint32_t bits; /* policy bits that enable its proposals; it observes in any case */
 	void (*observe)(struct ofs_core *core, const struct ofs_step *step); /* NULL: learns nothing */
 	/* step NULL: the session begins to generate. */
 	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
 		const struct ofs_step *step);
 };
-/* What one prefetcher of chances would stage: ordinals [0, count) by the chance of their value. */
+/* What one chance-based prefetcher would stage: ordinals [0, count) by the chance of their
+ * value. */
 struct ofs_guesses {
 	const uint16_t *values; /* by ordinal; 0: none */
-	const uint16_t *chance; /* by class; the values are averages; NULL: they are chances */
+	const uint16_t *chance; /* by class of an average; NULL: the values are chances */
 	uint32_t count;
 	uint32_t cause;
 };
@@ -35,7 +36,7 @@ void ofs_prefetch_begin(struct ofs_core *core, uint32_t session);
 void ofs_prefetch_best(struct ofs_core *core, uint32_t session, uint32_t layer,
 	const struct ofs_guesses *guesses);
 uint32_t ofs_bits_of(uint64_t word);
-/* rank.c: as rank.h's, faster where the cut is not far above the guess. */
+/* rank.c: the result of rank.h's, faster if the cut is not far above the guess. */
 uint32_t ofs_rank_cut_near(const uint16_t *values, uint32_t count, uint32_t rank, uint32_t guess);
 /* Bit i of 64: values[i] is not 0. */
 uint64_t ofs_rank_nonzero(const uint16_t *values);

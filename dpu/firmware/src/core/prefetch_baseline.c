@@ -1,9 +1,9 @@
 /*
  * prefetch_baseline.c: the guesses that use no score: previous step, previous layer, next N.
  *
- * Model: they are here to be beaten. Previous step: what the next layer demanded one step ago.
- * Previous layer: what this layer demands, of the next layer. Next N: the neighbours after each
- * demand, of this layer, for the next step.
+ * Model: baselines for comparison. Previous step: what the next layer demanded one step ago.
+ * Previous layer: this layer's demands, proposed for the next layer. Next N: the neighbours after
+ * each demand of this layer, proposed for the next step.
  */
 #include "internal.h"
 

@@ -2,11 +2,12 @@
  * prefetch_ema.c: the attention pattern: a decayed average of every block's score.
  *
  * Model: per (session, layer, ordinal) a 16-bit average a += (s - a) / 2^shift in integers, for
- * every ordinal of the hint, selected or not; the first score is taken as it is. What an average is
- * worth is measured (calibrate.c); those with a chance of a demand from probability_permille_min on
- * are to be staged, among the first residency_percent of a selection. When the overlap of what the
- * scores would select with the step before falls below half its own running average, the query has
- * turned, and this step's scores weigh 1 / 2^(shift / 2): the old pattern says little now.
+ * every ordinal of the hint, selected or not; the first score is taken as it is. calibrate.c
+ * measures the chance of a demand for each average; blocks with a chance of at least
+ * probability_permille_min are staged, among the first residency_percent of a selection. When the
+ * overlap between the selections of this step's and the last step's scores falls below half its
+ * running average, the query has changed, and this step's scores weigh 1 / 2^(shift / 2), because
+ * the old pattern predicts little now.
  */
 #include "internal.h"
 
@@ -24,7 +25,7 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 		return 0;
 	ofs_work_values(core, step->score_count, 0); /* the step's own, in no table */
 	ofs_work_touch(core, OFS_TABLE_LAYER, core->row_words * sizeof(*chosen));
-	/* The cut of a layer moves little from step to step. */
+	/* The cut of a layer changes little from step to step. */
 	cut = ofs_rank_cut_near(step->scores, step->score_count, rank, layer->cut - layer->cut / 32);
 	layer->cut = cut;
 	ofs_rank_above(core->above, core->row_words, step->scores, step->score_count, cut);
@@ -48,7 +49,7 @@ query_turned(struct ofs_core *core, const struct ofs_step *step)
 /* Eight at a time in 16-bit lanes: C's own arithmetic would widen every value to an int. */
 typedef uint16_t lanes __attribute__((vector_size(16)));
 
-/* Sixty-four averages take in their scores; the bits of those that changed their level. */
+/* Applies scores to sixty-four averages; returns the bits of those that changed their level. */
 static uint64_t
 average_word(uint16_t *averages, const uint16_t *scores, uint32_t shift)
 {
@@ -67,7 +68,7 @@ average_word(uint16_t *averages, const uint16_t *scores, uint32_t shift)
 	return ofs_rank_nonzero(moved);
 }
 
-/* The first `known` averages take in their scores, those from there on begin with them. */
+/* Applies scores to the first `known` averages; the others start at their score. */
 static void
 average_update(uint64_t *moved, uint16_t *averages, const uint16_t *scores, uint32_t known,
 	uint32_t count, uint32_t shift)
@@ -85,8 +86,8 @@ average_update(uint64_t *moved, uint16_t *averages, const uint16_t *scores, uint
 }
 
 /*
- * The slots that `rescore` will look at, fetched ahead as in step.c: first where they stand, then
- * they themselves, so that neither is waited for one at a time.
+ * Prefetches into the CPU's cache the slots that `rescore` will visit, as in step.c: first their
+ * numbers, then the slots, so that their cache misses overlap.
  */
 static void
 fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint32_t *chunks,
@@ -102,7 +103,7 @@ fetch_slots(const struct ofs_core *core, const uint32_t *block_slot, const uint3
 	}
 }
 
-/* A bit of each of `count` blocks, and of those that it names chunk, slot and average. */
+/* A bit for each of `count` blocks; for those set: chunk, slot and average. */
 static void
 count_rescored(const struct ofs_core *core, uint32_t count, uint32_t rescored)
 {
@@ -115,7 +116,7 @@ count_rescored(const struct ofs_core *core, uint32_t count, uint32_t rescored)
 }
 
 /*
- * Resident blocks among the first `count` carry their new scores into the eviction order; moved
+ * Moves resident blocks among the first `count` in the eviction order by their new scores; moved
  * NULL: all of them.
  */
 static void
@@ -164,7 +165,7 @@ ema_observe(struct ofs_core *core, const struct ofs_step *step)
 	int changed;
 
 	if (count == 0 && layer->known == 0) {
-		/* No hint has spoken of this layer: there is nothing to learn yet. */
+		/* No hint has covered this layer: there is nothing to learn yet. */
 		if (core->policy.eviction == OFS_EVICT_SCORE)
 			ofs_score_settle(core, step->session, step->layer);
 		return;

@@ -1,10 +1,10 @@
 /*
  * prefetch_shared.c: what other sessions on the same prefix attend to.
  *
- * Model: where the session's own averages have seen no score yet, the highest chance of a demand
- * over the sessions that refer to the same chunk, each by its own average and its own calibration,
- * is the prediction. That is the whole prefix when a session begins, and nothing once its own hints
- * cover the context.
+ * Model: where the session's own averages have seen no score yet, the prediction is the highest
+ * chance of a demand over the sessions that refer to the same chunk, each by its own average and
+ * calibration. This applies to the whole prefix when a session begins, and to nothing once the
+ * session's own hints cover the context.
  */
 #include "internal.h"
 
@@ -53,6 +53,6 @@ shared_propose(struct ofs_core *core, uint32_t session, uint32_t layer, const st
 
 const struct ofs_prefetch_ops ofs_prefetch_shared = {
 	.bits = OFS_PREFETCH_SHARED,
-	.observe = NULL, /* the averages are kept by prefetch_ema.c */
+	.observe = NULL, /* prefetch_ema.c keeps the averages */
 	.propose = shared_propose,
 };

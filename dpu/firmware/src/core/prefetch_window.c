@@ -2,8 +2,8 @@
  * prefetch_window.c: sinks and the last window_blocks behind the decode position are staged once.
  *
  * Model: each is a candidate when the session begins to generate, and when it is appended; from
- * then on it is a block like any other. The HBM pool serves most of what a window would demand, so
- * that to hold it here as well would take the slots of what is demanded. Not counted against the
+ * then on it is a block like any other. The HBM pool serves most demands for the window, so keeping
+ * the window here as well would take slots from blocks that are demanded. Not counted against the
  * degree, which is for guesses; the need is spread over the first steps.
  */
 #include "internal.h"

@@ -4,7 +4,7 @@
  *
  * Model: tenants take turns by weight (stride scheduling: Waldspurger, Weihl 1995). The bandwidth
  * cap is a virtual schedule of one block every block_cost_ns that may run OFS_BURST_BLOCKS ahead. A
- * candidate that finds no slot is dropped. Demands that wait for a read handle come first.
+ * candidate that gets no slot is dropped. Demands that wait for a read handle come first.
  */
 #include "internal.h"
 
@@ -29,7 +29,7 @@ bandwidth_allows(const struct ofs_core *core)
 		|| core->bucket_ns <= core->now_ns + OFS_BURST_BLOCKS * core->block_cost_ns;
 }
 
-/* The host's guess scores the block from here on: what the core measured may not know of it. */
+/* From here on the host's guess is the block's score: what the core measured may not reflect it. */
 static void
 hinted_begin(struct ofs_core *core, uint32_t slot, const struct ofs_candidate *candidate)
 {
@@ -98,7 +98,8 @@ ofs_pump(struct ofs_core *core)
 	}
 }
 
-/* When the bandwidth cap alone holds back what is waiting; other causes end with an event. */
+/* The time at which the bandwidth cap allows the next read, if only the cap prevents it; every
+ * other cause ends with an event. */
 static uint64_t
 next_ns_of(const struct ofs_core *core)
 {

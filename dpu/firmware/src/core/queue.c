@@ -2,10 +2,10 @@
  * queue.c: prefetch candidates waiting for their turn.
  *
  * Model: one heap per tenant, so that no tenant can crowd out another; first the earliest deadline,
- * then the most probable, then the oldest. A block stands in it at most once. A candidate whose
- * deadline has passed, or whose layer has run the step it was meant for, is dropped: a guess is
- * worth nothing later. What the core itself guesses is meant for the layer's next step. The window
- * is named once, and is superseded by no step. pump.c says when the first of a heap is read.
+ * then the most probable, then the oldest. A block is in it at most once. A candidate whose
+ * deadline has passed, or whose layer has run the step it was meant for, is dropped: the guess has
+ * expired. The core's own guesses are for the layer's next step. The window is proposed once, and
+ * no step supersedes it. pump.c decides when the first of a heap is read.
  */
 #include "internal.h"
 
@@ -32,7 +32,7 @@ heap_sift_down(struct ofs_core *core, uint32_t tenant, uint32_t position,
 		position, candidate, candidate_moved, core);
 }
 
-/* Put the candidate at the position, then sift it to where it belongs. */
+/* Writes the candidate to the position, then sifts it into place. */
 static void
 heap_sift(struct ofs_core *core, uint32_t tenant, uint32_t position,
 	const struct ofs_candidate *candidate)
@@ -67,7 +67,7 @@ candidate_drop(struct ofs_core *core, uint32_t tenant, uint32_t position)
 	ofs_fate_add(core, tenant, cause, OFS_FATE_DROPPED);
 }
 
-/* The need, less the margin that late reads have taught. */
+/* The need, less the margin learnt from late reads. */
 static uint64_t
 deadline_of(const struct ofs_core *core, uint32_t tenant, uint64_t need_ns)
 {
@@ -77,7 +77,7 @@ deadline_of(const struct ofs_core *core, uint32_t tenant, uint64_t need_ns)
 	return need_ns - (margin_ns < slack_ns ? margin_ns : slack_ns);
 }
 
-/* 1: it waits now, or was dropped for want of room; 0: what waits already serves as well. */
+/* 1: it is queued, or was dropped for lack of room; 0: the queued one serves as well. */
 static uint32_t
 candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 	struct ofs_candidate *candidate)
@@ -89,7 +89,7 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 		const struct ofs_candidate *old = &heap_of(core, tenant)[position];
 
 		assert(position < t->queue_count && old->block == candidate->block);
-		/* The same session's, not superseded, and for no later a step. */
+		/* From the same session, not superseded, and for no later step. */
 		if (old->session == candidate->session && old->stamp <= candidate->stamp
 			&& old->stamp >= ofs_layer_of(core, old->session, layer)->stamp)
 			return 0;
@@ -98,10 +98,10 @@ candidate_enter(struct ofs_core *core, uint32_t tenant, uint32_t layer,
 		return 1;
 	} else {
 		if (t->queue_count == 0 && t->pass < core->queue_pass)
-			t->pass = core->queue_pass; /* no credit for having asked nothing */
+			t->pass = core->queue_pass; /* no credit for having been idle */
 		position = t->queue_count++;
 	}
-	/* The most probable first, then the oldest; 2^48 candidates are years of them. */
+	/* The most probable first, then the oldest; 2^48 candidates last for years. */
 	candidate->key.second =
 		(uint64_t)(UINT16_MAX - candidate->probability) << 48 | core->queue_sequence++;
 	heap_sift(core, tenant, position, candidate);
@@ -116,7 +116,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	uint32_t chunk = ofs_session_list(core, session)[ordinal];
 	uint32_t block = ofs_block_of(core, chunk, layer);
 	uint32_t tenant = core->sessions[session].config.tenant;
-	uint32_t counted = cause != OFS_CAUSE_WINDOW; /* which is proposed once, whole */
+	uint32_t counted = cause != OFS_CAUSE_WINDOW; /* the window is proposed once, whole */
 	struct ofs_candidate candidate = {
 		.key.first = deadline_of(core, tenant, need_ns),
 		.block = block,
@@ -136,7 +136,8 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	return 0;
 }
 
-/* The host's guess of an absent, stored block: not bounded by the degree, as the core's are. */
+/* The host's guess of an absent, stored block: the degree does not bound it, as it does the core's
+ * own. */
 void
 ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *guess,
 	uint32_t stamp, uint64_t need_ns)
@@ -156,7 +157,7 @@ ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *
 	candidate_enter(core, tenant, guess->layer, &candidate);
 }
 
-/* A demand, a write or the end of the chunk overtook the candidate. */
+/* A demand, a write or the end of the chunk came before the candidate's turn. */
 void
 ofs_queue_cancel(struct ofs_core *core, uint32_t block)
 {

@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-#define NEAR_MAX 1024 /* values that a guess of the cut may leave over */
+#define NEAR_MAX 1024 /* values that may remain above a guessed cut */
 
 /* The bucket in which the count from the top reaches `rank`; *above counts the buckets over it. */
 static uint32_t
@@ -25,7 +25,7 @@ bucket_at(const uint32_t *histogram, uint32_t rank, uint32_t *above)
 
 #ifdef __SSE2__
 
-/* Sixteen lanes of all ones or none, as bits. */
+/* Sixteen lanes, each all ones or all zeros, as bits. */
 static inline uint64_t
 bits_of_lanes(__m128i first, __m128i second)
 {
@@ -56,7 +56,8 @@ word_between(const uint16_t *from, uint16_t low, uint16_t span)
 
 #else
 
-/* By bytes first, which compilers turn into vector code; a product gathers eight at its top. */
+/* Compares into bytes first, which compilers vectorize; a product gathers eight bits in its top
+ * byte. */
 static inline uint64_t
 word_between(const uint16_t *from, uint16_t low, uint16_t span)
 {
@@ -120,8 +121,8 @@ ofs_rank_above(uint64_t *row, uint32_t words, const uint16_t *values, uint32_t c
 }
 
 /*
- * How many values have each upper byte. Four at a load and two tables: neighbours are often alike,
- * and one table would wait for its own writes.
+ * Counts the values by upper byte. Four per load and two tables: neighbours are often alike, and
+ * one table would wait for its own writes.
  */
 static void
 count_high(const uint16_t *values, uint32_t count, uint32_t *high)
@@ -143,7 +144,7 @@ count_high(const uint16_t *values, uint32_t count, uint32_t *high)
 		high[bucket] += odd[bucket];
 }
 
-/* How many values of the bucket `top` have each lower byte. */
+/* Counts the values in bucket `top` by lower byte. */
 static void
 count_low(const uint16_t *values, uint32_t count, uint32_t top, uint32_t *low)
 {
@@ -173,7 +174,7 @@ ofs_rank_cut(const uint16_t *values, uint32_t count, uint32_t rank)
 	return cut ? cut : 1;
 }
 
-/* Only what is at or above the guess is looked at twice; a guess that is too high costs a pass. */
+/* Only values at or above the guess are read twice; too high a guess costs one pass. */
 uint32_t
 ofs_rank_cut_near(const uint16_t *values, uint32_t count, uint32_t rank, uint32_t guess)
 {

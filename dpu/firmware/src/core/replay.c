@@ -1,17 +1,18 @@
 /*
- * replay.c: a decision log fed to a fresh core, event by event; and a whole log, its first user.
+ * replay.c: feeds a decision log to a fresh core, event by event; built on that, replays a whole
+ * log.
  *
  * Model: the bytes are untrusted. They are copied once, every record is checked (size, sequence,
  * chained checksum) before it is read, and every array in it against the record's size. The fresh
- * core then refuses bad events as it would any other. The first record whose outcome differs ends
- * the replay. This file may allocate: it is no part of a running core.
+ * core then refuses bad events as usual. The first record whose outcome differs ends the replay.
+ * This file may allocate: it is not part of a running core.
  */
 #include <stdlib.h>
 
 #include "internal.h"
 #include "replay.h"
 
-#define REPLAY_SIZE_MAX (8ull << 30) /* a larger core is not what anyone logged here */
+#define REPLAY_SIZE_MAX (8ull << 30) /* no core this large is logged here */
 
 struct ofs_replay {
 	struct ofs_core *core;
@@ -240,7 +241,7 @@ static const struct {
 	[OFS_EVENT_DROP] = {replay_drop, 8},
 };
 
-/* The next record is whole and follows the one before it; then it is the record at hand. */
+/* The next record is whole and follows the one before it; then it becomes the current record. */
 static int
 record_check(struct ofs_replay *r)
 {
@@ -268,7 +269,7 @@ record_check(struct ofs_replay *r)
 	return 0;
 }
 
-/* Run the event of the record at hand. */
+/* Runs the event of the current record. */
 static int
 record_run(struct ofs_replay *r, struct ofs_replay_event *event)
 {
@@ -381,7 +382,7 @@ ofs_replay_next(struct ofs_replay *r, struct ofs_replay_event *event)
 	rc = record_check(r);
 	if (rc == 0)
 		rc = record_run(r, event);
-	/* After an error there is no way on: the next record would not follow. */
+	/* The replay cannot continue after an error: the next record would not follow. */
 	r->diverged = rc != 0 || !event->agreed;
 	return rc ? rc : 1;
 }

@@ -1,9 +1,9 @@
 /*
- * reset.c: a cold arena and an empty ledger, so that runs of one daemon can be compared.
+ * reset.c: empties the arena and the ledger, so that runs of one daemon can be compared.
  *
- * Model: what is staged, clean and not pinned goes; candidates and the shadow are forgotten; what
- * the store has, and what sessions are, stays. A prefetch whose end is still open is counted as
- * issued after the reset, so that issued and ended go on to balance. Eviction forgets its ghosts.
+ * Model: staged blocks that are clean and not pinned are evicted; candidates and the shadow are
+ * forgotten; the store's contents and the sessions stay. A prefetch that has not ended is counted
+ * as issued after the reset, so that issued and ended still balance. Eviction forgets its ghosts.
  */
 #include "internal.h"
 
@@ -31,7 +31,8 @@ reset_tenant(struct ofs_core *core, uint32_t tenant)
 			ofs_slot_evict(core, slot, 0);
 	ofs_evict_forget(core, tenant);
 	reset_shadow(core, t);
-	/* What the rings lost stays lost: a log with a hole is not replayed, whatever came after. */
+	/* What the rings lost stays counted: a log with a hole cannot be replayed, whatever came
+	 * after. */
 	*ledger = (struct ofs_ledger){.records_lost = ledger->records_lost,
 		.log_bytes_lost = ledger->log_bytes_lost};
 	for (uint32_t slot = t->slot_base; slot < t->slot_base + t->slot_count; slot++) {

@@ -1,11 +1,11 @@
 /*
- * score.c: the score that a resident block carries under score eviction.
+ * score.c: the score of a resident block under score eviction.
  *
  * Model: the bucket of its probability of a demand (calibrate.c), the highest over the sessions
- * that refer to the chunk, with the session that holds it.
- * A rise is taken at once; only when the holder itself falls are the others asked again, which
- * keeps the maximum exact at a constant cost in the usual case. A guess of the host may lift the
- * score above that, from the read on and until its layer runs.
+ * that refer to the chunk, and the session it comes from (the owner). A rise is applied
+ * immediately; only a fall of the owner's score makes the others be compared again, which keeps the
+ * maximum exact at a constant cost in the usual case. A guess of the host may lift the score above
+ * that, from the read until its layer runs.
  */
 #include "internal.h"
 
@@ -19,7 +19,7 @@ ofs_session_score(const struct ofs_core *core, uint32_t session, uint32_t layer,
 	return ofs_calibration_of(core, session, layer)->bucket[class];
 }
 
-/* What a slot without a block yet carries is in no order. */
+/* A slot without a block yet is in no order. */
 static void
 score_set(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t score)
 {
@@ -57,7 +57,7 @@ score_best(const struct ofs_core *core, uint32_t slot, uint32_t *session, uint32
 	}
 }
 
-/* The block arrives, or eviction begins anew: before it is in a list there is nothing to move. */
+/* The block arrives, or eviction starts over: it is in no list yet, so nothing has to move. */
 void
 ofs_score_arrive(struct ofs_core *core, uint32_t slot)
 {
@@ -72,7 +72,7 @@ ofs_score_arrive(struct ofs_core *core, uint32_t slot)
 	s->score = (uint16_t)score;
 }
 
-/* Of a resident block, when nothing is assumed about the holder. */
+/* For a resident block, with nothing assumed about the owner. */
 static void
 score_refresh(struct ofs_core *core, uint32_t slot)
 {
@@ -86,7 +86,7 @@ score_refresh(struct ofs_core *core, uint32_t slot)
 	score_set(core, slot, session, score);
 }
 
-/* What the session has measured changed; a guess of its own is settled before. */
+/* The session's measured score changed; its own guess is settled first. */
 void
 ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score)
@@ -105,7 +105,7 @@ ofs_score_update(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_
 	}
 }
 
-/* The host guesses a demand: until the layer's next step the block is worth what the guess says. */
+/* The host guesses a demand: until the layer's next step the guess is the block's score. */
 void
 ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t ordinal,
 	uint32_t score)
@@ -120,7 +120,7 @@ ofs_score_lift(struct ofs_core *core, uint32_t slot, uint32_t session, uint32_t 
 	score_set(core, slot, session, score);
 }
 
-/* A guess of the session means nothing from now on: what was measured does. */
+/* A guess of the session has expired: the measured score applies. */
 static void
 lift_end(struct ofs_core *core, uint32_t slot)
 {
@@ -133,7 +133,7 @@ lift_end(struct ofs_core *core, uint32_t slot)
 		score_set(core, slot, OFS_NONE, 0);
 }
 
-/* The layer steps: its run that the session's guesses were for is here. */
+/* The layer steps: this is the run that the session's guesses were for. */
 void
 ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 {
@@ -156,14 +156,14 @@ ofs_score_settle(struct ofs_core *core, uint32_t session, uint32_t layer)
 			assert(slot != OFS_NONE); /* `held` says that the block has one */
 			core->tally->work.rescored++;
 			ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*s));
-			/* It may have been evicted since, or another session have guessed higher. */
+			/* It may have been evicted since, or another session may have guessed higher. */
 			if ((s->flags & OFS_FLAG_LIFTED) && s->owner == session)
 				lift_end(core, slot);
 		}
 	}
 }
 
-/* The session has left the chunk; its number will be another's. */
+/* The session has left the chunk; its number will be reused. */
 void
 ofs_score_leave(struct ofs_core *core, uint32_t slot, uint32_t session)
 {
@@ -171,7 +171,7 @@ ofs_score_leave(struct ofs_core *core, uint32_t slot, uint32_t session)
 		lift_end(core, slot);
 }
 
-/* Chunks were appended: resident blocks of them have one session more, others leave its window. */
+/* Chunks were appended: their resident blocks have one session more, others leave its window. */
 void
 ofs_score_appended(struct ofs_core *core, uint32_t session, uint32_t old_count)
 {

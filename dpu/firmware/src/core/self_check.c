@@ -188,7 +188,7 @@ is_to_settle(const struct ofs_core *core, const struct ofs_slot *s, uint32_t ord
 	return row[ordinal / 64] >> (ordinal % 64) & 1;
 }
 
-/* The score a slot carries is the highest of its sessions now, or what its holder guessed above. */
+/* The slot's score is the highest of its sessions now, or its owner's higher guess. */
 static int
 verify_scores(const struct ofs_core *core)
 {

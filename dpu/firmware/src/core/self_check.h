@@ -1,5 +1,5 @@
 /*
- * self_check.h: one relation between two tables, stated where it is checked.
+ * self_check.h: states a relation between two tables where it is checked.
  *
  * Model: for the verify functions of the core, which are for tests. The first relation that does
  * not hold is named on stderr with a number, and ends the function with -EFAULT.

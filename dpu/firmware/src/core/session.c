@@ -1,10 +1,10 @@
 /*
  * session.c: sessions, the keyed prefix chain, sharing.
  *
- * Model: a session is an ordered list of chunks. The store key of a chunk is
- * SipHash(secret, parent store key || content); a session opened while sharing is on uses the store
- * key as its directory key, any other session SipHash(secret, store key || its serial), which no
- * other session can have. Serials are never used twice, session numbers are.
+ * Model: a session is an ordered list of chunks. The store key of a chunk is SipHash(secret, parent
+ * store key || content); a session opened while sharing is on uses the store key as its directory
+ * key; any other session uses SipHash(secret, store key || its serial), which no other session can
+ * have. Serials are never reused; session numbers are.
  */
 #include <stdbool.h>
 
@@ -52,7 +52,7 @@ ofs_core_session_open(struct ofs_core *core, uint64_t now_ns,
 	return 0;
 }
 
-/* The keys of what follows the chunk under the store key `parent`. */
+/* The keys of the chunk that follows `parent`, the store key of the one before it. */
 static struct ofs_chunk_keys
 chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struct ofs_key *parent,
 	const struct ofs_key *content)
@@ -77,7 +77,8 @@ chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struc
 	return keys;
 }
 
-/* Find or make the chunk under these keys. The home is made first, and lost again if that fails. */
+/* Finds or makes the chunk under these keys. The home is made first, and removed again on
+ * failure. */
 static int
 chunk_get(struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_key,
 	const struct ofs_key *key, uint32_t *chunk, int *found)
@@ -103,7 +104,7 @@ chunk_get(struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_ke
 	return rc;
 }
 
-/* The store key that the next chunk of the session goes on from. */
+/* The store key from which the session's next chunk is derived. */
 static struct ofs_key
 chain_end(const struct ofs_core *core, uint32_t session)
 {
@@ -177,7 +178,7 @@ session_drop_last(struct ofs_core *core, uint32_t session)
 	ofs_chunk_maybe_free(core, chunk);
 }
 
-/* Whether the session named the chunk in the append that is under way. */
+/* Whether the session named the chunk in the current append. */
 static bool
 is_last_linked(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 {
@@ -187,8 +188,9 @@ is_last_linked(const struct ofs_core *core, uint32_t chunk, uint32_t session)
 }
 
 /*
- * Whether keys from outside are possible outputs of chain_keys: a store key is that of a common
- * chunk, another key that of none yet, and the session has named none of them.
+ * Whether keys from outside are possible outputs of chain_keys: the store key belongs to a common
+ * chunk or none, the directory key of a private chunk to none yet, and the session has named none
+ * of them.
  */
 static bool
 are_keys_good(const struct ofs_core *core, uint32_t session, const struct ofs_chunk_keys *keys)
@@ -239,7 +241,7 @@ append_chunks(struct ofs_core *core, uint32_t session, uint32_t count,
 	return 0;
 }
 
-/* What an append is let in by, before its keys are looked at. */
+/* Checks an append before its keys are read. */
 static int
 append_check(const struct ofs_core *core, uint32_t session, uint32_t count)
 {
@@ -250,7 +252,7 @@ append_check(const struct ofs_core *core, uint32_t session, uint32_t count)
 	return rc;
 }
 
-/* The log has the keys, not what they were derived from. */
+/* The log contains the keys, not what they were derived from. */
 static int
 append(struct ofs_core *core, uint64_t now_ns, uint32_t session, uint32_t count,
 	const struct ofs_chunk_keys *keys, struct ofs_chunk_info *infos)
@@ -330,7 +332,7 @@ ofs_core_session_set_generating(struct ofs_core *core, uint64_t now_ns, uint32_t
 	return 0;
 }
 
-/* What the slot of a block still has from the session that leaves. */
+/* Removes the leaving session from the slot of a block. */
 static void
 slot_forget_session(struct ofs_core *core, uint32_t slot, uint32_t session)
 {

@@ -1,10 +1,10 @@
 /*
  * step.c: one layer of one decode step.
  *
- * Model: the pins of the session's last step end; every demand is classified against what is there,
- * and what is there is pinned, before any miss takes a slot, because the demands of one step are a
- * set: none may be the victim of another. Then averages and window are brought up to date, so that
- * the victims are chosen by the newest scores; then the misses are read, then guesses are made.
+ * Model: the pins of the session's last step end. Every demand is classified by what is resident,
+ * and resident blocks are pinned, before any miss takes a slot, because the demands of one step are
+ * a set: none may evict another. Then averages and window are updated, so that victims are chosen
+ * by the newest scores; then the misses are read; then guesses are made.
  */
 #include "internal.h"
 
@@ -28,7 +28,7 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 	if (ofs_session_check(core, step->session) || step->layer >= core->config.layer_count
 		|| step->demand_count > core->config.demand_max)
 		return -EINVAL;
-	/* A context is the blocks of a session, and one that is not named before it is full. */
+	/* A context is the session's blocks and a last one, which is not appended until it is full. */
 	if (step->selected_count > core->config.session_chunk_max + 1)
 		return -EINVAL;
 	s = &core->sessions[step->session];
@@ -43,13 +43,13 @@ step_check(const struct ofs_core *core, const struct ofs_step *step)
 	return 0;
 }
 
-/* The block was staged ahead and is needed now for the first time. */
+/* The block was staged ahead and is needed for the first time. */
 static void
 fresh_ends(struct turn *t, uint32_t number, uint32_t fate)
 {
 	struct ofs_slot *slot = &t->core->slots[number];
 
-	assert(slot->flags & OFS_FLAG_FRESH); /* it ends once */
+	assert(slot->flags & OFS_FLAG_FRESH); /* it ends only once */
 	slot->flags &= (uint8_t)~OFS_FLAG_FRESH;
 	ofs_slot_fate(t->core, number, fate);
 	if (fate == OFS_FATE_USED)
@@ -83,7 +83,7 @@ resident_end(struct turn *t, uint32_t i, uint32_t number, uint32_t seen)
 	uint8_t end;
 
 	if (seen == OFS_SEEN_MISS) {
-		/* It arrived after the host had looked: late by the wire, not by the store. */
+		/* It arrived after the host's lookup: late by the wire, not by the store. */
 		end = OFS_END_LATE;
 		if (slot->flags & OFS_FLAG_FRESH)
 			fresh_ends(t, number, OFS_FATE_LATE);
@@ -105,7 +105,7 @@ demand_busy(struct turn *t, uint32_t i)
 	ofs_action_complete(t->core, t->tenant, t->step->waiter, i, -EAGAIN, OFS_NONE);
 }
 
-/* The block is on its way: wait for it. */
+/* The block is in flight: wait for it. */
 static void
 demand_joins(struct turn *t, uint32_t i, uint32_t number)
 {
@@ -134,7 +134,7 @@ miss_end(struct turn *t, uint32_t block, int shadow_miss)
 	return shadow_miss ? OFS_END_CAPACITY : OFS_END_POLICY;
 }
 
-/* The slot is resident, or will be, and lacks some of what the demand names. */
+/* The slot is or will be resident, but lacks some of the granules that the demand names. */
 static uint8_t
 partial_end(struct turn *t, uint32_t i, uint32_t number, uint32_t granules)
 {
@@ -144,7 +144,7 @@ partial_end(struct turn *t, uint32_t i, uint32_t number, uint32_t granules)
 		demand_joins(t, i, number);
 		return OFS_END_LATE;
 	}
-	/* What it has stays until the rest has come. */
+	/* Its granules stay until the others have arrived. */
 	if (core->slots[number].state == OFS_SLOT_RESIDENT)
 		ofs_session_pin(core, t->step->session, number);
 	core->misses[t->miss_count++] = i;
@@ -164,7 +164,7 @@ demand_end(struct turn *t, uint32_t i, int shadow_miss)
 		&& ofs_part_covers(core, number, granules))
 		return resident_end(t, i, number, seen);
 	if (seen != OFS_SEEN_MISS && seen != OFS_SEEN_UNKNOWN)
-		return (uint8_t)ofs_end_of_cause(seen); /* read by the host, gone since */
+		return (uint8_t)ofs_end_of_cause(seen); /* the host read it, and it was evicted since */
 	if (number != OFS_NONE && ofs_granular(core))
 		return partial_end(t, i, number, granules);
 	if (number != OFS_NONE) {
@@ -177,8 +177,8 @@ demand_end(struct turn *t, uint32_t i, int shadow_miss)
 }
 
 /*
- * Have the machine fetch what every demand will be judged by. A layer of a large model comes around
- * once a step, so none of it is in the CPU's cache; asked for together, the waits overlap.
+ * Prefetches into the CPU's cache what classifies each demand. A layer of a large model comes
+ * around once a step, so none of this is cached; requested together, the misses overlap.
  */
 static void
 fetch_ahead(const struct turn *t)
@@ -233,7 +233,7 @@ classify(struct turn *t, uint8_t *ends)
 	}
 }
 
-/* A slot has the block, or is being given it, and not all that the demand names. */
+/* The slot has the block, or a read of it in flight, but not all that the demand names. */
 static void
 partial_read(struct turn *t, uint32_t i, uint32_t slot)
 {
@@ -298,7 +298,7 @@ miss_read(struct turn *t, uint32_t i)
 	ofs_session_pin(core, step->session, slot);
 	ofs_part_want(core, slot, ofs_granules_asked(core, step, i));
 	rc = ofs_wait_add(core, slot, step->session, step, i, 0);
-	assert(rc == 0); /* a waiter is free, as was seen above */
+	assert(rc == 0); /* a waiter is free, as checked above */
 	ofs_read_start(core, slot, step->session, core->now_ns);
 }
 
@@ -311,7 +311,7 @@ pace(struct ofs_core *core, struct ofs_session *s, uint32_t step)
 	if (s->stepped) {
 		uint64_t taken_ns = core->now_ns - s->step_begin_ns;
 
-		/* A pause is not a pace. */
+		/* A pause is not counted as pace. */
 		if (taken_ns > 8 * s->step_ns)
 			taken_ns = 8 * s->step_ns;
 		taken_ns = s->step_ns - (s->step_ns >> 3) + (taken_ns >> 3);

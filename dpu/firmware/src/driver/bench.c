@@ -1,4 +1,4 @@
-/* Benches of the host's path, in C so that no Python stands in the loop; see driver.h. */
+/* Benches of the host's path, in C so that no Python runs in the loop; see driver.h. */
 #include "clock.h"
 #include "driver/internal.h"
 #include "region/shared.h"
@@ -37,7 +37,7 @@ ofs_driver_bench_fetch(struct ofs_driver *driver, struct ofs_fetch *fetch, uint3
 	return rc;
 }
 
-/* A batch of keys from `first` on, round and round. */
+/* A batch of keys from `first` on, wrapping around. */
 static void
 prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *keys, uint32_t first,
 	uint8_t *target)
@@ -48,7 +48,7 @@ prepare(struct ofs_driver *driver, uint32_t key_count, const struct ofs_key *key
 	for (uint32_t i = 0; i < OFS_BENCH_READ_BATCH; i++) {
 		driver->reads[i].key = keys[(first + i) % key_count];
 		driver->reads[i].target = target + i * stride_bytes;
-		driver->reads[i].granules = 0; /* a fetch may have left its own there */
+		driver->reads[i].granules = 0; /* a fetch may have left its target there */
 	}
 }
 
@@ -67,7 +67,7 @@ read_batch(struct ofs_driver *driver, bool checked, uint64_t *batch_ns)
 	return rc != 0 ? rc : refused;
 }
 
-/* The slots are found before the clock starts: a memcpy knows where its bytes are. */
+/* The slots are found before the clock starts: a memcpy is given its addresses too. */
 static int
 copy_batch(struct ofs_driver *driver, uint64_t *batch_ns)
 {
@@ -107,7 +107,8 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 		|| driver->fabric->port.demand_max < OFS_BENCH_READ_BATCH) {
 		return -EINVAL;
 	}
-	/* Three offsets a third apart: no way of reading profits from what another has just cached. */
+	/* Three offsets a third apart: no way of reading profits from lines that another has just
+	 * cached. */
 	for (uint32_t i = 0; i < batch_count && rc >= 0; i++) {
 		uint32_t first = i * OFS_BENCH_READ_BATCH;
 
@@ -127,7 +128,7 @@ ofs_driver_bench_read(struct ofs_driver *driver, uint32_t key_count, const struc
 	return rc < 0 ? rc : refused;
 }
 
-/* Slots far from each other, so that none is read because another was. */
+/* Slots far apart, so that reading one does not prefetch another. */
 static uint32_t
 slot_of(uint64_t number, uint32_t slot_count)
 {

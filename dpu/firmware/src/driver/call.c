@@ -1,12 +1,12 @@
 /*
- * Calls in flight: a table of fetches and puts, moved on in the order they began; see internal.h.
- * Nothing here waits but ofs_calls_wait.
+ * Calls in flight: a table of fetches and puts, advanced in the order they began; see internal.h.
+ * Only ofs_calls_wait waits.
  */
 #include "driver/internal.h"
 
 #include <assert.h>
 
-/* What is left of the call ends with `rc`, here and now. */
+/* Ends what is left of the call with `rc`, immediately. */
 static void
 cancel(struct ofs_driver *driver, struct ofs_call *call, int rc)
 {
@@ -54,7 +54,7 @@ void
 ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
 	assert(driver->pending[payload_index].used);
-	assert(driver->pending[payload_index].next == OFS_NONE); /* it hangs on no other call */
+	assert(driver->pending[payload_index].next == OFS_NONE); /* it belongs to no other call */
 	driver->pending[payload_index].next = call->commands;
 	call->commands = payload_index;
 }
@@ -64,7 +64,7 @@ ofs_call_send(struct ofs_driver *driver, uint32_t payload_index)
 {
 	int rc = ofs_command_send(driver, payload_index);
 
-	/* Full only while the DPU has not yet taken commands that already have their answer. */
+	/* Full only until the DPU has taken commands that it has already answered. */
 	if (rc == -EAGAIN)
 		ofs_call_pause(driver, payload_index);
 	return rc == -EAGAIN ? 0 : rc;
@@ -80,7 +80,7 @@ ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index)
 		pending->pause_ns * 2 < OFS_BACKOFF_NS_MAX ? pending->pause_ns * 2 : OFS_BACKOFF_NS_MAX;
 }
 
-/* Everything of the call that was answered or is due. True when there was something. */
+/* Handles every command of the call that was answered or is due. True if there was one. */
 static bool
 turn_commands(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 {
@@ -128,7 +128,7 @@ turn_call(struct ofs_driver *driver, struct ofs_call *call, uint64_t now_ns)
 	if (call->rc == 0 && now_ns < call->deadline_ns)
 		call->rc = call->ops->begin_more(driver, call);
 	moved |= call->begun != before;
-	if (call->rc != 0) { /* what has been sent goes on; nothing more is begun */
+	if (call->rc != 0) { /* commands already sent continue; no more are begun */
 		call->ops->fail(driver, call, call->begun, call->count - call->begun, call->rc);
 		call->begun = call->count;
 	}
@@ -168,7 +168,7 @@ ofs_calls_turn(struct ofs_driver *driver)
 	return moved;
 }
 
-/* The earliest moment at which a turn would do something by itself. */
+/* The earliest time at which a turn has something to do without an answer. */
 static uint64_t
 next_due_ns(const struct ofs_driver *driver)
 {
@@ -189,7 +189,7 @@ next_due_ns(const struct ofs_driver *driver)
 	return next_ns;
 }
 
-/* 0: look again; what ended the connection: whatever was running has ended so. */
+/* Returns 0 to look again, or the error that ended the connection and with it all running calls. */
 static int
 wait(struct ofs_driver *driver, uint64_t timeout_ns)
 {
@@ -197,7 +197,7 @@ wait(struct ofs_driver *driver, uint64_t timeout_ns)
 
 	if (rc == 0 || rc == -ETIMEDOUT)
 		return 0;
-	/* What was answered counts, also by one who has died since. */
+	/* Answers count, even from a daemon that has died since. */
 	(void)ofs_calls_turn(driver);
 	for (uint32_t i = 0; i < driver->running_count; i++)
 		cancel(driver, &driver->calls[driver->running[i]], rc);
@@ -254,7 +254,7 @@ ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_o
 	while (call->state == OFS_CALL_RUNNING)
 		if (!ofs_calls_turn(driver))
 			(void)ofs_calls_wait(driver, OFS_NEVER_NS);
-	assert(call->commands == OFS_NONE); /* none of its areas is in use for it */
+	assert(call->commands == OFS_NONE); /* it uses none of its areas */
 	call->state = OFS_CALL_FREE;
 	return call->rc;
 }
@@ -299,7 +299,7 @@ ofs_driver_poll(struct ofs_driver *driver, uint64_t timeout_ns, uint64_t *ticket
 	uint32_t count;
 
 	if (!ofs_calls_turn(driver) && timeout_ns == 0 && driver->running_count > 0) {
-		(void)wait(driver, 0); /* a dead daemon is seen by looking, not by its silence */
+		(void)wait(driver, 0); /* a dead daemon shows on the fabric, not by its silence */
 		(void)ofs_calls_turn(driver);
 	}
 	while ((count = ended_calls(driver, tickets, max)) == 0 && driver->running_count > 0

@@ -21,7 +21,7 @@ static uint32_t
 take_in(struct ofs_driver *driver, struct ofs_pending *pending, const struct ofs_cqe *cqe)
 {
 	if (cqe->rc == -EINPROGRESS) {
-		/* Completions may overtake each other: this one may say less than is known. */
+		/* Completions may overtake each other: this one may report less than is known. */
 		if (pending->abandoned || cqe->count <= pending->taken
 			|| (pending->landed && cqe->count <= pending->cqe.count)) {
 			return 0;
@@ -82,7 +82,7 @@ ofs_command_take(struct ofs_driver *driver)
 	return payload_index;
 }
 
-/* Only these are timed: a command that carries nothing is as short as reading the clock. */
+/* Only these are timed: a command without a payload takes no longer than reading the clock. */
 static bool
 moves_blocks(const struct ofs_sqe *sqe)
 {
@@ -96,7 +96,7 @@ ofs_command_send(struct ofs_driver *driver, uint32_t payload_index)
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc;
 
-	assert(pending->used && !pending->flying); /* the DPU may read the area while it flies */
+	assert(pending->used && !pending->flying); /* the DPU may read the area in flight */
 	pending->sqe.payload_index = (uint16_t)payload_index;
 	pending->sqe.user = ++driver->user_last;
 	pending->sqe.sent_ns =

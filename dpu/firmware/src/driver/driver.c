@@ -1,4 +1,4 @@
-/* The host driver: open, close, counters, and the commands that carry nothing; see driver.h. */
+/* The host driver: open, close, counters, and the commands without a payload; see driver.h. */
 #include "driver/internal.h"
 
 #include <stdio.h>
@@ -55,7 +55,7 @@ ofs_driver_open(struct ofs_driver **out, struct ofs_fabric *fabric)
 		ofs_driver_close(driver);
 		return -ENOMEM;
 	}
-	/* Buckets and trailers are read into it. */
+	/* Where buckets and trailers are read to. */
 	rc = fabric->ops->register_memory(fabric, driver->reads,
 		port->demand_max * sizeof(driver->reads[0]));
 	if (rc != 0) {
@@ -117,7 +117,7 @@ ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t d
 		return rc;
 	pending = &driver->pending[index];
 	pending->sqe = *sqe;
-	/* Full only while the DPU has not yet taken commands that already have their answer. */
+	/* Full only until the DPU has taken commands that it has already answered. */
 	while ((rc = ofs_command_send(driver, index)) == -EAGAIN
 		&& ofs_driver_now_ns(driver) < deadline_ns) {
 		fabric->ops->pause(fabric, OFS_BACKOFF_NS_MIN);
@@ -136,8 +136,8 @@ ofs_driver_hint(struct ofs_driver *driver, uint32_t session, const struct ofs_gu
 	const struct ofs_port_header *port = &driver->fabric->port;
 	uint32_t sent = 0;
 
-	(void)ofs_calls_turn(driver); /* areas of hints that were answered are free again */
-	/* Half of the areas are left to calls, whose callers wait. */
+	(void)ofs_calls_turn(driver); /* frees areas of hints that were answered */
+	/* Half of the areas are reserved for calls, whose callers wait. */
 	while (sent < count && 2 * driver->free_payload_count > port->entry_count) {
 		uint32_t left = count - sent, index = ofs_command_take(driver);
 		uint32_t piece = left < port->demand_max ? left : port->demand_max;

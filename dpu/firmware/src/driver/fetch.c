@@ -1,4 +1,4 @@
-/* Fetch: the caller's side of it. What happens in between is fetch_piece.c's. */
+/* Fetch: the caller's side. fetch_piece.c handles its pieces. */
 #include "driver/internal.h"
 
 static uint32_t

@@ -15,7 +15,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Brings fetch->stall_ns up to now: called when something that was waited for has ended. */
+/* Updates fetch->stall_ns: called when something that was waited for has ended. */
 static void
 note_stall(struct ofs_driver *driver, struct ofs_call *call)
 {
@@ -72,7 +72,8 @@ accept(struct ofs_fetch *fetch, const struct ofs_block_read *read)
 		fetch->checksums[read->demand] = read->checksum;
 }
 
-/* One-sided: what the directory names, and whose check holds. The rest stays wanted. */
+/* One-sided: reads the blocks that the directory names; those whose check passes are done, the rest
+ * stay wanted. */
 static int
 read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count)
 {
@@ -103,7 +104,8 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 	return rc;
 }
 
-/* The STEP of a piece, from what read_hits left in driver->reads. The first carries the scores. */
+/* Builds the STEP of a piece from what read_hits left in driver->reads. The first carries the
+ * scores. */
 static void
 build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t payload_index)
 {
@@ -116,7 +118,7 @@ build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t pa
 		.layer = (uint16_t)fetch->layer,
 		.session = fetch->session,
 		.step = fetch->step,
-		/* And what was selected and is not demanded. */
+		/* Adds what was selected but is not demanded. */
 		.selected_count =
 			pending->count + (first ? fetch->selected_count - fetch->demand_count : 0),
 		.demand_count = pending->count};
@@ -129,7 +131,7 @@ build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t pa
 		memcpy(payload + ofs_payload_scores_offset(pending->count),
 			&fetch->granules[pending->first], pending->count * sizeof(fetch->granules[0]));
 	}
-	/* OFS_SEEN_MISS is 0, and so is the cause of nothing. */
+	/* OFS_SEEN_MISS is 0, as is the cause of nothing. */
 	for (uint32_t i = 0; i < pending->count; i++)
 		seen[i] = driver->reads[i].rc != 0 ? OFS_CAUSE_NONE : (uint8_t)driver->reads[i].cause;
 	if (first && fetch->score_count > 0) {
@@ -193,7 +195,7 @@ begin_more(struct ofs_driver *driver, struct ofs_call *call)
 	return rc;
 }
 
-/* A STEP over what is still wanted of the piece. */
+/* Sends a STEP for what is still wanted of the piece. */
 static int
 due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
@@ -204,7 +206,7 @@ due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 	uint32_t count = 0;
 
 	assert(!pending->flying);
-	if (!pending->ask_again) /* it was not taken: as it stands */
+	if (!pending->ask_again) /* the DPU did not take it: sent unchanged */
 		return ofs_call_send(driver, payload_index);
 	for (uint32_t i = 0; i < pending->count; i++) {
 		uint32_t demand = pending->first + i;
@@ -247,7 +249,7 @@ accept_or_try_later(struct ofs_driver *driver, struct ofs_call *call, uint32_t p
 		fail(driver, call, read->demand, 1, read->rc);
 }
 
-/* 1: a block to be read; 0: it ended or stays wanted; -EPROTO: no result of this STEP. */
+/* 1: a block to be read; 0: it ended or stays wanted; -EPROTO: not a result of this STEP. */
 static int
 take_result(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index,
 	struct ofs_result result, struct ofs_block_read *read)
@@ -277,8 +279,8 @@ take_result(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_i
 }
 
 /*
- * Reads the slots that the results from `pending->taken` on name; what is torn or was answered
- * -EAGAIN stays wanted.
+ * Reads the slots that the results from `pending->taken` on name; blocks that are torn or were
+ * answered -EAGAIN stay wanted.
  */
 static int
 take_results(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
@@ -312,10 +314,10 @@ answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_inde
 	struct ofs_pending *pending = &driver->pending[payload_index];
 	int rc = pending->cqe.rc;
 
-	assert(pending->flying == (rc == -EINPROGRESS)); /* what has ended has one answer */
+	assert(pending->flying == (rc == -EINPROGRESS)); /* a command that has ended has one answer */
 	if (rc == -EINPROGRESS)
 		return take_results(driver, call, payload_index);
-	if (rc == -EBUSY || rc == -EAGAIN) { /* a busy answer is not the end of a demand */
+	if (rc == -EBUSY || rc == -EAGAIN) { /* a busy answer does not end a demand */
 		ofs_call_pause(driver, payload_index);
 		return 0;
 	}

@@ -1,11 +1,11 @@
 /*
  * driver/internal.h: what the files of the host driver share.
  *
- * Model: all of it belongs to the driver's one thread. Tables are sized at open by the port's
- * header; nothing is allocated after. A command takes one payload area, and that area's index
- * names it. A *call* is one fetch or put of the caller; its commands hang on it in a list. A call
- * is moved on by ofs_call_turn, which never waits: what has been answered is taken in, what is due
- * is sent (again), and a deadline that has passed ends it.
+ * Model: the driver's one thread owns all of it. Tables are sized at open by the port's header;
+ * nothing is allocated after. A command takes one payload area, whose index identifies it. A *call*
+ * is one fetch or put of the caller, with a list of its commands. ofs_call_turn advances a call and
+ * never waits: it processes answers, sends (again) what is due, and ends a call whose deadline has
+ * passed.
  */
 #ifndef OFS_DRIVER_INTERNAL_H
 #define OFS_DRIVER_INTERNAL_H
@@ -15,7 +15,7 @@
 
 #include <stdbool.h>
 
-#define OFS_READ_ATTEMPTS_MAX 8 /* a slot that moves on oftener than that is not worth it */
+#define OFS_READ_ATTEMPTS_MAX 8 /* a slot that changes more often is not worth it */
 #define OFS_BACKOFF_NS_MIN 20000ull
 #define OFS_BACKOFF_NS_MAX 1000000ull
 #define OFS_COMMAND_TIMEOUT_NS 2000000000ull
@@ -27,16 +27,16 @@
 struct ofs_block_read {
 	struct ofs_key key;
 	uint8_t *target;
-	uint32_t demand; /* which of the fetch */
+	uint32_t demand; /* index in the fetch */
 	uint32_t slot;   /* OFS_NONE: not in the directory */
 	uint32_t generation;
 	uint32_t cause;    /* out: enum ofs_cause, of a block that was read */
 	uint32_t length;   /* out */
 	uint64_t checksum; /* out: XXH3-64 of what was copied */
-	uint64_t stage_ns; /* where it is timed: when the stage began */
-	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE it moved on; -EBADMSG bad bytes */
-	bool remembered;   /* slot and generation are not the directory's of just now */
-	/* Of granules, where `granules` is not 0: granule n of those wanted goes to target + rows[n] *
+	uint64_t stage_ns; /* if timed: when the stage began */
+	int32_t rc;        /* out: 0; -ENOENT no slot; -ESTALE the slot changed; -EBADMSG bad bytes */
+	bool remembered;   /* slot and generation were not just read from the directory */
+	/* For granules, if `granules` is not 0: granule n of those wanted goes to target + rows[n] *
 	 * granule_stride_bytes, and its checksum to sums[n]. */
 	uint32_t granules;
 	const uint32_t *rows;
@@ -47,30 +47,30 @@ struct ofs_block_read {
 	struct ofs_granule_table table;
 };
 
-/* Where a block stood when a read of it was last right; see remember.c. */
+/* The slot of a block when a read of it last succeeded; see remember.c. */
 struct ofs_remembered {
 	struct ofs_key key;
 	uint32_t slot;
-	uint32_t generation; /* 0: nothing is remembered here */
+	uint32_t generation; /* 0: the entry is empty */
 };
 
 /* One payload area, and the command that was built in it. */
 struct ofs_pending {
 	struct ofs_sqe sqe;
 	struct ofs_cqe cqe;
-	uint64_t due_ns;   /* when to send it again, unless it is flying */
-	uint64_t pause_ns; /* before the sending after that */
-	uint32_t next;     /* of the same call; OFS_NONE: the last */
+	uint64_t due_ns;   /* when to send it again, unless it is in flight */
+	uint64_t pause_ns; /* the pause before the next retry */
+	uint32_t next;     /* next command of the same call; OFS_NONE: the last */
 	uint32_t put_slot; /* OFS_NONE: none */
-	uint32_t taken;    /* results that have been looked at */
+	uint32_t taken;    /* results processed */
 	uint32_t first;    /* demands or blocks of the call: [first, first + count) */
 	uint32_t count;
 	bool used;
 	bool flying;    /* sent, and not completed */
-	bool done;      /* `cqe` is its completion, not yet looked at */
-	bool landed;    /* `cqe` says that some results are there, not yet looked at */
+	bool done;      /* `cqe` is its completion, not yet processed */
+	bool landed;    /* `cqe` reports some results, not yet processed */
 	bool abandoned; /* no call waits; the DPU may still use its memory */
-	bool ask_again; /* of a fetch: what is sent next asks for what is still wanted */
+	bool ask_again; /* of a fetch: the next STEP requests what is still wanted */
 };
 
 enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 2 };
@@ -78,17 +78,17 @@ enum ofs_call_state { OFS_CALL_FREE = 0, OFS_CALL_RUNNING = 1, OFS_CALL_ENDED = 
 struct ofs_driver;
 struct ofs_call;
 
-/* What a turn does with a call that is running: one side for fetches, one for puts. */
+/* What a turn does with a running call: one side for fetches, one for puts. */
 struct ofs_call_ops {
-	/* Begins commands as long as there is room. -errno: nothing more can be begun. */
+	/* Begins commands while there is room. -errno: no more can be begun. */
 	int (*begin_more)(struct ofs_driver *driver, struct ofs_call *call);
 	/*
-	 * One command of it was answered, wholly or (of a fetch) in part; or is due again. 1: the
-	 * command has ended; 0: it goes on; -errno: the command has ended and not well.
+	 * A command was answered, wholly or (of a fetch) in part, or is due again. 1: the command has
+	 * ended; 0: it continues; -errno: the command has failed.
 	 */
 	int (*answered)(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
 	int (*due)(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
-	/* Whatever has not ended of [first, first + count) ends with `rc`. */
+	/* Ends everything in [first, first + count) that has not ended with `rc`. */
 	void (*fail)(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint32_t count,
 		int rc);
 };
@@ -96,7 +96,7 @@ struct ofs_call_ops {
 /* One fetch or put of the caller. */
 struct ofs_call {
 	enum ofs_call_state state;
-	uint32_t generation; /* of this entry of the table: the ticket's upper half */
+	uint32_t generation; /* of this table entry: the ticket's upper half */
 	const struct ofs_call_ops *ops;
 	struct ofs_fetch *fetch;   /* NULL: a put */
 	const struct ofs_put *put; /* NULL: a fetch */
@@ -106,9 +106,9 @@ struct ofs_call {
 	uint32_t count;               /* demands or blocks */
 	uint32_t begun;               /* of them, those whose command has been built */
 	uint32_t commands;            /* first payload area; OFS_NONE: none */
-	int rc;                       /* the first that went wrong */
-	bool owes_step;               /* of a fetch: scores without a demand are a STEP too */
-	bool held;                    /* of a put: nothing of it is sent before its session is known */
+	int rc;                       /* the first error */
+	bool owes_step;               /* of a fetch: scores without a demand are sent as a STEP too */
+	bool held;                    /* of a put: nothing of it is sent until its session is known */
 	bool reported;                /* by poll */
 };
 
@@ -132,9 +132,9 @@ struct ofs_driver {
 	uint32_t running_count;
 	struct ofs_block_read *reads; /* [demand_max] of the call that is reading */
 	bool reads_registered;
-	struct ofs_remembered *remembered; /* a table; NULL: the directory is near */
+	struct ofs_remembered *remembered; /* a table; NULL: the directory is local */
 	uint32_t remembered_mask;
-	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that asks again */
+	uint32_t *asked;   /* [entry_count][demand_max] demands of a STEP that retries */
 	uint8_t *attempts; /* [entry_count][demand_max] failed reads, by demand of a piece */
 };
 
@@ -145,79 +145,82 @@ ofs_driver_now_ns(const struct ofs_driver *driver)
 }
 
 /* ---- stage timers (stages.c) ---- */
-/* A command or read begins with `stage`: now, where it is one of those timed, else 0. */
+/* A command or read begins with `stage`: returns now if it is one of those timed, else 0. */
 uint64_t ofs_driver_stage_begin(struct ofs_driver *driver, enum ofs_stage stage);
-/* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
+/* What began at `from_ns` ends now. Returns now; 0 if it is not timed (`from_ns` 0). */
 uint64_t ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, uint64_t from_ns);
 
 /* ---- commands (command.c) ---- */
 /* A free payload area, or OFS_NONE. */
 uint32_t ofs_command_take(struct ofs_driver *driver);
-/* Sends the sqe of the area, with a number of its own; -EAGAIN the ring is full, -EPIPE. */
+/* Sends the sqe of the area under a new number; -EAGAIN the ring is full, -EPIPE. */
 int ofs_command_send(struct ofs_driver *driver, uint32_t payload_index);
-/* Drops a command: its area is free now, or when the DPU has answered. */
+/* Drops a command: its area is freed now, or when the DPU has answered. */
 void ofs_command_drop(struct ofs_driver *driver, uint32_t payload_index);
-/* Takes in whatever has completed; how many of the driver's commands. */
+/* Processes all completions; returns how many were for the driver's commands. */
 uint32_t ofs_command_collect(struct ofs_driver *driver);
 
 /* ---- calls (call.c) ---- */
-/* A running call, or NULL: all are in use. */
+/* Starts a call, or NULL: all are in use. */
 struct ofs_call *ofs_call_open(struct ofs_driver *driver, const struct ofs_call_ops *ops,
 	uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
-/* Moves every call on; true when something came of it. */
+/* Advances every call; true if anything happened. */
 bool ofs_calls_turn(struct ofs_driver *driver);
-/* Until something may come of a turn. 0; -ETIMEDOUT `until_ns` has come; else all have ended so. */
+/* Waits until a turn may have something to do. 0; -ETIMEDOUT at `until_ns`; else every call has
+ * ended with the error. */
 int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
-/* The call of this ticket, or NULL: there is none, or one of the other kind. */
+/* The call of this ticket, or NULL: there is none, or it is of the other kind. */
 struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
 	const struct ofs_call_ops *ops);
-/* Waits for its end; one that is held ends here. -EBADF: no such call, or one of the other kind. */
+/* Waits for its end; ends one that is held immediately. -EBADF: no such call, or of the other
+ * kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
-/* Ends it here and now, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */
+/* Ends it immediately, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */
 int ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
-/* The command in this area is the call's from here on. */
+/* The command in this area belongs to the call from here on. */
 void ofs_call_add(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index);
-/* Sends a command of a call; a full ring is tried again. 0, -EPIPE. */
+/* Sends a command of a call; retries later if the ring is full. 0, -EPIPE. */
 int ofs_call_send(struct ofs_driver *driver, uint32_t payload_index);
-/* It is due again after its pause, which grows. */
+/* Schedules a retry after its pause, which then grows. */
 void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 
 /* ---- fetches (fetch_piece.c) ---- */
 extern const struct ofs_call_ops ofs_fetch_ops;
 
-/* ---- commands that carry nothing (driver.c) ---- */
-/* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */
+/* ---- commands without a payload (driver.c) ---- */
+/* Takes an area, sends `sqe` in it, and waits. Returns the rc of its completion, -ETIMEDOUT,
+ * -EPIPE. */
 int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns);
 
 /* ---- one-sided reads (read.c) ---- */
 /* Fills in slot and generation of every read from the directory. -errno of the fabric. */
 int ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
-/* Finds `count` blocks, by what is remembered or by the directory, reads and checks them. */
+/* Finds `count` blocks, by remembered slot or by the directory, reads and checks them. */
 int ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 /*
- * Reads and checks `count` blocks. Each has its rc. Without `checked` the checksum of the payload
- * is left out: benches only. A target may be written over its whole payload size.
+ * Reads and checks `count` blocks, each with its rc. Without `checked` the payload's checksum is
+ * skipped: benches only. All of a target's payload size may be overwritten.
  */
 int ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count,
 	bool checked);
 
-/* read_trailer.c: it is of the entry's record, as far as can be seen before the payload is copied;
- * and its halves are not of two. */
+/* read_trailer.c: whether it is of the entry's record, as far as visible before the payload is
+ * copied, and its halves are of one write. */
 bool ofs_read_trailer_names(const struct ofs_region_header *region,
 	const struct ofs_block_read *read);
 bool ofs_read_trailer_agrees(const struct ofs_region_header *region,
 	const struct ofs_block_read *read);
-/* ofs_reads_run of granules (read_part.c): every read names some. */
+/* ofs_reads_run for granules (read_part.c): every read names some. */
 int ofs_parts_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count);
 
 /* ---- remembered slots (remember.c) ---- */
-/* The table, where reads travel; -ENOMEM. */
+/* Allocates the table if reads go over a network; -ENOMEM. */
 int ofs_remember_open(struct ofs_driver *driver);
-/* Only where there is a table. True: slot and generation are filled in. */
+/* Needs the table. True: slot and generation are filled in. */
 bool ofs_remember_recall(const struct ofs_driver *driver, struct ofs_block_read *read);
-/* This read was right. Without a table: nothing. */
+/* This read succeeded. Without a table: does nothing. */
 void ofs_remember_keep(struct ofs_driver *driver, const struct ofs_block_read *read);
-/* The slot has moved on. Only where there is a table. */
+/* The slot has changed. Needs the table. */
 void ofs_remember_drop(struct ofs_driver *driver, const struct ofs_block_read *read);
 
 #endif

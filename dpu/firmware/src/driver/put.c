@@ -32,7 +32,7 @@ answered(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_inde
 	return 1; /* what the store refuses is said block by block, and ends no call */
 }
 
-/* It was not taken, and its bytes are still in the window: as it stands. */
+/* The DPU did not take it, and its bytes are still in the window: sent unchanged. */
 static int
 due(struct ofs_driver *driver, struct ofs_call *call, uint32_t payload_index)
 {
@@ -63,7 +63,7 @@ begin_block(struct ofs_driver *driver, struct ofs_call *call)
 		.length = put->length_bytes};
 	rc = fabric->ops->write_put(fabric, pending->put_slot, source, put->length_bytes,
 		&pending->sqe.checksum);
-	pending->due_ns = OFS_NEVER_NS; /* until it is sent, or of one that is held */
+	pending->due_ns = OFS_NEVER_NS; /* until it is sent; for good if it is held */
 	if (rc == 0 && !call->held)
 		rc = ofs_call_send(driver, index);
 	if (rc != 0) {

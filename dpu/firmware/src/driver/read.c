@@ -1,11 +1,10 @@
 /*
- * One-sided reads: look up, copy, check. region.h says what proves a copy right; whatever does not
- * agree is a miss.
+ * One-sided reads: look up, copy, check. region.h says what proves a copy right; any mismatch is a
+ * miss.
  *
- * Where reads travel a hit costs two round trips: both buckets in which the key may stand, and the
- * record with its trailer; and one where the slot is remembered. Where the region is memory the
- * second bucket is looked at only when the first does not have the key, and the copy is hashed as
- * it is made.
+ * Over a network a hit costs two round trips: both buckets in which the key may be, then the record
+ * with its trailer; if the slot is remembered, it costs one. In local memory the second bucket is
+ * read only if the first does not have the key, and the copy is hashed as it is made.
  */
 #include "driver/internal.h"
 
@@ -19,7 +18,7 @@ bucket_offset(const struct ofs_region_header *region, uint32_t bucket)
 		+ (uint64_t)bucket * OFS_BUCKET_ENTRIES * sizeof(struct ofs_directory_entry);
 }
 
-/* An entry that was torn while we copied it names a slot whose trailer will not agree. */
+/* An entry that was torn while we copied it names a slot whose trailer will not match. */
 static void
 search_bucket(const struct ofs_region_header *region, struct ofs_block_read *read,
 	const struct ofs_directory_entry *bucket)
@@ -71,7 +70,7 @@ lookup_far(struct ofs_fabric *fabric, struct ofs_block_read *reads, uint32_t cou
 	return rc;
 }
 
-/* All of one round are read before the first is looked at: their cache misses overlap. */
+/* All of one round are prefetched before the first is read: their cache misses overlap. */
 static int
 lookup_near(struct ofs_fabric *fabric, struct ofs_block_read *reads, uint32_t count)
 {
@@ -100,11 +99,11 @@ ofs_reads_lookup(struct ofs_driver *driver, struct ofs_block_read *reads, uint32
 static uint64_t
 slot_offset(const struct ofs_region_header *region, uint32_t slot)
 {
-	assert(slot < region->slot_count); /* whatever named it was checked */
+	assert(slot < region->slot_count); /* the number was checked before */
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
-/* `checksum` is that of the copy's `length` bytes. */
+/* `checksum` is the checksum of the copy's `length` bytes. */
 static void
 judge(struct ofs_driver *driver, struct ofs_block_read *read, uint32_t length, uint64_t checksum)
 {
@@ -124,7 +123,7 @@ judge(struct ofs_driver *driver, struct ofs_block_read *read, uint32_t length, u
 	}
 }
 
-/* Payload and trailer stand one behind the other: one read. */
+/* Payload and trailer are adjacent: one read. */
 static int
 post_record(struct ofs_fabric *fabric, struct ofs_block_read *read)
 {
@@ -136,7 +135,7 @@ post_record(struct ofs_fabric *fabric, struct ofs_block_read *read)
 	return fabric->ops->read(fabric, slot_offset(&fabric->region, read->slot), spans, 2);
 }
 
-/* It has come: payload and trailer of one read. */
+/* The read is complete: payload and trailer arrived together. */
 static void
 check_record(struct ofs_driver *driver, struct ofs_block_read *read, bool checked)
 {
@@ -145,7 +144,7 @@ check_record(struct ofs_driver *driver, struct ofs_block_read *read, bool checke
 
 	read->stage_ns = ofs_driver_stage_end(driver, OFS_STAGE_COPY, read->stage_ns);
 	if (length > driver->fabric->region.payload_size_bytes)
-		length = 0; /* which no trailer agrees with that names such a length */
+		length = 0; /* no trailer that names such a length can match */
 	if (checked)
 		checksum = ofs_checksum(read->target, length);
 	judge(driver, read, length, checksum);
@@ -239,7 +238,7 @@ ofs_reads_run(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t 
 											 : run_far(driver, reads, count, checked);
 }
 
-/* What was posted for it has come: its buckets where it has no slot yet, else its record. */
+/* The read posted for it is complete: its buckets if it has no slot yet, else its record. */
 static void
 take_posted(struct ofs_driver *driver, struct ofs_block_read *read)
 {
@@ -251,7 +250,7 @@ take_posted(struct ofs_driver *driver, struct ofs_block_read *read)
 		return;
 	}
 	check_record(driver, read, true);
-	if (read->rc != 0 && read->remembered) { /* it may stand elsewhere by now: ask the directory */
+	if (read->rc != 0 && read->remembered) { /* it may have moved: ask the directory */
 		ofs_remember_drop(driver, read);
 		driver->stats.moved_on++;
 		read->remembered = false;
@@ -260,7 +259,7 @@ take_posted(struct ofs_driver *driver, struct ofs_block_read *read)
 	}
 }
 
-/* One round trip for as many of the reads from `*first` on as one flush takes; how many it was. */
+/* One round trip for as many of the reads from `*first` on as one flush takes; returns how many. */
 static int
 trip(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, uint32_t *first)
 {
@@ -292,7 +291,8 @@ trip(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, ui
 	return rc < 0 ? rc : (int)posted_count;
 }
 
-/* Ends: a read has its record after at most three trips, by memory, buckets and record. */
+/* This ends: a read has its record after at most three trips, for the remembered slot, buckets and
+ * record. */
 static int
 find_far(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count)
 {
@@ -317,7 +317,7 @@ ofs_reads_find(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t
 {
 	int rc;
 
-	if (count > 0 && reads[0].granules != 0) { /* of a fetch all are, or none */
+	if (count > 0 && reads[0].granules != 0) { /* all blocks of a fetch are, or none */
 		for (uint32_t i = 0; i < count; i++)
 			reads[i].remembered = false;
 		rc = ofs_reads_lookup(driver, reads, count);

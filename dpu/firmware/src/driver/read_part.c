@@ -1,9 +1,9 @@
 /*
- * One-sided reads of granules: the last logical block of the slot first, whose trailer says whose
- * bytes these are and whose table has the checksum of each granule; then those granules that are
- * wanted, each to a place of its own. A copy that has its checksum is right, whatever the slot has
- * become meanwhile; so no second look at the trailer is needed. Where reads travel that is one
- * round trip more than a whole record takes.
+ * One-sided reads of granules: first the slot's last logical block, whose trailer names the block
+ * and whose table has the checksum of each granule; then the wanted granules, each to its own
+ * target. A copy that matches its checksum is right, whatever the slot has become meanwhile, so the
+ * trailer need not be read again. Over a network that is one round trip more than a whole record
+ * takes.
  */
 #include "driver/internal.h"
 
@@ -19,7 +19,7 @@ is_far(const struct ofs_fabric *fabric)
 	return fabric->ops->copy == NULL;
 }
 
-/* Where reads travel, no more are on their way than one flush takes. */
+/* Over a network, no more are in flight than one flush takes. */
 static int
 post(struct ofs_fabric *fabric, uint64_t offset, void *target, uint32_t size_bytes,
 	uint32_t *posted_count)
@@ -51,7 +51,7 @@ slot_offset(const struct ofs_region_header *region, uint32_t slot)
 	return region->slots_offset + (uint64_t)slot * region->slot_stride_bytes;
 }
 
-/* What stands in the slot, as far as its last logical block tells. */
+/* The block in the slot, as far as its last logical block tells. */
 static int
 judge(const struct ofs_fabric *fabric, const struct ofs_block_read *read)
 {
@@ -63,11 +63,11 @@ judge(const struct ofs_fabric *fabric, const struct ofs_block_read *read)
 		|| read->table.granule_bytes > read->granule_stride_bytes)
 		return -EBADMSG;
 	if (there != 0 && (read->granules & ~there) != 0)
-		return -ENOENT; /* the block is there, and not all that is wanted of it */
+		return -ENOENT; /* the block is there, but not all that is wanted of it */
 	return -EINPROGRESS;
 }
 
-/* Copies the granules; where the region is memory, each is checked as it is copied. */
+/* Copies the granules; in local memory, each is checked as it is copied. */
 static int
 copy_granules(struct ofs_fabric *fabric, struct ofs_block_read *read, uint32_t *posted_count)
 {

@@ -1,7 +1,7 @@
-/* Whether the trailer that was read is that of the block which is looked for; region.h says why. */
+/* Whether the trailer that was read is that of the wanted block; region.h says why. */
 #include "driver/internal.h"
 
-/* The trailer is of the entry's record, as far as can be seen before the payload is copied. */
+/* The trailer is of the entry's record, as far as visible before the payload is copied. */
 bool
 ofs_read_trailer_names(const struct ofs_region_header *region, const struct ofs_block_read *read)
 {

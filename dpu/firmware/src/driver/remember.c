@@ -1,11 +1,11 @@
 /*
- * Slots that the host remembers, so that a hit over a network costs one round trip and not two.
+ * Slots that the host remembers, so that a hit over a network costs one round trip instead of two.
  *
- * Model: one entry of a table for each of some keys: where the block stood when a read of it was
- * last right. The driver's thread owns it; a key that falls on another's entry takes its place. An
- * entry is as good as one read from the directory a moment ago, and no better: region.h says why a
- * record that agrees with it is right, however old it is. Where the region is memory there is no
- * table: the directory is as near as the record.
+ * Model: a table with one entry for each of some keys: the slot of the block when a read of it last
+ * succeeded. The driver's thread owns it; a key that hashes to another's entry replaces it. An
+ * entry is worth as much as one read from the directory a moment ago: region.h says why a record
+ * that matches it is right, however old the entry is. In local memory there is no table: reading
+ * the directory costs no more than reading the record.
  */
 #include "driver/internal.h"
 

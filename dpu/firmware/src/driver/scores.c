@@ -1,4 +1,4 @@
-/* What a host sends of the scores of a step, as the policy limits it; see scores.h. */
+/* The scores of a step that a host sends, as the policy limits them; see scores.h. */
 #include "scores.h"
 #include "rank.h"
 
@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* What is kept of a layer's scores: the best, and of those at the cut the first. */
+/* The scores kept of a layer: those above the cut, and the first of those at it. */
 struct kept {
-	uint32_t cut;   /* whatever is above it */
-	uint32_t level; /* and how many of those at it */
+	uint32_t cut;   /* all scores above it are kept */
+	uint32_t level; /* and this many of those at it */
 	uint32_t total;
-	bool low;  /* some of them have an upper byte of 0 */
+	bool low;  /* some of the kept scores have an upper byte of 0 */
 	bool none; /* some scores are 0, or are not kept */
 };
 
@@ -25,7 +25,7 @@ best_of(const uint16_t *scores, uint32_t count, uint32_t rank)
 		above += scores[i] > kept.cut;
 		level += scores[i] == kept.cut;
 	}
-	assert(above <= rank); /* so the cut was chosen */
+	assert(above <= rank); /* the cut is chosen so */
 	kept.level = level < rank - above ? level : rank - above;
 	kept.total = above + kept.level;
 	kept.low = kept.cut < 256 && kept.level > 0;
@@ -65,7 +65,7 @@ put_best(struct kept kept, const uint16_t *scores, uint32_t count, bool bytes, u
 			memcpy(values + 2 * (size_t)at, &scores[i], 2);
 		at++;
 	}
-	assert(at == kept.total); /* the values follow that many ordinals */
+	assert(at == kept.total); /* the values follow this many ordinals */
 }
 
 void
@@ -92,7 +92,7 @@ ofs_scores_pack(const struct ofs_score_limits *limits, const uint16_t *scores, u
 		}
 	} else if (bytes) {
 		kept = best_of(scores, count, rank);
-		/* A byte of 0 says one thing in a layer: a low score, or none. */
+		/* In one layer a byte of 0 can mean only one thing: a low score, or none. */
 		if (!kept.low || !kept.none) {
 			sqe->flags |= OFS_SCORES_PACKED | OFS_SCORES_BYTES;
 			sqe->flags |= kept.low ? OFS_SCORES_RAISED : 0;

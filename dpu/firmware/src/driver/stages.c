@@ -1,6 +1,6 @@
 /*
- * Where time goes, as the host sees it: one in OFS_STAGE_STRIDE is timed, and all of a device in
- * dilated time, which counts what its software was too slow for; see driver.h.
+ * Stage timers of the host: one in OFS_STAGE_STRIDE is timed, but all with a device in dilated
+ * time, which counts where its software was too slow; see driver.h.
  */
 #include "driver/internal.h"
 
@@ -26,7 +26,7 @@ ofs_driver_stage_end(struct ofs_driver *driver, enum ofs_stage stage, uint64_t f
 	if (from_ns == 0)
 		return 0;
 	now_ns = ofs_driver_now_ns(driver);
-	if (from_ns <= now_ns) /* the DPU's clock may be another */
+	if (from_ns <= now_ns) /* the DPU's clock may differ */
 		ofs_histogram_add(&driver->stages[stage], now_ns - from_ns);
 	return now_ns;
 }

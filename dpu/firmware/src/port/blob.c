@@ -1,4 +1,4 @@
-/* The blob of an attach, written by one end of a fabric and read by the other; see attach.h. */
+/* The blob of an attach, which one end of a fabric writes and the other reads; see attach.h. */
 #include "attach.h"
 
 #include <assert.h>

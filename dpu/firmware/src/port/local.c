@@ -1,4 +1,4 @@
-/* Ports whose host is in this process: found by number, held by both ends; see local.h. */
+/* Ports whose host is in this process: found by number, referenced by both ends; see local.h. */
 #include "port/local.h"
 
 #include <pthread.h>
@@ -11,7 +11,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct ofs_local *locals[LOCALS_MAX]; /* under mutex */
 static uint64_t number_last;                 /* under mutex */
 
-/* The end of one holder; the last one frees. Under mutex. */
+/* Releases one holder's reference; the last one frees. Under mutex. */
 static void
 drop(struct ofs_local *local)
 {

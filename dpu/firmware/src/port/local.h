@@ -1,19 +1,19 @@
 /*
  * port/local.h: ports whose host is in this process, for both of their ends.
  *
- * Model: the table of local ports is under a mutex of its own: the host's end of such a port may be
- * opened by another thread.
+ * Model: a mutex guards the table of local ports: another thread may open the host's end of such a
+ * port.
  */
 #ifndef OFS_PORT_LOCAL_H
 #define OFS_PORT_LOCAL_H
 
 #include "port.h"
 
-/* The memory of one such port. The port and every host's end hold it, and the last to let go frees
- * it: a host can still see that its port is closed. */
+/* The memory of one such port. The port and every host's end hold a reference, and the last to
+ * release it frees the memory: a host can still see that its port is closed. */
 struct ofs_local {
 	uint64_t number;
-	struct ofs_region *region; /* which outlives every host's end */
+	struct ofs_region *region; /* outlives every host's end */
 	struct ofs_dma memory;
 	uint32_t holder_count; /* under the table's mutex */
 };
@@ -23,7 +23,8 @@ int ofs_local_open(struct ofs_local **out, struct ofs_region *region,
 	const struct ofs_dma_config *config, uint64_t size_bytes);
 /* Its port is closed: it can no longer be found. */
 void ofs_local_withdraw(struct ofs_local *local);
-/* What `ofs_local_write_blob` described, held until ofs_local_release; NULL none. */
+/* The memory that `ofs_local_write_blob` described, held until ofs_local_release; NULL if there is
+ * none. */
 struct ofs_local *ofs_local_find(const struct ofs_blob_local *content);
 void ofs_local_release(struct ofs_local *local);
 void ofs_local_write_blob(const struct ofs_local *local, const char *fabric,

@@ -7,8 +7,8 @@
  * any other side; answers from the rings are sent as notifications. The share's lock covers its
  * agent, its list of ports, and the host's half of their rings.
  *
- * NIXL has no descriptor to sleep on. The watcher polls at growing intervals, up to PAUSE_NS_MAX:
- * a command that arrives after a long idle time may be delayed by that much.
+ * NIXL has no descriptor to sleep on. The watcher polls at growing intervals, up to PAUSE_NS_MAX: a
+ * command that arrives after a long idle time may be delayed by that much.
  */
 #include "nixl/agent.h"
 #include "nixl/message.h"
@@ -43,13 +43,13 @@ struct nixl_port {
 	struct ofs_dma memory;
 	void *registration; /* of the put window */
 	uint8_t token[OFS_NIXL_TOKEN_SIZE_BYTES];
-	char host[OFS_NIXL_NAME_SIZE_BYTES]; /* "": it has not said hello, or is gone; under lock */
+	char host[OFS_NIXL_NAME_SIZE_BYTES]; /* "": it has not said hello, or has left; under lock */
 	uint32_t submission_tail;            /* the host's half of the rings; under lock */
 	uint32_t completion_head;
-	struct ofs_nixl_answer *answer; /* room for the largest */
+	struct ofs_nixl_answer *answer; /* sized for the largest */
 };
 
-/* The agent of the next share, made before it is needed. */
+/* The agent of the next share, made in advance. */
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ofs_nixl_agent spare; /* under spare_lock */
 
@@ -75,7 +75,7 @@ take_spare(struct ofs_nixl_agent *agent)
 	return agent->handle != NULL ? 0 : ofs_nixl_agent_open(agent, "dpu", true);
 }
 
-/* A host says how it is answered. One that comes again takes the place of the one before. */
+/* A host says how to answer it. A host that says so again replaces its earlier entry. */
 static void
 meet(struct nixl_share *share, struct nixl_port *port, const uint8_t *metadata, size_t size_bytes)
 {
@@ -85,7 +85,7 @@ meet(struct nixl_share *share, struct nixl_port *port, const uint8_t *metadata, 
 		port->host[0] = '\0';
 }
 
-/* As the host of a side with shared memory would: payload, entry, tail. The rings check them. */
+/* Writes what a host with shared memory would write: payload, entry, tail. The rings check them. */
 static void
 enqueue(struct nixl_port *port, const struct ofs_sqe *sqe, const uint8_t *payload,
 	size_t size_bytes)
@@ -96,7 +96,7 @@ enqueue(struct nixl_port *port, const struct ofs_sqe *sqe, const uint8_t *payloa
 
 	if (port->submission_tail - head >= header->entry_count
 		|| size_bytes > header->payload_size_bytes) {
-		return; /* no host of ours: it has more in flight than the ring, or a longer command */
+		return; /* not a correct host: it has more in flight than the ring, or a longer command */
 	}
 	if (size_bytes > 0 && sqe->payload_index < header->entry_count) {
 		memcpy(rings->payloads + (uint64_t)sqe->payload_index * header->payload_size_bytes, payload,
@@ -220,7 +220,7 @@ nixl_share_region(struct ofs_share **out, struct ofs_region *region)
 	return 0;
 }
 
-/* Into the share's list, when nothing can fail any more. */
+/* Adds it to the share's list, once nothing can fail any more. */
 static void
 enlist(struct nixl_share *share, struct nixl_port *port)
 {
@@ -295,7 +295,7 @@ nixl_open(struct ofs_port **out, const struct ofs_port_config *config, struct of
 	return 0;
 }
 
-/* To its host, if there is one. Under the share's lock. */
+/* Sends to its host, if there is one. Under the share's lock. */
 static void
 send_message(struct nixl_port *nixl, enum ofs_nixl_kind kind, struct ofs_nixl_header *header,
 	size_t size_bytes)
@@ -308,7 +308,7 @@ send_message(struct nixl_port *nixl, enum ofs_nixl_kind kind, struct ofs_nixl_he
 	header->kind = kind;
 	memcpy(header->token, nixl->token, sizeof(header->token));
 	if (ofs_nixl_send(&share->agent, nixl->host, header, size_bytes) != 0)
-		nixl->host[0] = '\0'; /* it is gone; the control socket will notice */
+		nixl->host[0] = '\0'; /* it has left; the control socket will notice */
 }
 
 static void
@@ -361,7 +361,7 @@ nixl_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	return rc;
 }
 
-/* What the rings have for the host. Under the share's lock. */
+/* Sends what the rings have for the host. Under the share's lock. */
 static void
 send_answers(struct nixl_port *nixl)
 {

@@ -1,4 +1,4 @@
-/* Which sides there are, and what holds for all of them; see port.h. */
+/* Which sides there are, and what applies to all of them; see port.h. */
 #include "port/internal.h"
 #include "side.h"
 
@@ -54,7 +54,7 @@ ofs_share_open(struct ofs_share **out, const struct ofs_port_ops *ops, struct of
 		return rc;
 	(*out)->ops = ops;
 	(*out)->region = region;
-	rc = ofs_dma_hold(*out, base, size_bytes); /* unmapping it from here on is a mistake of ours */
+	rc = ofs_dma_hold(*out, base, size_bytes); /* unmapping it from here on is a bug of ours */
 	if (rc != 0)
 		ops->unshare(*out);
 	return rc;

@@ -49,7 +49,7 @@ ofs_rings_init(struct ofs_rings *rings, const struct ofs_port_config *config)
 		header.submissions_offset + (uint64_t)header.entry_count * sizeof(struct ofs_sqe);
 	header.payloads_offset = align_up(
 		header.completions_offset + 2ull * header.entry_count * sizeof(struct ofs_cqe), 64);
-	/* The put window is written to NVMe as it stands: it begins on a page for O_DIRECT. */
+	/* The put window is written to NVMe directly, so it begins on a page for O_DIRECT. */
 	header.puts_offset = align_up(
 		header.payloads_offset + (uint64_t)header.entry_count * header.payload_size_bytes, 65536);
 	header.size_bytes = align_up(
@@ -80,14 +80,14 @@ fits_one_more(const struct ofs_rings *rings)
 	uint32_t capacity = 2 * rings->header.entry_count;
 	uint32_t unread = rings->completion_tail - rings->completion_head;
 
-	/* A head that is nonsense looks like a full ring: that host waits for itself, for ever. */
+	/* An invalid head looks like a full ring: that host blocks only itself. */
 	return unread <= capacity && unread + rings->outstanding_count < capacity;
 }
 
 int
 ofs_rings_has_room(struct ofs_rings *rings)
 {
-	/* A head only moves on: room that was there once is there still, and is not asked for again. */
+	/* A head only advances: room that was there once is still there, and needs no new read. */
 	if (fits_one_more(rings))
 		return 1;
 	rings->completion_head = ofs_word_load(&rings->words->completion_head);
@@ -129,7 +129,7 @@ check_command(const struct ofs_rings *rings, const struct ofs_sqe *sqe)
 	case OFS_OP_RELEASE:
 		return 0;
 	case OFS_OP_HINT:
-		/* It has no scores: a count of them would be charged to its tenant, and never be used. */
+		/* It has no scores: the count would be charged to its tenant, and the scores never used. */
 		return sqe->demand_count > header->demand_max || sqe->score_count != 0 ? -EINVAL : 0;
 	case OFS_OP_STEP:
 		if (sqe->demand_count > header->demand_max || sqe->score_count > header->score_max)
@@ -173,7 +173,7 @@ ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 	uint32_t tail;
 	int rc;
 
-	/* What the tail will announce travels with it, not after it. */
+	/* Fetch the entry while the tail is read, not after it. */
 	OFS_PREFETCH(&rings->submissions[rings->submission_head & mask]);
 	tail = ofs_word_load(&rings->words->submission_tail);
 	if (tail == rings->submission_head || !ofs_rings_has_room(rings))
@@ -181,15 +181,15 @@ ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command)
 	if (tail - rings->submission_head > rings->header.entry_count) {
 		static const struct ofs_sqe no_sqe;
 
-		/* More than the ring can hold: what lies in it is anybody's guess. Begin anew there. */
+		/* More than the ring can hold: its contents are undefined. Restart at the tail. */
 		rings->submission_head = tail;
 		ofs_word_store(&rings->words->submission_head, tail);
 		return ofs_rings_refuse(rings, &no_sqe, -EPROTO);
 	}
-	/* One copy; what the host writes from here on has no effect. */
+	/* One copy; later writes by the host have no effect. */
 	ofs_copy_shared(&command->sqe, &rings->submissions[rings->submission_head & mask],
 		sizeof(command->sqe));
-	OFS_FENCE_LOADS(); /* the compiler may not read it again either */
+	OFS_FENCE_LOADS(); /* the compiler must not read it again either */
 	rings->submission_head++;
 	ofs_word_store(&rings->words->submission_head, rings->submission_head);
 	rc = check_command(rings, &command->sqe);
@@ -237,7 +237,8 @@ ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe)
 int
 ofs_rings_ready(struct ofs_rings *rings)
 {
-	/* Only work that poll would take: a host that jams its own ring keeps no one awake. */
+	/* Counts only work that poll would take: a host that jams its own ring keeps no thread
+	 * awake. */
 	return ofs_word_load_ordered(&rings->words->submission_tail) != rings->submission_head
 		&& ofs_rings_has_room(rings);
 }

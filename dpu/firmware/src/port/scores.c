@@ -1,4 +1,4 @@
-/* The scores of a STEP as they came, into one for each block; see scores.h. */
+/* The scores of a STEP as received, expanded to one for each block; see scores.h. */
 #include "scores.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /*
  * The shm side of a port: a host on the same machine, which maps the memory.
  *
- * Owns the mapping and a socket pair, by whose ends the two sides wake each other: an eventfd's
- * O_NONBLOCK flag would be shared with the host, who could clear it and stop the reactor in a read;
- * and the end of a pair shows a host the daemon's death.
+ * It owns the mapping and a socket pair, through which the two ends wake each other. An eventfd's
+ * O_NONBLOCK flag would be shared with the host, which could clear it and block the reactor in a
+ * read; and a closed socket shows a host that the daemon has died.
  */
 #include "clock.h"
 #include "port/internal.h"
@@ -21,7 +21,7 @@
 struct shm_port {
 	struct ofs_port base;
 	struct ofs_dma memory;
-	int dpu_end; /* of the socket pair; -1: deaf, the host shut it down */
+	int dpu_end; /* of the socket pair; -1: the host shut it down and cannot be woken */
 	int host_end;
 	uint32_t dilation; /* of the device's clock */
 };
@@ -86,7 +86,7 @@ shm_open_port(struct ofs_port **out, const struct ofs_port_config *config, struc
 static void
 ring_host(const struct shm_port *shm)
 {
-	/* A full socket has rung already; a host that shut it down does not want to be woken. */
+	/* A full socket is a pending wake-up; a host that shut it down does not want one. */
 	if (shm->dpu_end >= 0)
 		(void)send(shm->dpu_end, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -185,7 +185,7 @@ shm_wake(struct ofs_port *port)
 	for (int i = 0; i < DRAIN_READS_MAX && shm->dpu_end >= 0; i++) {
 		count = recv(shm->dpu_end, bytes, sizeof(bytes), MSG_DONTWAIT);
 		if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) {
-			/* Shut down by the host: it would be readable for ever and keep us awake. */
+			/* The host shut it down: it would stay readable and keep us awake. */
 			close(shm->dpu_end);
 			shm->dpu_end = -1;
 		}

@@ -1,10 +1,11 @@
 /*
- * The simulated side of a port: its host is in this process, and a seed makes the link bad.
+ * The simulated side of a port: its host is in this process, and the seed determines the link's
+ * faults.
  *
  * Answers are delayed and overtake each other; a poll of the ring may miss a command, like a write
- * still in flight; and between the host's commands appear some that no host sent. Every port
- * refuses those, so they harm no block: they test that a correct host ignores unsolicited answers.
- * Delays are counted on the clock of the config.
+ * still in flight; and commands that no host sent appear between the host's. Every port refuses
+ * those, so they harm no block: they test that a correct host ignores unsolicited answers. Delays
+ * use the clock of the config.
  */
 #include "clock.h"
 #include "port/internal.h"
@@ -24,7 +25,7 @@ struct sim_port {
 	struct ofs_clock *clock;
 	struct ofs_port_sim_config config;
 	uint64_t random;
-	struct port_held *held; /* [2 * entry_count], answers on their way */
+	struct port_held *held; /* [2 * entry_count], answers in flight */
 	uint32_t held_count;
 };
 
@@ -112,7 +113,7 @@ sim_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	return 0;
 }
 
-/* Hands over what is due, in the order it is due: a bounded number, for each has an entry. */
+/* Delivers what is due, in due order: a bounded number, since each has an entry. */
 static void
 deliver(struct sim_port *sim)
 {
@@ -133,7 +134,7 @@ deliver(struct sim_port *sim)
 	}
 }
 
-/* A command with a payload area that no port has; the rest of it is anything. */
+/* A command with a payload area that no port has; its other fields are random. */
 static int
 find_nonsense(struct sim_port *sim, struct ofs_command *command)
 {
@@ -172,7 +173,7 @@ sim_complete(struct ofs_port *port, const struct ofs_cqe *cqe, const struct ofs_
 		ofs_rings_push_answer(&port->rings, cqe);
 		return 0;
 	}
-	/* It counts as outstanding until it is handed over, so there is an entry for it. */
+	/* It counts as outstanding until it is delivered, so there is an entry for it. */
 	sim->held[sim->held_count++] =
 		(struct port_held){*cqe, ofs_clock_now_ns(sim->clock) + draw(sim) % (delay_ns + 1)};
 	return 0;

@@ -1,27 +1,28 @@
 /*
- * The skeleton of the port seam: how to add a side. It works: it is the `memory` port, whose host
- * is in this process, and the DPU's end of the `memory` fabric (fabric/skeleton.c).
+ * The template for a new side of the port seam. It works: it is the `memory` port, whose host is in
+ * this process, and the DPU's end of the `memory` fabric (fabric/skeleton.c).
  *
  * To add a side, copy this file; keep the functions and their order; name its table in internal.h
- * and in port.c, give its blob a content in attach.h, and write the host's end. The contract suite
- * (test/test_contract_port.c, tests/contract/test_fabric.py) then runs over it too. What each
- * function must do, and what an RDMA side would do instead, stands above it. The rings are the
- * same for all: commands come into DPU memory as region.h lays it out, and ofs_rings_* reads them.
+ * and in port.c, define its blob in attach.h, and write the host's end. The contract suite
+ * (test/test_contract_port.c, tests/contract/test_fabric.py) then runs over it too. The comment
+ * above each function says what it must do, and what an RDMA side would do instead. The rings are
+ * the same for all: commands arrive in DPU memory as region.h lays it out, and ofs_rings_* reads
+ * them.
  */
 #include "port/internal.h"
 #include "region/shared.h"
 
 #include <stdlib.h>
 
-/* First member: the base, whose rings ofs_rings_* fill in. Then what is ours. */
+/* First member: the base, whose rings ofs_rings_* fill in. The side's own fields follow. */
 struct skeleton_port {
 	struct ofs_port base;
 	struct ofs_local *local;
 };
 
 /*
- * Once for each tenant. RDMA: a protection domain of the tenant, and its region registered there
- * for remote reads alone. The key it gives opens this region and nothing else.
+ * Called once for each tenant. RDMA: a protection domain of the tenant, with its region registered
+ * there for remote reads only. Its key opens this region and nothing else.
  */
 static int
 skeleton_share(struct ofs_share **out, struct ofs_region *region)
@@ -32,7 +33,8 @@ skeleton_share(struct ofs_share **out, struct ofs_region *region)
 }
 
 /*
- * Before the region is unmapped. RDMA: deregister, so that no read reaches what comes there next.
+ * Called before the region is unmapped. RDMA: deregister, so that no read reaches what is mapped
+ * there next.
  */
 static void
 skeleton_unshare(struct ofs_share *share)
@@ -41,8 +43,8 @@ skeleton_unshare(struct ofs_share *share)
 }
 
 /*
- * Memory for the rings, zeroed, placed by ofs_rings_place. RDMA: registered for remote writes; a
- * queue pair; answers are written from there, where the rings of every side stand.
+ * Memory for the rings, zeroed, laid out by ofs_rings_place. RDMA: registered for remote writes; a
+ * queue pair; answers are sent from there, where the rings of every side are.
  */
 static int
 skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struct ofs_share *share)
@@ -64,7 +66,7 @@ skeleton_open(struct ofs_port **out, const struct ofs_port_config *config, struc
 	return 0;
 }
 
-/* The host must learn of it, also while it sleeps. RDMA: the disconnect. */
+/* The host must learn of it, even while it sleeps. RDMA: the disconnect. */
 static void
 skeleton_close(struct ofs_port *port)
 {
@@ -77,7 +79,7 @@ skeleton_close(struct ofs_port *port)
 
 /*
  * What the host's end needs. RDMA: number and address of the queue pair, address and key of region
- * and rings; and no descriptors.
+ * and rings; no descriptors.
  */
 static int
 skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
@@ -86,9 +88,10 @@ skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	return 0;
 }
 
-/* No `connect`: hosts of this side say nothing. RDMA: bring the queue pair up with the host's. */
+/* No `connect`: hosts of this side send nothing back. RDMA: connect the queue pair to the
+ * host's. */
 
-/* The next command. RDMA: the same rings, which the host's writes fill. */
+/* The next command. RDMA: the same rings, which the host writes remotely. */
 static int
 skeleton_poll(struct ofs_port *port, struct ofs_command *command)
 {
@@ -107,14 +110,14 @@ skeleton_complete(struct ofs_port *port, const struct ofs_cqe *cqe,
 	return rc;
 }
 
-/* RDMA: the put window lies in the registered rings too. */
+/* RDMA: the put window is in the registered rings too. */
 static void *
 skeleton_put_slot(const struct ofs_port *port, uint32_t put_slot)
 {
 	return ofs_rings_put_slot(&port->rings, put_slot);
 }
 
-/* 1: this side is polled. RDMA: arm the completion channel, then look once more. */
+/* 1: this side must be polled. RDMA: arm the completion channel, then poll once more. */
 static int
 skeleton_sleep(struct ofs_port *port)
 {
@@ -129,7 +132,7 @@ skeleton_wake(struct ofs_port *port)
 	(void)port;
 }
 
-/* RDMA: the completion channel's. */
+/* RDMA: the completion channel's descriptor. */
 static int
 skeleton_wake_fd(const struct ofs_port *port)
 {

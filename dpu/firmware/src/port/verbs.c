@@ -1,13 +1,13 @@
 /*
  * The verbs side of a port: a host that is reached by RDMA; see verbs.h.
  *
- * The rings are those of every side, in registered memory of our own, which the host writes. A
- * command's arrival is an immediate value in the completion queue, never a look at memory that is
- * being written. Answers go out as soon as the send queue has room; what waits stands in the ring.
- * A host that leaves says so, and one that does not answer any more is found by the first answer to
- * it; its port takes and sends nothing more, until the daemon closes it.
+ * The rings are those of every side, in our registered memory, to which the host writes. A command
+ * arrives as an immediate value in the completion queue; memory that is being written is never
+ * polled. Answers are sent as soon as the send queue has room; until then they wait in the ring. A
+ * host that leaves says farewell; one that stops responding is detected by the first answer sent to
+ * it. Its port then takes and sends nothing until the daemon closes it.
  *
- * What the control thread does (connect) and what the reactor's does are kept apart by `state`.
+ * `state` separates what the control thread does (connect) from what the reactor's does.
  */
 #include "port/internal.h"
 #include "port/verbs_link.h"
@@ -22,13 +22,13 @@
 #define SEND_DEPTH 256
 #define RECEIVES_MORE 4      /* than submissions: the farewell */
 #define ANSWERS_MAX 16       /* in one chain */
-#define CLOSE_NS 20000000ull /* the reactor waits: a host that is gone may not cost more */
+#define CLOSE_NS 20000000ull /* the reactor waits: a host that left must not cost more */
 #define CLOSE_LOOK_NS 20000
 
 enum verbs_port_state {
 	VERBS_PORT_NEW = 0,
-	VERBS_PORT_CONNECTED = 1, /* the link is the reactor's */
-	VERBS_PORT_LEFT = 2,      /* the host has said farewell, or does not answer */
+	VERBS_PORT_CONNECTED = 1, /* the reactor owns the link */
+	VERBS_PORT_LEFT = 2,      /* the host has said farewell, or does not respond */
 };
 
 struct verbs_port {
@@ -36,10 +36,10 @@ struct verbs_port {
 	struct ofs_dma memory;
 	struct ibv_mr *registered;
 	struct ofs_link link;
-	struct ofs_verbs_memory host; /* where answers go */
+	struct ofs_verbs_memory host; /* where answers are written */
 	_Atomic uint32_t state;       /* enum verbs_port_state */
 	uint32_t generation;
-	uint32_t sent_tail; /* completions before it have been posted */
+	uint32_t sent_tail; /* completions up to here have been posted */
 };
 
 struct verbs_share {
@@ -172,7 +172,7 @@ verbs_connect(struct ofs_port *port, const struct ofs_attachment *answer)
 		return rc;
 	verbs->generation++;
 	verbs->host = host.port;
-	/* What the last host has not taken was its own. */
+	/* What the last host has not taken was meant for it alone. */
 	verbs->sent_tail = port->rings.completion_tail;
 	ofs_word_store(&port->rings.words->completion_head, verbs->sent_tail);
 	ofs_word_store(&port->rings.words->submission_tail, port->rings.submission_head);
@@ -198,7 +198,7 @@ verbs_disconnect(struct ofs_port *port)
 	return port->rings.outstanding_count > 0 ? -EAGAIN : 0;
 }
 
-/* A write to the place of the host's copy where ours stands in the port. */
+/* Writes to the place in the host's copy that corresponds to ours in the port. */
 static struct ibv_send_wr
 write_across(const struct verbs_port *verbs, struct ibv_sge *part)
 {
@@ -219,7 +219,7 @@ make_announcement(const struct verbs_port *verbs, struct ibv_send_wr *request, u
 	request->imm_data = htonl(OFS_VERBS_NEWS(tail, verbs->base.rings.submission_head));
 }
 
-/* Results, where the completion brings some, and the completion: 1 or 2 requests. */
+/* Sends results, if the completion brings some, and the completion: 1 or 2 requests. */
 static uint32_t
 build_answer(const struct verbs_port *verbs, uint32_t tail, struct ibv_send_wr *requests,
 	struct ibv_sge *parts)
@@ -227,7 +227,7 @@ build_answer(const struct verbs_port *verbs, uint32_t tail, struct ibv_send_wr *
 	const struct ofs_rings *rings = &verbs->base.rings;
 	const struct ofs_port_header *header = &rings->header;
 	struct ofs_cqe *place = &rings->completions[tail & (2 * header->entry_count - 1)];
-	struct ofs_cqe cqe = *place; /* the host can write there: nothing of it is believed */
+	struct ofs_cqe cqe = *place; /* the host can write there: trust nothing in it */
 	uint32_t count = 0;
 
 	if (cqe.payload_index < header->entry_count && cqe.count <= header->demand_max
@@ -248,7 +248,7 @@ build_answer(const struct verbs_port *verbs, uint32_t tail, struct ibv_send_wr *
 	return count + 1;
 }
 
-/* All completions that have not been sent, as many as there is room for. */
+/* Sends all completions that have not been sent, as many as there is room for. */
 static void
 send_answers(struct verbs_port *verbs)
 {
@@ -269,7 +269,7 @@ send_answers(struct verbs_port *verbs)
 	}
 }
 
-/* Takes what came and what went, and sends what waits. */
+/* Processes arrivals and finished sends, and sends what waits. */
 static void
 turn_link(struct verbs_port *verbs)
 {
@@ -282,7 +282,7 @@ turn_link(struct verbs_port *verbs)
 			atomic_store(&verbs->state, VERBS_PORT_LEFT);
 			return;
 		}
-		/* A tail that is nonsense is refused by the rings, as anyone's. */
+		/* The rings refuse an invalid tail, as for any host. */
 		ofs_word_store(&rings->words->submission_tail,
 			ofs_verbs_wider(rings->submission_head, (uint16_t)values[i]));
 	}
@@ -334,7 +334,7 @@ verbs_sleep(struct ofs_port *port)
 {
 	struct verbs_port *verbs = (struct verbs_port *)port;
 
-	/* Also before the host is there: its first command wakes us. */
+	/* Armed even before a host connects: its first command wakes us. */
 	if (atomic_load(&verbs->state) == VERBS_PORT_LEFT)
 		return 0;
 	if (ofs_link_arm(&verbs->link, 0) != 0)
@@ -343,7 +343,7 @@ verbs_sleep(struct ofs_port *port)
 		return 0;
 	turn_link(verbs);
 	if (verbs->link.rc == 0 && verbs->sent_tail != port->rings.completion_tail)
-		return 1; /* room in the send queue is seen by looking alone */
+		return 1; /* room in the send queue is only found by polling */
 	return ofs_rings_ready(&port->rings);
 }
 
@@ -359,7 +359,8 @@ verbs_wake_fd(const struct ofs_port *port)
 	return ofs_link_wait_fd(&((const struct verbs_port *)port)->link);
 }
 
-/* That the port is closed, behind all answers; until the host's adapter has it, or time is up. */
+/* Writes that the port is closed, after all answers; waits until the host's adapter has it, or for
+ * CLOSE_NS. */
 static void
 say_closed(struct verbs_port *verbs)
 {

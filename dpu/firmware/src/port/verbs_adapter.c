@@ -1,7 +1,7 @@
 /*
  * The process's RDMA adapter: which device, port and GID the configuration means; see verbs.h.
  *
- * One lock guards it. Links use it as it is: while one does, it is not opened again.
+ * One lock guards it. While a link uses it, it is not reopened.
  */
 #include "port/verbs_link.h"
 
@@ -18,7 +18,7 @@ static struct ofs_link_adapter adapter;     /* under mutex; .context NULL: not o
 static uint32_t user_count;                 /* under mutex */
 static const struct ofs_services *services; /* under mutex, set once */
 
-/* What is being opened, and where to say what is wrong with it. */
+/* What is being opened, and where to write what is wrong with it. */
 struct adapter_search {
 	const struct ofs_verbs_config *config;
 	struct ofs_link_adapter found;
@@ -70,7 +70,7 @@ open_device(struct adapter_search *search, struct ibv_device *const *devices, in
 	return refuse(search, -ENODEV, what, mend);
 }
 
-/* The port asked for, or the first that is active. */
+/* The requested port, or the first that is active. */
 static int
 find_port(struct adapter_search *search)
 {
@@ -107,7 +107,7 @@ find_port(struct adapter_search *search)
 		"bring its network up: ip link set NETDEV up; rdma link");
 }
 
-/* The higher the better: RoCE v2 is routed, and IPv4 is what most networks of hosts speak. */
+/* Higher is better: RoCE v2 is routed, and IPv4 is what most host networks use. */
 static int
 worth(const struct ibv_gid_entry *entry)
 {

@@ -1,4 +1,4 @@
-/* What must agree in the blobs of `verbs`, before anything of them is used; needs no RDMA. */
+/* Checks the blobs of `verbs` for consistency before anything in them is used; needs no RDMA. */
 #include "port/verbs_blob.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A reliable queue pair, made, connected, posted to and polled; see verbs_link.h. */
+/* A reliable queue pair: create, connect, post and poll; see verbs_link.h. */
 #include "port/verbs_link.h"
 
 #include <fcntl.h>
@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 /*
- * A packet that is not acknowledged after 4.096 us * 2^16 = 0.27 s is sent again, six times: who
- * does not answer for about two seconds is gone. Receivers that are not ready make the sender wait
- * and try for ever: they are never more than the rings have entries.
+ * A packet that is not acknowledged after 4.096 us * 2^16 = 0.27 s is resent six times: a peer that
+ * does not answer for about two seconds counts as gone. If a receiver is not ready, the sender
+ * waits and retries without limit; this ends, since no more is sent than the rings have entries.
  */
 #define ACK_TIMEOUT 16
 #define RETRY_COUNT 6 /* 7 is for ever to soft-RoCE */
@@ -81,7 +81,7 @@ make(struct ofs_link *link, struct ibv_pd *pd, uint32_t send_depth, uint32_t rec
 		return -errno;
 	attr.send_cq = attr.recv_cq = link->cq;
 	link->qp = ibv_create_qp(pd, &attr);
-	if (link->qp == NULL && errno == EINVAL) { /* an adapter that has no such requests */
+	if (link->qp == NULL && errno == EINVAL) { /* the adapter has no inline data */
 		attr.cap.max_inline_data = 0;
 		link->qp = ibv_create_qp(pd, &attr);
 	}
@@ -195,7 +195,7 @@ ofs_link_connect(struct ofs_link *link, const struct ofs_verbs_address *peer,
 		|| peer->mtu_bytes < 256 || peer->mtu_bytes > 4096 || peer->reads_max == 0)
 		return -EINVAL;
 	rc = -ibv_modify_qp(link->qp, &reset, IBV_QP_STATE);
-	/* Of what is left of the last connection nothing is taken. */
+	/* Discards what is left of the last connection. */
 	while (ibv_poll_cq(link->cq, OFS_LINK_POLL_MAX, left) > 0)
 		;
 	link->posted = link->ended = link->signalled_last = 0;
@@ -230,12 +230,12 @@ ofs_link_post(struct ofs_link *link, struct ibv_send_wr *requests, uint32_t coun
 	rc = -ibv_post_send(link->qp, requests, &bad);
 	if (rc == 0)
 		link->posted += count;
-	else /* how much of the chain was taken does not matter: this is a mistake of ours */
+	else /* how much of the chain was posted does not matter: this is a bug of ours */
 		ofs_link_fail(link, rc);
 	return rc;
 }
 
-/* What a work request ended with, as an errno; see fabric.h, `wait`. */
+/* The errno for the status of a work request; see fabric.h, `wait`. */
 static int
 meaning(enum ibv_wc_status status)
 {
@@ -271,7 +271,7 @@ ofs_link_poll(struct ofs_link *link, uint32_t *values)
 		else if (ended[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
 			values[value_count++] = ntohl(ended[i].imm_data);
 		else if (ended[i].opcode == IBV_WC_RECV)
-			ofs_link_fail(link, -EPROTO); /* nothing of ours sends so */
+			ofs_link_fail(link, -EPROTO); /* our own code never sends this */
 		else
 			link->ended = ended[i].wr_id;
 	}

@@ -1,10 +1,9 @@
 /*
- * From which adapter of this machine a DPU is reached: the kernel's answer, by rdma_cm.
+ * Which adapter of this machine reaches a DPU: the kernel's answer, by rdma_cm.
  *
- * Model: one question on the asker's thread, bounded by RESOLVE_MS; nothing is kept, and no
- * connection is made by it. What is asked about is the GID in the DPU's blob, where
- * that is an address of IP. Built without librdmacm, or on a kernel without rdma_ucm, it knows
- * nothing.
+ * Model: one query on the caller's thread, bounded by RESOLVE_MS; nothing is kept, and no
+ * connection is made. The query is for the GID in the DPU's blob, if that is an IP address. Built
+ * without librdmacm, or on a kernel without rdma_ucm, there is no answer.
  */
 #include "port/verbs_link.h"
 
@@ -18,7 +17,7 @@
 #define RESOLVE_MS 2000
 #define GIDS_MAX 256
 
-/* -ENOENT: the link's own, or InfiniBand's. */
+/* -ENOENT: link-local, or InfiniBand's. */
 static int
 address_of(const uint8_t *gid, struct sockaddr_storage *out)
 {
@@ -38,7 +37,7 @@ address_of(const uint8_t *gid, struct sockaddr_storage *out)
 	return 0;
 }
 
-/* The index of a GID that the port has; RoCE v2 of several, as it is routed. */
+/* The index of a GID that the port has; of several, RoCE v2, as it is routed. */
 static int32_t
 index_of(struct ibv_context *context, uint32_t port, const union ibv_gid *gid)
 {

@@ -1,4 +1,4 @@
-/* Carrying out what the core decided: reads, directory changes, demands that end. */
+/* Carries out what the core decided: reads, directory changes, demands that end. */
 #include "internal.h"
 
 #define ACTION_BATCH 256
@@ -15,7 +15,7 @@ complete_demand(struct ofs_device *device, const struct ofs_action *action)
 	if (action->waiter >= device->waiters.count)
 		return;
 	waiter = &device->waiters.entries[action->waiter];
-	if (waiter->used && action->index < waiter->sqe.demand_count) /* or its host is gone */
+	if (waiter->used && action->index < waiter->sqe.demand_count) /* or its host has left */
 		ofs_device_land(device, action->waiter, &result);
 }
 
@@ -69,8 +69,8 @@ act(struct ofs_device *device, const struct ofs_action *action)
 }
 
 /*
- * Takes and carries out everything the core wants. Nothing here gives the core an event, so the
- * loop ends: reads are only queued, and submitted by ofs_device_issue.
+ * Takes and carries out every action of the core. Nothing here gives the core an event, so the loop
+ * ends: reads are only queued, and ofs_device_issue submits them.
  */
 void
 ofs_device_act(struct ofs_device *device)
@@ -87,7 +87,7 @@ ofs_device_act(struct ofs_device *device)
 void
 ofs_device_after_event(struct ofs_device *device, int rc)
 {
-	/* -EBUSY is actions that were not taken: our own mistake, and an event that was lost. */
+	/* -EBUSY means actions that were not taken: a bug of ours, and a lost event. */
 	assert(rc != -EBUSY);
 	ofs_device_act(device);
 }

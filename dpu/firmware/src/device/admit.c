@@ -1,12 +1,12 @@
 /*
  * admit.c: which new blocks are worth a write.
  *
- * Model: a chunk is written when more sessions than `policy.admit_named_min` have come to put it,
- * this one included; what the store has is written again as ever. Who came is remembered in a table
- * of fixed size by the store key. A chunk that falls on another's place takes it, but not from one
- * of its own session: hosts put layer by layer, and each would end what the other had begun. When
- * the other is stored, the place is free. No decision of the core: what is refused is no event of
- * it. Belongs to the reactor's thread.
+ * Model: a chunk is written once more sessions than `policy.admit_named_min` have tried to put it,
+ * this one included; a chunk that the store has is always written again. A table of fixed size
+ * counts the sessions by store key. A chunk that hashes to another's entry replaces it, unless both
+ * are of the same session: hosts put layer by layer, and the two would keep replacing each other.
+ * When the other is stored, its entry is free. The core does not decide this: a refused put is not
+ * an event of the core. Belongs to the reactor's thread.
  */
 #include "internal.h"
 

@@ -1,8 +1,8 @@
 /*
  * device/admit.h: whether a block of a session is to be written. See admit.c.
  *
- * Model: a table of fixed size of who came to put a chunk that the store does not have. Belongs to
- * the reactor's thread; what it forgets costs a write that comes later, and nothing else.
+ * Model: a table of fixed size that counts the sessions which tried to put a chunk that the store
+ * does not have. Belongs to the reactor's thread; an entry that it loses only delays a write.
  */
 #ifndef OFS_DEVICE_ADMIT_H
 #define OFS_DEVICE_ADMIT_H
@@ -11,10 +11,10 @@
 
 #include <stdbool.h>
 
-/* Sessions that came to put a chunk which the store does not have. */
+/* The number of sessions that tried to put a chunk which the store does not have. */
 struct ofs_touch {
 	uint64_t mark;   /* the upper half of its store key */
-	uint64_t serial; /* of the last of them */
+	uint64_t serial; /* of the last of these sessions */
 	uint32_t count;
 };
 

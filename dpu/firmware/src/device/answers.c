@@ -1,7 +1,7 @@
 /*
  * Answers to hosts: one completion for every command, and the steps that still wait for blocks.
- * What has landed of a step is reported once per turn of the reactor; the last demand answers it at
- * once, but for a modelled device, which has to hand over the blocks first.
+ * Landed blocks of a step are reported once per turn of the reactor; its last demand answers the
+ * step immediately, except on a modelled device, which has to transfer the blocks first.
  */
 #include "internal.h"
 
@@ -12,14 +12,14 @@ answer(struct ofs_device *device, uint32_t port, struct ofs_cqe *cqe, const stru
 	assert(device->ports.entries[port].used);
 	if (ofs_device_is_fenced(device)) {
 		if (cqe->rc == -EINPROGRESS)
-			return -EKEYEXPIRED; /* the host hears of it when the command ends */
+			return -EKEYEXPIRED; /* the host learns of it when the command ends */
 		device->status.fenced++;
 		cqe->rc = -EKEYEXPIRED;
 	}
 	cqe->user = sqe->user;
 	cqe->op = sqe->op;
 	cqe->payload_index = sqe->payload_index;
-	/* A timed command needs the current time; for any other the turn's time is enough. */
+	/* A timed command needs the current time; for any other the turn's time is precise enough. */
 	cqe->now_ns = sqe->sent_ns != 0 ? ofs_device_now_ns(device) : device->reactor.turn_ns;
 	return ofs_port_complete(device->ports.entries[port].port, cqe, results);
 }
@@ -31,7 +31,7 @@ ofs_device_complete(struct ofs_device *device, uint32_t port, const struct ofs_s
 	int pushed;
 
 	if (port != OFS_NONE) {
-		/* The port checked the indexes when it handed the command out. */
+		/* The port checked the indexes when it returned the command. */
 		pushed = answer(device, port, &cqe, sqe, NULL);
 		assert(pushed == 0);
 	}
@@ -82,7 +82,7 @@ ofs_device_drop_waiters(struct ofs_device *device, uint32_t port)
 			ofs_device_drop_waiter(device, i);
 }
 
-/* Results [reported, landed) of a step: `rc` says whether they are the last. */
+/* Results [reported, landed) of a step; `rc` says whether they are the last. */
 static int
 report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 {
@@ -91,8 +91,8 @@ report(struct ofs_device *device, struct ofs_waiter *waiter, int rc)
 	return answer(device, waiter->port, &cqe, &waiter->sqe, waiter->results);
 }
 
-/* Answers it, once all of its demands have ended; before that a modelled device hands over, a
- * stretch at a time, the blocks that are there. */
+/* Answers the step once all of its demands have ended; before that, a modelled device transfers the
+ * blocks that have landed, a batch at a time. */
 static void
 go_on(struct ofs_device *device, uint32_t index)
 {
@@ -127,7 +127,7 @@ ofs_device_begin_waiter(struct ofs_device *device, uint32_t index, const uint8_t
 {
 	struct ofs_waiter *waiter = &device->waiters.entries[index];
 
-	/* The core has only queued what it decided: nothing can have landed before. */
+	/* The core has only queued its decisions: nothing can have landed before. */
 	assert(waiter->landed_count == 0 && waiter->remaining == waiter->sqe.demand_count);
 	for (uint32_t i = 0; i < waiter->sqe.demand_count; i++) {
 		if (seen[i] == OFS_SEEN_MISS)
@@ -174,11 +174,11 @@ ofs_device_tell_landed(struct ofs_device *device)
 		waiter->queued = false;
 		if (!waiter->used)
 			continue;
-		/* Without room the host learns of it with the next. */
+		/* Without room the host learns of it with the next answer. */
 		if (waiter->remaining > 0 && waiter->landed_count > waiter->reported_count
 			&& report(device, waiter, -EINPROGRESS) == 0) {
 			waiter->reported_count = waiter->landed_count;
 		}
-		go_on(device, index); /* all that landed in this turn is handed over together */
+		go_on(device, index); /* all that landed in this turn is transferred together */
 	}
 }

@@ -1,4 +1,4 @@
-/* archive.c: the store read and written by key, a few blocks at once; see archive.h. */
+/* The store read and written by key, a few blocks at a time; see archive.h. */
 #include "device/archive.h"
 
 #include "internal.h"
@@ -86,7 +86,7 @@ push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 
 	assert(entry->state == OFS_PLACE_WAITS);
 	if (entry->write && ofs_device_move_holds(device))
-		return; /* as the puts of hosts, until the last pass of a move has ended */
+		return; /* held like puts of hosts, until the last pass of a move has ended */
 	if (entry->write && entry->deletes != device->tenants[entry->tenant].deletes) {
 		rc = -ECANCELED;
 	} else if (entry->write) {
@@ -137,7 +137,8 @@ ofs_archive_turn(struct ofs_device *device)
 	return device->archive.waiting < before;
 }
 
-/* A block that came back is known as one that a host wrote; deleted meanwhile, it is not there. */
+/* A block that is back in the store is reported to the core like one that a host wrote, unless it
+ * was deleted meanwhile. */
 void
 ofs_archive_done(struct ofs_device *device, uint32_t index, int rc)
 {
@@ -209,7 +210,7 @@ check_call(const struct ofs_device *device, const struct archive_call *call)
 	return call->write && device->draining ? -ESHUTDOWN : 0;
 }
 
-/* Places have one caller each: what is free stays so until that one calls again. */
+/* Each place has one caller: a free place stays free until that caller calls again. */
 static int
 archive_free(struct ofs_device *device, uint32_t first, uint32_t count)
 {
@@ -252,7 +253,7 @@ all_ended(const struct ofs_device *device, const struct archive_call *call)
 	return true;
 }
 
-/* What has not ended by the deadline of an I/O is left to itself. */
+/* I/O that has not ended by its deadline is abandoned. */
 static void
 await_end(struct ofs_device *device, const struct archive_call *call)
 {

@@ -2,10 +2,10 @@
  * device/archive.h: blocks by their store key, for an archive that keeps copies elsewhere.
  *
  * Model: `places` records in the device's memory. A caller owns the places that it names in a call
- * until that returns; the reactor reads the store into them, or writes them to the store, while it
- * serves hosts, with at most one I/O per place. Nothing is staged and nothing counts as a demand. A
- * place whose I/O outlasts the caller's timeout stays in use until the I/O completes. Belongs to
- * the reactor's thread except `ended` and `left`, which are under the mailbox's mutex.
+ * until the call returns; the reactor reads the store into them, or writes them to the store, while
+ * it serves hosts, with at most one I/O per place. Nothing is staged and nothing counts as a
+ * demand. A place whose I/O outlasts the caller's timeout stays in use until the I/O completes.
+ * Belongs to the reactor's thread except `ended` and `left`, which are under the mailbox's mutex.
  */
 #ifndef OFS_DEVICE_ARCHIVE_H
 #define OFS_DEVICE_ARCHIVE_H
@@ -24,9 +24,9 @@ struct ofs_archive_entry {
 	uint32_t state;
 	uint32_t write;
 	uint32_t tenant;
-	uint64_t deletes; /* of the tenant, when the caller looked: a write is of no later time */
+	uint64_t deletes; /* of the tenant, when the caller looked: a later delete cancels a write */
 	struct ofs_archive_block block;
-	bool ended; /* block.rc stands */
+	bool ended; /* block.rc is set */
 	bool left;  /* its caller no longer waits */
 };
 
@@ -39,7 +39,7 @@ struct ofs_archive {
 
 int ofs_archive_open(struct ofs_device *device);
 void ofs_archive_free(struct ofs_device *device);
-/* What the store could not take is tried again. */
+/* Retries what the store could not take. */
 bool ofs_archive_turn(struct ofs_device *device);
 void ofs_archive_done(struct ofs_device *device, uint32_t index, int rc);
 

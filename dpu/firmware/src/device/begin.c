@@ -1,9 +1,9 @@
-/* Reads and writes whose turn has come begin, as long as the store has room. See issue.c. */
+/* Begins reads and writes whose turn has come, as long as the store has room. See issue.c. */
 #include "internal.h"
 
-#define REFUSED_MAX 16 /* reads in one turn: it may be that nothing more is taken */
+#define REFUSED_MAX 16 /* reads in one turn: the store may take nothing more */
 
-/* 0: it flies; -EAGAIN: put again; any other: it has ended, or there was none. */
+/* 0: in flight; -EAGAIN: put back; any other: it has ended, or there was none. */
 static int
 begin(struct ofs_device *device, const struct ofs_qos_item *item, uint64_t now_s)
 {

@@ -1,7 +1,7 @@
 /*
- * device/call.h: how a call of device.h comes to run on the reactor's thread.
+ * device/call.h: runs a call of device.h on the reactor's thread.
  *
- *     OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, archive))
+ * OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, archive))
  *
  * defines ofs_device_session_close(device, session, archive). It leaves its arguments in the
  * caller's frame, asks the reactor through the mailbox (ofs_device_call), and waits until the

@@ -1,10 +1,11 @@
-/* What hosts ask through their ports. Every number was copied from shared memory and is checked. */
+/* Commands of hosts, from their ports. Every number was copied from shared memory and is
+ * checked. */
 #include "internal.h"
 
 #define COMMAND_BATCH 16 /* of one port in one turn */
 #define COMMAND_UNIT 32  /* demands, or scores, or KiB of a put, in one unit of work */
 
-/* 0, or why the STEP is refused. */
+/* 0, or the reason why the STEP is refused. */
 static int
 check_step(const struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -14,7 +15,7 @@ check_step(const struct ofs_device *device, uint32_t port, const struct ofs_comm
 	if (rc != 0)
 		return rc;
 	if (device->ports.entries[port].steps_waiting >= device->config.port_entry_count)
-		return -EBUSY; /* more commands at once than the ring has entries for */
+		return -EBUSY; /* more commands in flight than the ring has entries */
 	if (sqe->layer >= device->config.core.layer_count
 		|| sqe->demand_count > device->config.core.demand_max
 		|| sqe->score_count > device->config.score_max) {
@@ -63,7 +64,7 @@ serve_step(struct ofs_device *device, uint32_t port, const struct ofs_command *c
 	ofs_device_act(device);
 }
 
-/* The core takes no more at once than its queue holds. */
+/* The core takes no more hints in one call than its queue holds. */
 static void
 serve_hint(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -147,7 +148,7 @@ ofs_device_is_held_back(const struct ofs_device *device, uint32_t port)
 		|| (tenant->demands_waiting > 0 && tenant->demands_waiting + core->demand_max > demands);
 }
 
-/* What a command costs the reactor, in units that are about as long as an empty one. */
+/* The reactor's cost of a command, in units of about the time that an empty one takes. */
 static int32_t
 work_of(const struct ofs_sqe *sqe)
 {
@@ -160,7 +161,7 @@ work_of(const struct ofs_sqe *sqe)
 	return 1 + (int32_t)(work / COMMAND_UNIT);
 }
 
-/* Takes commands of one port, until its tenant has had its part of this turn. */
+/* Takes commands of one port, until its tenant has used its share of this turn. */
 static bool
 serve_port(struct ofs_device *device, uint32_t port)
 {
@@ -191,9 +192,9 @@ serve_port(struct ofs_device *device, uint32_t port)
 }
 
 /*
- * A bounded number of commands from every port, beginning with another port each time, and so much
- * work for every tenant, however many ports it has; what one command was too much counts in the
- * tenant's next turns.
+ * Takes a bounded number of commands from every port, starting with another port each time, and a
+ * bounded amount of work for every tenant, however many ports it has; work beyond the bound is
+ * charged to the tenant's next turns.
  */
 bool
 ofs_device_serve_ports(struct ofs_device *device)
@@ -230,7 +231,7 @@ ofs_device_serve_pace(struct ofs_device *device)
 		busy = true;
 		if (held->port != OFS_NONE && held->waiter != OFS_NONE)
 			ofs_device_handed(device, held->waiter);
-		else if (held->port != OFS_NONE) /* or its host is gone */
+		else if (held->port != OFS_NONE) /* or its host has left */
 			serve_decision(device, held->port, &held->command);
 		ofs_device_free_held(device, held);
 	}

@@ -1,5 +1,5 @@
 /*
- * device/commands.h: what hosts ask through their ports, and what the core decides of it.
+ * device/commands.h: commands of hosts, from their ports, and the core's decisions on them.
  *
  * Model: belongs to the reactor's thread. One command at a time is copied out of shared memory into
  * `command`, whose arrays have the size of the largest, and is checked before it is used.
@@ -16,19 +16,20 @@
 
 struct ofs_commands {
 	struct ofs_command command;
-	uint32_t port_turn; /* where the round of ports begins, so that none starves */
+	uint32_t port_turn; /* the port with which the round begins, so that none starves */
 };
 
 /* commands.c */
 bool ofs_device_serve_ports(struct ofs_device *device);
-/* So much of the port's tenant waits already that its commands stay in the ring. */
+/* So many demands of the port's tenant wait that its commands stay in the ring. */
 bool ofs_device_is_held_back(const struct ofs_device *device, uint32_t port);
-/* Steps and answers that a modelled device was waited for. */
+/* Steps and answers that waited for a modelled device. */
 bool ofs_device_serve_pace(struct ofs_device *device);
 
-/* actions.c: carry out what the core decided. */
+/* actions.c: carries out what the core decided. */
 void ofs_device_act(struct ofs_device *device);
-/* After telling the core of an event: it may only refuse what is not so, never for want of room. */
+/* Checks the core's result of an event: it may only refuse what is not true, never for lack of
+ * room. */
 void ofs_device_after_event(struct ofs_device *device, int rc);
 
 #endif

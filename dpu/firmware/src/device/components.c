@@ -41,7 +41,7 @@ ofs_device_note_storage(struct ofs_device *device, const char *text)
 		snprintf(warning, size_bytes, "%s refuses O_DIRECT: reads go through the page cache",
 			device->config.storage.path);
 	}
-	assert(at < 2 && at != atomic_load(&device->names.at)); /* not the one that is read */
+	assert(at < 2 && at != atomic_load(&device->names.at)); /* not the one being read */
 	atomic_store(&device->names.at, at);
 }
 
@@ -51,7 +51,7 @@ ofs_device_lock_path(const struct ofs_storage_config *config)
 	bool in_memory = strcmp(config->backend, "sim") == 0
 		|| (strcmp(config->backend, "emulated") == 0 && config->inner[0] == '\0');
 	bool on_file = config->path[0] != '\0' && !in_memory
-		&& strcmp(config->backend, "spdk") != 0; /* which has a claim of its own */
+		&& strcmp(config->backend, "spdk") != 0; /* SPDK has its own claim */
 
 	return on_file ? config->path : NULL;
 }
@@ -66,8 +66,8 @@ open_store(struct ofs_device *device, char *error, size_t size_bytes)
 }
 
 /*
- * Memory of ours for the puts that are in flight. Whatever a host does to its window meanwhile,
- * what is written is what was checked; and when the host goes, nothing of it is still in use.
+ * Our memory for the puts in flight. Whatever a host does to its window meanwhile, the bytes
+ * written are the bytes checked; and when the host leaves, nothing of its window is still in use.
  */
 static int
 open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
@@ -90,7 +90,7 @@ open_bounces(struct ofs_device *device, char *error, size_t size_bytes)
 						 "no memory for puts in flight (%s); lower store.io_max", strerror(-rc));
 }
 
-/* A modelled device: its storage and its commands keep one pace. */
+/* A modelled device: its storage and its commands share one pace. */
 static int
 open_pace(struct ofs_device *device, char *error, size_t size_bytes)
 {
@@ -162,7 +162,7 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 			  strerror(-rc));
 }
 
-/* Memory is unregistered before anything unmaps it. A device that hangs keeps what it has: its
+/* Memory is unregistered before anything unmaps it. A device that hangs keeps its memory: its
  * storage's close ends that. */
 static void
 unregister_memory(struct ofs_device *device)
@@ -192,7 +192,7 @@ unregister_memory(struct ofs_device *device)
 	}
 }
 
-/* Store and storage first: they wait for I/O whose memory the others own. */
+/* Store and storage first: they wait for I/O to or from memory that the others own. */
 void
 ofs_device_close_parts(struct ofs_device *device)
 {

@@ -1,8 +1,8 @@
 /*
  * device/components.h: storage, store and core, opened and closed on the thread that uses them.
  *
- * Model: the names of the storage in use are read by any thread. There are two places for them: the
- * reactor fills the one that is not read, then changes over.
+ * Model: any thread may read the names of the storage in use. There are two places for them: the
+ * reactor fills the one that is not being read, then switches to it.
  */
 #ifndef OFS_DEVICE_COMPONENTS_H
 #define OFS_DEVICE_COMPONENTS_H
@@ -17,14 +17,14 @@ struct ofs_storage_names {
 		char storage[16];
 		char warning[640];
 	} texts[2];
-	atomic_uint at; /* the one that is read */
+	atomic_uint at; /* the one being read */
 };
 
 int ofs_device_open_parts(struct ofs_device *device, char *error, size_t error_size_bytes);
 void ofs_device_close_parts(struct ofs_device *device);
-/* The name of the storage in use, and one line where it is not what was asked for. */
+/* The name of the storage in use, and one line if it differs from the requested one. */
 void ofs_device_note_storage(struct ofs_device *device, const char *text);
-/* What a store on this storage locks; NULL: nothing. */
+/* The path that a store on this storage locks; NULL: none. */
 const char *ofs_device_lock_path(const struct ofs_storage_config *config);
 int ofs_device_refuse(char *error, size_t size_bytes, int rc, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));

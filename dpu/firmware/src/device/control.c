@@ -46,7 +46,7 @@ close_region(struct ofs_device *device, struct ofs_device_tenant *state)
 	*state = (struct ofs_device_tenant){.writes = state->writes};
 }
 
-/* The region first: what the core has been given of a tenant cannot be taken back. */
+/* The region first: a tenant that the core has accepted cannot be removed. */
 static int
 tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, uint32_t *tenant)
 {
@@ -83,7 +83,7 @@ tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, ui
 
 OFS_DEVICE_CALL(tenant_add, (const struct ofs_tenant_config *, config), (uint32_t *, tenant));
 
-/* What the store recovered becomes known to the core, each block to its own tenant. */
+/* Tells the core which blocks the store recovered, each for its own tenant. */
 static int
 restore(struct ofs_device *device, uint32_t tenant)
 {
@@ -97,7 +97,7 @@ restore(struct ofs_device *device, uint32_t tenant)
 	while ((count = ofs_store_scan(device->store, &cursor, entries, OFS_DONE_BATCH)) > 0) {
 		for (int i = 0; i < count; i++) {
 			if (entries[i].tenant == tenant) {
-				/* -ENOSPC: the index is smaller than the store; the block is a miss. */
+				/* -ENOSPC: the index is smaller than the store; the block becomes a miss. */
 				ofs_device_after_event(device,
 					ofs_core_block_restore(device->core, ofs_device_now_ns(device), tenant,
 						&entries[i].store_key, entries[i].layer, &chunk));
@@ -173,7 +173,7 @@ is_open(const struct ofs_device *device, uint32_t session)
 	return session < device->config.core.session_max && device->sessions.entries[session].used;
 }
 
-/* What was acknowledged in write-back mode is there, also while the store does not have it yet. */
+/* A block acknowledged in write-back mode exists, even before the store has it. */
 static void
 count_staged(const struct ofs_device *device, uint32_t tenant, struct ofs_chunk_info *info)
 {

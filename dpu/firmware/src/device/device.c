@@ -1,4 +1,4 @@
-/* Opening and closing the device: tables, thread, and what is left when both are gone. */
+/* Opening and closing the device: tables, thread, and cleanup. */
 #include "internal.h"
 
 #include <sched.h>
@@ -47,9 +47,10 @@ open_tables(struct ofs_device *device)
 {
 	const struct ofs_device_config *config = &device->config;
 
-	/* The core's reads, as many that timed out while waiting, and those the store still has. */
+	/* The core's reads, as many that timed out while waiting, and those that the store still
+	 * has. */
 	device->reads.count = 2 * config->core.io_max + config->store.io_max;
-	/* Every put window, every dirty block, and what the store has of hosts that are gone. */
+	/* Every put window, every dirty block, and writes in the store of hosts that have left. */
 	device->writes.count =
 		config->port_max * config->put_slot_count + config->dirty_blocks_max + config->store.io_max;
 	device->waiters.count = config->port_max * config->port_entry_count;
@@ -109,7 +110,7 @@ open_mailbox(struct ofs_device *device)
 	return 0;
 }
 
-/* The thread opens the components; how that ended is known when this returns. */
+/* The thread opens the components; the result is known when this returns. */
 static int
 open_thread(struct ofs_device *device, char *error, size_t error_size_bytes)
 {
@@ -183,7 +184,7 @@ run_start(struct ofs_device *device, void *argument)
 	if (device->config.cpu >= 0) {
 		CPU_ZERO(&cpus);
 		CPU_SET((size_t)device->config.cpu, &cpus);
-		/* A core that is not ours is no reason not to run. */
+		/* Failure to pin to a core is no reason not to run. */
 		(void)sched_setaffinity(0, sizeof(cpus), &cpus);
 	}
 	atomic_store(&device->reactor.serving, true);

@@ -1,4 +1,4 @@
-/* Until when hosts are served: told by any thread, looked at by the reactor alone. */
+/* Until when hosts are served: set by any thread, read only by the reactor. */
 #include "internal.h"
 
 void
@@ -7,7 +7,8 @@ ofs_device_serve_until(struct ofs_device *device, uint64_t until_ns)
 	atomic_store_explicit(&device->reactor.serve_until_ns, until_ns, memory_order_release);
 }
 
-/* Asked as late as can be, before each command is carried out and before each answer is given. */
+/* Checked as late as possible: before each command is carried out and before each answer is
+ * sent. */
 bool
 ofs_device_is_fenced(struct ofs_device *device)
 {

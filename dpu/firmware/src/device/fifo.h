@@ -2,7 +2,7 @@
  * device/fifo.h: a bounded queue of table indexes: free lists and waiting lines of the reactor.
  *
  * Model: indexes in order of arrival. Its capacity is that of the table they point into, and an
- * index stands in it once at most, so that it never overflows. Only open can fail: -ENOMEM.
+ * index is in it at most once, so that it never overflows. Only open can fail: -ENOMEM.
  */
 #ifndef OFS_DEVICE_FIFO_H
 #define OFS_DEVICE_FIFO_H
@@ -17,7 +17,7 @@ struct ofs_fifo {
 	uint32_t count;
 };
 
-/* `full`: it holds every index, as a free list does at first. */
+/* `full`: it starts with every index, as a free list does. */
 int ofs_fifo_open(struct ofs_fifo *fifo, uint32_t capacity, bool full);
 void ofs_fifo_close(struct ofs_fifo *fifo);
 uint32_t ofs_fifo_first(const struct ofs_fifo *fifo); /* OFS_NONE when empty */

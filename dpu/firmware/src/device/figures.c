@@ -1,4 +1,4 @@
-/* What the daemon asks about: ledger, work, records, decision log, status, and the drain. */
+/* What the daemon reads: ledger, work, records, decision log, status; and the drain. */
 #include "internal.h"
 
 #include <time.h>
@@ -67,7 +67,7 @@ run_drain(struct ofs_device *device, void *argument)
 	return 0;
 }
 
-/* In virtual time nothing else moves the clock while the caller waits. */
+/* In virtual time only the caller's wait can advance the clock. */
 static void
 drain_simulated(struct ofs_device *device)
 {
@@ -77,7 +77,7 @@ drain_simulated(struct ofs_device *device)
 		ofs_clock_advance_to(&device->clock, ofs_device_wake_at_ns(device, now_ns));
 }
 
-/* The reactor goes on serving reads; only the caller waits here. */
+/* The reactor continues to serve reads; only the caller waits here. */
 int
 ofs_device_drain(struct ofs_device *device, uint64_t timeout_ns)
 {

@@ -1,10 +1,10 @@
 /*
  * device/internal.h: the device, made of its components.
  *
- * Model: everything here belongs to the reactor's thread but what the components' own headers say:
- * the mailbox is under its mutex, and the reactor's flags and the storage's names are read by any
- * thread. Tables are sized at open. A handle is an index into a table and carries no pointer
- * outside.
+ * Model: everything here belongs to the reactor's thread, except as the components' headers say:
+ * the mailbox's mutex guards the mailbox, and any thread may read the reactor's flags and the
+ * storage's names. Tables are sized at open. A handle is an index into a table, so no pointer
+ * leaves the device.
  */
 #ifndef OFS_DEVICE_INTERNAL_H
 #define OFS_DEVICE_INTERNAL_H
@@ -39,7 +39,7 @@ struct ofs_device {
 	struct ofs_storage_names names;
 	struct ofs_storage *storage;
 	struct ofs_store *store;
-	uint32_t stores_left;       /* moves that have changed over: which store a ticket is of */
+	uint32_t stores_left;       /* moves that switched over: identifies a ticket's store */
 	uint32_t record_size_bytes; /* payload and trailer's LBA */
 	struct ofs_core *core;
 	struct ofs_device_tenant *tenants; /* [tenant_max] */

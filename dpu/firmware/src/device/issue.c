@@ -1,16 +1,16 @@
 /*
- * issue.c: what waits for the drive, and whose turn it is.
+ * issue.c: the queue for the drive, and whose turn it is.
  *
  * Model: every read of the core (demand or prefetch) and every write of a host (put or flush) waits
  * here, in the one arbiter (qos.h): turns between tenants by bytes and weight, caps of bandwidth,
- * and within a tenant the earliest deadline first. The core decides what is read; this decides
- * when, and does not change decisions. Each tenant has a bound on its bytes in flight, which grows
- * with its weight: the drive's own queue knows no tenants.
+ * and within a tenant the earliest deadline first. The core decides what is read; this file decides
+ * when. Each tenant has a bound on its bytes in flight, which grows with its weight, because the
+ * drive's queue does not distinguish tenants.
  *
- * A read is an item. Writes wait in a queue of their tenant in the order in which they came; each
- * also puts an item, a ticket, which lets the first write of that queue be submitted. What the
- * store does not take although it has room (the block is being written, its segment is being
- * opened, a move holds writes) is put again a turn later: one ticket retries, other writes wait.
+ * A read is an item. Writes wait in their tenant's queue in order of arrival; each also adds an
+ * item, a ticket, which lets the first write of that queue be submitted. A write that the store
+ * refuses although it has room (the block is being written, its segment is being opened, a move
+ * holds writes) is retried a turn later: one ticket retries, other writes wait.
  *
  * Belongs to the reactor's thread. Only open can fail: -ENOMEM.
  */
@@ -18,11 +18,11 @@
 
 #include <stdlib.h>
 
-#define AHEAD_NS 2000000ull /* a prefetch or write waits so long behind demands that come after */
+#define AHEAD_NS 2000000ull /* a prefetch or write waits this long behind later demands */
 #define BURST_NS 20000000ull
-#define WEIGHT_FINE 8   /* the least weight of all counts as this: others are rounded to its 8th */
+#define WEIGHT_FINE 8   /* the smallest weight counts as this: others are rounded to its 8th */
 #define ISSUE_MAX 65536 /* reads and writes of one tenant that wait in the arbiter */
-#define RENEW_PS (1ull << 62) /* after 53 days time begins anew, when nothing waits */
+#define RENEW_PS (1ull << 62) /* after 53 days time restarts, when nothing waits */
 #define PS_PER_NS 1000
 
 static uint64_t
@@ -87,7 +87,7 @@ divisor(uint32_t a, uint32_t b)
 	return a;
 }
 
-/* Weights in small numbers, so that a turn is short: the least is an 8th or a part of it. */
+/* Weights as small numbers, so that a turn is short: multiples of an 8th of the smallest. */
 static uint32_t
 small_weight(const struct ofs_device *device, uint32_t tenant, uint32_t least)
 {
@@ -122,7 +122,7 @@ weigh(struct ofs_device *device)
 		if (terms.burst_bytes > OFS_QOS_BYTES_MAX)
 			terms.burst_bytes = OFS_QOS_BYTES_MAX;
 		rc = ofs_qos_set(device->issue.qos, now_ps(device), i, &terms);
-		assert(rc == 0); /* the share was checked */
+		assert(rc == 0); /* the share was checked before */
 		if (bytes == 0)
 			bytes = device->config.in_flight_bytes_max * fine / WEIGHT_FINE;
 		tenant->flying_max = UINT32_MAX;
@@ -159,7 +159,7 @@ put(struct ofs_device *device, uint32_t tenant, uint64_t tag, uint64_t deadline_
 	return ofs_qos_put(device->issue.qos, now_ps(device), &item);
 }
 
-/* A part of a record is its granules, and the last logical block unless the slot has that. */
+/* A part of a record is its granules, plus the last logical block unless the slot has it. */
 static uint32_t
 read_bytes(const struct ofs_device *device, const struct ofs_action *action)
 {
@@ -239,7 +239,7 @@ ofs_device_issue_again(struct ofs_device *device)
 
 	if (ofs_qos_waiting(device->issue.qos) == 0 && device->issue.late.count == 0
 		&& device->writes.waiting == 0)
-		return false; /* as in most turns, which then read no clock */
+		return false; /* as in most turns, which thus read no clock */
 	for (uint32_t count = device->issue.late.count; count > 0; count--) {
 		if (put_read(device, ofs_fifo_first(&device->issue.late)) != 0)
 			break;

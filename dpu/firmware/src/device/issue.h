@@ -1,8 +1,8 @@
 /*
- * device/issue.h: what waits for the drive, and whose turn it is.
+ * device/issue.h: the queue for the drive, and whose turn it is.
  *
- * Model: belongs to the reactor's thread. The arbiter holds what waits, `late` the reads that it
- * had no room for; writes stand in the lines of their tenants. See issue.c.
+ * Model: belongs to the reactor's thread. Waiting reads are in the arbiter, or in `late` if it had
+ * no room; writes are in their tenants' lines. See issue.c.
  */
 #ifndef OFS_DEVICE_ISSUE_H
 #define OFS_DEVICE_ISSUE_H
@@ -17,7 +17,7 @@
 
 struct ofs_issue {
 	struct ofs_qos *qos;
-	uint64_t begin_ns;    /* of its time */
+	uint64_t begin_ns;    /* of the arbiter's clock */
 	struct ofs_fifo late; /* reads that it had no room for, or that the store could not take */
 };
 
@@ -28,22 +28,22 @@ void ofs_device_close_issue(struct ofs_device *device);
 int ofs_device_share(struct ofs_device *device, uint32_t tenant,
 	const struct ofs_tenant_share *share);
 void ofs_device_queue_read(struct ofs_device *device, const struct ofs_action *action);
-/* What could not begin waits again. Whether anything waits. */
+/* Puts back what could not begin. Returns whether anything waits. */
 bool ofs_device_issue_again(struct ofs_device *device);
-/* Whose turn it is, where the store has room. */
+/* Returns the next item by turn, if the store has room. */
 bool ofs_device_issue_next(struct ofs_device *device, struct ofs_qos_item *item);
-/* One of the tenant's flies. */
+/* One of the tenant's I/Os is in flight. */
 void ofs_device_issue_began(struct ofs_device *device, uint32_t tenant);
-/* After reads that waited have ended without a turn: who waits is known anew. */
+/* After waiting reads ended without a turn: rebuilds the queue of those that wait. */
 void ofs_device_issue_anew(struct ofs_device *device);
-/* One of the tenant's, which flew, has ended. */
+/* One of the tenant's I/Os in flight has ended. */
 void ofs_device_issue_ended(struct ofs_device *device, uint32_t tenant);
-/* When a bucket lets something go, if nothing ends before. */
+/* When a bandwidth cap allows the next I/O, if none ends before. */
 uint64_t ofs_device_issue_due_ns(const struct ofs_device *device);
 void ofs_device_issue_figures(const struct ofs_device *device, uint32_t tenant,
 	struct ofs_tenant_status *status);
 
-/* begin.c: what has its turn begins. */
+/* begin.c: begins what has its turn. */
 bool ofs_device_issue(struct ofs_device *device);
 
 #endif

@@ -2,16 +2,16 @@
  * keep.c: drops archived chunks that no session has named for `policy.keep_minutes`.
  *
  * Model: keeping a chunk occupies the drive; after `policy.keep_minutes` without a session that
- * names it, that costs more than computing it again. The daemon's loop calls this from time to
- * time; each call walks a part of the table of chunks, all of it within a minute or two. For a
- * chunk not named since the start, the time counts from the start. As with a purge, the core is
- * notified of lost blocks. Belongs to the reactor's thread.
+ * names it, that costs more than computing it again. The daemon's loop calls this periodically;
+ * each call walks a part of the table of chunks, and all of it within a minute or two. For a chunk
+ * not named since the start, the time counts from the start. As with a purge, the core is notified
+ * of lost blocks. Belongs to the reactor's thread.
  */
 #include "internal.h"
 
-#define LOOK_MIN 4096 /* entries of the table in one turn, or so large a part of it */
+#define LOOK_MIN 4096 /* entries of the table in one turn, or its LOOK_PART-th part if larger */
 #define LOOK_PART 128
-#define DROP_MAX 256 /* chunks in one turn: others wait meanwhile */
+#define DROP_MAX 256 /* chunks in one turn: other work waits meanwhile */
 #define MINUTE_NS 60000000000ull
 
 static uint64_t

@@ -16,7 +16,7 @@ unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 	struct ofs_control_call **link = &device->mailbox.calls;
 
 	while (*link != call) {
-		assert(*link != NULL); /* what has not been taken stands there */
+		assert(*link != NULL); /* calls that have not been taken are in the list */
 		link = &(*link)->next;
 	}
 	*link = call->next;
@@ -26,7 +26,7 @@ unlink_call(struct ofs_device *device, struct ofs_control_call *call)
 	atomic_fetch_sub(&device->mailbox.call_count, 1);
 }
 
-/* Waits for the answer; a reactor that did not even take the call within the limit is stuck. */
+/* Waits for the answer; a reactor that does not even take the call within the limit is stuck. */
 static int
 await_answer(struct ofs_device *device, struct ofs_control_call *call)
 {
@@ -41,7 +41,7 @@ await_answer(struct ofs_device *device, struct ofs_control_call *call)
 				unlink_call(device, call);
 				return -ETIMEDOUT;
 			}
-			until.tv_sec += CALL_TIMEOUT_S; /* it runs on our frame: we cannot leave */
+			until.tv_sec += CALL_TIMEOUT_S; /* the call runs on our frame: we cannot leave */
 		}
 	}
 	return call->rc;

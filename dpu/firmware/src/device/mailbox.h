@@ -1,10 +1,10 @@
 /*
- * device/mailbox.h: how other threads ask the reactor for something.
+ * device/mailbox.h: calls from other threads to the reactor.
  *
- * Model: a call lies in its caller's frame, so nothing is allocated; the caller leaves only when
- * the reactor has answered, or before the reactor took the call. The list of calls and what is said
- * of the reactor's beginning and end are under the mutex; `call_count` may be read without it. A
- * reactor that ends answers all calls that still wait.
+ * Model: a call is in its caller's frame, so nothing is allocated; the caller returns only after
+ * the reactor has answered, or before the reactor took the call. The mutex guards the list of calls
+ * and the reactor's start and end; `call_count` may be read without it. A reactor that ends answers
+ * all calls that still wait.
  */
 #ifndef OFS_DEVICE_MAILBOX_H
 #define OFS_DEVICE_MAILBOX_H
@@ -32,8 +32,8 @@ struct ofs_mailbox {
 	pthread_cond_t cond;
 	struct ofs_control_call *calls;
 	struct ofs_control_call *calls_last;
-	bool opened;  /* open_rc stands */
-	bool stopped; /* no call is taken any more */
+	bool opened;  /* open_rc is set */
+	bool stopped; /* no more calls are taken */
 	int open_rc;
 	char *open_error; /* [open_error_size_bytes], the opener's */
 	size_t open_error_size_bytes;

@@ -1,4 +1,4 @@
-/* The steps of a move, from its begin to the close of the store that is left behind. See move.h. */
+/* The steps of a move, from its start to the close of the old store. See move.h. */
 #include "internal.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ begin_pass(struct ofs_device *device)
 	move->status.passes++;
 }
 
-/* A pass has ended: go on, hold writes back, or all has come over. */
+/* A pass has ended: start another, hold writes back, or everything is copied. */
 static void
 end_pass(struct ofs_device *device)
 {
@@ -38,12 +38,13 @@ end_pass(struct ofs_device *device)
 		if (move->pass_found <= OFS_MOVE_FEW || move->status.passes >= OFS_MOVE_PASSES_MAX) {
 			move->step = OFS_STEP_LAST;
 			move->held_at_ns = ofs_device_now_ns(device);
-			/* Puts have a whole deadline from when they came: they must not meet it here. */
+			/* Puts count their whole deadline from their arrival: they must not miss it here. */
 			move->until_ns = move->held_at_ns + device->config.io_timeout_ns / 2;
 		}
 	} else if (move->pass_quiet && move->pass_found == 0 && device->archive.flying == 0
 		&& stats.blocks_moved == move->pass_moved) {
-		/* What the cleaner carries from a place not yet seen to one already seen is missed. */
+		/* A pass misses what the cleaner moves from a place not yet visited to one already
+		 * visited. */
 		move->step = OFS_STEP_SYNC;
 		move->tries = 0;
 		return;
@@ -68,7 +69,7 @@ change_places(struct ofs_device *device)
 	struct ofs_storage *storage = device->storage;
 	struct ofs_store *store = device->store;
 
-	/* All has come over, and nothing was written since. */
+	/* Everything is copied, and nothing was written since. */
 	assert(move->step == OFS_STEP_RECORD || move->step == OFS_STEP_ERASE);
 	assert(ofs_move_copies_idle(move));
 	device->storage = move->storage;
@@ -132,7 +133,7 @@ ofs_device_move_done(struct ofs_device *device, uint32_t user, int rc)
 	move->sent = false;
 	if (move->step == OFS_STEP_CLOSE) {
 		if (user == OFS_MOVE_USER_RECORD && rc == 0 && move->status.switched)
-			move->status.unrecorded = 0; /* it came late, and it came */
+			move->status.unrecorded = 0; /* the record was written, if late */
 	} else if (move->step == OFS_STEP_SYNC) {
 		if (rc == 0)
 			move->step = OFS_STEP_RECORD;
@@ -178,8 +179,8 @@ send(struct ofs_device *device)
 	return true;
 }
 
-/* Held back for too long: before the record nothing is lost by giving up; after it, going back may
- * lose what is acknowledged from now on. */
+/* Held back for too long. Before the record it is safe to give up; after it, going back may lose
+ * what is acknowledged from now on. */
 static void
 give_up(struct ofs_device *device)
 {

@@ -20,13 +20,13 @@
 #include <stdbool.h>
 
 enum {
-	OFS_MOVE_COPIES = 8,     /* blocks on their way */
-	OFS_MOVE_SCAN = 32,      /* entries of the index that one look takes */
-	OFS_MOVE_LOOKS = 16,     /* of one turn */
-	OFS_MOVE_FEW = 64,       /* a pass that found no more is followed by the last */
+	OFS_MOVE_COPIES = 8,     /* blocks being copied */
+	OFS_MOVE_SCAN = 32,      /* entries of the index that one look reads */
+	OFS_MOVE_LOOKS = 16,     /* in one turn */
+	OFS_MOVE_FEW = 64,       /* a pass that found no more than this is followed by the last */
 	OFS_MOVE_PASSES_MAX = 8, /* limit under a load that never pauses */
 	OFS_MOVE_TRIES = 3,
-	OFS_MOVE_USER_SYNC = 0x100, /* user words apart from those of the copies */
+	OFS_MOVE_USER_SYNC = 0x100, /* user words distinct from those of the copies */
 	OFS_MOVE_USER_RECORD = 0x101,
 	OFS_MOVE_USER_ERASE = 0x102
 };
@@ -37,7 +37,7 @@ enum ofs_move_step {
 	OFS_STEP_LAST, /* writes are held back from here... */
 	OFS_STEP_SYNC,
 	OFS_STEP_RECORD,
-	OFS_STEP_ERASE, /* ...to here: a record that failed may stand there all the same */
+	OFS_STEP_ERASE, /* ...to here: a record that failed may still have reached the device */
 	OFS_STEP_CLOSE  /* the store that is not the device's (any more) ends its I/O */
 };
 
@@ -66,7 +66,7 @@ struct ofs_move {
 	bool sent; /* the I/O of this step is in flight */
 	bool pass_done;
 	bool pass_quiet;             /* no write was in flight when it began */
-	struct ofs_storage *storage; /* the target's; from the switch on the old one */
+	struct ofs_storage *storage; /* the target's; after the switch the old one */
 	struct ofs_store *store;
 	struct ofs_storage_config config; /* the target's */
 	struct ofs_dma memory;            /* the copies' records, then the record of the switch */
@@ -80,30 +80,30 @@ struct ofs_move {
 };
 
 /* move_state.c */
-/* Ends the move: it is closed when what flies has ended. */
+/* Ends the move: it is closed once its I/O in flight has ended. */
 void ofs_move_fail(struct ofs_device *device, int rc, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* None is on its way. */
+/* No copy is in flight. */
 bool ofs_move_copies_idle(const struct ofs_move *move);
-/* It has no I/O in flight, and is not at its end. */
+/* It has no I/O in flight, and is not finished. */
 bool ofs_move_copy_waits(const struct ofs_copy *copy);
-/* Those that have no I/O in flight are forgotten. */
+/* Drops the copies that have no I/O in flight. */
 void ofs_move_copies_drop(struct ofs_move *move);
-/* Writes wait: which of the stores they belong to is just being decided. */
+/* Writes wait: it is being decided which store they go to. */
 bool ofs_device_move_holds(const struct ofs_device *device);
 /* The block was deleted. */
 void ofs_device_move_forget(struct ofs_device *device, const struct ofs_key *store_key,
 	uint32_t layer);
-/* The reactor must look again so soon; UINT64_MAX: no move. */
+/* The longest time until the reactor must look again; UINT64_MAX: no move. */
 uint64_t ofs_device_move_due_ns(const struct ofs_device *device, uint64_t now_ns);
 
 /* move_copies.c */
-/* Begins and goes on with copies; true where something was done. */
+/* Begins and continues copies; true if anything was done. */
 bool ofs_move_copies_step(struct ofs_device *device);
 void ofs_move_copy_done(struct ofs_device *device, uint32_t index, int rc);
 
 /* move_open.c */
-/* The store that is not the device's, when nothing of it is in flight; else it is waited for. */
+/* Closes the store that is not the device's, once nothing of it is in flight. */
 void ofs_move_close_other(struct ofs_device *device);
 void ofs_move_free_memory(struct ofs_device *device);
 /* The device closes: the other store first, waiting a bounded time for its I/O. */
@@ -112,7 +112,7 @@ void ofs_device_move_close(struct ofs_device *device);
 /* move.c */
 /* An I/O of the move has ended, in either store. */
 void ofs_device_move_done(struct ofs_device *device, uint32_t user, int rc);
-/* One turn of a move; nothing where there is none. `served`: its store has just ended something. */
+/* One turn of a move; does nothing without one. `served`: its store has just completed I/O. */
 bool ofs_device_move_turn(struct ofs_device *device, bool served);
 
 #endif

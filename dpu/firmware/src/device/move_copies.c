@@ -1,8 +1,8 @@
 /*
- * The copies of a move: each brings one block over. Read from the old store, which checks it;
- * written to the new one; read back from there, where it is checked again and its checksum must be
- * the one that was read first. What cannot be begun because a store is busy is begun at a later
- * turn. A block that fails its check in the old store is gone there too: a miss, as for any host.
+ * The copies of a move: each copies one block. The block is read from the old store, which checks
+ * it; written to the new one; and read back from there, which checks it again, and its checksum
+ * must equal the one read first. What cannot begin because a store is busy begins at a later turn.
+ * A block that fails its check in the old store is dropped there too: a miss, as for any host.
  */
 #include "internal.h"
 
@@ -29,7 +29,7 @@ stands(const struct ofs_device *device, const struct ofs_copy *copy)
 		!= UINT64_MAX;
 }
 
-/* It has come over; what was deleted meanwhile goes again. */
+/* The block is copied; if it was deleted meanwhile, the copy is deleted too. */
 static void
 finish(struct ofs_device *device, struct ofs_copy *copy, bool copied)
 {
@@ -54,7 +54,7 @@ lose(struct ofs_device *device, struct ofs_copy *copy)
 	copy->state = OFS_COPY_FREE;
 }
 
-/* Begins what the copy waits for: its state is the next when the store has taken it. */
+/* Submits the next I/O of the copy; its state advances once the store has taken it. */
 static int
 begin(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
@@ -89,7 +89,7 @@ push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 		copy->state++;
 		copy->deadline_ns = ofs_device_now_ns(device) + device->config.io_timeout_ns;
 	} else if (rc == -ENOENT) {
-		finish(device, copy, false); /* expired, in either */
+		finish(device, copy, false); /* expired, in either store */
 	} else {
 		copy->state = OFS_COPY_FREE;
 		ofs_move_fail(device, rc, "%s of a block is refused (%s)",
@@ -98,7 +98,7 @@ push(struct ofs_device *device, uint32_t index, uint64_t now_s)
 	return true;
 }
 
-/* Takes the next of the index that the target does not have; false at the end of the pass. */
+/* Takes the next block of the index that the target does not have; false at the end of the pass. */
 static bool
 look(struct ofs_device *device, uint64_t now_s)
 {
@@ -172,7 +172,7 @@ ofs_move_copy_done(struct ofs_device *device, uint32_t index, int rc)
 
 	assert(index < OFS_MOVE_COPIES && copy->state != OFS_COPY_FREE);
 	if (move->step != OFS_STEP_COPY && move->step != OFS_STEP_LAST) {
-		copy->state = OFS_COPY_FREE; /* the move has failed: only its memory was still needed */
+		copy->state = OFS_COPY_FREE; /* the move has failed: only its memory was needed */
 		return;
 	}
 	switch ((enum ofs_copy_state)copy->state) {

@@ -1,9 +1,9 @@
 /*
  * The beginning of a move and its end: the target opened and closed, memory registered with both.
  *
- * What takes long, to grow a file and to make a store on it, is done on the caller's thread, with a
- * storage of its own that is closed again. The reactor then opens what is there: it stands still
- * for as long as the headers of the target's segments take to read.
+ * The slow work, growing a file and formatting a store on it, runs on the caller's thread, through
+ * a temporary storage. The reactor then opens the result: it blocks while the headers of the
+ * target's segments are read.
  */
 #include "internal.h"
 
@@ -80,7 +80,7 @@ open_memory(struct ofs_device *device)
 	return rc == 0 ? for_each_memory(device, move->storage, ofs_storage_register_memory) : rc;
 }
 
-/* Whether all stored blocks fit on that many bytes, lane by lane, with the reserve. */
+/* Whether all stored blocks fit into `target_bytes`, lane by lane, with the reserve. */
 static int
 check_fits(struct ofs_device *device, uint64_t target_bytes, char *error, size_t size_bytes)
 {

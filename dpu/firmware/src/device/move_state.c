@@ -35,7 +35,7 @@ ofs_move_fail(struct ofs_device *device, int rc, const char *format, ...)
 	va_list arguments;
 
 	if (move->step == OFS_STEP_CLOSE)
-		return; /* the first reason is the one to tell */
+		return; /* only the first reason is reported */
 	va_start(arguments, format);
 	vsnprintf(move->status.error, sizeof(move->status.error), format, arguments);
 	va_end(arguments);

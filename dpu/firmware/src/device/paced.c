@@ -1,13 +1,13 @@
 /*
  * A modelled device's commands and hits, at its pace: a step or a hint is decided when the device
- * would have taken its command, and a step answered when it would have handed the last of its
- * blocks to the host, which begins with what is staged already. Reads and writes keep the pace in
- * the storage (emulated).
+ * would have taken its command, and a step is answered when the device would have transferred the
+ * last of its blocks to the host, beginning with those already staged. The storage (emulated) paces
+ * reads and writes.
  *
- * Model: two tables, of steps that wait to be decided, each with a copy of its payload, and of
- * waiters of which blocks are handed over: what lands meanwhile goes together after that. An entry
- * is free again when the pace has given its end, also where its host is gone by then. Without a
- * modelled device there are no tables, and nothing here is called.
+ * Model: two tables: of steps that wait to be decided, each with a copy of its payload, and of
+ * waiters whose blocks are being transferred; blocks that land meanwhile are transferred together
+ * afterwards. An entry is freed when the pace reports its end, even if its host has left by then.
+ * Without a modelled device there are no tables, and nothing here is called.
  */
 #include "internal.h"
 
@@ -103,7 +103,7 @@ copy_payload(struct ofs_command *to, const struct ofs_command *from)
 	memcpy(to->scores, from->scores, sqe->score_count * sizeof(uint16_t));
 }
 
-/* The command's payload was checked against these limits when the port handed it out. */
+/* The command's payload was checked against these limits when the port returned it. */
 bool
 ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_command *command)
 {
@@ -116,7 +116,7 @@ ofs_device_hold(struct ofs_device *device, uint32_t port, const struct ofs_comma
 	held->port = port;
 	held->command.sqe = *sqe;
 	copy_payload(&held->command, command);
-	if (sqe->op == OFS_OP_HINT) { /* taken in as the scores of as many bytes are */
+	if (sqe->op == OFS_OP_HINT) { /* takes as long as scores of as many bytes */
 		ask(device, OFS_PACE_COMMAND, held, index, sqe, 0,
 			(uint32_t)(ofs_payload_used_bytes(sqe) / sizeof(uint16_t)));
 	} else {
@@ -159,7 +159,7 @@ ofs_device_take_held(struct ofs_device *device, uint64_t now_ns)
 			held->waiter == OFS_NONE ? OFS_STAGE_MODEL_COMMAND : OFS_STAGE_MODEL_HIT,
 			held->begun_ns);
 		device->status.paced++;
-		/* The time in the ring is the software's too: a device takes a command as it comes. */
+		/* The time in the ring is the software's too: a device takes a command on arrival. */
 		device->status.paced_late +=
 			ofs_pace_late(held->begun_ns, end.due_ns, now_ns + held->ring_ns);
 	}

@@ -1,4 +1,5 @@
-/* Hosts come and go: ports, and the end of a session, by its own wish or because its host died. */
+/* Hosts arrive and leave: ports, and the end of a session, closed by its host or because the host
+ * died. */
 #include "internal.h"
 
 #include <string.h>
@@ -13,7 +14,8 @@ ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_
 	return 0;
 }
 
-/* The tenant's region for hosts of this side, from the first attach until the region goes. */
+/* Shares the tenant's region with hosts of this side, from the first attach until the region is
+ * unmapped. */
 static int
 share_of(struct ofs_device_tenant *tenant, const char *fabric, struct ofs_share **out)
 {
@@ -138,9 +140,9 @@ reattach(struct ofs_device *device, uint32_t port, struct ofs_attachment *attach
 OFS_DEVICE_CALL(reattach, (uint32_t, port), (struct ofs_attachment *, attachment));
 
 /*
- * Blocks that no session reads from any more, through this chunk or another of the same store key.
- * Writes of them that have not begun are dropped; the store itself drops those that have. Of what
- * staging memory has, all goes but what is being read or written: a put of other bytes under that
+ * Drops blocks that no session reads any more, through this chunk or another with the same store
+ * key. Writes of them that have not begun are dropped; the store itself drops those that have.
+ * Staged copies are evicted, except those being read or written: a put of other bytes under that
  * name is refused (puts.c).
  */
 static void
@@ -193,15 +195,15 @@ detach(struct ofs_device *device, uint32_t port)
 		return -EINVAL;
 	for (uint32_t i = 0; i < device->config.core.session_max; i++) {
 		if (device->sessions.entries[i].used && device->sessions.entries[i].port == port) {
-			/* Archived: a host that died may come back for its prefixes. */
+			/* Archived: a host that died may return for its prefixes. */
 			(void)ofs_device_end_session(device, i, true);
 		}
 	}
 	if (device->paced.pace != NULL) {
 		ofs_device_forget_held(device, port);
-		ofs_device_drop_waiters(device, port); /* of which blocks were handed over */
+		ofs_device_drop_waiters(device, port); /* whose blocks were being transferred */
 	}
-	/* The core ended every demand of those sessions, and so every other step. */
+	/* The core ended every demand of those sessions, and with them every other step. */
 	assert(device->ports.entries[port].steps_waiting == 0);
 	ofs_device_abandon_puts(device, port);
 	assert(device->ports.entries[port].puts_in_flight == 0 && device->ports.count > 0);

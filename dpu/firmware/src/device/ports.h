@@ -2,7 +2,7 @@
  * device/ports.h: hosts and their sessions.
  *
  * Model: belongs to the reactor's thread; hosts come, go and open sessions by control calls. A
- * session belongs to one port, and through it to one tenant; where a host goes, its sessions end
+ * session belongs to one port, and through it to one tenant; when a host leaves, its sessions end
  * first. `steps_waiting` and `puts_in_flight` count entries of the waiters and of the writes that
  * name the port.
  */
@@ -19,19 +19,19 @@ struct ofs_device_tenant;
 struct ofs_device_port {
 	struct ofs_port *port;
 	uint32_t tenant;
-	uint32_t puts_in_flight; /* of this host, since it came */
+	uint32_t puts_in_flight; /* of this host, since it attached */
 	uint32_t steps_waiting;
 	bool used;
 };
 
 struct ofs_ports {
 	struct ofs_device_port *entries; /* [config.port_max] */
-	uint32_t count;                  /* that are used */
+	uint32_t count;                  /* entries in use */
 };
 
 struct ofs_device_session {
 	bool used;
-	uint64_t serial; /* no other has it */
+	uint64_t serial; /* unique */
 	uint32_t port;
 	uint32_t chunk_count;
 	struct ofs_chunk_info *chunks; /* [session_chunk_max] */
@@ -39,15 +39,16 @@ struct ofs_device_session {
 
 struct ofs_sessions {
 	struct ofs_device_session *entries; /* [session_max], numbered by the core */
-	struct ofs_chunk_info *chunks;      /* those of all entries */
-	uint64_t serial;                    /* the last one given */
+	struct ofs_chunk_info *chunks;      /* sum over all entries */
+	uint64_t serial;                    /* the last serial given */
 	uint32_t *looked;                   /* [session_chunk_max] what an append would find */
 };
 
-/* 0, or -EPERM where the session is not one of this port's host. */
+/* 0, or -EPERM if the session is not one of this port's host. */
 int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
-/* The tenant's region goes: no host reads it any more. All its ports are closed. */
+/* The tenant's region is about to be unmapped: no host reads it any more. All its ports are
+ * closed. */
 void ofs_device_unshare(struct ofs_device_tenant *tenant);
 
 #endif

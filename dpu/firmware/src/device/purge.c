@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#define COLD_MAX 1024 /* of one walk over the table */
+#define COLD_MAX 1024 /* entries per walk over the table */
 #define NAMED_MAX 3
 
 /* The warmest has the lowest key; of equally warm chunks the lower number is the colder. */
@@ -27,7 +27,7 @@ struct ofs_cold {
 	uint32_t reserved;
 };
 
-/* A heap with the warmest at its root; when all have been seen, in order from the coldest. */
+/* A heap with the warmest at its root; after the walk, sorted from the coldest. */
 struct ofs_cold_list {
 	uint32_t count;
 	struct ofs_cold chunks[COLD_MAX];
@@ -74,7 +74,7 @@ ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *
 	}
 }
 
-/* Whose are to go: who holds most for its slots, of those that have something archived. */
+/* The tenant to purge: the one that has most for its slots, of those with anything archived. */
 static uint32_t
 choose(const struct ofs_device *device, const struct ofs_chunks_held *held, bool of_store)
 {
@@ -94,7 +94,7 @@ choose(const struct ofs_device *device, const struct ofs_chunks_held *held, bool
 	return best;
 }
 
-/* The tenant holds more of `total` than its part of the arena's slots is. */
+/* The tenant's part of `total` is larger than its part of the arena's slots. */
 static bool
 is_over(const struct ofs_device *device, uint32_t tenant, uint64_t used, uint64_t total)
 {
@@ -129,8 +129,9 @@ ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 			ofs_device_act(device);
 		forget_block(device, state, layer);
 	}
-	/* What the core takes for stored and the store has not, as after a write that failed over an
-	 * expired block, must not stay: the chunk would be the coldest for ever, and never go. */
+	/* Blocks that the core takes for stored and that the store does not have, as after a failed
+	 * write over an expired block, must be dropped: otherwise the chunk would remain the coldest
+	 * for ever and never be freed. */
 	for (uint32_t layer = 0; gone < state->stored_layers && layer < device->config.core.layer_count;
 		 layer++) {
 		forget_block(device, state, layer);
@@ -200,8 +201,8 @@ ofs_device_purge_own(struct ofs_device *device, uint32_t tenant, uint32_t chunks
 	return count;
 }
 
-/* A ticket is of one store, and names it in its upper bits; when the device has moved to another,
- * that one had nothing left of what was deleted in the old one, or has it among its own. */
+/* A ticket is of one store, which its upper bits identify. After a move, the new store either has
+ * nothing of what was deleted in the old one, or counts it among its own deletes. */
 static int
 wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *left)
 {
@@ -219,7 +220,7 @@ wiped(struct ofs_device *device, uint32_t tenant, uint64_t *ticket, uint64_t *le
 		rc = ofs_store_wiped(device->store, tenant, &turn);
 		*ticket = store | turn;
 	}
-	/* A move may change over at any moment: what it carried is deleted there too. */
+	/* A move may switch over at any moment: the target's copies are deleted too. */
 	if (move->step != OFS_STEP_NONE && move->step != OFS_STEP_CLOSE
 		&& ofs_store_wiping(move->store, tenant) > 0) {
 		*left += ofs_store_wiping(move->store, tenant);
@@ -241,7 +242,7 @@ ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *i
 		struct ofs_chunk_mark *mark = &device->marks.entries[home];
 
 		assert(home < device->config.core.chunk_max);
-		/* A number that was given away since names another chunk. */
+		/* A number that was reused since names another chunk. */
 		if (!ofs_key_equal(&mark->key, &infos[i].store_key))
 			*mark = (struct ofs_chunk_mark){.key = infos[i].store_key};
 		else if (named && mark->named < NAMED_MAX)

@@ -11,32 +11,32 @@
 
 #include <stdbool.h>
 
-#define OFS_PURGE_BATCH 64 /* for others: they wait meanwhile */
-#define OFS_HELD_MAX 512   /* tenants that share by what they hold */
+#define OFS_PURGE_BATCH 64 /* per batch: other work waits meanwhile */
+#define OFS_HELD_MAX 512   /* tenants that are compared by their use */
 
 /* How warm a chunk is. */
 struct ofs_chunk_mark {
-	struct ofs_key key; /* of the chunk that it speaks of */
-	uint64_t used_ns;   /* when a session last had it */
-	uint32_t named;     /* how often again, up to a few */
+	struct ofs_key key; /* of the marked chunk */
+	uint64_t used_ns;   /* when a session last named it */
+	uint32_t named;     /* how often named since, up to a few */
 	uint32_t reserved;
 };
 
 struct ofs_marks {
 	struct ofs_chunk_mark *entries; /* [chunk_max] */
-	uint32_t keep_next;             /* chunk that is looked at next: keep.c */
+	uint32_t keep_next;             /* the next chunk to check: keep.c */
 };
 
-/* What a tenant holds of the core's table and of the store. */
+/* A tenant's use of the core's table and of the store. */
 struct ofs_chunks_held {
 	uint32_t chunks;
 	uint32_t archived;
-	uint32_t named; /* by open sessions; counted where one tenant is asked for */
+	uint32_t named; /* by open sessions; counted only for a single tenant */
 	uint64_t blocks;
 };
 
 /* purge.c */
-/* Room for `tenant`, in the store or the table of chunks. False: there is none to be had. */
+/* Makes room for `tenant`, in the store or the table of chunks. False: no room can be made. */
 bool ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store);
 /* Deletes the tenant's coldest `chunks` chunks, or until `blocks` blocks are deleted; returns the
  * number of chunks. */
@@ -48,10 +48,10 @@ uint32_t ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t 
 	uint64_t blocks, uint64_t keep_blocks);
 /* `held` [tenant_count] */
 void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
-/* All that the store has of an archived chunk goes, and what is staged of it. */
+/* Deletes all blocks of an archived chunk in the store, and evicts its staged ones. */
 void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 	const struct ofs_chunk_state *state);
-/* A session has them, from now on (`named`) or until now. */
+/* A session names them, from now on (`named`) or until now. */
 void ofs_device_mark_chunks(struct ofs_device *device, const struct ofs_chunk_info *infos,
 	uint32_t count, bool named);
 

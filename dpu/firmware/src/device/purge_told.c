@@ -10,7 +10,7 @@
  */
 #include "internal.h"
 
-#define DROPS_MAX 4096 /* slots in one turn: others wait meanwhile */
+#define DROPS_MAX 4096 /* slots in one turn: other work waits meanwhile */
 
 static bool
 is_named(const struct ofs_device *device, uint32_t tenant, const struct ofs_key *store_key)
@@ -29,7 +29,8 @@ delete_block(struct ofs_device *device, uint32_t tenant, const struct ofs_key *s
 				layer));
 }
 
-/* What has not been sent is dropped, what has is deleted, and both kinds of I/O are known again. */
+/* Drops writes that have not been sent and deletes those that have; both kinds of I/O are
+ * recognised later. */
 static void
 purge_under_way(struct ofs_device *device, uint32_t tenant)
 {
@@ -41,7 +42,7 @@ purge_under_way(struct ofs_device *device, uint32_t tenant)
 			|| is_named(device, tenant, &write->store_key)) {
 			continue;
 		}
-		write->cancelled = write->purged = true; /* a flush that fails is not tried again */
+		write->cancelled = write->purged = true; /* a flush that fails is not retried */
 		delete_block(device, tenant, &write->store_key, write->layer);
 	}
 	for (uint32_t i = 0; i < device->config.archive_places && device->archive.flying > 0; i++) {
@@ -60,7 +61,7 @@ purge_under_way(struct ofs_device *device, uint32_t tenant)
 	}
 }
 
-/* What is staged and not held goes. True: there is more of it. */
+/* Evicts staged blocks that are not held. True: there are more. */
 static bool
 drop_staged(struct ofs_device *device, uint32_t tenant)
 {
@@ -84,7 +85,7 @@ drop_staged(struct ofs_device *device, uint32_t tenant)
 	return false;
 }
 
-/* I/Os that were under way when the purge began and have not ended. */
+/* I/Os that were in flight when the purge began and have not ended. */
 static uint32_t
 count_writing(const struct ofs_device *device, uint32_t tenant)
 {

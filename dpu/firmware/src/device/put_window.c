@@ -1,6 +1,6 @@
 /*
- * Put windows: bytes of a host on their way out of its window. Every byte there may change at any
- * time: what is kept is what was copied, and the copy is what was checked.
+ * Put windows: copying a host's bytes out of its window. Every byte there may change at any time:
+ * the device keeps its copy, and the copy is what was checked.
  */
 #include "granules.h"
 #include "internal.h"
@@ -13,7 +13,7 @@ ofs_device_put_window(const struct ofs_device *device, uint32_t port, const stru
 	return ofs_port_put_slot(device->ports.entries[port].port, sqe->put_slot);
 }
 
-/* Nothing of the trailer comes from the host but what its command said, which was checked. */
+/* Only what the command says of the trailer comes from the host, and that was checked. */
 static void
 fill_trailer(struct ofs_device *device, uint8_t *record, const struct ofs_sqe *sqe)
 {
@@ -42,7 +42,7 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 		ofs_fifo_give(&device->bounces.free, bounce);
 		return -EBADMSG;
 	}
-	/* What another tenant's block left there must not reach this one's slots. */
+	/* Bytes of another tenant's block must not reach this one's slots. */
 	memset(record + sqe->length, 0, payload_size_bytes - sqe->length);
 	fill_trailer(device, record, sqe);
 	write->bounce = bounce;
@@ -50,8 +50,8 @@ ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write)
 }
 
 /*
- * The slot has been given to the block just now: its bytes come from the window. A host that
- * changes them after the check spoils its own block: it fails its checksum wherever it is read.
+ * The slot has just been assigned to the block: its bytes come from the window. A host that changes
+ * them after the check corrupts only its own block, which then fails its checksum on every read.
  */
 void
 ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
@@ -65,7 +65,7 @@ ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_
 	fill_trailer(device, record, sqe);
 }
 
-/* Of bytes that are not those of the checksum, no part may pass as if they were. */
+/* If the bytes do not match the checksum, no part of them may pass as valid. */
 void
 ofs_device_fill_granules(const struct ofs_device *device, const uint8_t *record,
 	struct ofs_trailer *trailer)

@@ -2,10 +2,10 @@
  * Puts: blocks that hosts write.
  *
  * write-through: the put waits in the window until the store has room, is copied and checked, and
- * answered when the store has it. write-back: it is copied into a slot and answered at once; the
- * flush follows, and until it is done the slot is dirty and cannot be a victim. When no slot or too
- * many dirty ones are there, or a flush of the tenant has failed and waits, a put goes through
- * instead: slower, and it gets the store's answer.
+ * answered when the store has it. write-back: it is copied into a slot and answered immediately;
+ * the flush follows, and until it is done the slot is dirty and cannot be a victim. If there is no
+ * slot, too many are dirty, or a failed flush of the tenant waits, the put is written through
+ * instead: slower, and answered with the store's result.
  */
 #include "internal.h"
 
@@ -30,7 +30,7 @@ queue_flush(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	device->tenants[tenant].dirty++;
 }
 
-/* Copy into a slot, publish, answer, flush later. Whether a slot was free. */
+/* Copies into a slot, publishes, answers, flushes later. Returns whether a slot was free. */
 static bool
 stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	const struct ofs_chunk_info *chunk)
@@ -56,7 +56,7 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 			< 0)
 			device->status.publish_overflow++;
 	}
-	/* A block that was there already has these bytes (check_staged), and one flush is enough. */
+	/* A block that was there already has the same bytes (check_staged), and one flush is enough. */
 	if (tenant->flush_of[slot] == OFS_NONE)
 		queue_flush(device, port, sqe, chunk, slot);
 	device->status.puts++;
@@ -65,8 +65,9 @@ stage_back(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 }
 
 /*
- * Whether staging memory has other bytes under the block's name, or a read may still bring some:
- * those of a block that was deleted or has expired. They must not be read as what is put now.
+ * Whether staging memory has other bytes under the block's name, or a read in flight may bring
+ * some: those of a block that was deleted or has expired. They must not be read in place of the new
+ * ones.
  */
 static int
 check_staged(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
@@ -90,7 +91,7 @@ check_staged(const struct ofs_device *device, uint32_t port, const struct ofs_sq
 	return 0;
 }
 
-/* 0, or why this put is refused before anything was done. */
+/* 0, or the reason why this put is refused before anything was done. */
 static int
 check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe)
 {
@@ -105,7 +106,7 @@ check_put(const struct ofs_device *device, uint32_t port, const struct ofs_sqe *
 		return -EINVAL;
 	}
 	if (device->ports.entries[port].puts_in_flight >= device->config.put_slot_count)
-		return -EBUSY; /* a host that uses a put slot twice at once */
+		return -EBUSY; /* a host that uses a put slot twice at the same time */
 	return device->draining ? -ESHUTDOWN : 0;
 }
 
@@ -126,7 +127,7 @@ ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *s
 		rc = -EDQUOT;
 	if (rc != 0) {
 		refuse(device, port, sqe, rc);
-		return rc == -EBADMSG || rc == -EEXIST; /* only their checksum tells that */
+		return rc == -EBADMSG || rc == -EEXIST; /* only the checksum tells that */
 	}
 	if (device->config.write_mode == OFS_WRITE_BACK) {
 		if (ofs_checksum(ofs_device_put_window(device, port, sqe), sqe->length) != sqe->checksum) {

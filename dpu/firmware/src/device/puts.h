@@ -2,7 +2,7 @@
  * device/puts.h: blocks that hosts write, out of their windows.
  *
  * Model: belongs to the reactor's thread. A bounce is a record of our own memory; a put has one
- * from when it is copied until the store lets go, and then gives it back.
+ * from its copy until the store has finished with it.
  */
 #ifndef OFS_DEVICE_PUTS_H
 #define OFS_DEVICE_PUTS_H
@@ -21,18 +21,18 @@ struct ofs_bounces {
 	struct ofs_fifo free;
 };
 
-/* puts.c: whether its bytes are read: a put that is refused before costs nothing of its length. */
+/* puts.c: whether its bytes are read: a put that is refused before costs nothing for its length. */
 bool ofs_device_put(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe);
 
-/* put_window.c: their bytes. The window of a command; NULL: it names none. */
+/* put_window.c: copies of the bytes. The window of a command; NULL: it names none. */
 void *ofs_device_put_window(const struct ofs_device *device, uint32_t port,
 	const struct ofs_sqe *sqe);
 /* The record of a put, copied out of the host's window and checked; -EAGAIN, -EBADMSG. */
 int ofs_device_copy_put(struct ofs_device *device, struct ofs_write *write);
 void ofs_device_fill_slot(struct ofs_device *device, uint32_t port, const struct ofs_sqe *sqe,
 	uint32_t slot);
-/* The checksums of the granules of a record that is to be written or staged, where there are
- * granules. Of bytes that are not those of the checksum there are none. */
+/* Computes the checksums of the granules of a record that is to be written or staged, if there are
+ * granules. Bytes that do not match the payload's checksum get none. */
 void ofs_device_fill_granules(const struct ofs_device *device, const uint8_t *record,
 	struct ofs_trailer *trailer);
 

@@ -23,7 +23,7 @@ tenant_quota(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant
 
 OFS_DEVICE_CALL(tenant_quota, (uint32_t, tenant), (const struct ofs_tenant_quota *, quota));
 
-/* Those of the append that are known become warm; how many of them are archived. */
+/* Marks the known chunks of the append as used; returns how many of them are archived. */
 static uint32_t
 warm(struct ofs_device *device, uint32_t count)
 {
@@ -82,7 +82,7 @@ ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t co
 	return -EDQUOT;
 }
 
-/* Blocks of the tenant that the store has, or was given to keep. */
+/* The tenant's blocks that the store has, or has accepted. */
 static uint64_t
 stored(const struct ofs_device *device, uint32_t number)
 {

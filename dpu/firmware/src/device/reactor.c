@@ -6,7 +6,7 @@
 #include "internal.h"
 
 #define STORE_TICK_INTERVAL_NS 20000000ull
-/* Timer slack and the way out of an idle core: a sleep shorter than this ends late. */
+/* Timer slack and the time to wake an idle core: a shorter sleep ends late. */
 #define WAKE_NS 120000ull
 #define SLEEP_NS_MAX 100000000ull
 
@@ -40,7 +40,7 @@ serve_store(struct ofs_device *device, struct ofs_store *store)
 	return count > 0;
 }
 
-/* Expiry and cleaning: what the store drops, the core must not promise any more. */
+/* Expiry and cleaning: the core must not promise blocks that the store has dropped. */
 static bool
 tick_store(struct ofs_device *device, uint64_t now_ns)
 {
@@ -59,11 +59,11 @@ tick_store(struct ofs_device *device, uint64_t now_ns)
 				entries[i].layer));
 	}
 	if (count == OFS_DONE_BATCH)
-		device->reactor.store_tick_ns = now_ns; /* a whole chapter expired: go on at once */
+		device->reactor.store_tick_ns = now_ns; /* a whole batch expired: continue immediately */
 	return count > 0;
 }
 
-/* Only where something happened: every tick is a record of the decision log. */
+/* Only if something happened: every tick is a record of the decision log. */
 static void
 tick_core(struct ofs_device *device, uint64_t now_ns)
 {
@@ -90,7 +90,7 @@ io_moved(struct ofs_device *device)
 	return moved;
 }
 
-/* The store polls for its own I/O only; a side may have a connection to keep alive. */
+/* The store polls for its own I/O only; a back end may have a connection to keep alive. */
 static void
 keep_storage(struct ofs_storage *storage, uint64_t now_ns)
 {
@@ -143,7 +143,7 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 	due_ns = ofs_device_move_due_ns(device, now_ns);
 	until_ns = due_ns < until_ns ? due_ns : until_ns;
 	due_ns = ofs_device_issue_due_ns(device);
-	if (due_ns > now_ns) /* else it waits for room, which ends with a completion */
+	if (due_ns > now_ns) /* else it waits for room, which a completion frees */
 		until_ns = due_ns < until_ns ? due_ns : until_ns;
 	if (ofs_store_in_flight(device->store) > 0 || device->reads.oldest != OFS_NONE
 		|| device->writes.live > device->writes.parked || device->archive.waiting > 0) {
@@ -154,7 +154,7 @@ ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns)
 	return until_ns;
 }
 
-/* Announce sleep to every host first: who submits after that rings the bell. */
+/* Announces sleep to every host first: a host that submits after that wakes us. */
 static void
 sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 {
@@ -167,9 +167,9 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 		return; /* a device that can only be polled */
 	if (device->storage->ops->due_ns(device->storage)
 		< now_ns + ofs_clock_own_ns(&device->clock, WAKE_NS))
-		return; /* an emulated drive that is due before a sleeper would be awake again */
+		return; /* an emulated drive that is due before a sleeper would wake up */
 	if (device->move.step != OFS_STEP_NONE && device->move.step != OFS_STEP_CLOSE)
-		return; /* its blocks are on their way: they are a load like any other */
+		return; /* its blocks are in flight: they are work like any other */
 	fds[count++] = device->mailbox.wake_fd;
 	fds[count++] = storage_fd;
 	for (uint32_t i = 0; i < device->config.port_max; i++) {
@@ -185,8 +185,8 @@ sleep_until_woken(struct ofs_device *device, uint64_t now_ns)
 		(void)ofs_clock_wait(&device->clock, fds, count, ofs_device_wake_at_ns(device, now_ns));
 	}
 	ofs_wait_fd_clear(device->mailbox.wake_fd);
-	/* Also the storage's: the store does not poll when nothing of its own is in flight, and a
-	 * signal that came after its completion was taken would keep us awake. */
+	/* Also clears the storage's signal: the store does not poll when it has nothing in flight, and
+	 * a signal that came after its completion was taken would keep us awake. */
 	ofs_wait_fd_clear(storage_fd);
 	for (uint32_t i = 0; i < device->config.port_max; i++)
 		if (device->ports.entries[i].used)

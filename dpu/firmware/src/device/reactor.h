@@ -1,9 +1,9 @@
 /*
  * device/reactor.h: the loop that polls ports, store and core, and when it may sleep.
  *
- * Model: the reactor's thread alone writes its times. `serving`, `serve_until_ns` and `stopping`
- * are set by any thread and read by the reactor; `thread` and `threaded` belong to who opens and
- * closes the device. A simulated device has no thread: its owner takes every turn.
+ * Model: only the reactor's thread writes its times. Any thread sets `serving`, `serve_until_ns`
+ * and `stopping`, which the reactor reads; `thread` and `threaded` belong to the thread that opens
+ * and closes the device. A simulated device has no thread: its owner runs every turn.
  */
 #ifndef OFS_DEVICE_REACTOR_H
 #define OFS_DEVICE_REACTOR_H
@@ -17,7 +17,7 @@
 #define OFS_DONE_BATCH 64
 #define OFS_IO_SCAN_INTERVAL_NS 1000000ull
 
-/* The high byte of a store I/O's user word says whose it is; the rest is an index in that table. */
+/* The high byte of a store I/O's user word names its table; the rest is an index in that table. */
 enum ofs_io_kind {
 	OFS_IO_READ = 1,
 	OFS_IO_PUT = 2,
@@ -38,13 +38,13 @@ struct ofs_reactor {
 	uint64_t core_next_ns;
 	bool core_had_event; /* since its last tick */
 	uint64_t idle_since_ns;
-	uint64_t io_seen; /* what storage had begun and ended, at the last look */
+	uint64_t io_seen; /* I/O begun and ended by the storage, at the last look */
 };
 
 /* reactor.c */
 void *ofs_device_reactor(void *device);
 bool ofs_device_turn(struct ofs_device *device);
-/* When there will be something to do without anybody's asking. */
+/* When there will be something to do without a new request. */
 uint64_t ofs_device_wake_at_ns(struct ofs_device *device, uint64_t now_ns);
 
 /* fence.c: see ofs_device_serve_until */

@@ -1,8 +1,8 @@
 /*
- * Reads: from the store into slots. A read waits until it has its turn (issue.c), then flies until
- * the store answers or its deadline passes. After the deadline the core is given -ETIMEDOUT, and
- * the slot stays out of use (a zombie) until the device has let go. Those that have not ended are a
- * list in the order they began, which is that of their deadlines.
+ * Reads: from the store into slots. A read waits for its turn (issue.c), then is in flight until
+ * the store answers or its deadline passes. After the deadline the core gets -ETIMEDOUT, and the
+ * slot stays out of use (a zombie) until the device no longer writes to it. Reads that have not
+ * ended form a list in the order they began, which is that of their deadlines.
  */
 #include "internal.h"
 
@@ -117,7 +117,7 @@ ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc)
 		end_read(device, index, rc);
 		return;
 	}
-	/* The core heard -ETIMEDOUT long ago; only now may the slot be used again. */
+	/* The core got -ETIMEDOUT long ago; only now may the slot be used again. */
 	assert(read->state == OFS_READ_ZOMBIE && device->status.slots_quarantined > 0);
 	device->status.slots_quarantined--;
 	read->state = OFS_READ_FREE;
@@ -153,7 +153,7 @@ ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns)
 		bool waits = device->reads.entries[index].state == OFS_READ_PENDING;
 
 		time_out(device, &device->reads.entries[index], now_ns);
-		if (waits) /* nothing flies */
+		if (waits) /* nothing is in flight */
 			ofs_device_read_done(device, index, -ETIMEDOUT);
 		waited |= waits;
 		busy = true;

@@ -3,7 +3,7 @@
  *
  * Model: belongs to the reactor's thread. An entry is free, or in the list from `oldest` to
  * `newest` (pending and flying, in the order they began), or a zombie, which is in neither. The
- * slot of a read has no other use until the entry is free again.
+ * slot of a read is not reused until the entry is free again.
  */
 #ifndef OFS_DEVICE_READS_H
 #define OFS_DEVICE_READS_H
@@ -24,11 +24,11 @@ struct ofs_read {
 	uint32_t state;
 	struct ofs_action action;
 	uint64_t deadline_ns;
-	uint32_t older; /* of those that are pending or fly, in the order they began */
+	uint32_t older; /* among those pending or in flight, in the order they began */
 	uint32_t newer;
-	uint64_t stage_ns;  /* when the stage it is in began; 0: not timed */
-	uint64_t issued_ns; /* when the storage had it; 0: not yet */
-	bool purged;        /* its block is deleted; the copy in its slot is to go too */
+	uint64_t stage_ns;  /* when its current stage began; 0: not timed */
+	uint64_t issued_ns; /* when the storage got it; 0: not yet */
+	bool purged;        /* its block is deleted; the copy in its slot must be dropped too */
 };
 
 struct ofs_reads {
@@ -38,11 +38,11 @@ struct ofs_reads {
 	struct ofs_fifo free;
 	uint32_t oldest;
 	uint32_t newest;
-	uint64_t landing_issued_ns; /* of the read whose end the core is being given; 0: none */
+	uint64_t landing_issued_ns; /* of the read whose end the core is processing; 0: none */
 	uint64_t landing_ended_ns;
 };
 
-/* It has its turn. 0: it flies; -EAGAIN: its block is being written; any other: it has ended. */
+/* It has its turn. 0: in flight; -EAGAIN: its block is being written; any other: it has ended. */
 int ofs_device_begin_read(struct ofs_device *device, uint32_t index, uint64_t now_s);
 void ofs_device_read_done(struct ofs_device *device, uint32_t index, int rc);
 bool ofs_device_scan_reads(struct ofs_device *device, uint64_t now_ns);

@@ -1,7 +1,7 @@
 /*
- * Stage timers: how long what the reactor sees took, in one histogram for each stage. They belong
- * to the reactor's thread, like all it owns, and take the time from its clock: in virtual time they
- * are as reproducible as everything else.
+ * Stage timers: how long each stage took, as the reactor sees it, in one histogram per stage. They
+ * belong to the reactor's thread and use its clock: in virtual time they are as reproducible as
+ * everything else.
  */
 #include "internal.h"
 
@@ -24,12 +24,12 @@ ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t f
 	if (!device->stages.on || from_ns == 0)
 		return 0;
 	now_ns = ofs_device_now_ns(device);
-	if (from_ns <= now_ns) /* what a host says may be any number */
+	if (from_ns <= now_ns) /* a host may send any number */
 		ofs_histogram_add(&device->stages.histograms[stage], now_ns - from_ns);
 	return now_ns;
 }
 
-/* A read may have begun for another's demand, before this step came. */
+/* A read may have begun for another session's demand, before this step arrived. */
 void
 ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter)
 {
@@ -43,7 +43,7 @@ ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter
 
 	if (!device->stages.on || waiter->taken_ns == 0 || waiter->issued_ns == 0
 		|| at_ns[0] > at_ns[1]) {
-		return; /* of a host with another clock, or that says anything */
+		return; /* the host's clock differs, or it sent an invalid time */
 	}
 	at_ns[OFS_STEP_PART_COUNT] = ofs_device_now_ns(device);
 	ofs_histogram_add(&times->steps, at_ns[OFS_STEP_PART_COUNT] - at_ns[0]);

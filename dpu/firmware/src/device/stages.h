@@ -1,5 +1,5 @@
 /*
- * device/stages.h: where time goes.
+ * device/stages.h: stage timers.
  *
  * Model: one histogram for each stage, of one in OFS_STAGE_STRIDE of what begins there. Belongs to
  * the reactor's thread; a control call copies them out.
@@ -19,11 +19,11 @@ struct ofs_stages {
 	uint32_t turns[OFS_STAGE_COUNT]; /* of those that begin there, since the last timed */
 };
 
-/* A read or write begins with `stage`: `now_ns` where it is one of those timed, else 0. */
+/* A read or write begins with `stage`: returns `now_ns` if it is one of those timed, else 0. */
 uint64_t ofs_device_stage_begin(struct ofs_device *device, enum ofs_stage stage, uint64_t now_ns);
-/* What began at `from_ns` ends now. Returns now; 0 where it is not timed (`from_ns` 0). */
+/* What began at `from_ns` ends now. Returns now; 0 if it is not timed (`from_ns` 0). */
 uint64_t ofs_device_stage_end(struct ofs_device *device, enum ofs_stage stage, uint64_t from_ns);
-/* The step of this waiter is answered now: where its time went, where it is timed. */
+/* The step of this waiter is answered now: records its times, if it is timed. */
 void ofs_device_step_ended(struct ofs_device *device, const struct ofs_waiter *waiter);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * device/tenant.h: what the reactor keeps of one tenant, and the bounds a tenant has.
+ * device/tenant.h: the reactor's state of one tenant, and the tenant's bounds.
  *
  * Model: belongs to the reactor's thread; a tenant, once added, stays. Its counters are parts of
  * the sums over all tenants: `writes.count` of writes.waiting, `parked` of writes.parked and
@@ -18,14 +18,14 @@ struct ofs_write;
 
 struct ofs_device_tenant {
 	struct ofs_region *region;
-	struct ofs_share *shares[OFS_PORT_SIDES_MAX]; /* of the region, by side; NULL: not asked for */
+	struct ofs_share *shares[OFS_PORT_SIDES_MAX]; /* of the region, by side; NULL: none yet */
 	uint32_t slot_count;
 	uint32_t *flush_of; /* [slot_count] the write that flushes the slot; OFS_NONE: not dirty */
 	struct ofs_tenant_share share;
-	struct ofs_fifo writes; /* that wait, in the order they came */
-	uint32_t tickets;       /* of them, those that the arbiter knows of */
-	bool writes_refused;    /* the first of them, though the store had room: one ticket tries */
-	bool writes_tried;      /* and in this turn no other */
+	struct ofs_fifo writes; /* waiting writes, in order of arrival */
+	uint32_t tickets;       /* of them, those with an item in the arbiter */
+	bool writes_refused;    /* the first of them, despite room in the store: one ticket retries */
+	bool writes_tried;      /* and no other is tried in this turn */
 	uint32_t flying;        /* reads and writes at the drive */
 	uint32_t flying_max;
 	uint32_t reads_live;      /* reads that have not ended for the core */
@@ -33,17 +33,17 @@ struct ofs_device_tenant {
 	int32_t credit;           /* for commands in this turn */
 	struct ofs_step_times *steps;
 	struct ofs_tenant_quota quota;
-	uint32_t dirty;         /* slots */
-	uint32_t flushes_sent;  /* of them, those that the store writes */
+	uint32_t dirty;         /* in slots */
+	uint32_t flushes_sent;  /* of them, those that the store is writing */
 	uint32_t parked;        /* and those whose flush has failed and waits */
-	uint64_t quota_refused; /* appends and blocks */
+	uint64_t quota_refused; /* of appends and blocks */
 	uint64_t purged;        /* chunks that it lost because a table or the store was full */
 	uint64_t deletes;       /* number of deletes of its blocks */
-	uint64_t held_back;     /* turns in which commands of it stayed in their rings */
+	uint64_t held_back;     /* turns in which its commands stayed in their rings */
 };
 
-/* quota.c: what a tenant has at most, whatever room there is. */
-/* 0: the session may append these; -EDQUOT. Archived chunks of the tenant may have gone for it. */
+/* quota.c: a tenant's limits, which apply even if there is room. */
+/* 0: the session may append these; -EDQUOT. May delete archived chunks of the tenant. */
 int ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents);
 /* 0: the block may be written; -EAGAIN: not in this turn; -EDQUOT. As above. */

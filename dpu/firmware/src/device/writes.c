@@ -1,9 +1,9 @@
 /*
  * Writes on their way to the store: puts of hosts, from a private copy, and flushes, from the dirty
- * slot. Both wait in the line of their tenant, in order of arrival, until it has its turn
+ * slot. Both wait in their tenant's line, in order of arrival, until the tenant has its turn
  * (issue.c).
  *
- * A flush that fails for want of space or by an I/O error is parked and tried again: its block was
+ * A flush that fails for lack of space or with an I/O error is parked and retried: its block was
  * acknowledged, and is given up only when no session refers to it any more.
  */
 #include "internal.h"
@@ -36,7 +36,7 @@ answer_put(struct ofs_device *device, struct ofs_write *write, int rc)
 	ofs_device_complete(device, write->port, &write->sqe, rc);
 }
 
-/* What is counted for each tenant is counted for all of them. */
+/* A count for each tenant is also counted in the sum over all. */
 static bool
 sums_agree(const struct ofs_device *device)
 {
@@ -71,7 +71,7 @@ clean_slot(struct ofs_device *device, const struct ofs_write *write)
 		ofs_core_block_clean(device->core, ofs_device_now_ns(device), write->chunk, write->layer));
 }
 
-/* The write is over, whichever way, and its entry in the table is free. */
+/* The write has ended, successfully or not, and its table entry is free. */
 static void
 end_write(struct ofs_device *device, uint32_t index, int rc)
 {
@@ -116,11 +116,11 @@ ofs_device_write_done(struct ofs_device *device, uint32_t index, int rc)
 		ofs_device_issue_ended(device, write->tenant);
 		device->tenants[write->tenant].flushes_sent -= write->kind == OFS_IO_FLUSH;
 	}
-	write->stage_ns = 0; /* a flush that is tried again is not timed again */
+	write->stage_ns = 0; /* a retried flush is not timed again */
 	if (rc == -ENOSPC)
 		device->status.store_full++;
-	/* By its key: the session may be gone and its chunk's number given away; and what was deleted
-	 * while it was written is not there. */
+	/* By its key: the session may be closed and its chunk's number reused; and a block that was
+	 * deleted while it was written is not there. */
 	if (rc == 0
 		&& ofs_store_position(device->store, &write->store_key, write->layer) != UINT64_MAX) {
 		ofs_device_after_event(device,
@@ -158,7 +158,7 @@ record_of(const struct ofs_device *device, const struct ofs_write *write)
 		+ (uint64_t)write->bounce * device->record_size_bytes;
 }
 
-/* 0: the store has it; -EAGAIN: later; else how it ended. */
+/* 0: the store has accepted it; -EAGAIN: later; else its result. */
 static int
 send(struct ofs_device *device, uint32_t index, uint64_t now_s)
 {
@@ -185,7 +185,7 @@ ofs_device_begin_write(struct ofs_device *device, uint32_t tenant, uint64_t now_
 	rc = ofs_device_move_holds(device) ? -EAGAIN : ofs_device_quota_put(device, write);
 	rc = rc == 0 ? send(device, index, now_s) : rc;
 	if (rc == -ENOSPC && ofs_device_purge(device, tenant, true))
-		rc = -EAGAIN; /* when the cleaner has made room of it */
+		rc = -EAGAIN; /* when the cleaner has made room for it */
 
 	if (rc == -EAGAIN)
 		return rc;
@@ -208,7 +208,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 	struct ofs_write *write = &device->writes.entries[index];
 	uint64_t now_ns = ofs_device_now_ns(device);
 
-	assert(index != OFS_NONE); /* the table is sized for all that can be; see device.c */
+	assert(index != OFS_NONE); /* the table is sized for all that there can be; see device.c */
 	assert(write->state == OFS_WRITE_FREE);
 	*write = (struct ofs_write){.state = OFS_WRITE_PENDING,
 		.kind = kind,
@@ -226,7 +226,7 @@ ofs_device_queue_write(struct ofs_device *device, uint32_t kind, uint32_t tenant
 	return write;
 }
 
-/* Takes the cancelled ones out of the waiting lines, and leaves the others in their order. */
+/* Removes the cancelled ones from the waiting lines, and keeps the others in order. */
 static void
 sweep(struct ofs_device *device)
 {
@@ -278,8 +278,8 @@ ofs_device_scan_writes(struct ofs_device *device, uint64_t now_ns)
 			busy = true;
 		} else if (write->state != OFS_WRITE_FREE && write->kind == OFS_IO_PUT && !write->answered
 			&& now_ns >= write->deadline_ns) {
-			/* The host gets the answer, and may use its window again: no copy after this,
-			 * and what the store has of it is not counted against the host. */
+			/* The host gets the answer, and may reuse its window: nothing is copied after this, and
+			 * the write in the store no longer counts against the host. */
 			answer_put(device, write, -ETIMEDOUT);
 			abandon(device, write);
 			busy = true;

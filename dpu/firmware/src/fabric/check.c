@@ -1,4 +1,5 @@
-/* Is this a region, is this its port? Every number of a header is checked before one is used. */
+/* Checks that an attachment is a region and its port. Every number of a header is checked before
+ * any is used. */
 #include "fabric/host_port.h"
 #include "granules.h"
 
@@ -28,7 +29,7 @@ power_of_two(uint32_t value)
 	return value != 0 && (value & (value - 1)) == 0;
 }
 
-/* Blocks are cut into equal granules whose checksums stand behind the trailer. */
+/* Blocks are cut into equal granules whose checksums follow the trailer. */
 static int
 granules_fit(const struct ofs_region_header *h)
 {

@@ -2,8 +2,8 @@
  * The shm side of the fabric seam: host and DPU on one machine, load and store on shared memory.
  *
  * Owns two mappings (the region read-only) and one end of the wake pair. A read is a copy and is
- * done when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on its end;
- * the daemon's death closes the other, and wait says -EPIPE.
+ * done when it returns. Waiting spins for about as long as a wake-up costs, then sleeps on its end
+ * of the pair; the daemon's death closes the other end, and wait returns -EPIPE.
  */
 #include "clock.h"
 #include "fabric/host_port.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define SPIN_NS 50000ull /* a wake-up across cores costs 30 to 40 us in a virtual machine */
-#define SPIN_LOOKS 64    /* looks at the ring between looks at the clock */
+#define SPIN_LOOKS 64    /* polls of the ring between reads of the clock */
 #define DRAIN_READS_MAX 8
 
 struct shm_fabric {
@@ -141,7 +141,7 @@ spin(struct shm_fabric *shm, uint64_t spin_ns)
 	return -ETIMEDOUT;
 }
 
-/* Sleep once; 0 to look again, -EPIPE when the other side has exited. */
+/* Sleeps once; 0 to look again, -EPIPE when the other side has exited. */
 static int
 sleep_once(struct shm_fabric *shm, uint64_t left_ns)
 {
@@ -163,7 +163,7 @@ sleep_once(struct shm_fabric *shm, uint64_t left_ns)
 	return rc;
 }
 
-/* Whether anybody is left at the other end; no sleep is announced. */
+/* Whether the other end is still there; no sleep is announced. */
 static int
 look(struct shm_fabric *shm)
 {
@@ -194,7 +194,7 @@ shm_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	while (rc == -ETIMEDOUT && (waited_ns = shm_now_ns(fabric) - start_ns) < timeout_ns) {
 		rc = sleep_once(shm, timeout_ns - waited_ns);
 		if (ofs_host_port_ready(&shm->mapped.port))
-			return 0; /* what was answered counts, also by one who has died since */
+			return 0; /* answers count, even if the DPU has died since */
 		if (rc == 0)
 			rc = ofs_host_port_closed(&shm->mapped.port) ? -EPIPE : -ETIMEDOUT;
 	}
@@ -206,7 +206,7 @@ shm_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 {
 	struct timespec left = machine_time((struct shm_fabric *)fabric, pause_ns);
 
-	nanosleep(&left, NULL); /* a signal ends it early: the caller looks at the clock */
+	nanosleep(&left, NULL); /* a signal ends it early: the caller checks the clock */
 }
 
 static const struct ofs_fabric_ops shm_ops = {
@@ -227,7 +227,7 @@ static const struct ofs_fabric_ops shm_ops = {
 	.pause = shm_pause,
 };
 
-/* Maps the whole of `fd`; refuses memory that could shrink under us, which would be a SIGBUS. */
+/* Maps all of `fd`; refuses memory that could shrink while mapped, which would cause a SIGBUS. */
 static uint8_t *
 map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char *error,
 	size_t error_size_bytes)
@@ -243,7 +243,7 @@ map_sealed(int fd, int protection, uint64_t *size_bytes, const char *what, char 
 			"%s: not memory sealed by a daemon; give the descriptors it handed out", what);
 		return NULL;
 	}
-	/* Populated: the first read of a slot should not pay for 16 page faults. */
+	/* Populated, so that the first read of a slot does not take 16 page faults. */
 	base = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (base == MAP_FAILED) {
 		snprintf(error, error_size_bytes, "%s: cannot be mapped (errno %d); %s", what, errno,

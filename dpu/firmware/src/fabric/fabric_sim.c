@@ -1,10 +1,10 @@
 /*
  * The simulated side of the fabric seam: the same mappings, virtual time, seeded faults.
  *
- * Wraps a shm or memory fabric and shares its thread with the DPU: time moves only when the host
- * waits, pauses or reads, and then the DPU's side runs too, by `pump`. A read may let the DPU work
- * in its middle (a torn read, as it happens on a real machine) or come back with a flipped bit;
- * completions are held back and may overtake each other. A seed reproduces all of it.
+ * Wraps a shm or memory fabric and shares its thread with the DPU: time advances only when the host
+ * waits, pauses or reads, and `pump` then runs the DPU too. A read may let the DPU work in its
+ * middle (a torn read, as on a real machine) or return with a flipped bit; completions are delayed
+ * and may overtake each other. A seed reproduces all of it.
  */
 #include "fabric/host_port.h"
 
@@ -30,7 +30,7 @@ struct sim_fabric {
 	void *context;
 	uint64_t now_ns;
 	uint64_t random;
-	struct fabric_held *held; /* [2 * entry_count], completions that are on their way */
+	struct fabric_held *held; /* [2 * entry_count], completions in flight */
 	uint32_t held_count;
 };
 
@@ -51,7 +51,7 @@ happens(struct sim_fabric *sim, uint32_t per_million)
 	return per_million != 0 && draw(sim) % 1000000 < per_million;
 }
 
-/* Moves the time, lets the DPU work, and takes in what it completed. */
+/* Advances the time, lets the DPU work, and collects what it completed. */
 static void
 advance(struct sim_fabric *sim, uint64_t by_ns)
 {
@@ -112,7 +112,7 @@ flip(struct sim_fabric *sim, const struct ofs_span *spans, uint32_t at)
 	((uint8_t *)spans->target)[at] ^= (uint8_t)(1u << draw(sim) % 8);
 }
 
-/* A network may bring the end of a read before its beginning. */
+/* A network may deliver the end of a read before its beginning. */
 static int
 sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_span *spans,
 	uint32_t span_count)
@@ -123,7 +123,7 @@ sim_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct ofs_spa
 	int backwards = 0;
 	int rc = 0;
 
-	/* As a network card would say, so that a missing registration is found without one. */
+	/* Refused as a network card would, so that a missing registration is found without one. */
 	for (uint32_t i = 0; i < span_count; i++) {
 		if (!ofs_fabric_is_registered(fabric, spans[i].target, spans[i].size_bytes))
 			return -EFAULT;
@@ -180,7 +180,7 @@ sim_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 	return sim->inner->ops->submit(sim->inner, sqe);
 }
 
-/* In the order they are due, which need not be the order they were sent in. */
+/* In due order, which may differ from the order of sending. */
 static int
 sim_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 {
@@ -234,14 +234,15 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	do {
 		uint64_t left_ns = until_ns - sim->now_ns;
 
-		/* A look alone takes its time too, or who only looks would do so for ever. */
+		/* A look takes time too; otherwise a caller that only polls would never advance the
+		 * time. */
 		advance(sim, step_ns < left_ns || left_ns == 0 ? step_ns : left_ns);
 		if (has_due(sim))
 			return 0;
 		if (sim->held_count == 0
 			&& ofs_host_port_closed(&((const struct ofs_mapped_fabric *)sim->inner)->port))
 			return -EPIPE;
-		/* Coarser steps the longer nothing comes, so that a hang costs little to simulate. */
+		/* The steps grow while nothing arrives, so that a hang costs little to simulate. */
 		step_ns = step_ns < STEP_NS_MAX ? step_ns + step_ns / 8 + 1 : STEP_NS_MAX;
 	} while (sim->now_ns < until_ns);
 	return -ETIMEDOUT;

@@ -48,7 +48,7 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 {
 	if (ofs_host_port_closed(port))
 		return -EPIPE;
-	/* A head only moves on: the DPU's line is looked at when the ring seems to be full. */
+	/* A head only advances: the DPU's cache line is read only when the ring seems full. */
 	if (port->submission_tail - port->submission_head >= header->entry_count) {
 		port->submission_head = ofs_word_load(&port->words->submission_head);
 		if (port->submission_tail - port->submission_head >= header->entry_count)
@@ -59,7 +59,7 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 	ofs_word_store_ordered(&port->words->submission_tail, port->submission_tail);
 	if (ofs_word_load_ordered(&port->words->dpu_sleeping) != 0) {
 		ofs_word_store(&port->words->dpu_sleeping, 0);
-		/* A full socket has rung already; a broken one is found by wait. */
+		/* A full socket is a pending wake-up; wait detects a broken one. */
 		if (port->dpu_bell_fd >= 0)
 			(void)send(port->dpu_bell_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 	}
@@ -69,7 +69,7 @@ ofs_host_port_submit(struct ofs_host_port *port, const struct ofs_port_header *h
 int
 ofs_host_port_ready(const struct ofs_host_port *port)
 {
-	/* What the tail will announce travels with it, not after it. */
+	/* Fetch the entry while the tail is read, not after it. */
 	OFS_PREFETCH(&port->completions[port->completion_head & port->completion_mask]);
 	return ofs_word_load_ordered(&port->words->completion_tail) != port->completion_head;
 }
@@ -84,7 +84,7 @@ ofs_host_port_poll(struct ofs_host_port *port, const struct ofs_port_header *hea
 	int count = 0;
 
 	if (ready > capacity)
-		ready = capacity; /* cannot be; a bound all the same */
+		ready = capacity; /* cannot happen; a bound all the same */
 	while (count < max && (uint32_t)count < ready) {
 		cqes[count++] = port->completions[port->completion_head & (capacity - 1)];
 		port->completion_head++;

@@ -1,10 +1,10 @@
 /*
  * The nixl side of the fabric seam: a host that reaches the DPU by NIXL.
  *
- * Owns a link (nixl/link.h), whose agent has no thread: calls move it on. Reads are collected by
- * `read` and go as one transfer in `flush`. The port has a mirror here, of which the put window is
- * written out, and into which answers are put as they come in. When the link is down, everything
- * says -EPIPE.
+ * Owns a link (nixl/link.h), whose agent has no thread: it progresses only in calls. `read`
+ * collects reads, which `flush` sends as one transfer. The host keeps a mirror of the port: its put
+ * window is written out to the DPU, and arriving answers are stored in it. When the link is down,
+ * every call returns -EPIPE.
  */
 #include "clock.h"
 #include "fabric/host_port.h"
@@ -29,7 +29,7 @@ struct nixl_fabric {
 	struct ofs_nixl_transfer reads;
 	struct ofs_nixl_transfer *puts; /* [put_slot_count] */
 	uint32_t puts_flying_count;
-	struct ofs_nixl_command *command; /* room for the largest */
+	struct ofs_nixl_command *command; /* sized for the largest */
 };
 
 static uint64_t
@@ -102,7 +102,7 @@ nixl_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_byte
 	if (rc != 0)
 		return rc;
 	ofs_nixl_deregister(&nixl->link.agent, nixl->registrations[at]);
-	nixl->registrations[at] = nixl->registrations[fabric->registered_count]; /* as the range did */
+	nixl->registrations[at] = nixl->registrations[fabric->registered_count]; /* like the range */
 	return 0;
 }
 
@@ -168,7 +168,7 @@ nixl_payload(struct ofs_fabric *fabric, uint32_t payload_index)
 		payload_index);
 }
 
-/* The block out of the mirror's window, and behind it its command. */
+/* Writes the block from the mirror's window, followed by its command. */
 static int
 send_put(struct nixl_fabric *nixl, const struct ofs_sqe *sqe)
 {
@@ -219,7 +219,8 @@ nixl_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 	return rc == -EPIPE ? link_down(nixl) : rc;
 }
 
-/* Into the mirror: results, entry, tail. News of blocks is left out where only ends have room. */
+/* Stores results, entry and tail in the mirror. Reports of landed blocks are dropped if only
+ * completions still have room. */
 static void
 take_answer(struct nixl_fabric *nixl, const uint8_t *data, size_t size_bytes)
 {
@@ -274,7 +275,7 @@ deliver(void *context, const char *from, const uint8_t *data, size_t size_bytes)
 		(void)link_down(nixl);
 }
 
-/* Moves on what is on its way, and takes in what has come. */
+/* Progresses transfers in flight, and collects what has arrived. */
 static void
 turn(struct nixl_fabric *nixl)
 {
@@ -353,7 +354,8 @@ static const struct ofs_fabric_ops nixl_ops = {
 	.pause = nixl_pause,
 };
 
-/* The mirror: a port as the blob says, of which the DPU sees the put window as we write it out. */
+/* Makes the mirror: a port as described by the blob; the DPU sees its put window as we write it
+ * out. */
 static int
 open_mirror(struct nixl_fabric *nixl)
 {

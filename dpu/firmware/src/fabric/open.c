@@ -11,7 +11,7 @@ static const struct {
 	ofs_fabric_opener open;
 } sides[] = {
 	{"shm", ofs_fabric_shm_open}, {"memory", ofs_fabric_memory_open},
-	{"sim", ofs_fabric_memory_open}, /* its faults are the port's; time is ofs_fabric_sim_open's */
+	{"sim", ofs_fabric_memory_open}, /* the port has the faults; ofs_fabric_sim_open has the time */
 };
 
 static _Atomic(const struct ofs_fabric_side *) added[OFS_PORT_SIDES_MAX];

@@ -1,11 +1,11 @@
 /*
- * The skeleton of the fabric seam: how to add one. It works: it is the `memory` fabric, host and
- * DPU in one process and in one mapping, which the tests run under ThreadSanitizer.
+ * The template for a new fabric. It works: it is the `memory` fabric, host and DPU in one process
+ * and in one mapping, which the tests run under ThreadSanitizer.
  *
  * To add a fabric, copy this file; keep the functions and their order; name its open in open.c,
  * write the DPU's end of it (port/skeleton.c), and give it a line in host/fabrics. The contract
- * suite then runs over it too.
- * What each function must do, and what an RDMA fabric would do instead, stands above it.
+ * suite then runs over it too. The comment above each function says what it must do, and what an
+ * RDMA fabric would do instead.
  */
 #include "clock.h"
 #include "fabric/host_port.h"
@@ -18,14 +18,15 @@
 
 #define SLEEP_NS 20000
 
-/* First member: the base, whose header copies ofs_fabric_check fills in. Then what is ours. */
+/* First member: the base, whose header copies ofs_fabric_check fills in. The side's own fields
+ * follow. */
 struct skeleton_fabric {
 	struct ofs_mapped_fabric mapped;
 	struct ofs_local *local;
 	const uint8_t *region;
 };
 
-/* Release everything, in any state open can leave. RDMA: queue pair, registrations, ports. */
+/* Releases everything, in any state that open can leave. RDMA: queue pair, registrations, ports. */
 static void
 skeleton_close(struct ofs_fabric *fabric)
 {
@@ -36,7 +37,7 @@ skeleton_close(struct ofs_fabric *fabric)
 	free(skeleton);
 }
 
-/* No `export`: nothing of ours is needed over there. RDMA: number and address of the queue pair. */
+/* No `export`: the DPU needs nothing of ours. RDMA: number and address of the queue pair. */
 
 /* Allows reads into the range. RDMA: register it for local writes, keep its key with the range. */
 static int
@@ -45,7 +46,7 @@ skeleton_register_memory(struct ofs_fabric *fabric, void *base, uint64_t size_by
 	return ofs_fabric_register_memory(fabric, base, size_bytes);
 }
 
-/* RDMA: deregister; who unmaps it first lets the card write into what comes there next. */
+/* RDMA: deregister; unmapping first would let the card write into what is mapped there next. */
 static int
 skeleton_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_bytes)
 {
@@ -64,7 +65,8 @@ skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct of
 		region_offset, spans, span_count);
 }
 
-/* All posted reads are in place. RDMA: poll for the last one, which was posted with a signal. */
+/* Waits until all posted reads are complete. RDMA: poll for the last one, which was posted with a
+ * signal. */
 static int
 skeleton_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
@@ -73,7 +75,7 @@ skeleton_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	return 0;
 }
 
-/* Bytes into the put window. RDMA: a WRITE; a submission behind it is seen after it. */
+/* Copies bytes into the put window. RDMA: a WRITE; a later submission is seen after it. */
 static int
 skeleton_write_put(struct ofs_fabric *fabric, uint32_t put_slot, const void *source,
 	uint32_t size_bytes, uint64_t *checksum)
@@ -106,7 +108,7 @@ skeleton_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 		max);
 }
 
-/* Where the results of a STEP stand. RDMA: written by the DPU before the completion. */
+/* The results of a STEP. RDMA: written by the DPU before the completion. */
 static const struct ofs_result *
 skeleton_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 {
@@ -131,7 +133,8 @@ skeleton_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 	nanosleep(&left, NULL);
 }
 
-/* Until poll has something, the port is closed, or the time is over. RDMA: a completion channel. */
+/* Waits until poll has something, the port is closed, or the time is up. RDMA: a completion
+ * channel. */
 static int
 skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
@@ -156,7 +159,7 @@ static const struct ofs_fabric_ops skeleton_ops = {
 	.unregister_memory = skeleton_unregister_memory,
 	.read = skeleton_read,
 	.flush = skeleton_flush,
-	.copy = NULL, /* as over a network: the driver reads records, a batch in a round trip */
+	.copy = NULL, /* as over a network: the driver reads records, a batch per round trip */
 	.write_put = skeleton_write_put,
 	.payload = skeleton_payload,
 	.submit = skeleton_submit,
@@ -167,7 +170,7 @@ static const struct ofs_fabric_ops skeleton_ops = {
 	.pause = skeleton_pause,
 };
 
-/* Reach the memory, check both headers with ofs_fabric_check, and only then believe a number. */
+/* Map the memory, check both headers with ofs_fabric_check, and only then trust a number. */
 int
 ofs_fabric_memory_open(struct ofs_fabric **out, const struct ofs_attachment *attachment,
 	char *error, size_t error_size_bytes)

@@ -1,14 +1,14 @@
 /*
  * The verbs side of the fabric seam, the host's end: one-sided reads and writes by RDMA; verbs.h.
  *
- * Owns a queue pair and a copy of the port, laid out as the DPU's: commands, payloads and puts are
- * built there and written across, completions and results are written into it by the DPU. Reads are
- * gathered in a chain that `flush` posts, signalled at its end only, so a batch costs one round
+ * Owns a queue pair and a copy of the port with the DPU's layout: commands, payloads and puts are
+ * built there and written to the DPU, and the DPU writes completions and results into it. Reads are
+ * gathered in a chain that `flush` posts, signalled only at its end, so a batch costs one round
  * trip. Waiting spins for about as long as a wake-up costs, then sleeps on the completion channel;
- * while nothing comes, an empty write now and then finds out whether the DPU is still there, since
- * a peer that has died says nothing.
+ * while nothing arrives, an occasional empty write checks that the DPU is still there, since a peer
+ * that has died is silent.
  *
- * What failed once has failed: every call says so from then on, and the host attaches again.
+ * A failure is permanent: every later call returns it, and the host attaches again.
  */
 #include "fabric/verbs.h"
 #include "region/shared.h"
@@ -18,7 +18,7 @@
 #include <time.h>
 
 #define SUBMIT_REQUESTS_MAX 3 /* head, payload, command */
-#define ASK_NS 500000000ull   /* of silence, then see who is there */
+#define ASK_NS 500000000ull   /* of silence before the peer is checked */
 #define LEAVE_NS 200000000ull
 
 static int
@@ -118,7 +118,7 @@ verbs_unregister_memory(struct ofs_fabric *fabric, void *base, uint64_t size_byt
 	return -ENOENT;
 }
 
-/* The key of the memory in which a span lies; 1 found. */
+/* The key of the memory that contains a span; 1 if found. */
 static int
 find_key(const struct verbs_fabric *verbs, const struct ofs_span *span, uint32_t *lkey)
 {
@@ -194,7 +194,7 @@ verbs_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	if (rc == 0 && verbs->read_count > 0)
 		rc = post_reads(verbs, 1);
 	else if (rc == 0 && verbs->link.ended != verbs->link.posted)
-		rc = ofs_verbs_post_empty(verbs); /* the reads went when the chain was full */
+		rc = ofs_verbs_post_empty(verbs); /* the reads were posted when the chain was full */
 	verbs->read_count = 0;
 	if (rc == 0)
 		rc = wait_for(verbs, verbs->link.posted, timeout_ns);
@@ -262,7 +262,7 @@ verbs_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 		requests[count] = tell_head(verbs, &parts[count]);
 		count++;
 	}
-	/* More than an area holds is nonsense, which the DPU refuses without looking at it. */
+	/* More than an area holds is invalid; the DPU refuses it without reading it. */
 	if (payload != NULL && size_bytes > 0 && size_bytes <= fabric->port.payload_size_bytes) {
 		parts[count] = ofs_link_sge(payload, (uint32_t)size_bytes, verbs->copy->lkey);
 		requests[count] = ofs_verbs_write(verbs, &parts[count]);
@@ -285,11 +285,11 @@ verbs_poll(struct ofs_fabric *fabric, struct ofs_cqe *cqes, int max)
 	struct ibv_sge part;
 	int count;
 
-	(void)ofs_verbs_turn(verbs); /* a failure is for `wait`; what has come counts */
+	(void)ofs_verbs_turn(verbs); /* a failure is for `wait`; arrivals count */
 	count = ofs_host_port_poll(&verbs->port, &fabric->port, cqes, max);
 	for (int i = 0; i < count; i++)
 		verbs->flying -= cqes[i].rc != -EINPROGRESS && verbs->flying > 0;
-	/* The next command tells it; at once where the DPU may run out of room before. */
+	/* The next command tells the head; if the DPU may run out of room first, tell it now. */
 	if (verbs->port.completion_head - verbs->told_head + verbs->flying >= fabric->port.entry_count
 		&& verbs->port.completion_head != verbs->told_head && ofs_link_room(&verbs->link) > 0
 		&& verbs->link.rc == 0) {
@@ -305,14 +305,14 @@ verbs_results(struct ofs_fabric *fabric, const struct ofs_cqe *cqe)
 	return ofs_host_port_results(&((struct verbs_fabric *)fabric)->port, &fabric->port, cqe);
 }
 
-/* 0 something is there; -ETIMEDOUT nothing; what ended the connection. */
+/* 0 something arrived; -ETIMEDOUT nothing; or the error that ended the connection. */
 static int
 look(struct verbs_fabric *verbs)
 {
 	int rc = ofs_verbs_turn(verbs);
 
 	if (ofs_host_port_ready(&verbs->port))
-		return 0; /* what was answered counts, also by one who has gone since */
+		return 0; /* answers count, even if the DPU has left since */
 	if (ofs_verbs_ending(verbs) != 0)
 		return ofs_verbs_ending(verbs);
 	return rc == 0 ? -ETIMEDOUT : rc;

@@ -1,4 +1,4 @@
-/* How a host comes to its port by RDMA: a blob, a queue pair, the way there; see verbs.h. */
+/* Connects a host to its port by RDMA: blob, queue pair, route; see verbs.h. */
 #include "fabric/verbs.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #define RECEIVES_MORE 4
 #define SPIN_NS 50000ull /* about what a wake-up costs */
 
-/* Queue pair, registered copy, and the way there. */
+/* Creates the queue pair, the registered copy, and the route. */
 static int
 open_link(struct verbs_fabric *verbs, const struct ofs_blob_verbs *blob)
 {
@@ -31,11 +31,11 @@ open_link(struct verbs_fabric *verbs, const struct ofs_blob_verbs *blob)
 			IBV_ACCESS_REMOTE_WRITE);
 	if (rc == 0)
 		rc = ofs_link_connect(&verbs->link, &blob->address, IBV_ACCESS_REMOTE_WRITE);
-	ofs_link_adapter_release(); /* the link has its own hold on it */
+	ofs_link_adapter_release(); /* the link holds its own reference */
 	return rc;
 }
 
-/* Why open_link failed, with the fix. */
+/* The reason why open_link failed, with the fix. */
 static void
 explain(int rc, const struct ofs_blob_verbs *blob, char *error, size_t error_size_bytes)
 {
@@ -56,7 +56,7 @@ explain(int rc, const struct ofs_blob_verbs *blob, char *error, size_t error_siz
 	}
 }
 
-/* The headers came with the blob, so nothing has to be read before the DPU knows of us. */
+/* The headers came in the blob, so nothing has to be read before the DPU knows this host. */
 static int
 check_headers(struct verbs_fabric *verbs, const struct ofs_blob_verbs *blob, char *error,
 	size_t error_size_bytes)

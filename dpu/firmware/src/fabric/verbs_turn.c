@@ -1,4 +1,4 @@
-/* What came and what went at the host's end of `verbs`; see verbs.h. */
+/* Arrivals and finished sends at the host's end of `verbs`; see verbs.h. */
 #include "fabric/verbs.h"
 
 #include "clock.h"
@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <time.h>
 
-#define ROOM_NS 2000000000ull /* for a full send queue to move at all */
+#define ROOM_NS 2000000000ull /* for a full send queue to make any progress */
 
 uint64_t
 ofs_verbs_now_ns(struct ofs_fabric *fabric)
@@ -29,7 +29,7 @@ ofs_verbs_write(const struct verbs_fabric *verbs, struct ibv_sge *part)
 			.rkey = verbs->port_there.key}};
 }
 
-/* What the DPU says it has completed and taken; it is not believed that it goes back or too far. */
+/* The DPU's completion tail and submission head; values that go back or too far are not trusted. */
 static void
 take_news(struct verbs_fabric *verbs, uint32_t value)
 {

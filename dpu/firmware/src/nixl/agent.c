@@ -8,7 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define PROGRESS_DELAY_US 100000 /* a look without a reason; events wake the thread besides */
+#define PROGRESS_DELAY_US 100000 /* a look without an event; events wake the thread as well */
 
 static _Atomic(const struct ofs_nixl_api *) opened;
 

@@ -23,8 +23,8 @@ struct ofs_nixl_agent {
 	void *handle;
 	void *backend;
 	void *options;                       /* names the back end */
-	void *notified;                      /* the map that notifications are taken into */
-	char name[OFS_NIXL_NAME_SIZE_BYTES]; /* differs from that of any other agent */
+	void *notified;                      /* the map that receives notifications */
+	char name[OFS_NIXL_NAME_SIZE_BYTES]; /* differs from every other agent's */
 	enum ofs_nixl_memory memory;         /* what it registers and reads into; set after open */
 	uint64_t device;                     /* of OFS_NIXL_VRAM: number of the GPU */
 };
@@ -34,18 +34,18 @@ struct ofs_nixl_agent {
  * only calls do. -ENOTSUP: NIXL is not loaded.
  */
 int ofs_nixl_agent_open(struct ofs_nixl_agent *agent, const char *role, bool progress);
-/* Nothing where nothing was opened. Registrations and transfers have ended before. */
+/* Does nothing if nothing was opened. Registrations and transfers must have ended. */
 void ofs_nixl_agent_close(struct ofs_nixl_agent *agent);
 
-/* `registration` is what ends it. */
+/* `registration` is needed to end it. */
 int ofs_nixl_register(struct ofs_nixl_agent *agent, const void *base, uint64_t size_bytes,
 	void **registration);
 void ofs_nixl_deregister(struct ofs_nixl_agent *agent, void *registration);
 
-/* How it is reached, and what is registered so far; -ENOSPC more than `room_bytes`. */
+/* The agent's address, and what is registered so far; -ENOSPC more than `room_bytes`. */
 int ofs_nixl_metadata(struct ofs_nixl_agent *agent, uint8_t *out, size_t room_bytes,
 	uint32_t *size_bytes);
-/* The same of another agent, whose name it gives. */
+/* Loads another agent's metadata and returns its name. */
 int ofs_nixl_meet(struct ofs_nixl_agent *agent, const uint8_t *metadata, size_t size_bytes,
 	char name[OFS_NIXL_NAME_SIZE_BYTES]);
 void ofs_nixl_forget(struct ofs_nixl_agent *agent, const char *name);
@@ -53,7 +53,7 @@ void ofs_nixl_forget(struct ofs_nixl_agent *agent, const char *name);
 /* A notification to an agent that was met. */
 int ofs_nixl_send(struct ofs_nixl_agent *agent, const char *name, const void *data,
 	size_t size_bytes);
-/* Every notification that has come, in the order of each sender. Returns how many. */
+/* Takes every notification that has arrived, in the order of each sender. Returns how many. */
 int ofs_nixl_take(struct ofs_nixl_agent *agent,
 	void (*take)(void *context, const char *from, const uint8_t *data, size_t size_bytes),
 	void *context);
@@ -67,20 +67,20 @@ struct ofs_nixl_transfer {
 	bool once;
 };
 int ofs_nixl_transfer_open(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer);
-/* What is on its way is called back, which not every network can do: its memory stays. */
+/* Cancels a transfer in flight, which not every network can do: its memory must stay. */
 void ofs_nixl_transfer_close(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer);
 int ofs_nixl_transfer_add(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer,
 	const void *local, uint64_t remote, uint64_t size_bytes);
 /*
- * A request of everything added, from or to `peer`, and behind it the notification `data`, where
- * there is one. It may be posted again when it has ended.
+ * Makes a request of everything added, from or to `peer`, followed by the notification `data`, if
+ * there is one. It may be posted again once it has ended.
  */
 int ofs_nixl_transfer_prepare(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer,
 	enum ofs_nixl_op op, const char *peer, const void *data, size_t size_bytes);
-/* -EINPROGRESS: `poll` says when it has ended, and moves it on; it is called until then. */
+/* -EINPROGRESS: call `poll` until it says that the transfer has ended; it also drives progress. */
 int ofs_nixl_transfer_post(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer);
 int ofs_nixl_transfer_poll(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer);
-/* Of requests that are used once: prepare and post in a row, and an end forgets the request. */
+/* For requests that are used once: prepares and posts, and frees the request at its end. */
 int ofs_nixl_transfer_run(struct ofs_nixl_agent *agent, struct ofs_nixl_transfer *transfer,
 	enum ofs_nixl_op op, const char *peer, const void *data, size_t size_bytes);
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define PROBE_NS 50000000ull /* of silence, before it looks whether anyone is there */
+#define PROBE_NS 50000000ull /* of silence before a probe checks the DPU */
 #define PROBE_TIMEOUT_NS 1000000000ull
 #define GREET_TIMEOUT_NS 5000000000ull
 
@@ -36,7 +36,7 @@ ofs_nixl_link_finish(struct ofs_nixl_link *link, struct ofs_nixl_transfer *trans
 	while (rc == -EINPROGRESS) {
 		rc = ofs_nixl_transfer_poll(&link->agent, transfer);
 		if (rc == -EINPROGRESS && ofs_machine_now_ns() - start_ns >= timeout_ns)
-			rc = -EPIPE; /* who does not answer a read is not there, whatever the network says */
+			rc = -EPIPE; /* a DPU that does not answer a read is gone, whatever the network says */
 	}
 	link->down |= rc != 0;
 	return rc == 0 ? 0 : -EPIPE;
@@ -55,7 +55,7 @@ post_probe(struct ofs_nixl_link *link)
 	return ofs_nixl_transfer_run(&link->agent, &link->probe, OFS_NIXL_READ, link->dpu, NULL, 0);
 }
 
-/* Checks what the probe has read. Another epoch: another process has that address now. */
+/* Checks what the probe has read. A different epoch: another process has that address now. */
 static int
 judge(const struct ofs_nixl_link *link)
 {

@@ -1,4 +1,4 @@
-/* Opening NIXL by path, and naming its sides to the two tables of seam 3; see nixl.h. */
+/* Opens NIXL by path, and adds its sides to the tables of ports and fabrics; see nixl.h. */
 #include "nixl/agent.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* A bare loop of NIXL: what `offstage bench fabric` holds the nixl fabric against; see nixl.h. */
+/* A bare loop of NIXL: the reference of `offstage bench fabric` for the nixl fabric; see nixl.h. */
 #include "clock.h"
 #include "dma.h"
 #include "nixl/agent.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCKS 1024 /* that the prepared requests name together: more than a cache holds */
+#define BLOCKS 1024 /* named by the prepared requests together: more than a cache holds */
 #define ROUND_TIMEOUT_NS 5000000000ull
 
 struct loop_blob {
@@ -48,7 +48,8 @@ begin(struct ofs_nixl_loop *loop, uint64_t base, uint64_t size_bytes)
 int
 ofs_nixl_loop_open(struct ofs_nixl_loop **out, uint64_t size_bytes, int target)
 {
-	/* As what the fabric reads between: shared memory of a region, and a host's own base pages. */
+	/* The kinds of memory between which the fabric reads: shared memory of a region, and a host's
+	 * own base pages. */
 	static const struct ofs_dma_config region;
 	static const struct ofs_dma_config rows = {.huge = OFS_DMA_HUGE_OFF};
 	struct ofs_nixl_loop *loop = calloc(1, sizeof(*loop));
@@ -105,7 +106,7 @@ ofs_nixl_loop_export(struct ofs_nixl_loop *loop, uint8_t *blob, uint32_t room_by
 	return rc;
 }
 
-/* Request `number` of those that are prepared: its blocks lie apart, and not where another's do. */
+/* Prepares request `number`: its blocks are far apart, and overlap no other's. */
 static int
 prepare(struct ofs_nixl_loop *loop, struct ofs_nixl_transfer *transfer, const char *peer,
 	const struct loop_blob *target, int write, uint32_t size_bytes, uint32_t batch, uint32_t number)

@@ -1,4 +1,5 @@
-/* free: every request takes a constant, 0 where nothing is said, and none waits for another. */
+/* free: every request takes a constant time, 0 if none is configured, and none waits for
+ * another. */
 #include <stdlib.h>
 
 #include "internal.h"

@@ -12,7 +12,7 @@ int ofs_timing_skeleton_open(struct ofs_timing **out, const struct ofs_timing_co
 
 #pragma GCC visibility pop
 
-/* For a side that always answers at once. */
+/* For a side that always knows the end immediately. */
 static inline uint64_t
 ofs_timing_no_next(const struct ofs_timing *timing)
 {

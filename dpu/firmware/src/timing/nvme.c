@@ -1,9 +1,9 @@
 /*
  * nvme: an NVMe drive behind a DPU.
  *
- * Model: reads, and writes where the configuration says so, take the drive's times, with its queue
- * and its cost of a command; what the DPU itself does takes constants. The drive reserves all of
- * its time when it is asked, so every end is known at once.
+ * Model: reads, and writes if so configured, take the drive's times, with its queue and its cost of
+ * a command; the DPU's own work takes constant times. The drive reserves all of its time at the
+ * request, so every end is known immediately.
  */
 #include <stdlib.h>
 

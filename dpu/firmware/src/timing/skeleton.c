@@ -1,14 +1,14 @@
 /*
- * skeleton: how to add a side, and where to start one whose ends are not known at once.
+ * skeleton: how to add a side, and the template for one whose ends are not known immediately.
  *
  * Model (every side opens with its own): one server that takes one request after another, each for
- * its constant time, urgent ones first. What is urgent may overtake what waits, so that no end is
- * known when a request is made. Two rings hold what waits; the server holds one more.
+ * its constant time, urgent ones first. An urgent request may overtake those that wait, so that no
+ * end is known when a request is made. Waiting requests are in two rings; the server has one more.
  *
  * To add a side: copy this file, give every `skeleton` your name, declare its open in internal.h
  * and add it to sides[] in timing.c; or build it into a shared object of your own and hand the
  * pointer to bindings/timing.py. The suites in test/test_timing.c and tests/contract/test_timing.py
- * are the definition of "works". A side that knows every end at once is shorter: free.c.
+ * are the definition of "works". A side that knows every end immediately is shorter: free.c.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ struct job {
 	uint64_t takes_ps;
 };
 
-/* Bounded by in_flight_max, which is the caller's promise: a full ring is a mistake of ours. */
+/* Bounded by in_flight_max, which the caller respects: a full ring is a bug of ours. */
 struct ring {
 	struct job *jobs;
 	uint32_t head, count;
@@ -34,11 +34,11 @@ struct skeleton_timing {
 	struct ofs_timing_config config;
 	struct ring rings[2]; /* 0: urgent */
 	struct job running;
-	uint64_t end_ps; /* of what runs; OFS_TIMING_LATER: nothing does */
+	uint64_t end_ps; /* of the running job; OFS_TIMING_LATER: none runs */
 	uint64_t free_ps;
 };
 
-/* Begin the next job. It begins when the server came free, or when it was asked for, if later. */
+/* Begins the next job, when the server became free or at its request, whichever is later. */
 static void
 server_next(struct skeleton_timing *skeleton)
 {
@@ -56,7 +56,7 @@ server_next(struct skeleton_timing *skeleton)
 	skeleton->end_ps = skeleton->free_ps;
 }
 
-/* Every request: queue it. What ended before now_ps was polled, so the server is idle or ahead. */
+/* Every request: queues it. What ended before now_ps was polled, so the server is idle or ahead. */
 static uint64_t
 server_take(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_request *request,
 	uint64_t takes_ps, int urgent)
@@ -107,14 +107,14 @@ skeleton_command(struct ofs_timing *timing, uint64_t now_ps,
 		((struct skeleton_timing *)timing)->config.command_ps, 1);
 }
 
-/* May be early, never late: an early poll gives nothing and costs a call. */
+/* May be early, never late: an early poll returns nothing and costs a call. */
 static uint64_t
 skeleton_next_ps(const struct ofs_timing *timing)
 {
 	return ((const struct skeleton_timing *)timing)->end_ps;
 }
 
-/* Hand out what has ended, and begin what follows: that may end by now, too. */
+/* Returns what has ended, and begins what follows, which may end by now, too. */
 static int
 skeleton_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end *ends, int max)
 {
@@ -128,7 +128,7 @@ skeleton_poll(struct ofs_timing *timing, uint64_t now_ps, struct ofs_timing_end 
 	return count;
 }
 
-/* Everything but what was given at open. A side that draws begins its draws again. */
+/* Resets everything except what open was given. A side with random draws restarts them. */
 static void
 skeleton_reset(struct ofs_timing *timing)
 {
@@ -140,7 +140,7 @@ skeleton_reset(struct ofs_timing *timing)
 	skeleton->free_ps = 0;
 }
 
-/* Called for a half-open side too, so every pointer is either valid or NULL. */
+/* Called for a half-open side too, so every pointer must be valid or NULL. */
 static void
 skeleton_close(struct ofs_timing *timing)
 {

@@ -1,7 +1,7 @@
 /*
- * decode.c: a whole plan through an engine, a step of a session at a time.
+ * decode.c: runs a whole plan through an engine, one step of a session at a time.
  *
- * Model: every batch slot has one buffer of one step, which it has used up when it asks for the
+ * Model: every batch slot has one buffer of one step, which it has used up when it requests the
  * next.
  */
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /*
- * device.c: what the engine asks of the timed device.
+ * device.c: the engine's requests to the timed device.
  *
- * Model: a request ends at a time that is known, or the timing side owes its end under a tag that
- * says which event it is. A time before now cannot be: the side's contract.
+ * Model: a request ends at a known time, or the timing side reports its end later under a tag that
+ * names the event. The side's contract excludes times before now.
  */
 #include "engine.h"
 
@@ -11,7 +11,7 @@
 typedef uint64_t timing_call(struct ofs_timing *timing, uint64_t now_ps,
 	const struct ofs_timing_request *request);
 
-/* When the device is done, in ns; OFS_TIMING_LATER: an event of this kind will say. */
+/* When the device is done, in ns; OFS_TIMING_LATER: an event of this kind will follow. */
 static uint64_t
 ask(struct ofs_engine *engine, timing_call *call, struct ofs_timing_request *request,
 	const struct ofs_sim_event *event)
@@ -27,7 +27,7 @@ ask(struct ofs_engine *engine, timing_call *call, struct ofs_timing_request *req
 	return (end_ps + PS_PER_NS - 1) / PS_PER_NS;
 }
 
-/* Layer-major, as the store lays blocks out: a window is one stretch. */
+/* Layer-major, as the store lays blocks out: a window is contiguous. */
 static uint64_t
 offset_of(const struct ofs_engine *engine, uint32_t chunk, uint32_t layer)
 {

@@ -1,14 +1,14 @@
 /*
  * engine.c: batch slots, slabs and the loop over events.
  *
- * Model: the loop stops before the event that needs a slab, which stays where it is, so that how
- * the steps are cut into slabs changes neither the events nor their order.
+ * Model: the loop stops before the event that needs a slab and leaves it in the heap, so that the
+ * division of steps into slabs changes neither the events nor their order.
  */
 #include <stdlib.h>
 
 #include "engine.h"
 
-#define TICKS_MAX 32 /* waiting at once; a tick too few only delays a guess */
+#define TICKS_MAX 32 /* waiting at the same time; a tick too few only delays a guess */
 
 static int
 tables_open(struct ofs_engine *engine, uint32_t batch_slot_max)
@@ -32,7 +32,7 @@ tables_open(struct ofs_engine *engine, uint32_t batch_slot_max)
 	return 0;
 }
 
-/* It owes no more ends than this: a batch slot waits for one thing, but for the writes. */
+/* It owes no more ends than this: a batch slot waits for one thing at a time, except for writes. */
 static uint64_t
 in_flight_max(const struct ofs_engine *engine)
 {
@@ -203,8 +203,8 @@ event_run(struct ofs_engine *engine, const struct ofs_sim_event *event)
 }
 
 /*
- * It wants its next slab, or its last layer has computed and all that it wrote is on the medium;
- * OFS_ENGINE_IDLE: not yet. One that never ran a step has no rows.
+ * The batch slot needs its next slab, or its last layer has computed and all its writes are on the
+ * medium; OFS_ENGINE_IDLE: not yet. One that never ran a step has no rows.
  */
 static int
 batch_slot_stops(struct ofs_engine *engine, uint32_t batch_slot)
@@ -224,7 +224,7 @@ batch_slot_stops(struct ofs_engine *engine, uint32_t batch_slot)
 	return OFS_ENGINE_ENDED;
 }
 
-/* What the policy needs: it may have changed since the last run. */
+/* The policy's needs, which may have changed since the last run. */
 static void
 policy_look(struct ofs_engine *engine)
 {
@@ -237,7 +237,8 @@ policy_look(struct ofs_engine *engine)
 		|| policy.eviction == OFS_EVICT_SCORE;
 }
 
-/* Whether the timing side's next end comes before the engine's next event: then now is its time. */
+/* Whether the timing side's next end comes before the engine's next event: if so, now becomes its
+ * time. */
 static int
 device_is_next(struct ofs_engine *engine)
 {
@@ -257,7 +258,7 @@ ofs_engine_run(struct ofs_engine *engine, uint32_t *batch_slot)
 	int rc;
 
 	policy_look(engine);
-	rc = ofs_sim_act(engine); /* what the caller's own calls of the core have asked for */
+	rc = ofs_sim_act(engine); /* actions caused by the caller's own calls of the core */
 	while (rc == 0) {
 		struct ofs_sim_event event;
 

@@ -3,9 +3,9 @@
  *
  * Model: a heap of events ordered by (time, sequence); one event runs to its end before the next. A
  * batch slot holds one session, the slab it is fed from and the rows it has run; the rows of the
- * step at hand stay open for the reads that belong to it. How long anything takes is asked of the
- * timing side: what it knows at once becomes an event, the rest it hands out when its time has
- * come, before the engine's own events of that time. One thread owns an engine and its core.
+ * current step stay open for the reads that belong to it. The timing side supplies all durations:
+ * an end that it knows immediately becomes an event; it reports the others when they are due,
+ * before the engine's own events of that time. One thread owns an engine and its core.
  */
 #ifndef OFS_SIM_ENGINE_H
 #define OFS_SIM_ENGINE_H
@@ -27,7 +27,7 @@ enum ofs_sim_event_kind {
 };
 
 struct ofs_sim_event {
-	struct ofs_heap_key key; /* time_ns, then in the order they came */
+	struct ofs_heap_key key; /* time_ns, then in order of arrival */
 	uint16_t kind;
 	uint16_t layer;
 	uint32_t id; /* a batch slot, or a read handle */
@@ -41,23 +41,23 @@ struct ofs_sim_heap {
 
 struct ofs_batch_slot {
 	struct ofs_slab slab;
-	struct ofs_session_view view;    /* when the layer at hand began */
+	struct ofs_session_view view;    /* when the current layer began */
 	const struct ofs_guess *guesses; /* passed when it begins */
-	struct ofs_row *rows;            /* of whole steps; behind them those of the step at hand */
-	uint64_t need_ns;                /* when the layer at hand demanded */
+	struct ofs_row *rows;            /* of whole steps; followed by those of the current step */
+	uint64_t need_ns;                /* when the current layer demanded */
 	uint32_t row_count, row_max;
 	uint32_t guess_count;
 	uint32_t session;
-	uint32_t step, layer; /* at hand, or next */
+	uint32_t step, layer; /* the current one, or the next */
 	uint32_t slab_step;   /* of the slab */
-	uint32_t demanded;    /* by the layer at hand */
+	uint32_t demanded;    /* by the current layer */
 	uint32_t remaining;   /* demands that have not completed */
-	uint32_t busy;        /* of them, how many must be asked again */
+	uint32_t busy;        /* of them, how many must be retried */
 	uint32_t appended;
 	uint32_t writing; /* blocks of the appended chunk that are not on the medium yet */
 	uint32_t written_chunk;
 	uint8_t running, fed;
-	uint8_t retrying; /* the command on its way repeats an earlier one */
+	uint8_t retrying; /* the command in flight repeats an earlier one */
 	uint8_t waiting;  /* the next layer waits for the writes */
 };
 
@@ -69,7 +69,7 @@ struct ofs_engine {
 	struct ofs_sim_heap heap;
 	struct ofs_batch_slot *batch_slots;
 	uint32_t *batch_slot_of; /* [session_max] */
-	uint32_t *demands;       /* [demand_max] of the layer at hand */
+	uint32_t *demands;       /* [demand_max] of the current layer */
 	uint8_t *ends;           /* the same */
 	uint32_t layer_count;
 	uint32_t later_count; /* ends that the timing side still owes */
@@ -97,14 +97,14 @@ void ofs_sim_row_read(struct ofs_engine *engine, const struct ofs_action *action
 
 /* device.c */
 int ofs_sim_read(struct ofs_engine *engine, const struct ofs_action *action);
-/* When it ends, in ns; OFS_TIMING_LATER: an OFS_SIM_WRITTEN, _SERVED or _DECIDE will say. */
+/* When it ends, in ns; OFS_TIMING_LATER: an OFS_SIM_WRITTEN, _SERVED or _DECIDE follows. */
 uint64_t ofs_sim_write_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
 uint64_t ofs_sim_hit_end(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer);
 uint64_t ofs_sim_command_end(struct ofs_engine *engine, uint32_t batch_slot,
 	const struct ofs_step *step);
-/* When the timing side may hand out an end; UINT64_MAX: it will not. */
+/* When the timing side may report an end; UINT64_MAX: it owes none. */
 uint64_t ofs_sim_device_next_ns(const struct ofs_engine *engine);
-/* 1: the next end that it owes, as an event of now; 0: there is none. */
+/* 1: the next end that it owes, as an event at now; 0: there is none. */
 int ofs_sim_device_poll(struct ofs_engine *engine, struct ofs_sim_event *event);
 
 /* layer.c */

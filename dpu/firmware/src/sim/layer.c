@@ -1,13 +1,13 @@
 /*
- * layer.c: one layer of one step, and what the core wants done about it.
+ * layer.c: one layer of one step, and the core's actions for it.
  *
- * Model: demands go in; when none of them waits any more the layer computes and the next is due.
- * Actions are taken after every event of the core, in order.
+ * Model: demands are submitted; when none of them waits any more, the layer computes and the next
+ * is due. Actions are taken after every event of the core, in order.
  */
 #include "engine.h"
 
 #define ACTION_BATCH 64
-#define APPENDED_CONTENT 0xdec0deull /* of made-up contents: what decode wrote itself */
+#define APPENDED_CONTENT 0xdec0deull /* made-up contents: what decode itself wrote */
 
 /* The layer is served at that time: it computes, and the next layer follows. */
 int
@@ -17,7 +17,7 @@ ofs_sim_next_layer(struct ofs_engine *engine, uint32_t batch_slot, uint64_t serv
 		batch_slot);
 }
 
-/* The layer's blocks are staged: the host takes them. */
+/* The layer's blocks are staged: the host fetches them. */
 static int
 layer_staged(struct ofs_engine *engine, uint32_t batch_slot)
 {
@@ -141,7 +141,7 @@ append_chunk(struct ofs_engine *engine, uint32_t batch_slot)
 	for (uint32_t layer = 0; rc == 0 && layer < engine->layer_count; layer++) {
 		uint32_t slot, generation;
 
-		/* Where no slot is free it is written through. */
+		/* Written through if no slot is free. */
 		(void)ofs_core_block_stage(core, engine->now_ns, info.chunk, layer, &slot, &generation);
 		rc = block_write(engine, batch_slot, layer);
 		if (rc == 0)
@@ -150,7 +150,7 @@ append_chunk(struct ofs_engine *engine, uint32_t batch_slot)
 	return rc;
 }
 
-/* Split the layer's selection into what the HBM pool serves and what is demanded. */
+/* Splits the layer's selection into what the HBM pool serves and what is demanded. */
 static int
 selection_split(struct ofs_engine *engine, const struct ofs_batch_slot *p, uint64_t at,
 	struct ofs_row *row, struct ofs_step *step)
@@ -189,7 +189,7 @@ slab_row(const struct ofs_engine *engine, const struct ofs_batch_slot *p)
 	return (uint64_t)p->slab_step * engine->layer_count + p->layer;
 }
 
-/* The command of the layer at hand. */
+/* The command of the current layer. */
 static int
 step_make(struct ofs_engine *engine, uint32_t batch_slot, struct ofs_step *step)
 {
@@ -225,7 +225,7 @@ step_run(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *
 	struct ofs_ledger before;
 	int rc;
 
-	/* The counters a row is made of come first in the ledger; the rest is not copied. */
+	/* Copies only the counters that a row is made of, which come first in the ledger. */
 	memcpy(&before, ledger, offsetof(struct ofs_ledger, evictions));
 	p->busy = p->remaining = 0;
 	p->demanded = step->demand_count;
@@ -255,7 +255,7 @@ ofs_sim_decide(struct ofs_engine *engine, uint32_t batch_slot)
 	return rc ? rc : step_run(engine, batch_slot, &step);
 }
 
-/* The layer's demands go to the device, which decides when it has taken them. */
+/* The layer's demands go to the device, which decides them once it has taken the command. */
 static int
 command(struct ofs_engine *engine, uint32_t batch_slot, const struct ofs_step *step)
 {
@@ -277,7 +277,7 @@ layer_appends(const struct ofs_engine *engine, const struct ofs_batch_slot *p)
 	return p->layer == 0 && p->step && every && p->step % every == 0;
 }
 
-/* The first time that the layer asks in this step. */
+/* The layer's first attempt in this step. */
 static int
 layer_begins(struct ofs_engine *engine, uint32_t batch_slot)
 {
@@ -304,7 +304,7 @@ ofs_sim_layer(struct ofs_engine *engine, uint32_t batch_slot, int retry)
 		p->need_ns = engine->now_ns;
 	p->waiting = !retry && p->writing && layer_appends(engine, p);
 	if (p->waiting)
-		return 0; /* until what it appended before is on the medium */
+		return 0; /* until its earlier append is on the medium */
 	p->retrying = (uint8_t)retry;
 	if (!retry)
 		rc = layer_begins(engine, batch_slot);

@@ -1,8 +1,8 @@
 /*
  * pool.c: which selected blocks an HBM pool would have had.
  *
- * Model: a list per layer of the ordinals it holds, the one selected longest ago first, threaded
- * through a table with an entry for each ordinal and one for the ends. It holds names, not bytes.
+ * Model: a list per layer of the ordinals in the pool, the one selected longest ago first, threaded
+ * through a table with an entry for each ordinal and one for the ends. It stores names, not bytes.
  */
 #include <stdlib.h>
 
@@ -75,7 +75,7 @@ come_last(struct link *links, uint32_t ends, uint32_t ordinal)
 	links[ends].prev = ordinal;
 }
 
-/* First all that it has, so that none of them makes room for another of the same selection. */
+/* First those in the pool, so that none of them is evicted for another of the same selection. */
 static void
 row_serve(struct ofs_pool *pool, uint32_t layer, uint32_t width, const uint32_t *selected,
 	uint8_t *served)

@@ -1,9 +1,9 @@
 /*
- * rows.c: what every layer of every step did.
+ * rows.c: what happened in every layer of every step.
  *
- * Model: a batch slot has a growing array of rows. The rows of the step at hand stand behind the
- * counted ones, one for each layer, because a read may belong to any layer of it; they are counted
- * when the next step begins or the session ends, and change no more from then on.
+ * Model: a batch slot has a growing array of rows. The rows of the current step follow the counted
+ * ones, one for each layer, because a read may belong to any layer of it; they are counted when the
+ * next step begins or the session ends, and then no longer change.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 #define ROWS_FIRST_STEPS 16
 
-/* Empty rows for the batch slot's step at hand. */
+/* Adds empty rows for the batch slot's current step. */
 int
 ofs_sim_rows_open(struct ofs_engine *engine, uint32_t batch_slot)
 {
@@ -41,14 +41,14 @@ ofs_sim_rows_open(struct ofs_engine *engine, uint32_t batch_slot)
 	return 0;
 }
 
-/* The step is over: its rows change no more. */
+/* The step is over: its rows no longer change. */
 void
 ofs_sim_rows_end(struct ofs_engine *engine, uint32_t batch_slot)
 {
 	engine->batch_slots[batch_slot].row_count += engine->layer_count;
 }
 
-/* Of the step at hand. */
+/* The row of the current step. */
 struct ofs_row *
 ofs_sim_row(struct ofs_engine *engine, uint32_t batch_slot, uint32_t layer)
 {

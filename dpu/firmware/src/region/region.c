@@ -10,7 +10,7 @@
 #define PAGE 4096u
 
 struct ofs_region {
-	struct ofs_region_header header; /* our own copy: what stands in the mapping is for hosts */
+	struct ofs_region_header header; /* our own copy: the one in the mapping is for hosts */
 	struct ofs_dma memory;
 };
 
@@ -186,7 +186,7 @@ write_trailer(struct ofs_trailer *trailer, const struct ofs_key *key, uint32_t g
 		.generation = generation,
 		.cause = cause};
 
-	/* What came from NVMe may hold the words of an earlier life: void them first. */
+	/* Bytes from NVMe may contain the words of an earlier use: void them first. */
 	ofs_word_store(&trailer->generation, 0);
 	__atomic_store_n(&trailer->key.lo, key->lo, __ATOMIC_RELEASE);
 	__atomic_store_n(&trailer->key.hi, key->hi, __ATOMIC_RELEASE);
@@ -222,7 +222,7 @@ ofs_region_publish(struct ofs_region *region, const struct ofs_key *block_key, u
 void
 ofs_region_extend(struct ofs_region *region, uint32_t slot, uint32_t granules)
 {
-	/* The bytes are written before a host can see this. */
+	/* The bytes are written before a host can see them published. */
 	ofs_word_store(&ofs_region_trailer(region, slot)->granules, granules);
 }
 
@@ -239,7 +239,7 @@ ofs_region_retract(struct ofs_region *region, const struct ofs_key *block_key, u
 	entry = find_entry(region, block_key, &bucket, &room);
 	if (entry != NULL && entry->slot == slot)
 		write_entry(entry, &no_key, OFS_NONE, 0, 0);
-	/* The slot's own word, also for a block that no bucket had room for. */
+	/* The slot's own word is cleared even for a block that no bucket had room for. */
 	ofs_word_store(&trailer->generation, 0);
 	OFS_FENCE_ALL(); /* the slot's next write comes after this */
 }

@@ -1,4 +1,4 @@
-/* DMA memory that is handed to hosts; see sealed.h. */
+/* DMA memory that is passed to hosts; see sealed.h. */
 #include "sealed.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ seal(const struct ofs_dma *dma, int readonly_outside)
 		/* A read-only descriptor alone could be reopened for writing through /proc. */
 		if (fcntl(dma->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno != EINVAL)
 			return -errno;
-		(void)fchmod(dma->fd, 0400); /* what is left to kernels without that seal */
+		(void)fchmod(dma->fd, 0400); /* the fallback for kernels without that seal */
 	}
 	return fcntl(dma->fd, F_ADD_SEALS, F_SEAL_SEAL) != 0 ? -errno : 0;
 }

@@ -1,8 +1,8 @@
 /*
- * region/shared.h: how both sides touch memory that the other side writes.
+ * region/shared.h: how both sides access memory that the other side writes.
  *
- * Model: words are read and written by atomic operations only. Bytes that may change under a reader
- * are copied by ofs_copy_shared, and believed only after a check that came later. Nothing can fail.
+ * Model: words are read and written by atomic operations only. Bytes that may change during a read
+ * are copied by ofs_copy_shared, and trusted only after a later check. Nothing can fail.
  */
 #ifndef OFS_REGION_SHARED_H
 #define OFS_REGION_SHARED_H
@@ -25,7 +25,7 @@ ofs_word_store(uint32_t *word, uint32_t value)
 	__atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-/* Ordered against every other of these two: tail against sleeping flag (Dekker's pattern). */
+/* Ordered with every other of these two: tail against sleeping flag (Dekker's pattern). */
 static inline uint32_t
 ofs_word_load_ordered(const uint32_t *word)
 {
@@ -48,11 +48,11 @@ ofs_cpu_relax(void)
 #endif
 }
 
-/* A hint: nothing is read that the program can see, and nothing is ordered by it. */
+/* A hint: it reads nothing visible to the program, and orders nothing. */
 #define OFS_PREFETCH(address) __builtin_prefetch(address)
 
 #if defined(__SANITIZE_THREAD__)
-/* A race by design: ThreadSanitizer is not shown it, and knows no fences. */
+/* A race by design: it is hidden from ThreadSanitizer, which does not model fences. */
 __attribute__((no_sanitize("thread"), noinline, unused)) static void
 ofs_copy_shared(void *target, const void *source, size_t size)
 {
@@ -79,7 +79,7 @@ ofs_copy_shared(void *target, const void *source, size_t size)
 	memcpy(target, source, size);
 }
 
-/* The checksum is that of the copy, whatever the bytes do meanwhile. */
+/* The checksum is that of the copy, however the bytes change meanwhile. */
 static inline uint64_t
 ofs_checksum_copy_shared(void *target, const void *source, size_t size)
 {
@@ -89,9 +89,9 @@ ofs_checksum_copy_shared(void *target, const void *source, size_t size)
 #define OFS_FENCE(order) __atomic_thread_fence(order)
 #endif
 
-/* What was loaded before stays before what is loaded after; free on x86. */
+/* Earlier loads stay before later loads; free on x86. */
 #define OFS_FENCE_LOADS() OFS_FENCE(__ATOMIC_ACQUIRE)
-/* What was stored before is seen before anything after, a device's writes included. */
+/* Earlier stores are seen before anything later, a device's writes included. */
 #define OFS_FENCE_ALL() OFS_FENCE(__ATOMIC_SEQ_CST)
 
 #endif

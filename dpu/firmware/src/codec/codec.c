@@ -1,4 +1,4 @@
-/* The whole of what is coded: a header, the sizes of the pieces, the pieces. */
+/* The coded payload: a header, the sizes of the pieces, the pieces. */
 #include "codec/internal.h"
 
 #include <string.h>
@@ -75,7 +75,7 @@ ofs_codec_encode(uint32_t dtype, const void *bytes, uint32_t length, void *out,
 	return (int64_t)at;
 }
 
-/* The shape and length of what is coded, whose sizes fill it exactly; or -EBADMSG. */
+/* The shape and length of the coded payload, if its sizes fill it exactly; or -EBADMSG. */
 static int
 check(const uint8_t *coded, uint64_t size_bytes, const struct ofs_codec_shape **shape,
 	uint32_t *length)

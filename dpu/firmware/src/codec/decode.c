@@ -1,10 +1,10 @@
 /*
- * Pieces are decoded, up to OFS_DECODE_WIDTH of them at once: each value waits for the length of
- * the code before it, and the waits of different pieces overlap.
+ * Decodes up to OFS_DECODE_WIDTH pieces together: each value waits for the length of the code
+ * before it, and the waits of different pieces overlap.
  *
- * What is read may be anything. The header of a piece is checked; its bits are copied to where as
- * many zeros follow as any code of a whole piece could ask for, so that the loop needs no check;
- * and a piece counts only where its values end in its last byte.
+ * The input is untrusted. The header of a piece is checked; its bits are copied and followed by as
+ * many zeros as the codes of a whole piece could consume, so that the loop needs no check; and a
+ * piece is valid only if its values end in its last byte.
  */
 #include "codec/internal.h"
 
@@ -25,7 +25,7 @@ struct ofs_piece_decoder {
 	uint8_t bits[BITS_BYTES_MAX + LOAD_BYTES];
 };
 
-/* 0 where the lengths are those of a code that every 8 bits begin exactly one word of. */
+/* 0 if the lengths are those of a complete code: every 8 bits begin with exactly one code word. */
 static int
 fill_table(const struct ofs_codec_shape *shape, const uint8_t *counts, const uint8_t *symbols,
 	uint32_t symbol_count, uint16_t *table)
@@ -83,7 +83,7 @@ begin_piece(struct ofs_piece_decoder *decoder, const struct ofs_codec_shape *sha
 		decoder->table);
 }
 
-/* The next bits from `at` on, the first of them the highest: 57 are good. */
+/* The next bits from `at` on, the first of them the highest: 57 are valid. */
 static inline uint64_t
 look_ahead(const struct ofs_piece_decoder *decoder, uint64_t at)
 {
@@ -104,8 +104,8 @@ put_value(uint8_t *out, uint32_t index, uint32_t value_bytes, uint32_t value)
 		memcpy(out + 2 * (size_t)index, &two, sizeof(two));
 }
 
-/* `width` whole pieces of which every bit of the rest varies: what nearly all KV is. Two values a
- * look. */
+/* `width` whole pieces in which every bit of the rest varies, as in nearly all KV. Two values per
+ * load. */
 static inline __attribute__((always_inline)) void
 decode_together(struct ofs_piece_decoder *decoders, uint32_t width, uint32_t value_bytes,
 	uint32_t rest_bits)
@@ -133,7 +133,7 @@ decode_together(struct ofs_piece_decoder *decoders, uint32_t width, uint32_t val
 		decoders[piece].at = at[piece];
 }
 
-/* Each shape with constants of its own. */
+/* Each shape with its own constants. */
 static inline __attribute__((always_inline)) void
 decode_whole(struct ofs_piece_decoder *decoders, uint32_t width,
 	const struct ofs_codec_shape *shape)

@@ -1,6 +1,6 @@
 /*
- * One piece is coded: a first look counts exponents and finds the bits that are the same in all
- * values, from which the size is known before a bit is written; a second writes.
+ * Codes one piece: a first pass counts exponents and finds the bits that are the same in all
+ * values, which gives the size before a bit is written; a second pass writes.
  */
 #include "codec/internal.h"
 
@@ -61,8 +61,7 @@ survey(const struct ofs_codec_shape *shape, const uint8_t *bytes, uint32_t count
 		survey_values(bytes, count, 2, shape->rest_bits, weights, code);
 }
 
-/* Canonical: codes of one length follow each other, and are longer than what is left of shorter
- * ones. */
+/* Canonical: codes of one length are consecutive, and larger than the prefixes of shorter ones. */
 static uint32_t
 fill_words(const struct ofs_piece_code *code, const uint32_t *weights, struct ofs_code_word *words)
 {
@@ -81,7 +80,7 @@ fill_words(const struct ofs_piece_code *code, const uint32_t *weights, struct of
 	return bits;
 }
 
-/* The bits of `value` that stand in `mask`, moved together. */
+/* The bits of `value` that are set in `mask`, packed together. */
 static inline uint32_t
 gather(uint32_t value, uint32_t mask)
 {
@@ -93,8 +92,8 @@ gather(uint32_t value, uint32_t mask)
 }
 
 /*
- * Bits on their way out. Whole bytes are written 8 at a time, of which those that are not full yet
- * are written again: no branch depends on a length.
+ * The bits not yet written. 8 bytes are stored each time, and those that are not full yet are
+ * stored again: no branch depends on a length.
  */
 struct ofs_bit_writer {
 	uint64_t held; /* the next bits, the first of them the highest */
@@ -114,7 +113,7 @@ write_bits(struct ofs_bit_writer *writer, uint64_t bits, uint32_t count)
 	writer->held_bits += count;
 	whole_bytes = writer->held_bits / 8;
 	writer->out += whole_bytes;
-	writer->held = writer->held << 4 * whole_bytes << 4 * whole_bytes; /* all 64 bits may be out */
+	writer->held = writer->held << 4 * whole_bytes << 4 * whole_bytes; /* the shift may be 64 */
 	writer->held_bits %= 8;
 }
 
@@ -154,7 +153,7 @@ write_all(uint8_t *out, const uint8_t *bytes, uint32_t count, uint32_t value_byt
 		write_group(&writer, bytes, i, 1, value_bytes, rest_bits, vary, kept_bits, words);
 }
 
-/* Each shape with constants of its own, and with that of a rest that varies in all its bits. */
+/* Each shape with its own constants, and with those of a rest that varies in all its bits. */
 static inline __attribute__((always_inline)) void
 write_shape(uint8_t *out, const uint8_t *bytes, uint32_t count, uint32_t value_bytes,
 	uint32_t rest_bits, uint32_t vary, const struct ofs_code_word *words)

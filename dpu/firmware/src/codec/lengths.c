@@ -1,8 +1,8 @@
 /*
- * Lengths of a prefix code with no code longer than OFS_CODE_BITS_MAX: the coin collector's way
+ * Lengths of a prefix code with no code longer than OFS_CODE_BITS_MAX: the coin collector's method
  * (Larmore and Hirschberg 1990). Each level merges the symbols, lightest first, with pairs of the
  * level below; of equals the symbol comes first. The first 2n - 2 of the last level are taken, and
- * of each level below what their pairs are made of. A symbol's length is the number of levels at
+ * from each level below the members of their pairs. A symbol's length is the number of levels at
  * which it is taken. The order is part of the format: it makes two encoders write the same bytes.
  */
 #include "codec/internal.h"
@@ -17,7 +17,7 @@ struct ofs_code_levels {
 	uint8_t is_symbol[OFS_CODE_BITS_MAX][2 * OFS_SYMBOL_MAX];
 };
 
-/* Lightest first, of equals the lesser symbol. */
+/* Lightest first, of equals the smaller symbol. */
 static void
 sort_symbols(struct ofs_code_levels *levels, const uint32_t *weights)
 {

@@ -1,9 +1,9 @@
 /*
  * core_calls.h: the events of the decision core as a table, for code in another shared object.
  *
- * Model: the laboratory's analysis is an extension of its own and is not linked with the firmware.
- * It gets a core as a pointer, and with it this table, whose version says for which headers it was
- * built. Every function is the one of ofs_core.h with its name.
+ * Model: the laboratory's analysis is a separate extension that is not linked with the firmware. It
+ * gets a core as a pointer, together with this table, whose version says for which headers it was
+ * built. Every function is the one of that name in ofs_core.h.
  */
 #ifndef OFS_CORE_CALLS_H
 #define OFS_CORE_CALLS_H

@@ -1,9 +1,9 @@
 /*
  * due_heap.h: a bounded binary heap of (time, sequence) -> slot, for the sides that know when an
- * I/O ends. Equal times leave in the order they came.
+ * I/O ends. Equal times leave in order of arrival.
  *
- * Model: owned by one storage; room for `capacity` entries, taken at open. A push beyond it is our
- * own mistake (assert). Nothing else can fail.
+ * Model: owned by one storage; room for `capacity` entries, allocated at open. A push beyond it is
+ * a bug of ours (assert). Nothing else can fail.
  */
 #ifndef OFS_DUE_HEAP_H
 #define OFS_DUE_HEAP_H
@@ -11,7 +11,7 @@
 #include "heap.h"
 
 struct ofs_due {
-	struct ofs_heap_key key; /* due_ns, then in the order they came */
+	struct ofs_heap_key key; /* due_ns, then in order of arrival */
 	uint32_t slot;
 };
 

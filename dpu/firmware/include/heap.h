@@ -1,11 +1,11 @@
 /*
- * heap.h: a binary heap over an array of the caller's, the one there is.
+ * heap.h: the one binary heap, over an array of the caller.
  *
  * Model: every item begins with its key; the lowest key is at position 0. A key has two numbers, so
- * that what is equal in the first is ordered by the second: a sequence number, where it came first.
- * The caller keeps the count and bounds it. `moved` is called with every position that an item
- * takes, by the caller that must find items again; or NULL. All of it is inlined, with the size and
- * `moved` known: a heap costs what one written by hand would. Nothing can fail.
+ * that the second orders items with the same first: a sequence number, for order of arrival. The
+ * caller keeps the count and bounds it. `moved` is called with every position that an item takes,
+ * for a caller that must find items again; or it is NULL. All of it is inlined, with the size and
+ * `moved` known: it costs no more than a heap written by hand. Nothing can fail.
  */
 #ifndef OFS_HEAP_H
 #define OFS_HEAP_H
@@ -39,7 +39,7 @@ ofs_heap_set(void *items, size_t size, uint32_t position, const void *item, ofs_
 		moved(owner, item, position);
 }
 
-/* The position is a hole: the item goes there or towards the end. It is no part of the array. */
+/* The position is a hole: the item goes there or towards the end. It is not part of the array. */
 OFS_HEAP_INLINE void
 ofs_heap_down(void *items, size_t size, uint32_t count, uint32_t position, const void *item,
 	ofs_heap_moved *moved, void *owner)
@@ -58,7 +58,7 @@ ofs_heap_down(void *items, size_t size, uint32_t count, uint32_t position, const
 	ofs_heap_set(items, size, position, item, moved, owner);
 }
 
-/* The same, towards the root; where it went. */
+/* The same, towards the root; returns its position. */
 OFS_HEAP_INLINE uint32_t
 ofs_heap_up(void *items, size_t size, uint32_t position, const void *item, ofs_heap_moved *moved,
 	void *owner)

@@ -1,12 +1,12 @@
 /*
- * histogram.h: how long things took, in a fixed number of counters.
+ * histogram.h: durations, in a fixed number of counters.
  *
  * Model: a log-linear histogram of nanoseconds, as HdrHistogram has them: each power of two is cut
- * into 8 buckets of equal width. Values below 16 stand alone; above, a bucket is at most an eighth
- * as wide as its smallest value. A quantile is the largest value of the bucket that the true one
- * stands in, and never more than the largest value seen: it is not below the true one, and not
- * above it by more than an eighth. A value of 2^40 (18 minutes) and more counts in the last bucket
- * and in `overflow`; a quantile in the last bucket is the largest value seen. All zero is an empty
+ * into 8 buckets of equal width. Values below 16 have a bucket each; above, a bucket is at most an
+ * eighth as wide as its smallest value. A quantile is the largest value of the bucket that contains
+ * the true one, and never more than the largest value seen: it is at least the true one, and at
+ * most an eighth above it. A value of 2^40 (18 minutes) or more counts in the last bucket and in
+ * `overflow`; a quantile in the last bucket is the largest value seen. All zero is an empty
  * histogram. It belongs to one thread; nothing can fail and nothing is allocated.
  */
 #ifndef OFS_HISTOGRAM_H
@@ -26,9 +26,9 @@ struct ofs_histogram {
 	uint64_t buckets[OFS_HISTOGRAM_BUCKETS];
 };
 
-/* The largest value that is counted in the bucket; of the last, without what overflows. */
+/* The largest value that the bucket counts; for the last, without overflow. */
 uint64_t ofs_histogram_bucket_max(uint32_t bucket);
-/* Of `permille` 500 the median; 1000 the largest. 0 of an empty histogram. */
+/* `permille` 500 is the median, 1000 the largest. 0 for an empty histogram. */
 uint64_t ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille);
 /* cdef: end */
 
@@ -36,7 +36,7 @@ uint64_t ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t 
 #define OFS_HISTOGRAM_SUBS (1u << OFS_HISTOGRAM_SUB_BITS)
 #define OFS_HISTOGRAM_VALUE_BITS 40
 
-/* The one that the value is counted in. */
+/* The bucket that counts the value. */
 static inline uint32_t
 ofs_histogram_bucket(uint64_t value)
 {
@@ -47,7 +47,7 @@ ofs_histogram_bucket(uint64_t value)
 	if (value >> OFS_HISTOGRAM_VALUE_BITS != 0)
 		return OFS_HISTOGRAM_BUCKETS - 1;
 	shift = 63 - (uint32_t)__builtin_clzll(value) - OFS_HISTOGRAM_SUB_BITS;
-	/* The leading bit of the shifted value is the one more that the power counts. */
+	/* The leading bit of the shifted value adds the one that the power counts. */
 	return shift * OFS_HISTOGRAM_SUBS + (uint32_t)(value >> shift);
 }
 

@@ -1,20 +1,19 @@
 /*
- * nvme_model.h: the NVMe timing model, written once and used three times: by storage_emulated in
- * real time, by storage_sim in virtual time, and by the ASIC model.
+ * nvme_model.h: the NVMe timing model, which storage_emulated uses in real time, storage_sim in
+ * virtual time, and the ASIC model.
  *
- * Model: every command passes the controller (one server, `command_interval_ps` each) and spends
- * a fixed, pipelined time in firmware. A read is cut into pages that are striped over channels,
- * planes and dies; each page waits for its plane (tR), then for its channel, then for the link.
- * A write crosses the link into the write buffer and ends there while there is room; the buffer
- * is emptied at the rate of all planes programming together. Reads suspend programs, so a
- * program never delays a read on its die, but the die time a read takes is missing to the
- * programs. Planes are next-free times; channels and the two directions of the link are too,
- * with a bounded list of the gaps before it, because a page that waits for a slow die must not
- * hold up the pages behind it. Times are integer picoseconds; no heap, no float. A seeded
- * counter-based generator chooses the reads that need a retry. Not modelled: garbage collection,
- * wear, host-side cost. The caller bounds how many commands are in flight (queue_depth_max). One
- * thread owns a model. Nothing can fail after open; open refuses a parameter out of range with
- * -EINVAL.
+ * Model: every command passes the controller (one server, `command_interval_ps` each) and spends a
+ * fixed, pipelined time in firmware. A read is cut into pages that are striped over channels,
+ * planes and dies; each page waits for its plane (tR), then for its channel, then for the link. A
+ * write crosses the link into the write buffer and ends there while there is room; the buffer is
+ * emptied at the rate of all planes programming together. Reads suspend programs, so a program
+ * never delays a read on its die, but the programs lose the die time that a read takes. Planes are
+ * next-free times; channels and the two directions of the link are too, with a bounded list of the
+ * gaps before it, because a page that waits for a slow die must not hold up the pages behind it.
+ * Times are integer picoseconds; no heap, no float. A seeded counter-based generator chooses the
+ * reads that need a retry. Not modelled: garbage collection, wear, host-side cost. The caller
+ * bounds how many commands are in flight (queue_depth_max). One thread owns a model. Nothing can
+ * fail after open; open refuses a parameter out of range with -EINVAL.
  */
 #ifndef OFS_NVME_MODEL_H
 #define OFS_NVME_MODEL_H
@@ -37,7 +36,7 @@ struct ofs_nvme_params {
 	uint64_t link_bytes_per_s;   /* each direction */
 	uint64_t write_buffer_bytes; /* a write ends when buffered, while there is room */
 	uint32_t retry_per_million;  /* page reads that need a retry */
-	uint32_t retry_factor;       /* tR of such a read is multiplied by it */
+	uint32_t retry_factor;       /* factor on tR for such a read */
 	uint64_t write_firmware_ps;  /* fixed part of every write and sync; 0: firmware_ps */
 };
 struct ofs_nvme_model;
@@ -50,10 +49,10 @@ void ofs_nvme_model_close(struct ofs_nvme_model *model);
 uint64_t ofs_nvme_model_submit(struct ofs_nvme_model *model, uint64_t now_ps, int write,
 	uint64_t offset_bytes, uint32_t size_bytes);
 /*
- * What one read takes of a drive that is never idle, of each of its resources: the time between two
- * such reads is at least the greatest of them. A part of a block saves time where link or channel
- * is that, and takes more where it is the command; of the media only where it is of fewer pages.
- * -EINVAL: a parameter or size of 0.
+ * The time that one read takes of each resource of a drive that is never idle: the interval between
+ * two such reads is at least the largest of them. Reading a part of a block saves time if link or
+ * channel is the largest, and costs time if the command is; media time is saved only if fewer pages
+ * are read. -EINVAL: a parameter or size of 0.
  */
 struct ofs_nvme_cost {
 	uint64_t command_ps; /* of the controller */
@@ -63,14 +62,14 @@ struct ofs_nvme_cost {
 };
 int ofs_nvme_cost(const struct ofs_nvme_params *params, uint64_t offset_bytes, uint32_t size_bytes,
 	struct ofs_nvme_cost *cost);
-/* Preset by name: "gen5-tlc", "xl-flash", "qlc". -ENOENT when there is none. */
+/* Preset by name: "gen5-tlc", "xl-flash", "qlc". -ENOENT if there is none. */
 int ofs_nvme_preset(const char *name, struct ofs_nvme_params *params);
 /* Name and source of preset `index`; NULL past the end. The source says what is cited, what is
  * fitted to the citation, and what is a guess. */
 const char *ofs_nvme_preset_name(uint32_t index);
 const char *ofs_nvme_preset_source(uint32_t index);
 
-/* The published figures a preset must come out at; 0 where none was found. */
+/* The published figures that a preset must reproduce; 0 if none was found. */
 struct ofs_nvme_cited {
 	uint64_t read_bytes_per_s;  /* large blocks, saturated */
 	uint64_t write_bytes_per_s; /* large blocks, sustained */
@@ -81,7 +80,7 @@ struct ofs_nvme_cited {
 int ofs_nvme_preset_cited(const char *name, struct ofs_nvme_cited *cited);
 /* cdef: end */
 
-/* As opened: idle, its draws from the beginning, time from 0. */
+/* Resets the model as opened: idle, random draws restarted, time from 0. */
 void ofs_nvme_model_reset(struct ofs_nvme_model *model);
 
 #endif

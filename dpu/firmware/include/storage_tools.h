@@ -1,9 +1,8 @@
 /*
- * storage_tools.h: what tests and benches need around a storage: batches, and a read loop
- * in C.
+ * storage_tools.h: helpers of tests and benches for a storage: batches, and a read loop in C.
  *
- * Model: nothing here owns a storage; every call runs on the storage's polling thread. A call
- * that moves several I/Os stops at the first refusal.
+ * Model: these functions do not own the storage; every call runs on its polling thread. A call that
+ * moves several I/Os stops at the first refusal.
  */
 #ifndef OFS_STORAGE_TOOLS_H
 #define OFS_STORAGE_TOOLS_H
@@ -11,7 +10,7 @@
 #include "storage.h"
 
 /* cdef: begin */
-/* What was opened: size, logical block and whether O_DIRECT is on. */
+/* Properties after open: size, logical block and whether O_DIRECT is on. */
 uint64_t ofs_storage_size_bytes(const struct ofs_storage *storage);
 uint32_t ofs_storage_lba_size_bytes(const struct ofs_storage *storage);
 uint32_t ofs_storage_queue_depth_max(const struct ofs_storage *storage);
@@ -27,12 +26,12 @@ int ofs_storage_poll_wait(struct ofs_storage *storage, struct ofs_io_done *done,
 
 /*
  * `count` reads of `block_size` bytes at seeded random multiples of it, `queue_depth` in flight.
- * Every second read has `other_size` bytes, a smaller size, where that is not 0. Polls; after
+ * Every second read has `other_size` bytes, a smaller size, if that is not 0. Polls; after
  * `spin_ns` without a completion it sleeps on wait_fd, as a reactor does (UINT64_MAX: it only
- * spins). `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets
- * `count` times, from submit to hand-out. Returns the elapsed ns of the OS clock, or -errno:
- * -EINVAL for a bad shape, -ETIMEDOUT when nothing completed for ten seconds (its I/Os are still
- * in flight then), or the first failed read's.
+ * spins). `buffer` holds queue_depth * block_size bytes. latency_ns (may be NULL) gets `count`
+ * times, from submit to poll. Returns the elapsed ns of the OS clock, or -errno: -EINVAL for a bad
+ * shape, -ETIMEDOUT when nothing completed for ten seconds (its I/Os are still in flight then), or
+ * the first failed read's.
  */
 int64_t ofs_storage_bench_read(struct ofs_storage *storage, void *buffer, uint32_t block_size,
 	uint32_t other_size, uint32_t queue_depth, uint32_t count, uint64_t seed, uint64_t spin_ns,

@@ -1,17 +1,17 @@
 /*
- * verbs.h: the RDMA side of the fabric seam, which stands in an extension of its own (side.h).
+ * verbs.h: the RDMA side of the fabric seam, in a separate extension (side.h).
  *
- * Model: a process has one adapter, opened by ofs_verbs_open with what stands in the configuration.
- * Host and DPU each have one reliable queue pair for a port, with one completion queue. A tenant's
- * region is registered for remote reads under a protection domain of the tenant, and a port for
- * remote writes under the same: a key that a host is given opens nothing of another tenant's, and
- * the adapter refuses it there. Who reaches whom is said by two blobs over the control connection:
- * the DPU's of an attach, and the host's answer.
+ * Model: a process has one adapter, opened by ofs_verbs_open as configured. Host and DPU each have
+ * one reliable queue pair for a port, with one completion queue. A tenant's region is registered
+ * for remote reads under a protection domain of the tenant, and a port for remote writes under the
+ * same domain: a host's key opens nothing of another tenant, and the adapter refuses it there. Two
+ * blobs over the control connection carry the addresses: the DPU's in an attach, and the host's
+ * answer.
  *
- * What passes: the host READs buckets and records, WRITEs puts and the payload of a command, and
- * WRITEs the command itself with an immediate value, the new tail of the submission ring. The DPU
- * WRITEs results, and a completion with an immediate value, the new tail and head. An immediate
- * value ends in a completion of the receiver's queue, so what was written before it is there, and a
+ * Traffic: the host READs buckets and records, WRITEs puts and the payload of a command, and WRITEs
+ * the command itself with an immediate value, the new tail of the submission ring. The DPU WRITEs
+ * results, and a completion with an immediate value, the new tail and head. An immediate value
+ * becomes a completion in the receiver's queue, so everything written before it has arrived, and a
  * sleeper wakes.
  */
 #ifndef OFS_VERBS_H
@@ -26,14 +26,14 @@
 enum { OFS_VERBS_GID_AUTO = -1 };
 
 /*
- * All zero but gid_index OFS_VERBS_GID_AUTO: what is open; else the first device, its first port,
- * its own choice.
+ * All zero except gid_index OFS_VERBS_GID_AUTO: the adapter that is open; else the first device,
+ * its first port, an automatic GID.
  */
 struct ofs_verbs_config {
 	char device[OFS_VERBS_NAME_SIZE_BYTES]; /* "": the first with an active port */
 	uint32_t port;                          /* 0: the first that is active */
 	int32_t gid_index;                      /* OFS_VERBS_GID_AUTO: RoCE v2, IPv4 before IPv6 */
-	uint32_t mtu_bytes;                     /* 256 to 4096; 0: what the port's link carries */
+	uint32_t mtu_bytes;                     /* 256 to 4096; 0: what the port's link supports */
 	uint32_t reserved;
 };
 
@@ -49,19 +49,20 @@ struct ofs_verbs_adapter {
 
 uint32_t ofs_verbs_version(void);
 /*
- * `services`: ofs_services_get of the firmware. Again with the same choice: nothing happens; with
- * another: -EBUSY while a link is open. -ENODEV no such device, -ENETDOWN its port is down, -EINVAL
- * no such GID or MTU, -EPROTO services of another version, -errno; `error` names cause and fix.
+ * `services`: ofs_services_get of the firmware. A second call with the same choice does nothing;
+ * with another: -EBUSY while a link is open. -ENODEV no such device, -ENETDOWN its port is down,
+ * -EINVAL no such GID or MTU, -EPROTO services of another version, -errno; `error` names cause and
+ * fix.
  */
 int ofs_verbs_open(const struct ofs_verbs_config *config, const void *services, char *error,
 	size_t error_size_bytes);
 /*
- * Device, port and GID from which the DPU of an attach is reached, as the kernel routes. `blob`:
- * what the attach gave. -ENOSYS, -ENODEV without rdma_cm; -ENOENT the DPU's GID is no IP address;
- * -EPROTO, -EINVAL no such blob; -errno no way from any adapter.
+ * Device, port and GID from which the DPU of an attach is reached, by the kernel's routes. `blob`:
+ * the blob of the attach. -ENOSYS, -ENODEV without rdma_cm; -ENOENT the DPU's GID is no IP address;
+ * -EPROTO, -EINVAL no such blob; -errno no route from any adapter.
  */
 int ofs_verbs_route(const void *blob, uint32_t size_bytes, struct ofs_verbs_config *config);
-/* What ofs_verbs_open opened; -ENODEV before. */
+/* The adapter that ofs_verbs_open opened; -ENODEV before. */
 int ofs_verbs_adapter_get(struct ofs_verbs_adapter *adapter);
 /* The `struct ofs_fabric_side *` for ofs_fabric_add. */
 const void *ofs_verbs_side(void);

@@ -3,9 +3,9 @@
  *
  * Model: two pure functions, one of which also copies. XXH3 gives the same 64 bits at every vector
  * width, but the distribution's shared library is built for the oldest processor (SSE2) and takes
- * several times as long on a wide one. So the algorithm is compiled from libxxhash's header once
- * per width, and the widest that the processor has is chosen before main runs. `offstage bench
- * fabric` shows what the check adds to a hit.
+ * several times as long on a processor with wide vectors. So the algorithm is compiled from
+ * libxxhash's header once per width, and the widest that the processor has is chosen before main
+ * runs. `offstage bench fabric` shows what the check adds to a hit.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>

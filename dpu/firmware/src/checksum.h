@@ -1,4 +1,5 @@
-/* checksum.h: the widths of ofs_checksum and ofs_checksum_copy; same results, other speed. */
+/* checksum.h: ofs_checksum and ofs_checksum_copy per vector width; same results, different
+ * speed. */
 #ifndef OFS_CHECKSUM_H
 #define OFS_CHECKSUM_H
 

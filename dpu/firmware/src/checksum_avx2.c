@@ -1,5 +1,5 @@
-/* checksum_avx2.c: XXH3-64 compiled for AVX2 alone; checksum.c decides whether it may run. */
-typedef int ofs_checksum_avx2_unit; /* ISO C wants a declaration on the other architectures */
+/* checksum_avx2.c: XXH3-64 compiled for AVX2 only; checksum.c decides whether it may run. */
+typedef int ofs_checksum_avx2_unit; /* ISO C requires a declaration on other architectures */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC target("avx2")

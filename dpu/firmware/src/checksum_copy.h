@@ -1,16 +1,16 @@
 /*
- * checksum_copy.h: a copy and its XXH3-64 in one pass; included once per width, behind xxhash.h.
+ * checksum_copy.h: a copy and its XXH3-64 in one pass; included once per width, after xxhash.h.
  *
- * Model: a pure function. Each piece is hashed while its copy is in the nearest cache, and what is
- * copied next is fetched meanwhile: left to itself the memory would idle while the hash computes.
- * The sizes were found by trial on a server of 2023; `offstage bench fabric` shows what they give.
+ * Model: a pure function. Each piece is hashed while its copy is in the nearest cache, and the next
+ * piece is prefetched meanwhile: otherwise the memory would idle while the hash computes. The sizes
+ * were found by trial on a server of 2023; `offstage bench fabric` shows their effect.
  */
 #ifndef OFS_CHECKSUM_COPY_H
 #define OFS_CHECKSUM_COPY_H
 
 #include <string.h>
 
-#define PIECE_SIZE_BYTES 1024 /* a block of XXH3: no bytes are kept over to the next */
+#define PIECE_SIZE_BYTES 1024 /* a block of XXH3: no bytes carry over to the next */
 #define AHEAD_SIZE_BYTES 4096
 #define LINE_SIZE_BYTES 64
 

@@ -1,4 +1,4 @@
-/* The OS side of clock.h, and the clock on the heap that Python holds. */
+/* The OS side of clock.h, and the clock on the heap that Python owns. */
 #include "clock.h"
 
 #include <assert.h>

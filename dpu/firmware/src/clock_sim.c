@@ -1,4 +1,4 @@
-/* The simulated side of clock.h: time stands still until its simulator moves it. */
+/* The simulated side of clock.h: time stops until its simulator advances it. */
 #include "clock.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ ofs_clock_init_sim(struct ofs_clock *clock, uint64_t now_ns)
 void
 ofs_clock_advance_to(struct ofs_clock *clock, uint64_t now_ns)
 {
-	assert(clock->now_ns == clock_sim_now_ns); /* the OS clock moves by itself */
+	assert(clock->now_ns == clock_sim_now_ns); /* the OS clock advances by itself */
 	assert(now_ns >= clock->sim_now_ns);
 	__atomic_store_n(&clock->sim_now_ns, now_ns, __ATOMIC_RELEASE);
 }

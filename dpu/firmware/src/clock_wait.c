@@ -36,7 +36,7 @@ ofs_clock_wait(struct ofs_clock *clock, const int *fds, int count, uint64_t unti
 	left_ns = ofs_clock_machine_ns(clock, left_ns);
 	left.tv_sec = (time_t)(left_ns / 1000000000ull);
 	left.tv_nsec = (long)(left_ns % 1000000000ull);
-	/* EINTR is a wake-up like any other: the reactor looks at everything again. */
+	/* EINTR is a wake-up like any other: the reactor checks everything again. */
 	return ppoll(polls, poll_count, &left, NULL) > 0;
 }
 
@@ -57,6 +57,6 @@ ofs_wait_fd_clear(int fd)
 	if (fd < 0)
 		return;
 	got = read(fd, &count, sizeof(count));
-	/* The descriptors are ours and non-blocking: EAGAIN says that nothing was there. */
+	/* The descriptors are ours and non-blocking: EAGAIN means that there was nothing to read. */
 	assert(got >= 0 || errno == EAGAIN || errno == EINTR);
 }

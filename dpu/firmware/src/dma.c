@@ -22,7 +22,7 @@
 #define MAP_HUGE_2MB (21 << 26)
 #endif
 
-#define POLICY_BIND 2 /* MPOL_BIND of <numaif.h>, which is libnuma's */
+#define POLICY_BIND 2 /* MPOL_BIND of <numaif.h>, a header of libnuma */
 
 enum { NODES_MAX = 1024, NODE_BITS = 64 };
 
@@ -103,11 +103,11 @@ is_held(const struct ofs_dma *dma)
 	return found;
 }
 
-/* Adds one allocation to the totals, or takes it out again. */
+/* Adds one allocation to the totals, or removes it. */
 static void
 count(const struct ofs_dma *dma, int taken)
 {
-	uint64_t sign = taken ? 1 : UINT64_MAX; /* unsigned: adding the latter subtracts 1 */
+	uint64_t sign = taken ? 1 : UINT64_MAX; /* unsigned: adding UINT64_MAX subtracts 1 */
 
 	pthread_mutex_lock(&lock);
 	totals.bytes += sign * dma->size_bytes;
@@ -118,7 +118,7 @@ count(const struct ofs_dma *dma, int taken)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A mapping on a 2 MiB border: more address space than needed, and what sticks out given back. */
+/* A mapping on a 2 MiB boundary: reserves more address space than needed, and unmaps the excess. */
 static int
 map_aligned(struct ofs_dma *dma, int flags)
 {
@@ -160,7 +160,8 @@ bind_node(const struct ofs_dma *dma, uint32_t node)
 		: -errno;
 }
 
-/* Touches every page, so that a lack of memory is an error here and not a signal at some write. */
+/* Touches every page, so that a lack of memory is an error here and not a signal at a later
+ * write. */
 static int
 touch(const struct ofs_dma *dma)
 {
@@ -175,7 +176,8 @@ touch(const struct ofs_dma *dma)
 	return 0;
 }
 
-/* How much of it the kernel holds in huge pages now: /proc/self/smaps, as far as it is needed. */
+/* How much of it the kernel has in huge pages now, from /proc/self/smaps, read only as far as
+ * needed. */
 static uint64_t
 transparent_bytes(const struct ofs_dma *dma)
 {
@@ -223,7 +225,7 @@ map_kind(struct ofs_dma *dma, const struct ofs_dma_config *config, const char *n
 	rc = rc == 0 ? map_aligned(dma, flags) : rc;
 	if (rc != 0)
 		return rc;
-	/* Before the first touch: these say what the touch will bring. */
+	/* Before the first touch, because these decide which pages it gets. */
 	dma->unbound = config->numa_bind && bind_node(dma, config->numa_node) != 0;
 	if (dma->kind == OFS_DMA_TRANSPARENT)
 		(void)madvise(dma->base, dma->size_bytes, MADV_HUGEPAGE);

@@ -1,4 +1,4 @@
-/* The heap of due_heap.h. */
+/* Implements due_heap.h. */
 #include "due_heap.h"
 
 #include <assert.h>

@@ -34,7 +34,7 @@ ofs_histogram_quantile(const struct ofs_histogram *histogram, uint32_t permille)
 	rank = rank == 0 ? 1 : rank;
 	while (bucket < OFS_HISTOGRAM_BUCKETS && (seen += histogram->buckets[bucket]) < rank)
 		bucket++;
-	/* What overflowed has no bucket of its own: the largest value is all that is known of it. */
+	/* The last bucket includes overflowed values: only the largest of them is known. */
 	if (bucket >= OFS_HISTOGRAM_BUCKETS - 1 || ofs_histogram_bucket_max(bucket) > histogram->max)
 		return histogram->max;
 	return ofs_histogram_bucket_max(bucket);

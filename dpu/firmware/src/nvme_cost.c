@@ -1,9 +1,9 @@
 /*
- * What a read takes of a drive that is never idle. Each of its resources serves one after another,
- * so that a mix of reads is as fast as the sum over the resource that is asked most: the law of
- * utilization (Denning and Buzen 1978, The operational analysis of queueing network models), with
- * the demands of nvme_model.h. A page is read whole, however few of its bytes are wanted: tR does
- * not depend on them. Only channel and link carry what is asked for.
+ * The cost of a read on a drive that is never idle. Each resource of the drive serves one read
+ * after another, so a mix of reads takes as long as the sum of the demands on the busiest resource:
+ * the law of utilization (Denning and Buzen 1978, The operational analysis of queueing network
+ * models), with the demands of nvme_model.h. A page is read whole, however few of its bytes are
+ * wanted: tR does not depend on them. Only channel and link transfer just the requested bytes.
  */
 #include "nvme_model.h"
 

@@ -1,4 +1,4 @@
-/* The timing model of nvme_model.h. */
+/* Implements the timing model of nvme_model.h. */
 #include "nvme_model.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@ struct gap {
 	uint64_t end_ps;
 };
 
-/* A server whose reservations come out of time order: busy until free_ps, except for the gaps. */
+/* A server whose reservations arrive out of time order: busy until free_ps, except for the gaps. */
 struct server {
 	uint64_t bytes_per_s;
 	uint64_t free_ps;
@@ -58,7 +58,7 @@ max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Rounded up, so that a server never carries more than its rate. bytes <= PAGE_SIZE_BYTES_MAX. */
+/* Rounded up, so that a server never exceeds its rate. bytes <= PAGE_SIZE_BYTES_MAX. */
 static uint64_t
 transfer_ps(uint64_t bytes, uint64_t bytes_per_s)
 {
@@ -77,7 +77,7 @@ static void
 gap_insert(struct server *server, uint32_t at, uint64_t begin_ps, uint64_t end_ps)
 {
 	if (server->gap_count == GAPS_MAX) {
-		/* The oldest gap is the one least likely to be reached again. */
+		/* The oldest gap is the least likely to be needed again. */
 		gap_remove(server, 0);
 		at = at > 0 ? at - 1 : 0;
 	}
@@ -87,7 +87,8 @@ gap_insert(struct server *server, uint32_t at, uint64_t begin_ps, uint64_t end_p
 	server->gap_count++;
 }
 
-/* The first gaps after `begin_ps` up to `need_ps`; returns what is still needed, moves *end_ps. */
+/* Fills the first gaps after `begin_ps` up to `need_ps`; returns what is still needed, moves
+ * *end_ps. */
 static uint64_t
 server_fill_gaps(struct server *server, uint64_t begin_ps, uint64_t need_ps, uint64_t *end_ps)
 {
@@ -154,8 +155,8 @@ program_share_ps(const struct ofs_nvme_model *model, uint64_t bytes)
 	return bytes * page_ps / model->params.page_size_bytes;
 }
 
-/* Row by row over channels, then planes, then dies; each round over all of them starts elsewhere,
- * as a log-structured drive's would, so that no stride of addresses meets one die only. */
+/* Rows are striped over channels, then planes, then dies; each round over all of them starts
+ * elsewhere, as in a log-structured drive, so that no stride of addresses hits a single die. */
 static uint64_t
 model_plane(const struct ofs_nvme_model *model, uint64_t page)
 {
@@ -194,11 +195,11 @@ model_write_page(struct ofs_nvme_model *model, uint64_t now_ps, uint64_t ready_p
 	uint64_t end_ps = server_reserve(&model->link[1], now_ps, ready_ps, bytes);
 	uint64_t plane = model_plane(model, page);
 
-	/* No room: wait until programming has made some. */
+	/* No room: wait until programming has freed some. */
 	if (model->program_end_ps + share_ps > end_ps + model->buffer_ps)
 		end_ps = model->program_end_ps + share_ps - model->buffer_ps;
 	model->program_end_ps = max_u64(model->program_end_ps, end_ps) + share_ps;
-	/* The transfer to the die shares its channel with the reads; no request waits for it. */
+	/* The transfer to the die uses its channel, like the reads; no request waits for it. */
 	server_reserve(&model->channels[plane % model->params.channel_count], now_ps, end_ps, bytes);
 	return end_ps;
 }

@@ -1,8 +1,7 @@
 /*
- * Presets of the NVMe model. A preset is a set of parameters and the published figures it must
- * come out at; tests/unit/storage/test_nvme_model.py computes them from the model. "Fitted"
- * means: not published, chosen so that the cited figure comes out. No figure of garbage
- * collection is part of a preset.
+ * Presets of the NVMe model. A preset is a set of parameters and the published figures that it must
+ * reproduce; tests/unit/storage/test_nvme_model.py computes them from the model. "Fitted" means:
+ * not published, chosen to reproduce the cited figure. Presets do not include garbage collection.
  */
 #include "nvme_model.h"
 

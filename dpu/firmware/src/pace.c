@@ -1,6 +1,6 @@
 /*
- * The ends of pace.h: those that the timing knows at once wait in a heap for each user, the others
- * in the timing, which is polled as the clock goes on.
+ * The ends of pace.h: those that the timing knows immediately wait in a heap for each user, the
+ * others in the timing, which is polled as the clock advances.
  */
 #include "pace.h"
 
@@ -16,9 +16,9 @@
 struct ofs_pace {
 	struct ofs_timing *timing;
 	struct ofs_clock *clock;
-	uint64_t now_ps; /* of the last call to the timing: its time does not go back */
+	uint64_t now_ps; /* of the last call to the timing: its time must not go back */
 	uint32_t owed;   /* ends that the timing has not given yet */
-	struct ofs_timing_request storage_for; /* whose, cause and deadline of what the storage asks */
+	struct ofs_timing_request storage_for; /* tenant, cause and deadline of a storage I/O */
 	struct ofs_due_heap due[OFS_PACE_USERS];
 };
 
@@ -71,7 +71,7 @@ push(struct ofs_pace *pace, uint32_t user, uint64_t end_ps, uint32_t tag)
 	ofs_due_heap_push(&pace->due[user], (end_ps + PS_PER_NS - 1) / PS_PER_NS, tag);
 }
 
-/* What the timing owes and has come by then. */
+/* The ends that the timing owes and that are due by then. */
 static void
 poll(struct ofs_pace *pace, uint64_t now_ns)
 {
@@ -115,7 +115,7 @@ ofs_pace_ask(struct ofs_pace *pace, enum ofs_pace_user user, enum ofs_pace_kind 
 		asked.cause = pace->storage_for.cause;
 		asked.deadline_ps = pace->storage_for.deadline_ps;
 	}
-	poll(pace, now_ns); /* the timing wants to have been asked for what ended before */
+	poll(pace, now_ns); /* the timing must be polled first for what ended before */
 	now_ns *= PS_PER_NS;
 	pace->now_ps = now_ns > pace->now_ps ? now_ns : pace->now_ps;
 	switch (kind) {

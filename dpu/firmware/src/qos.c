@@ -1,12 +1,12 @@
 /*
  * qos.c: deficit round robin with token buckets; see qos.h.
  *
- * Model: what waits of a tenant stands in qos_sessions.h, which knows its first item. A tenant that
- * is ready has its bit set; one whose bucket does not cover its first item stands in the heap of
- * the throttled, by the time when it will, and one that is held has neither. They change only where
- * the first item of a tenant does, or its caller says so: tokens only grow otherwise, so a time
- * computed once stays right. The bits are words under a
- * summary of which words are not 0, so that the next turn is found in two steps.
+ * Model: qos_sessions.h keeps a tenant's waiting items and knows the first of them. A ready tenant
+ * has its bit set; one whose bucket does not cover its first item is in the heap of the throttled,
+ * by the time when it will, and a held one is in neither. This changes only with the first item of
+ * a tenant, or when the caller says so: otherwise tokens only grow, so a computed time stays right.
+ * The bits are words under a summary of which words are not 0, so that the next turn is found in
+ * two steps.
  */
 #include "qos.h"
 #include "heap.h"
@@ -28,8 +28,8 @@ struct ofs_qos_throttled {
 
 struct ofs_qos_share {
 	uint64_t turn_bytes;    /* weight * quantum */
-	uint64_t deficit_bytes; /* what is left of its turn, or of its last one */
-	uint64_t rate;          /* tokens a ps; 0: no limit */
+	uint64_t deficit_bytes; /* the rest of its turn, or of its last one */
+	uint64_t rate;          /* tokens per ps; 0: no limit */
 	uint64_t burst;         /* tokens */
 	uint64_t tokens;        /* as of filled_ps */
 	uint64_t filled_ps;
@@ -46,7 +46,7 @@ struct ofs_qos {
 	uint64_t sequence;
 	uint64_t summary;
 	uint64_t ready[WORDS];
-	uint32_t turn; /* whose it is */
+	uint32_t turn; /* the tenant whose turn it is */
 	uint32_t throttled_count;
 	uint32_t waiting;
 	struct ofs_qos_share *shares;
@@ -71,7 +71,8 @@ ready_set(struct ofs_qos *qos, uint32_t tenant, int ready)
 	qos->summary = *word ? qos->summary | summary_bit : qos->summary & ~summary_bit;
 }
 
-/* The first that is ready after `tenant`, in a circle; itself as the last. One is. */
+/* The first ready tenant after `tenant`, in a circle; itself comes last. At least one must be
+ * ready. */
 static uint32_t
 ready_after(const struct ofs_qos *qos, uint32_t tenant)
 {
@@ -95,7 +96,7 @@ throttled_moved(void *owner, const void *item, uint32_t position)
 	((struct ofs_qos *)owner)->shares[entry->key.second].throttled = position;
 }
 
-/* Put the entry at the position, a hole, then sift it to where it belongs. */
+/* Writes the entry to the position, a hole, then sifts it into place. */
 static void
 throttled_sift(struct ofs_qos *qos, uint32_t position, const struct ofs_qos_throttled *entry)
 {
@@ -119,7 +120,7 @@ throttled_remove(struct ofs_qos *qos, struct ofs_qos_share *share, uint64_t unti
 	}
 }
 
-/* Whose bucket covers what waits by now is ready from then on. */
+/* Tenants whose bucket now covers their first item become ready. */
 static void
 time_advance(struct ofs_qos *qos, uint64_t now_ps)
 {
@@ -145,7 +146,7 @@ bucket_fill(struct ofs_qos_share *share, uint64_t now_ps)
 	share->filled_ps = now_ps;
 }
 
-/* When the bucket covers the cost: not before now. */
+/* The time at which the bucket covers the cost, not before now. */
 static uint64_t
 bucket_covers_ps(struct ofs_qos_share *share, uint64_t now_ps, uint32_t cost_bytes)
 {
@@ -159,7 +160,7 @@ bucket_covers_ps(struct ofs_qos_share *share, uint64_t now_ps, uint32_t cost_byt
 	return now_ps + (need - share->tokens + share->rate - 1) / share->rate;
 }
 
-/* After another item became the tenant's first, or none is left, or its terms are others. */
+/* Called when the tenant's first item has changed, none is left, or its terms have changed. */
 static void
 tenant_settle(struct ofs_qos *qos, uint32_t tenant)
 {
@@ -322,7 +323,7 @@ ofs_qos_session_stats(const struct ofs_qos *qos, uint32_t entry,
 	return 0;
 }
 
-/* Tokens a ps, rounded down: rate * 2^32 / 10^12, both divided by 2^12. */
+/* Tokens per ps, rounded down: rate * 2^32 / 10^12, both divided by 2^12. */
 static uint64_t
 rate_of(uint64_t bytes_per_s)
 {

@@ -1,4 +1,5 @@
-/* qos_sessions.c: what waits of each tenant, by sessions and their rounds. See qos_sessions.h. */
+/* qos_sessions.h: the waiting items of each tenant, by sessions and their rounds. See
+ * qos_sessions.h. */
 #include "qos_sessions.h"
 
 #include <stdlib.h>
@@ -22,7 +23,7 @@ round_of(const struct ofs_qos_line *line)
 	return line->round + (line->member_counts[line->round & 1] == 0);
 }
 
-/* The waiter that is first of its tenant. */
+/* The first waiter of its tenant. */
 static struct ofs_qos_waiter *
 first_of(const struct ofs_qos_sessions *sessions, uint32_t tenant)
 {
@@ -32,7 +33,7 @@ first_of(const struct ofs_qos_sessions *sessions, uint32_t tenant)
 	return &waiters_of(sessions, tenant)[sessions->entries[member->entry].first];
 }
 
-/* The two heaps as one. Each step goes down a right spine, of which both have few. */
+/* Merges two heaps. Each step follows a right spine, which is short in both. */
 static uint32_t
 merge(struct ofs_qos_waiter *waiters, uint32_t a, uint32_t b)
 {
@@ -66,7 +67,7 @@ member_moved(void *owner, const void *item, uint32_t position)
 	((struct ofs_qos_sessions *)owner)->entries[member->entry].position = position;
 }
 
-/* The first that waits of it is another, which comes sooner; or it joins its round. */
+/* Its first waiter has changed to an earlier one; or the session joins its round. */
 static void
 member_rise(struct ofs_qos_sessions *sessions, uint32_t tenant, uint32_t entry, int joins)
 {
@@ -80,7 +81,7 @@ member_rise(struct ofs_qos_sessions *sessions, uint32_t tenant, uint32_t entry, 
 		member_moved, sessions);
 }
 
-/* The first of the round was served: another item of it waits there, or it leaves. */
+/* The first of the round was served: its session stays with its next item, or leaves the round. */
 static void
 member_serve(struct ofs_qos_sessions *sessions, uint32_t tenant, uint64_t round)
 {
@@ -100,7 +101,7 @@ member_serve(struct ofs_qos_sessions *sessions, uint32_t tenant, uint64_t round)
 	ofs_heap_down(members, sizeof(member), *count, 0, &member, member_moved, sessions);
 }
 
-/* What it was served counts in its round; from a session_quantum on it is ahead of the others. */
+/* Bytes served count in the session's round; from session_quantum on it moves to the next round. */
 static void
 round_use(const struct ofs_qos_sessions *sessions, struct ofs_qos_session *session,
 	uint32_t cost_bytes)

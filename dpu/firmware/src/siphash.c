@@ -87,8 +87,8 @@ ofs_siphash(const struct ofs_key *secret, const void *data, size_t size, struct 
 }
 
 /*
- * A bijective mix of the layer is enough: chunk keys are already pseudo-random, and two blocks meet
- * only where two 128-bit keys differ by exactly the difference of two mixes.
+ * A bijective mix of the layer is enough: chunk keys are already pseudo-random, and two blocks
+ * collide only if two 128-bit keys differ by exactly the difference of two mixes.
  */
 static inline uint64_t
 mix(uint64_t x)

@@ -1,4 +1,4 @@
-/* version.c: which shape of the interface this library was built with. */
+/* version.c: the interface version that this library was built with. */
 #include "ofs_base.h"
 
 uint32_t

@@ -9,7 +9,7 @@
  * attach carries the DPU's metadata, and the host's first notification carries the host's, so that
  * one blob in one direction is enough here too.
  *
- * NIXL may allocate at any time: "nothing after open" applies only to our own code.
+ * NIXL may allocate at any time: "nothing after open" applies only to our code.
  *
  * Trust: UCX checks the keys of remote memory where hardware does (RDMA). Over TCP and shared
  * memory its software does not: anything that can connect can read and write what the agent's

@@ -25,7 +25,7 @@
 struct ofs_nvme_params {
 	uint32_t channel_count;
 	uint32_t dies_per_channel;
-	uint32_t planes_per_die;  /* pages one die reads at once, independently */
+	uint32_t planes_per_die;  /* pages that one die reads in parallel, independently */
 	uint32_t page_size_bytes; /* a multiple of 512 */
 	uint32_t queue_depth_max;
 	uint64_t read_ps;             /* tR */

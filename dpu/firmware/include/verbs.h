@@ -37,7 +37,7 @@ struct ofs_verbs_config {
 	uint32_t reserved;
 };
 
-/* What was opened. */
+/* The adapter that was opened. */
 struct ofs_verbs_adapter {
 	char device[OFS_VERBS_NAME_SIZE_BYTES];
 	uint32_t port;

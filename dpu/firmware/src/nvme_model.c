@@ -149,7 +149,7 @@ server_reserve(struct server *server, uint64_t now_ps, uint64_t ready_ps, uint64
 static uint64_t
 program_share_ps(const struct ofs_nvme_model *model, uint64_t bytes)
 {
-	/* At most 2^20 bytes times 10^12 ps: open holds both. */
+	/* At most 2^20 bytes times 10^12 ps: open enforces both. */
 	uint64_t page_ps = model->params.program_ps / model->plane_count;
 
 	return bytes * page_ps / model->params.page_size_bytes;

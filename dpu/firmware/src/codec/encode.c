@@ -117,7 +117,7 @@ write_bits(struct ofs_bit_writer *writer, uint64_t bits, uint32_t count)
 	writer->held_bits %= 8;
 }
 
-/* Values from `index` on, `group` of them at once: at most 57 bits. */
+/* `group` values from `index` on, packed together: at most 57 bits. */
 static inline __attribute__((always_inline)) void
 write_group(struct ofs_bit_writer *writer, const uint8_t *bytes, uint32_t index, uint32_t group,
 	uint32_t value_bytes, uint32_t rest_bits, uint32_t vary, uint32_t kept_bits,

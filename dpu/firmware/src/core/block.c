@@ -1,9 +1,9 @@
 /*
  * block.c: what the store reports of single blocks, and write-back staging.
  *
- * Model: stored or not is a bit at the home chunk, so that every chunk that reads from one store
- * key learns of it at once. A resident copy stays valid when the store loses its own: its bytes
- * were checked.
+ * Model: whether a block is stored is a bit at the home chunk, shared by every chunk that reads
+ * from one store key. A resident copy stays valid when the store loses its copy: its bytes were
+ * checked.
  */
 #include "internal.h"
 

@@ -201,7 +201,7 @@ ofs_calibration_demands(struct ofs_core *core, const struct ofs_step *step)
 	return 1;
 }
 
-/* Runs after the step's scores were applied: notes the classes when no round is under way. */
+/* Runs after the step's scores were applied: notes the classes unless a round is in progress. */
 void
 ofs_calibration_note(struct ofs_core *core, uint32_t session, uint32_t layer)
 {

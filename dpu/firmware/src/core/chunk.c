@@ -1,7 +1,7 @@
 /*
  * chunk.c: chunks, the sessions that refer to them, and what the store has of them.
  *
- * Model: a chunk lives while a session refers to it, the store has a block of it, a slot holds one
+ * Model: a chunk exists while a session refers to it, the store has a block of it, a slot has one
  * of its blocks, or a private chunk reads from it. A private chunk (sharing off) has a *home*: the
  * common chunk under the store key; only the home counts what is stored. Sessions that share a
  * chunk are a list of links, so that the best score over them can be found.

@@ -82,7 +82,7 @@ arc_expect(struct ofs_core *core, uint32_t block, int demanded)
 	}
 }
 
-/* The paper's bounds, enforced where the tables grow. */
+/* The paper's bounds, enforced when the tables grow. */
 static void
 ghosts_trim(struct ofs_core *core, uint32_t tenant)
 {

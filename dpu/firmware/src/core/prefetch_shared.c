@@ -1,10 +1,10 @@
 /*
  * prefetch_shared.c: what other sessions on the same prefix attend to.
  *
- * Model: where the session's own averages have seen no score yet, the prediction is the highest
- * chance of a demand over the sessions that refer to the same chunk, each by its own average and
- * calibration. This applies to the whole prefix when a session begins, and to nothing once the
- * session's own hints cover the context.
+ * Model: where the session's averages have no score yet, the prediction is the highest chance of a
+ * demand over the sessions that refer to the same chunk, each by its own average and calibration.
+ * This applies to the whole prefix when a session begins, and to nothing once the session's own
+ * hints cover the context.
  */
 #include "internal.h"
 

@@ -1,9 +1,9 @@
 /*
  * shadow.c: the directory of a demand-only LRU of the same size, per tenant.
  *
- * Model: it sees every demand and nothing else, stores no bytes and knows no latency. A miss of
- * ours that it would have hit is due to our decisions; one that it misses too is due to capacity.
- * The node of a block that ceases to exist moves to the head, where it is reused first.
+ * Model: it sees every demand and nothing else, stores no bytes and knows no latency. If the shadow
+ * hits where the core misses, the core's decisions lost the block; if both miss, capacity did. The
+ * node of a block that ceases to exist moves to the head, where it is reused first.
  */
 #include "internal.h"
 

@@ -1,10 +1,10 @@
 /*
  * tables.h: the tables of the decision core.
  *
- * Model: one allocation made at open holds every table; a core is its only owner and one thread its
- * only user. A *block* is numbered layer * chunk_max + chunk, so that one layer of one session
- * lies together. A *slot* is numbered over the whole arena; a tenant owns slots [slot_base,
- * slot_base + slot_count). Lists are links inside the slots.
+ * Model: one allocation made at open contains every table; one core owns it and one thread uses it.
+ * A *block* is numbered layer * chunk_max + chunk, so that one layer of one session is contiguous.
+ * A *slot* is numbered over the whole arena; a tenant owns slots [slot_base, slot_base +
+ * slot_count). Lists are links inside the slots.
  */
 #ifndef OFS_CORE_TABLES_H
 #define OFS_CORE_TABLES_H
@@ -21,7 +21,7 @@
 #define OFS_LEVEL_SHIFT 10 /* level of a 16-bit average */
 #define OFS_OCTAVE 8u      /* buckets per doubling of the chance */
 #define OFS_LEASE_END UINT32_MAX
-#define OFS_BURST_BLOCKS 16 /* blocks that the bandwidth cap allows at once after idle time */
+#define OFS_BURST_BLOCKS 16 /* blocks that the bandwidth cap allows in a burst after idle time */
 
 enum ofs_slot_state {
 	OFS_SLOT_FREE = 0,
@@ -259,7 +259,7 @@ struct ofs_core {
 	uint32_t *index;                 /* chunk + 1, 0 empty */
 	uint32_t *free_slots, *free_chunks, *free_ios, *free_waiters, *free_sessions;
 	uint32_t *random_slots; /* [2][slot_count] */
-	uint32_t *misses;       /* [demand_max] of the step at hand */
+	uint32_t *misses;       /* [demand_max] of the current step */
 	uint8_t *ends;          /* [demand_max] */
 	uint16_t *predicted;    /* [session_chunk_max] */
 	uint64_t *best;         /* [session_chunk_max]: chance, value, ordinal */

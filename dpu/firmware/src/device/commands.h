@@ -21,7 +21,8 @@ struct ofs_commands {
 
 /* commands.c */
 bool ofs_device_serve_ports(struct ofs_device *device);
-/* So many demands of the port's tenant wait that its commands stay in the ring. */
+/* Demands of the port's tenant fill its part of the core's tables: its commands stay in the
+ * ring. */
 bool ofs_device_is_held_back(const struct ofs_device *device, uint32_t port);
 /* Steps and answers that waited for a modelled device. */
 bool ofs_device_serve_pace(struct ofs_device *device);

@@ -149,7 +149,7 @@ ofs_device_move_done(struct ofs_device *device, uint32_t user, int rc)
 	}
 }
 
-/* Syncs, then records; false where the store is busy. */
+/* Syncs, then records; false if the store is busy. */
 static bool
 send(struct ofs_device *device)
 {

@@ -130,8 +130,8 @@ ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 		forget_block(device, state, layer);
 	}
 	/* Blocks that the core takes for stored and that the store does not have, as after a failed
-	 * write over an expired block, must be dropped: otherwise the chunk would remain the coldest
-	 * for ever and never be freed. */
+	 * write over an expired block, must be dropped: otherwise the chunk would always be the coldest
+	 * and never be freed. */
 	for (uint32_t layer = 0; gone < state->stored_layers && layer < device->config.core.layer_count;
 		 layer++) {
 		forget_block(device, state, layer);

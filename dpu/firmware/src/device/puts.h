@@ -1,8 +1,8 @@
 /*
- * device/puts.h: blocks that hosts write, out of their windows.
+ * device/puts.h: blocks that hosts write, copied from their windows.
  *
- * Model: belongs to the reactor's thread. A bounce is a record of our own memory; a put has one
- * from its copy until the store has finished with it.
+ * Model: belongs to the reactor's thread. A bounce is a record in our memory; a put has one from
+ * its copy until the store has finished with it.
  */
 #ifndef OFS_DEVICE_PUTS_H
 #define OFS_DEVICE_PUTS_H

@@ -1,7 +1,6 @@
 /*
- * Writes on their way to the store: puts of hosts, from a private copy, and flushes, from the dirty
- * slot. Both wait in their tenant's line, in order of arrival, until the tenant has its turn
- * (issue.c).
+ * Writes to the store: puts of hosts, from a private copy, and flushes, from the dirty slot. Both
+ * wait in their tenant's line, in order of arrival, until the tenant has its turn (issue.c).
  *
  * A flush that fails for lack of space or with an I/O error is parked and retried: its block was
  * acknowledged, and is given up only when no session refers to it any more.

@@ -1,5 +1,5 @@
 /*
- * device/writes.h: puts of hosts and flushes of dirty slots, on their way to the store.
+ * device/writes.h: puts of hosts and flushes of dirty slots, to the store.
  *
  * Model: belongs to the reactor's thread. `live` entries are not free; of these `waiting` are in
  * their tenants' lines, `parked` are flushes that failed, and the store has the others. A put

@@ -1,11 +1,11 @@
 /*
- * One piece of a fetch: as many demands as a STEP carries. Its states, in the payload area it keeps
- * from beginning to end:
+ * One piece of a fetch: as many demands as a STEP carries. It keeps one payload area throughout.
+ * Its states:
  *
  *   begun     hits read one-sidedly, the STEP built -> flying, or due: the ring was full
  *   flying    until its completion; what lands meanwhile is read as it lands
  *   due       the DPU was busy: the same STEP again -> flying
- *             some blocks are still wanted: a STEP that asks for these again -> flying
+ *             some blocks are still wanted: a new STEP for these -> flying
  *   ended     nothing is wanted, or the DPU refused the STEP
  */
 #include "driver/internal.h"

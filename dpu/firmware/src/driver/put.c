@@ -1,4 +1,4 @@
-/* Put: blocks of one layer into the put window, as many at once as it has slots. */
+/* Put: blocks of one layer into the put window, as many in parallel as it has slots. */
 #include "driver/internal.h"
 
 #include <assert.h>

@@ -262,7 +262,7 @@ verbs_submit(struct ofs_fabric *fabric, const struct ofs_sqe *sqe)
 		requests[count] = tell_head(verbs, &parts[count]);
 		count++;
 	}
-	/* More than an area holds is invalid; the DPU refuses it without reading it. */
+	/* A payload larger than an area is invalid; the DPU refuses it without reading it. */
 	if (payload != NULL && size_bytes > 0 && size_bytes <= fabric->port.payload_size_bytes) {
 		parts[count] = ofs_link_sge(payload, (uint32_t)size_bytes, verbs->copy->lkey);
 		requests[count] = ofs_verbs_write(verbs, &parts[count]);

@@ -44,7 +44,7 @@ int ofs_verbs_turn(struct verbs_fabric *verbs);
 int ofs_verbs_ending(const struct verbs_fabric *verbs);
 /* Waits until `count` requests fit; returns the link's failure. */
 int ofs_verbs_make_room(struct verbs_fabric *verbs, uint32_t count);
-/* An empty write: it completes after all before it, or fails if the other end is gone. */
+/* An empty write: it completes after all before it, or fails if the DPU has gone away. */
 int ofs_verbs_post_empty(struct verbs_fabric *verbs);
 /* Sleeps on the completion channel for at most `left_ns`; the caller checks what arrived. */
 void ofs_verbs_sleep(struct verbs_fabric *verbs, uint64_t left_ns);

@@ -3,7 +3,7 @@
  *
  * Model: an agent's owner serializes the calls on it. A *transfer* is a list of reads or of writes
  * that end together; its memory is registered with the agent, at both ends. Outcomes: 0;
- * -EINPROGRESS; -EPIPE the other end is gone, or refuses; -EIO, -ENOMEM NIXL refuses here.
+ * -EINPROGRESS; -EPIPE the other end has gone away, or refuses; -EIO, -ENOMEM NIXL refuses here.
  */
 #ifndef OFS_NIXL_AGENT_H
 #define OFS_NIXL_AGENT_H

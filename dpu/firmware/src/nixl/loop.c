@@ -18,7 +18,7 @@ struct loop_blob {
 
 struct ofs_nixl_loop {
 	struct ofs_nixl_agent agent;
-	struct ofs_dma memory; /* its own; none where it is a GPU's */
+	struct ofs_dma memory; /* the loop's own; none if it is a GPU's */
 	uint64_t base;
 	uint64_t size_bytes;
 	void *registration;

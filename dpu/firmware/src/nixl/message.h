@@ -18,7 +18,7 @@ enum ofs_nixl_kind {
 	OFS_NIXL_HELLO = 1,   /* host: its metadata follows, so that it can be answered */
 	OFS_NIXL_COMMAND = 2, /* host: an ofs_sqe, and of a STEP its payload area up to the results */
 	OFS_NIXL_ANSWER = 3,  /* DPU: an ofs_cqe, and the results [first, count) */
-	OFS_NIXL_CLOSED = 4   /* DPU: this port is gone, attach again */
+	OFS_NIXL_CLOSED = 4   /* DPU: this port is closed, attach again */
 };
 
 struct ofs_nixl_header {

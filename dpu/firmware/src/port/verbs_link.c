@@ -13,7 +13,7 @@
  * waits and retries without limit; this ends, since no more is sent than the rings have entries.
  */
 #define ACK_TIMEOUT 16
-#define RETRY_COUNT 6 /* 7 is for ever to soft-RoCE */
+#define RETRY_COUNT 6 /* soft-RoCE takes 7 as unlimited */
 #define RETRY_NOT_READY_FOREVER 7
 #define NOT_READY_TIMER 12 /* 0.64 ms */
 #define HOP_LIMIT 64

@@ -52,7 +52,7 @@ ofs_cpu_relax(void)
 #define OFS_PREFETCH(address) __builtin_prefetch(address)
 
 #if defined(__SANITIZE_THREAD__)
-/* A race by design: it is hidden from ThreadSanitizer, which does not model fences. */
+/* A race by design: hidden from ThreadSanitizer, which does not model fences. */
 __attribute__((no_sanitize("thread"), noinline, unused)) static void
 ofs_copy_shared(void *target, const void *source, size_t size)
 {

@@ -84,7 +84,7 @@ file_alignment_bytes(const struct ofs_storage *storage, int fd, const struct sta
 }
 
 /* A file may grow only if it is blank where a store begins, or is a truncated store. The caller has
- * checked this already, but by name, and the name may point to another file by now. 0 or a negative
+ * checked this already, but by name, and the name may point to another file now. 0 or a negative
  * errno.
  */
 static int

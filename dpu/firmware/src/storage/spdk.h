@@ -1,8 +1,8 @@
 /*
  * spdk.h: what the extension `_spdk` exports to Python: a back end of the storage seam.
  *
- * Model: SPDK's user-space NVMe driver behind storage.h, in a shared object of its own, so that
- * nothing else needs SPDK. Its table goes to the firmware by pointer (`ofs_storage_add`).
+ * Model: SPDK's user-space NVMe driver behind storage.h, in a separate shared object, so that
+ * nothing else needs SPDK. The firmware gets its table by pointer (`ofs_storage_add`).
  */
 #ifndef OFS_STORAGE_SPDK_H
 #define OFS_STORAGE_SPDK_H

@@ -2,11 +2,11 @@
  * A drive's commands other than reads and writes: flexible data placement, and deallocation
  * (dataset management).
  *
- * Model: a drive with placement reports its handles (I/O management receive); they are read while
- * connecting, on the link's thread, which still owns the drive. A write of lifetime L goes to
- * handle 0 if L is 0, else to one of the others in turn: data overwritten in place never shares a
- * reclaim unit with data freed by segment. A drive without placement is written without handles. A
- * drive with placement that reports no handles is not an error: none are used.
+ * Model: a drive with placement reports its handles (I/O management receive); the link's thread,
+ * which still owns the drive, reads them while connecting. A write of lifetime L goes to handle 0
+ * if L is 0, else to one of the others in turn: data overwritten in place never shares a reclaim
+ * unit with data freed by segment. A drive without placement is written without handles. A drive
+ * with placement that reports no handles is not an error: none are used.
  */
 #include "spdk_queue.h"
 

@@ -25,7 +25,7 @@ enum {
 	OFS_SEGMENT_ERRORS_MAX = 3, /* failed writes before a segment is sealed */
 	OFS_EXPIRE_SCAN_MAX = 4096, /* records one tick looks at */
 	/* One renewal in this many, evenly over a TTL, is written: the expiry on the device is later
-	 * than asked by this part of a TTL. */
+	 * than requested by this part of a TTL. */
 	OFS_RENEWALS_UNWRITTEN = 8,
 	OFS_DRAIN_BATCH = 64,
 	OFS_READ_TRIES = 3,   /* at open */

@@ -128,7 +128,7 @@ ofs_record_reset(struct ofs_store *store, uint32_t record)
 	store->records[record] = (struct ofs_store_record){.copy_next = record, .copy_before = record};
 }
 
-/* ---- what is wanted ---- */
+/* ---- records to wipe ---- */
 
 static struct ofs_store_wipes *
 wipes_of(const struct ofs_store *store, uint32_t record)

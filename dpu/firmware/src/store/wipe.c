@@ -136,7 +136,7 @@ ofs_wipe_again(struct ofs_store *store)
 		ofs_list_put(store, &store->dying, ofs_list_take(store, &store->unmarked));
 }
 
-/* ---- who waits ---- */
+/* ---- waits ---- */
 
 uint64_t
 ofs_store_wiping(const struct ofs_store *store, uint32_t tenant)

@@ -113,7 +113,7 @@ write_bits(struct ofs_bit_writer *writer, uint64_t bits, uint32_t count)
 	writer->held_bits += count;
 	whole_bytes = writer->held_bits / 8;
 	writer->out += whole_bytes;
-	writer->held = writer->held << 4 * whole_bytes << 4 * whole_bytes; /* the shift may be 64 */
+	writer->held = writer->held << 4 * whole_bytes << 4 * whole_bytes; /* all 64 bits may be out */
 	writer->held_bits %= 8;
 }
 

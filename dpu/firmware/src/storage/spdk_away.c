@@ -1,5 +1,6 @@
 /*
- * Drives that are away: targets that died, hang or came back, and the I/Os that wait for them. *
+ * Drives that are away: targets that died, hang or came back, and the I/Os that wait for them.
+ *
  * Model: a dead target shows on its queue pair or its admin queue, a hung one by an I/O past its
  * deadline. Either way the connection is cut, after which the target can no longer write to our
  * memory, and the link reconnects meanwhile. I/O that was in flight is sent once more if the drive

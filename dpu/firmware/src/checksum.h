@@ -1,5 +1,4 @@
-/* checksum.h: ofs_checksum and ofs_checksum_copy per vector width; same results, different
- * speed. */
+/* checksum.h: ofs_checksum and ofs_checksum_copy per vector width; same results, other speeds. */
 #ifndef OFS_CHECKSUM_H
 #define OFS_CHECKSUM_H
 

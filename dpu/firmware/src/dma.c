@@ -160,8 +160,7 @@ bind_node(const struct ofs_dma *dma, uint32_t node)
 		: -errno;
 }
 
-/* Touches every page, so that a lack of memory is an error here and not a signal at a later
- * write. */
+/* Touches every page, so that lack of memory is an error here and not a signal at a later write. */
 static int
 touch(const struct ofs_dma *dma)
 {
@@ -176,8 +175,7 @@ touch(const struct ofs_dma *dma)
 	return 0;
 }
 
-/* How much of it the kernel has in huge pages now, from /proc/self/smaps, read only as far as
- * needed. */
+/* How much of it is in huge pages now, from /proc/self/smaps, read only as far as needed. */
 static uint64_t
 transparent_bytes(const struct ofs_dma *dma)
 {

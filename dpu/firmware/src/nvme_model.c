@@ -87,7 +87,7 @@ gap_insert(struct server *server, uint32_t at, uint64_t begin_ps, uint64_t end_p
 	server->gap_count++;
 }
 
-/* Fills the first gaps after `begin_ps` up to `need_ps`; returns what is still needed, moves
+/* Fills the first gaps from `begin_ps` to `need_ps`; returns what is still needed, moves
  * *end_ps. */
 static uint64_t
 server_fill_gaps(struct server *server, uint64_t begin_ps, uint64_t need_ps, uint64_t *end_ps)

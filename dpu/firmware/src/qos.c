@@ -71,8 +71,7 @@ ready_set(struct ofs_qos *qos, uint32_t tenant, int ready)
 	qos->summary = *word ? qos->summary | summary_bit : qos->summary & ~summary_bit;
 }
 
-/* The first ready tenant after `tenant`, in a circle; itself comes last. At least one must be
- * ready. */
+/* The first ready tenant after `tenant`, in a circle; itself comes last. One must be ready. */
 static uint32_t
 ready_after(const struct ofs_qos *qos, uint32_t tenant)
 {

@@ -1,5 +1,4 @@
-/* qos_sessions.h: the waiting items of each tenant, by sessions and their rounds. See
- * qos_sessions.h. */
+/* The waiting items of each tenant, by sessions and their rounds; see qos_sessions.h. */
 #include "qos_sessions.h"
 
 #include <stdlib.h>

@@ -104,7 +104,7 @@ put_value(uint8_t *out, uint32_t index, uint32_t value_bytes, uint32_t value)
 		memcpy(out + 2 * (size_t)index, &two, sizeof(two));
 }
 
-/* `width` whole pieces in which every bit of the rest varies, as in nearly all KV. Two values per
+/* `width` whole pieces in which every bit of the rest varies, as in most KV. Two values per
  * load. */
 static inline __attribute__((always_inline)) void
 decode_together(struct ofs_piece_decoder *decoders, uint32_t width, uint32_t value_bytes,

@@ -41,8 +41,7 @@ void ofs_list_move(struct ofs_core *core, uint32_t slot, uint32_t bucket); /* to
 uint32_t ofs_list_victim(const struct ofs_core *core, uint32_t set, uint32_t bucket);
 uint32_t ofs_list_count(const struct ofs_core *core, uint32_t tenant, uint32_t bucket);
 
-/* evict_ghost.c: evicted blocks that eviction remembers, at most two for each slot of the
- * tenant. */
+/* evict_ghost.c: evicted blocks that are remembered, at most two for each slot of the tenant. */
 void ofs_ghost_open(struct ofs_core *core, uint32_t tenant);
 void ofs_ghost_clear(struct ofs_core *core, uint32_t tenant);
 void ofs_ghost_push(struct ofs_core *core, uint32_t block, uint32_t list);

@@ -137,8 +137,7 @@ ofs_ghost_push(struct ofs_core *core, uint32_t block, uint32_t list)
 	ghost_place(core, t, node, list);
 }
 
-/* A slot was requested for the block: returns the list it was in, or OFS_NONE; it now waits to
- * arrive. */
+/* A slot was requested for the block: the list it was in, or OFS_NONE; it waits to arrive now. */
 uint32_t
 ofs_ghost_expect(struct ofs_core *core, uint32_t block)
 {

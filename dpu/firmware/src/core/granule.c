@@ -72,8 +72,7 @@ count_of(uint32_t granules)
 	return (uint32_t)__builtin_popcount(granules);
 }
 
-/* The granules that demands waiting for the slot name; those of demands that have ended no longer
- * count. */
+/* The granules that demands waiting for the slot name; demands that have ended no longer count. */
 static uint32_t
 waited_for(const struct ofs_core *core, uint32_t slot)
 {

@@ -31,8 +31,7 @@ scores_size_bytes(const struct ofs_policy *policy, uint32_t count, uint32_t pack
 	return policy->hint_scores_max && best < count * score ? best : count * score;
 }
 
-/* Keeps the scores above the cut and the first of those at it, `rank` in total; sets the others to
- * 0. */
+/* Keeps the scores above the cut and the first at it, `rank` in total; the others become 0. */
 static void
 best_kept(uint16_t *scores, uint32_t count, uint32_t rank)
 {

@@ -112,8 +112,7 @@ ofs_slot_used(struct ofs_core *core, uint32_t slot, uint32_t session)
 	ofs_work_touch(core, OFS_TABLE_SLOT, sizeof(*core->slots) + sizeof(*core->used_bits));
 }
 
-/* Called only inside the core, so calls need not go through the linkage table of a shared
- * object. */
+/* Called only inside the core, so no call goes through the linkage table of a shared object. */
 #pragma GCC visibility push(hidden)
 
 /* core.c */

@@ -74,8 +74,7 @@ ofs_log_event(struct ofs_core *core, uint32_t type, uint64_t now_ns, int rc,
 		in_bytes += in[i].size_bytes;
 	for (uint32_t i = 0; i < out_count; i++)
 		out_bytes += out[i].size_bytes;
-	/* An append may be larger than any step; one that the scratch cannot hold is lost, and
-	 * counted. */
+	/* An append may be larger than any step; one too large for the scratch is lost, and counted. */
 	if (sizeof(*record) + padded(in_bytes) + padded(out_bytes) + action_bytes
 		> core->log_scratch_bytes) {
 		core->log_sequence++;

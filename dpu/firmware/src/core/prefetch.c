@@ -40,8 +40,7 @@ ofs_prefetch_step(struct ofs_core *core, const struct ofs_step *step)
 		propose_all(core, step->session, step->layer, step);
 }
 
-/* The session begins to generate: for every layer, structure and siblings are all there is to guess
- * from. */
+/* The session begins to generate: every layer is guessed from structure and siblings alone. */
 void
 ofs_prefetch_begin(struct ofs_core *core, uint32_t session)
 {

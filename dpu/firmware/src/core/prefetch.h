@@ -20,8 +20,7 @@ struct ofs_prefetch_ops {
 	void (*propose)(struct ofs_core *core, uint32_t session, uint32_t layer,
 		const struct ofs_step *step);
 };
-/* What one chance-based prefetcher would stage: ordinals [0, count) by the chance of their
- * value. */
+/* What a chance-based prefetcher would stage: ordinals [0, count) by the chance of their value. */
 struct ofs_guesses {
 	const uint16_t *values; /* by ordinal; 0: none */
 	const uint16_t *chance; /* by class of an average; NULL: the values are chances */

@@ -136,8 +136,7 @@ ofs_queue_propose(struct ofs_core *core, uint32_t session, uint32_t layer, uint3
 	return 0;
 }
 
-/* The host's guess of an absent, stored block: the degree does not bound it, as it does the core's
- * own. */
+/* The host's guess of an absent, stored block: unlike the core's own, not bounded by the degree. */
 void
 ofs_queue_hint(struct ofs_core *core, uint32_t session, const struct ofs_guess *guess,
 	uint32_t stamp, uint64_t need_ns)

@@ -56,8 +56,7 @@ word_between(const uint16_t *from, uint16_t low, uint16_t span)
 
 #else
 
-/* Compares into bytes first, which compilers vectorize; a product gathers eight bits in its top
- * byte. */
+/* Compares into bytes first, which compilers vectorize; a product gathers eight in its top byte. */
 static inline uint64_t
 word_between(const uint16_t *from, uint16_t low, uint16_t span)
 {

@@ -31,8 +31,7 @@ reset_tenant(struct ofs_core *core, uint32_t tenant)
 			ofs_slot_evict(core, slot, 0);
 	ofs_evict_forget(core, tenant);
 	reset_shadow(core, t);
-	/* What the rings lost stays counted: a log with a hole cannot be replayed, whatever came
-	 * after. */
+	/* What the rings lost stays counted: a log with a hole is not replayed, whatever came after. */
 	*ledger = (struct ofs_ledger){.records_lost = ledger->records_lost,
 		.log_bytes_lost = ledger->log_bytes_lost};
 	for (uint32_t slot = t->slot_base; slot < t->slot_base + t->slot_count; slot++) {

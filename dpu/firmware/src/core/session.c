@@ -77,8 +77,7 @@ chain_keys(const struct ofs_core *core, const struct ofs_session *s, const struc
 	return keys;
 }
 
-/* Finds or makes the chunk under these keys. The home is made first, and removed again on
- * failure. */
+/* Finds or makes the chunk under these keys. The home is made first, and removed on failure. */
 static int
 chunk_get(struct ofs_core *core, uint32_t tenant, const struct ofs_key *store_key,
 	const struct ofs_key *key, uint32_t *chunk, int *found)

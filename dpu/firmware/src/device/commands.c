@@ -1,5 +1,4 @@
-/* Commands of hosts, from their ports. Every number was copied from shared memory and is
- * checked. */
+/* Commands of hosts. Every number was copied from shared memory and is checked. */
 #include "internal.h"
 
 #define COMMAND_BATCH 16 /* of one port in one turn */

@@ -21,16 +21,14 @@ struct ofs_commands {
 
 /* commands.c */
 bool ofs_device_serve_ports(struct ofs_device *device);
-/* Demands of the port's tenant fill its part of the core's tables: its commands stay in the
- * ring. */
+/* Demands of the port's tenant fill its part of the core's tables: commands stay in the ring. */
 bool ofs_device_is_held_back(const struct ofs_device *device, uint32_t port);
 /* Steps and answers that waited for a modelled device. */
 bool ofs_device_serve_pace(struct ofs_device *device);
 
 /* actions.c: carries out what the core decided. */
 void ofs_device_act(struct ofs_device *device);
-/* Checks the core's result of an event: it may only refuse what is not true, never for lack of
- * room. */
+/* Checks an event's result: the core may only refuse what is not true, never for lack of room. */
 void ofs_device_after_event(struct ofs_device *device, int rc);
 
 #endif

@@ -47,8 +47,7 @@ open_tables(struct ofs_device *device)
 {
 	const struct ofs_device_config *config = &device->config;
 
-	/* The core's reads, as many that timed out while waiting, and those that the store still
-	 * has. */
+	/* The core's reads, as many that timed out while waiting, and those still in the store. */
 	device->reads.count = 2 * config->core.io_max + config->store.io_max;
 	/* Every put window, every dirty block, and writes in the store of hosts that have left. */
 	device->writes.count =

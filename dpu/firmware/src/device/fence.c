@@ -7,8 +7,7 @@ ofs_device_serve_until(struct ofs_device *device, uint64_t until_ns)
 	atomic_store_explicit(&device->reactor.serve_until_ns, until_ns, memory_order_release);
 }
 
-/* Checked as late as possible: before each command is carried out and before each answer is
- * sent. */
+/* Checked as late as possible: before each command is carried out and each answer is sent. */
 bool
 ofs_device_is_fenced(struct ofs_device *device)
 {

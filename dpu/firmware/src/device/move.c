@@ -43,8 +43,8 @@ end_pass(struct ofs_device *device)
 		}
 	} else if (move->pass_quiet && move->pass_found == 0 && device->archive.flying == 0
 		&& stats.blocks_moved == move->pass_moved) {
-		/* A pass misses what the cleaner moves from a place not yet visited to one already
-		 * visited. */
+		/* A pass misses blocks that the cleaner moves from a place not yet visited to a visited
+		 * one. */
 		move->step = OFS_STEP_SYNC;
 		move->tries = 0;
 		return;

@@ -1,5 +1,4 @@
-/* Hosts arrive and leave: ports, and the end of a session, closed by its host or because the host
- * died. */
+/* Hosts attach and leave: ports, and sessions that end because the host closed them or died. */
 #include "internal.h"
 
 #include <string.h>
@@ -14,7 +13,7 @@ ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_
 	return 0;
 }
 
-/* Shares the tenant's region with hosts of this side, from the first attach until the region is
+/* Shares the tenant's region with hosts of this side, from the first attach until it is
  * unmapped. */
 static int
 share_of(struct ofs_device_tenant *tenant, const char *fabric, struct ofs_share **out)

@@ -47,8 +47,7 @@ struct ofs_sessions {
 /* 0, or -EPERM if the session is not one of this port's host. */
 int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
 int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
-/* The tenant's region is about to be unmapped: no host reads it any more. All its ports are
- * closed. */
+/* Before the tenant's region is unmapped: no host reads it any more. All its ports are closed. */
 void ofs_device_unshare(struct ofs_device_tenant *tenant);
 
 #endif

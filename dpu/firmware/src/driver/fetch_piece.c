@@ -104,8 +104,7 @@ read_hits(struct ofs_driver *driver, struct ofs_call *call, uint32_t first, uint
 	return rc;
 }
 
-/* Builds the STEP of a piece from what read_hits left in driver->reads. The first carries the
- * scores. */
+/* Builds a piece's STEP from what read_hits left in driver->reads. The first carries the scores. */
 static void
 build_step(struct ofs_driver *driver, const struct ofs_fetch *fetch, uint32_t payload_index)
 {

@@ -172,8 +172,7 @@ int ofs_calls_wait(struct ofs_driver *driver, uint64_t until_ns);
 /* The call of this ticket, or NULL: there is none, or it is of the other kind. */
 struct ofs_call *ofs_call_find(struct ofs_driver *driver, uint64_t ticket,
 	const struct ofs_call_ops *ops);
-/* Waits for its end; ends one that is held immediately. -EBADF: no such call, or of the other
- * kind. */
+/* Waits for its end; ends a held one immediately. -EBADF: no such call, or of the other kind. */
 int ofs_call_end(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
 /* Ends it immediately, with -ETIMEDOUT if it has not ended, and frees it. -EBADF as above. */
 int ofs_call_cancel(struct ofs_driver *driver, uint64_t ticket, const struct ofs_call_ops *ops);
@@ -188,8 +187,7 @@ void ofs_call_pause(struct ofs_driver *driver, uint32_t payload_index);
 extern const struct ofs_call_ops ofs_fetch_ops;
 
 /* ---- commands without a payload (driver.c) ---- */
-/* Takes an area, sends `sqe` in it, and waits. Returns the rc of its completion, -ETIMEDOUT,
- * -EPIPE. */
+/* Takes an area, sends `sqe` in it, and waits: the rc of its completion, -ETIMEDOUT, -EPIPE. */
 int ofs_command_run(struct ofs_driver *driver, const struct ofs_sqe *sqe, uint64_t deadline_ns);
 
 /* ---- one-sided reads (read.c) ---- */

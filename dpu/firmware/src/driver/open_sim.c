@@ -1,5 +1,4 @@
-/* A driver in virtual time over a simulated device; in its own file because nothing else here knows
- * devices. */
+/* A driver in virtual time over a simulated device; apart: nothing else here knows devices. */
 #include "device.h"
 #include "driver.h"
 

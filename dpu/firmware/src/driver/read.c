@@ -291,8 +291,7 @@ trip(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count, ui
 	return rc < 0 ? rc : (int)posted_count;
 }
 
-/* This ends: a read has its record after at most three trips, for the remembered slot, buckets and
- * record. */
+/* This ends: a read takes at most three trips, for the remembered slot, buckets and record. */
 static int
 find_far(struct ofs_driver *driver, struct ofs_block_read *reads, uint32_t count)
 {

@@ -1,5 +1,4 @@
-/* Checks that an attachment is a region and its port. Every number of a header is checked before
- * any is used. */
+/* Checks that an attachment is a region and its port, with every number of their headers. */
 #include "fabric/host_port.h"
 #include "granules.h"
 

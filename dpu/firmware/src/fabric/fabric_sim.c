@@ -234,8 +234,7 @@ sim_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 	do {
 		uint64_t left_ns = until_ns - sim->now_ns;
 
-		/* A look takes time too; otherwise a caller that only polls would never advance the
-		 * time. */
+		/* A look takes time too; otherwise polling alone would never advance the time. */
 		advance(sim, step_ns < left_ns || left_ns == 0 ? step_ns : left_ns);
 		if (has_due(sim))
 			return 0;

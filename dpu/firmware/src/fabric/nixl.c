@@ -354,8 +354,7 @@ static const struct ofs_fabric_ops nixl_ops = {
 	.pause = nixl_pause,
 };
 
-/* Makes the mirror: a port as described by the blob; the DPU sees its put window as we write it
- * out. */
+/* Makes the mirror: a port as the blob describes it; its put window is written out to the DPU. */
 static int
 open_mirror(struct nixl_fabric *nixl)
 {

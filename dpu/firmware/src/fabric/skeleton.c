@@ -18,8 +18,7 @@
 
 #define SLEEP_NS 20000
 
-/* First member: the base, whose header copies ofs_fabric_check fills in. The side's own fields
- * follow. */
+/* First member: the base, whose header copies ofs_fabric_check fills in. Own fields follow. */
 struct skeleton_fabric {
 	struct ofs_mapped_fabric mapped;
 	struct ofs_local *local;
@@ -65,8 +64,7 @@ skeleton_read(struct ofs_fabric *fabric, uint64_t region_offset, const struct of
 		region_offset, spans, span_count);
 }
 
-/* Waits until all posted reads are complete. RDMA: poll for the last one, which was posted with a
- * signal. */
+/* Waits for all posted reads. RDMA: poll for the last one, which was posted with a signal. */
 static int
 skeleton_flush(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {
@@ -133,8 +131,7 @@ skeleton_pause(struct ofs_fabric *fabric, uint64_t pause_ns)
 	nanosleep(&left, NULL);
 }
 
-/* Waits until poll has something, the port is closed, or the time is up. RDMA: a completion
- * channel. */
+/* Waits for a result of poll, a closed port, or the time. RDMA: a completion channel. */
 static int
 skeleton_wait(struct ofs_fabric *fabric, uint64_t timeout_ns)
 {

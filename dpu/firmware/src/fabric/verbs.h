@@ -39,8 +39,7 @@ uint64_t ofs_verbs_now_ns(struct ofs_fabric *fabric);
 struct ibv_send_wr ofs_verbs_write(const struct verbs_fabric *verbs, struct ibv_sge *part);
 /* Collects whatever arrived; returns the link's failure, or 0. */
 int ofs_verbs_turn(struct verbs_fabric *verbs);
-/* The error that ended the connection; 0: it has not ended. A DPU that said it closes has not
- * failed. */
+/* The error that ended the connection; 0: none. A DPU that said it closes has not failed. */
 int ofs_verbs_ending(const struct verbs_fabric *verbs);
 /* Waits until `count` requests fit; returns the link's failure. */
 int ofs_verbs_make_room(struct verbs_fabric *verbs, uint32_t count);

@@ -21,8 +21,7 @@ void ofs_rings_place(struct ofs_rings *rings, void *base, uint64_t size_bytes);
 int ofs_rings_poll(struct ofs_rings *rings, struct ofs_command *command);
 /* Answers an invalid command, so that an honest host with a bug learns of it. Returns -EPROTO. */
 int ofs_rings_refuse(struct ofs_rings *rings, const struct ofs_sqe *sqe, int rc);
-/* Writes results into the payload area; -EINVAL if an index or count is out of range, with nothing
- * written. */
+/* Writes results into the payload area; -EINVAL an index or count out of range, none written. */
 int ofs_rings_write_results(struct ofs_rings *rings, const struct ofs_cqe *cqe,
 	const struct ofs_result *results);
 /* Completes a command that poll returned. */

@@ -23,8 +23,7 @@ int ofs_local_open(struct ofs_local **out, struct ofs_region *region,
 	const struct ofs_dma_config *config, uint64_t size_bytes);
 /* Its port is closed: it can no longer be found. */
 void ofs_local_withdraw(struct ofs_local *local);
-/* The memory that `ofs_local_write_blob` described, held until ofs_local_release; NULL if there is
- * none. */
+/* The memory that `ofs_local_write_blob` described, held until ofs_local_release; NULL: none. */
 struct ofs_local *ofs_local_find(const struct ofs_blob_local *content);
 void ofs_local_release(struct ofs_local *local);
 void ofs_local_write_blob(const struct ofs_local *local, const char *fabric,

@@ -237,8 +237,7 @@ ofs_rings_push_answer(struct ofs_rings *rings, const struct ofs_cqe *cqe)
 int
 ofs_rings_ready(struct ofs_rings *rings)
 {
-	/* Counts only work that poll would take: a host that jams its own ring keeps no thread
-	 * awake. */
+	/* Counts only work that poll would take: a host that jams its own ring wakes no thread. */
 	return ofs_word_load_ordered(&rings->words->submission_tail) != rings->submission_head
 		&& ofs_rings_has_room(rings);
 }

@@ -88,8 +88,7 @@ skeleton_export(const struct ofs_port *port, struct ofs_attachment *attachment)
 	return 0;
 }
 
-/* No `connect`: hosts of this side send nothing back. RDMA: connect the queue pair to the
- * host's. */
+/* No `connect`: hosts of this side send nothing back. RDMA: connect the queue pair. */
 
 /* The next command. RDMA: the same rings, which the host writes remotely. */
 static int

@@ -359,8 +359,7 @@ verbs_wake_fd(const struct ofs_port *port)
 	return ofs_link_wait_fd(&((const struct verbs_port *)port)->link);
 }
 
-/* Writes that the port is closed, after all answers; waits until the host's adapter has it, or for
- * CLOSE_NS. */
+/* Writes "closed" after all answers; waits until the host's adapter has it, or for CLOSE_NS. */
 static void
 say_closed(struct verbs_port *verbs)
 {

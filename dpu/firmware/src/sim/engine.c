@@ -237,8 +237,7 @@ policy_look(struct ofs_engine *engine)
 		|| policy.eviction == OFS_EVICT_SCORE;
 }
 
-/* Whether the timing side's next end comes before the engine's next event: if so, now becomes its
- * time. */
+/* Whether the timing side's next end precedes the engine's next event: then now is its time. */
 static int
 device_is_next(struct ofs_engine *engine)
 {

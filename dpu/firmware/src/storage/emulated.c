@@ -364,7 +364,7 @@ emulated_open(struct ofs_storage **out, const struct ofs_storage_config *config,
 	if (emulated == NULL)
 		return -ENOMEM;
 	ofs_storage_init(&emulated->base, &ofs_storage_ops_emulated, config, clock);
-	/* The modelled drive's queue may be shorter than the caller's; a modelled device brings its
+	/* The modelled drive's queue may be shorter than the caller's; a modelled device has its
 	 * own. */
 	if (config->pace == NULL && config->nvme.queue_depth_max > 0
 		&& config->nvme.queue_depth_max < config->queue_depth_max)

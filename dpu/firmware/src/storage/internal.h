@@ -25,8 +25,7 @@ void ofs_storage_init(struct ofs_storage *storage, const struct ofs_storage_ops 
  * file descriptor or -errno. */
 int ofs_storage_file_open(struct ofs_storage *storage, const struct ofs_storage_config *config);
 
-/* Anonymous memory for a back end without a file: zeros, with no page allocated until it is
- * touched. */
+/* Anonymous memory for a back end without a file: zeros, allocated by page when touched. */
 int ofs_storage_memory_open(uint8_t **out, uint64_t size_bytes);
 void ofs_storage_memory_close(uint8_t *memory, uint64_t size_bytes);
 

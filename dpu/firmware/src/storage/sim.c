@@ -101,8 +101,7 @@ sim_move(struct sim_storage *sim, const struct ofs_io *io, uint32_t at, uint32_t
 		memcpy(medium, buffer, size_bytes);
 }
 
-/* For a torn write, one bit per block decides whether it reaches the medium; never do all of
- * them. */
+/* A bit for each block of a torn write decides whether it reaches the medium; never do all. */
 static void
 sim_move_torn(struct sim_storage *sim, const struct sim_slot *slot)
 {

@@ -18,8 +18,7 @@ cut(struct ofs_spdk *spdk, uint32_t number)
 	struct ofs_spdk_drive *drive = &spdk->link->drives[number];
 
 	spdk->cutting = 1;
-	/* This comes first: freeing the queue pair asks the target, which may hang, to delete the
-	 * queue. */
+	/* This comes first: freeing the queue pair asks the target to delete it, and that may hang. */
 	if (drive->gone || drive->id.trtype != SPDK_NVME_TRANSPORT_PCIE)
 		spdk_nvme_ctrlr_fail(drive->ctrlr);
 	spdk_nvme_ctrlr_free_io_qpair(drive->qpair);

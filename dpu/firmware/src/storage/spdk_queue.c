@@ -98,8 +98,7 @@ whole(const struct ofs_spdk *spdk, const struct ofs_spdk_slot *slot)
 	return slot->io.op == OFS_STORAGE_SYNC ? spdk->link->drive_count : slot->io.size_bytes;
 }
 
-/* No piece of it is in flight: the slot is finished, returns to the waiting list, or is still in
- * it. */
+/* No piece of it is in flight: it is finished, returns to the waiting list, or is still in it. */
 static void
 settle(struct ofs_spdk *spdk, uint32_t index)
 {

@@ -44,8 +44,7 @@ move_on(struct ofs_store *store, enum clean_event event, uint32_t victim)
 		assert(store->segments[victim].state == OFS_SEGMENT_SEALED);
 		clean->cursor = 0;
 	} else if (event == LEFT) {
-		/* The remaining records expire by themselves or cannot be read: trying again gains
-		 * nothing. */
+		/* The other records expire by themselves or cannot be read: trying again gains nothing. */
 		store->segments[victim].stuck = 1;
 	}
 	clean->state = next;
@@ -73,8 +72,7 @@ ofs_clean_needs(const struct ofs_store *store, uint32_t lane)
 	return live > clean->placed ? live - clean->placed : 0;
 }
 
-/* 1: a victim was found; 0: none, but some segment frees itself soon; -1: no space can be
- * gained. */
+/* 1: a victim was found; 0: none, but a segment frees itself soon; -1: no space can be gained. */
 static int
 choose(struct ofs_store *store, uint32_t lane)
 {

@@ -1,5 +1,4 @@
-/* The format on the device: superblock, segment header, trailer. Little-endian, as the machine
- * is. */
+/* The device's format: superblock, segment header, trailer. Little-endian, like the machine. */
 #include "internal.h"
 
 #include <string.h>

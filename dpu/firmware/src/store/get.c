@@ -3,8 +3,7 @@
 
 #include <assert.h>
 
-/* The readable record of a key: while it is being rewritten, the one it replaces. OFS_NONE: none
- * yet. */
+/* The readable record of a key: during a rewrite, the one being replaced. OFS_NONE: none yet. */
 static uint32_t
 readable(const struct ofs_store *store, uint32_t record)
 {

@@ -277,19 +277,16 @@ uint32_t ofs_record_io_bytes(const struct ofs_store *store, uint32_t record);
 /* Codes the payload in op->buffer if that saves space, and fills the trailers. */
 void ofs_record_prepare(struct ofs_store *store, const struct ofs_store_op *op, uint32_t record);
 void ofs_record_count_spared(struct ofs_store *store, uint32_t record);
-/* Is of this place, matches the index, and the payload matches; a coded one is decoded to
- * `plain`. */
+/* Is of this place, matches the index and its checksum; a coded payload is decoded to `plain`. */
 int ofs_record_intact(const struct ofs_store *store, const uint8_t *bytes, uint32_t record,
 	uint8_t *plain);
-/* The same for what a get has read; then op->buffer has the record as if it had never been
- * coded. */
+/* The same for a get's record; op->buffer then has it as if it had never been coded. */
 int ofs_record_take(struct ofs_store *store, const struct ofs_store_op *op);
 
 /* part.c: reads of a part of a record */
 /* Sends the reads for `granules`. As ofs_op_submit; -ESTALE: the bytes have changed. */
 int ofs_part_submit(struct ofs_store *store, struct ofs_store_op *op, uint32_t granules, int fill);
-/* Sends reads that the device had no room for. Returns a get that failed with nothing in flight, or
- * NULL. */
+/* Sends reads that the device had no room for. Returns a get that nothing will end, or NULL. */
 struct ofs_store_op *ofs_part_resume(struct ofs_store *store);
 /* One I/O of a get has ended; 0: it was the last. */
 int ofs_part_goes_on(struct ofs_store_op *op, int64_t result);
@@ -370,8 +367,7 @@ int ofs_op_submit(struct ofs_store *store, const struct ofs_store_op *op, int io
 int32_t ofs_store_rc(int64_t result, uint32_t size_bytes);
 
 /* put.c, get.c: completions */
-/* Finds room, fills the trailer in op->buffer and sends the record; it replaces `old`, or
- * OFS_NONE. */
+/* Finds room, fills the trailer in op->buffer and sends it; it replaces `old`, or OFS_NONE. */
 int ofs_put_send(struct ofs_store *store, struct ofs_store_op *op, uint32_t tenant, uint32_t layer,
 	const struct ofs_key *key, uint64_t expire_s);
 /* Expired, corrupt or deleted: removes it from the index and gives up its place. */

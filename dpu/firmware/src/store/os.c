@@ -83,8 +83,7 @@ void
 ofs_store_uuid(struct ofs_key *uuid)
 {
 	if (getrandom(uuid, sizeof(*uuid), 0) != (ssize_t)sizeof(*uuid)) {
-		/* A kernel without entropy: the address of a local is the only other source, and 0 is no
-		 * id. */
+		/* A kernel without entropy: only the address of a local is left, and 0 is no id. */
 		uuid->lo = (uint64_t)(uintptr_t)&uuid;
 		uuid->hi = 0;
 	}

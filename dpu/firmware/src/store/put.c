@@ -1,5 +1,4 @@
-/* Writing: a put finds room in its lane, is written in one I/O and ends when its header is written
- * too. */
+/* Writing: a put finds room in its lane, is one I/O, and ends when its header is written too. */
 #include "internal.h"
 
 #include <assert.h>

@@ -115,8 +115,8 @@ seen_trailer(struct ofs_store *store, void *context, uint32_t item, const uint8_
 		return 0;
 	}
 	if (!ofs_trailer_belongs(store, &trailer, item)) {
-		/* Valid but of an earlier use of the segment: an old record. Else torn, unless it is no
-		 * trailer. */
+		/* Valid but of an earlier use of the segment: an old record. Else torn, if a trailer at
+		 * all. */
 		if (ofs_trailer_sound(store, &trailer) || is_zero(bytes, sizeof(trailer)))
 			return 0;
 		store->stats.recovery_torn += last

@@ -22,8 +22,7 @@ open_segment(struct ofs_store *store, uint32_t tenant, uint32_t layer)
 
 	if (op == NULL)
 		return -EAGAIN;
-	/* A segment is reused only when none of its earlier records is live, being read or being
-	 * written. */
+	/* A segment is reused only when none of its earlier records is live or has I/O in flight. */
 	assert(store->free.count > 0 && of->state == OFS_SEGMENT_FREE);
 	assert(of->live == 0 && of->writing == 0 && of->pins == 0);
 	of->tenant = tenant;

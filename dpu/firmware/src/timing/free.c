@@ -1,5 +1,4 @@
-/* free: every request takes a constant time, 0 if none is configured, and none waits for
- * another. */
+/* free: every request takes a constant time, 0 if not configured, and none waits for another. */
 #include <stdlib.h>
 
 #include "internal.h"

@@ -206,7 +206,8 @@ class Worker:
             for ordinal in put(driver, text, layer, ordinals):
                 self.acknowledged.add((text.number, ordinal, layer))
         else:
-            known = [o for t, o, at in self.acknowledged if t == text.number and at == layer]
+            all_known = self.acknowledged.copy()  # another worker adds to it meanwhile
+            known = [o for t, o, at in all_known if t == text.number and at == layer]
             if known:
                 ordinals = sorted(rng.sample(known, min(len(known), 8)))
                 rcs = fetch(driver, text, layer, ordinals)

@@ -1,8 +1,7 @@
 """A table as data: columns with a title and a form, rows of values, and who draws it.
 
-One object is what a terminal, a page and a program get: `drawn` for the first, `report.page.tables`
-for the second, `records` for the third. A value is written by its column's form, in one place; what
-has more to say than a value (a mark, a range, a colour) is a `Cell`.
+A terminal draws it by `drawn`, a page by `report.page.tables.as_html`. A value is written by its
+column's form, in one place; a value with a mark, a range or a colour is a `Cell`.
 """
 
 import textwrap
@@ -118,17 +117,6 @@ class Table:
         """A row as text, one cell for each column."""
         given = [*row, *[""] * (len(self.columns) - len(row))]
         return [_cell(column, value) for column, value in zip(self.columns, given, strict=True)]
-
-    def records(self) -> list[dict[str, object]]:
-        """The values by the titles of their columns; a cell as its text."""
-        return [
-            {
-                column.title: value.text if isinstance(value, Cell) else value
-                for column, value in zip(self.columns, row, strict=False)
-            }
-            for part in self.parts
-            for row in (*part.rows, *part.bounds)
-        ]
 
     def drawn(self) -> Drawn:
         """For a terminal: no cell is cut, and `cli.folded` goes on below where it is narrow."""

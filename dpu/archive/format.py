@@ -27,7 +27,6 @@ MAGIC = b"OFSARC1\n"
 SUM_BYTES = 32
 CHUNKS_MAX = 16
 """Chunks of one object: their keys are its name, of which S3 takes 1,024 bytes."""
-KEY_DIGITS = 32
 
 Block = tuple[bytes, int, Any]
 """Store key, layer, payload."""

@@ -7,32 +7,13 @@ from typing import Any
 
 import pytest
 from damaged import damage_fetches
+from run_keys import RUN_KEYS
 
 from offstage.testbeds.beds import daemon
 from offstage.testbeds.beds.daemon import offstage_words
 from offstage.testbeds.cli import run
 
 TINY = Path(__file__).resolve().parents[1] / "golden/data/tiny_mooncake.jsonl"
-RUN_KEYS = {
-    "name",
-    "storage",
-    "provenance",
-    "prefetchers",
-    "selected",
-    "demands",
-    "hit",
-    "nontrivial_hit",
-    "late",
-    "miss",
-    "coverage",
-    "accuracy",
-    "traffic_ratio",
-    "stall_ms_p50",
-    "stall_ms_p99",
-    "bytes_read",
-    "blocks_verified",
-    "blocks_corrupt",
-}
 ARMS = ["none", "window", "window+ema", "window+ema+shared"]
 PROCESSES = ["flexicache", "gvr-blocks", "flexicache", "flexicache"]
 """Of the demo's four layers: `published-mix` for blocks of 64 tokens."""

@@ -100,5 +100,7 @@ def test_page_and_table_have_every_arm() -> None:
     assert "chat_id is not read" in noted and "chat_id" not in page
     assert "One engine prefills and another decodes" in render(replace(found, apart=True), "1")
     (table,) = found.own_tables()
-    assert table.records()[1]["on time"] == "7" and table.records()[1]["regret"] == "100 of 500 ms"
+    cells = table.cells(table.parts[0].rows[1])
+    shown = {one.title: cell for one, cell in zip(table.columns, cells, strict=True)}
+    assert shown["on time"].text == "7" and shown["regret"].text == "100 of 500 ms"
     assert figures_of(msgspec.convert(found.document(), EngineResult)), "read back from --out"

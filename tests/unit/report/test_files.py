@@ -9,31 +9,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from run_keys import RUN_KEYS
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.live.results import RunResult
 from offstage.testbeds.report import DEFINITIONS, as_text, read_summary, write_report, write_summary
-
-ISSUE_KEYS = {
-    "name",
-    "storage",
-    "provenance",
-    "prefetchers",
-    "selected",
-    "demands",
-    "hit",
-    "nontrivial_hit",
-    "late",
-    "miss",
-    "coverage",
-    "accuracy",
-    "traffic_ratio",
-    "stall_ms_p50",
-    "stall_ms_p99",
-    "bytes_read",
-    "blocks_verified",
-    "blocks_corrupt",
-}
 
 
 def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
@@ -41,7 +21,7 @@ def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
     write_summary(summary, tmp_path / "new/summary.json")
     assert read_summary(tmp_path / "new") == summary == read_summary(tmp_path / "new/summary.json")
     plain = json.loads((tmp_path / "new/summary.json").read_text())
-    assert ISSUE_KEYS <= set(plain["runs"][0]) and {"workload", "machine", "seed"} <= set(plain)
+    assert RUN_KEYS <= set(plain["runs"][0]) and {"workload", "machine", "seed"} <= set(plain)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["summary.json"]
 
 

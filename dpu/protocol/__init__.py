@@ -142,9 +142,13 @@ class Heartbeat(Call[Ok], kw_only=True):
     """The host is alive. Any call counts; a host silent for `Limits.host_timeout_ns` counts as
     dead."""
 
+    by: ClassVar[By] = "host"
+
 
 class Detach(Call[Ok], kw_only=True):
     """The host leaves: its sessions are closed and its ticket is void."""
+
+    by: ClassVar[By] = "host"
 
 
 # ---- ports ----
@@ -292,6 +296,8 @@ class PolicyReply(Reply, kw_only=True):
 class PolicyGet(Call[PolicyReply], kw_only=True):
     """Asks for the policy in force."""
 
+    by: ClassVar[By] = "host"
+
 
 class PolicySet(Call[PolicyReply], kw_only=True):
     """Changes keys of `[policy]`, and shares and quotas of tenants, each as text of the
@@ -311,6 +317,8 @@ class Status(Call[StatusReply], kw_only=True):
     """Asks for the daemon's status. An operator sees hosts, device and counters; a tenant's host
     sees its quotas, how many hosts the tenant has attached, and what the store holds."""
 
+    by: ClassVar[By] = "host"
+
 
 class LedgerReply(Reply, kw_only=True):
     """Counters by the field names of `struct ofs_ledger`; arrays are lists."""
@@ -322,6 +330,8 @@ class LedgerReply(Reply, kw_only=True):
 class Ledger(Call[LedgerReply], kw_only=True):
     """Asks for the counters of one tenant. "" is the host's own tenant, or all of them for an
     operator. A tenant's host sees its own alone."""
+
+    by: ClassVar[By] = "host"
 
     tenant: Annotated[str, Meta(max_length=64)] = ""
 
@@ -350,6 +360,8 @@ class Purge(Call[Purged], kw_only=True):
     tenant's host may purge its own tenant. Each message does one batch; call `again` while there is
     `more`, or `marking`: writes that keep the chunks from coming back and, with `keep_blocks` 0,
     their reads and writes. Chunks that a session names stay."""
+
+    by: ClassVar[By] = "host"
 
     tenant: Name
     keep_blocks: Time = 0

@@ -61,10 +61,10 @@ class Call(Message, Generic[R], kw_only=True):
 
     anyone: no login is needed. host: any login, a tenant's host or an operator.
     tenant: a tenant's host. attached: one that has a port. owner: the host that has `session`.
-    operator: an operator.
+    operator: an operator; so is a call that does not say.
     """
 
-    by: ClassVar[By] = "host"
+    by: ClassVar[By] = "operator"
 
     @classmethod
     def reply(cls) -> type[R]:

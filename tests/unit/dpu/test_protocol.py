@@ -14,6 +14,7 @@ from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
 from offstage.dpu.protocol.login import negotiate
+from offstage.dpu.protocol.message import Call
 from offstage.dpu.protocol.pod_calls import News
 
 KEY = st.binary(min_size=16, max_size=16)
@@ -108,6 +109,12 @@ def test_deep_nesting_and_huge_claimed_counts_are_refused(opener: bytes) -> None
     for decode in DECODERS:
         with pytest.raises(BadInput):
             decode(b"\x82\xa4type\xa6Append\xa8contents" + opener * 100_000)
+
+
+def test_a_call_that_does_not_say_by_whom_is_the_operators() -> None:
+    """And each call of the protocol says it itself, so that none is granted by a default."""
+    assert Call.by == "operator"
+    assert [one.__name__ for one in Call.__subclasses__() if "by" not in vars(one)] == []
 
 
 def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:

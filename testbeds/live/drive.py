@@ -118,6 +118,7 @@ def decode(
     fabric.register(pool.memory.landing)
     try:
         record = agent.run(jobs, _watcher(progress))
+        _note(record, progress)
         record.roof_bytes_per_s = copy_rate(pool.arrays)
         return record
     finally:
@@ -125,7 +126,8 @@ def decode(
 
 
 def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
-    """Reports every tick's tokens, and from time to time the hit rate so far."""
+    """Reports every tick's tokens, and from time to time the hit rate so far; `decode` reports the
+    last, so that what stays on the screen is the rate of the whole run."""
     seen = 0
     noted = 0
 
@@ -135,6 +137,10 @@ def _watcher(progress: Progress) -> Callable[[AgentRecord], None]:
         seen = len(record.tokens)
         if seen - noted >= NOTE_EVERY_TOKENS:
             noted = seen
-            progress.note(f"hit rate {record.ended().hit_rate:.1%}")
+            _note(record, progress)
 
     return watch
+
+
+def _note(record: AgentRecord, progress: Progress) -> None:
+    progress.note(f"hit rate {record.ended().hit_rate:.1%}")

@@ -1,6 +1,7 @@
 """Does `offstage demo`, started as a user starts it, tell the truth about what it ran?"""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ def demo(folder: Path, *words: str) -> dict[str, Any]:
     assert answer["report"] == "out/report.html" and "Traceback" not in done.stderr
     summary: dict[str, Any] = json.loads((folder / "out/summary.json").read_text())
     assert answer["sentence"] == summary["sentence"]
+    shown = re.findall(r"^ +hit rate ([\d.]+)%", done.stderr, re.MULTILINE)
+    rates = [f"{100 * one['hit']:.1f}" for one in summary["runs"]]
+    assert shown[: len(rates)] == rates, "the last remark of a run is its hit rate"
     return summary
 
 

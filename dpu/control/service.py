@@ -373,8 +373,8 @@ class Service:
         return p.Ok()
 
     @_answers
-    def _segments(self, request: p.Segments, host: Host) -> p.SegmentsReply:
-        return self.quotas.segments.answer(host, request)
+    def _shards(self, request: p.Shards, host: Host) -> p.ShardsReply:
+        return self.quotas.shards.answer(host, request)
 
     @_answers
     def _detach(self, request: p.Detach, host: Host) -> p.Ok:

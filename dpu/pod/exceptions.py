@@ -1,6 +1,6 @@
-"""What the home of a segment tracks beyond the map: heat, copies, pins. No clock, no socket.
+"""What the home of a shard tracks beyond the map: heat, copies, pins. No clock, no socket.
 
-The map says where a segment lives. Only its home knows whether it has copies elsewhere or is
+The map says where a shard lives. Only its home knows whether it has copies elsewhere or is
 pinned, and tells the hosts that query it. Hosts report their demands, wherever they read, so the
 home sees the heat of all hosts together and decides alone which host makes the next copy, and which
 copy is deleted. If a host dies before it has made a copy, its turn times out. Nothing here is
@@ -21,10 +21,10 @@ TURN_NS = 10_000_000_000
 """A host that was to make a copy has so long; then another may."""
 PIN_NS = 10_000_000_000
 """A pin holds so long after a host said it last."""
-SEGMENTS_MAX = 16_384
+SHARDS_MAX = 16_384
 LOOKED_AT = 64
 CONTENTS_SUM_MAX = 16 << 20
-"""Bytes of the contents of all segments of a tenant; of the others none are asked for."""
+"""Bytes of the contents of all shards of a tenant; of the others none are asked for."""
 HOT_BYTES_MAX = 4 << 20
 """Of one answer to who drains."""
 HOT_OVERHEAD_BYTES = 256
@@ -34,7 +34,7 @@ COPIES_MAX = 64
 
 @dataclass
 class _Kept:
-    """One segment."""
+    """One shard."""
 
     heat: Heat = COLD
     copies: list[str] = field(default_factory=list)
@@ -50,14 +50,14 @@ class _Kept:
 class Exceptions:
     """Of one tenant at one home."""
 
-    def __init__(self, segments_max: int = SEGMENTS_MAX) -> None:
-        self._segments: dict[bytes, _Kept] = {}
-        self._segments_max = segments_max
+    def __init__(self, shards_max: int = SHARDS_MAX) -> None:
+        self._shards: dict[bytes, _Kept] = {}
+        self._shards_max = shards_max
         self._load, self._contents_bytes = COLD, 0
         self._tally = Tally()
 
     def served(self, demands: int, tally: Tally, now_ns: int) -> float:
-        """A host says how much more it demanded here, of whatever segments, and what else it did;
+        """A host says how much more it demanded here, of whatever shards, and what else it did;
         the load, demands per second of all hosts."""
         was, more = msgspec.structs.asdict(self._tally), msgspec.structs.asdict(tally)
         self._tally = Tally(**{name: min(was[name] + more[name], SUM_MAX) for name in was})
@@ -88,7 +88,7 @@ class Exceptions:
         return Answer(tuple(kept.copies), make, drop, kept.asked)
 
     def hot(self, now_ns: int, hot_per_s: float) -> list[Hot]:
-        """The segments that are pinned, or have that rate, the hottest first, as far as they have
+        """The shards that are pinned, or have that rate, the hottest first, as far as they have
         room in an answer."""
         found = [
             Hot(
@@ -98,7 +98,7 @@ class Exceptions:
                 one.pinned_until_ns > now_ns,
                 tuple(one.copies),
             )
-            for name, one in self._segments.items()
+            for name, one in self._shards.items()
             if one.pinned_until_ns > now_ns or rate(one.heat, now_ns) >= hot_per_s
         ]
         found.sort(key=lambda one: -one.demands_per_s)
@@ -106,12 +106,12 @@ class Exceptions:
         return [one for one, size in zip(found, sizes, strict=True) if size <= HOT_BYTES_MAX]
 
     def counts(self, now_ns: int) -> dict[str, float]:
-        """For status and metrics: `segments` known, `copies` of them elsewhere, `pinned`, and what
+        """For status and metrics: `shards` known, `copies` of them elsewhere, `pinned`, and what
         hosts demand here per second, as `demands_per_s`; the sums of `Tally`."""
-        kept = self._segments.values()
+        kept = self._shards.values()
         return {
             **msgspec.structs.asdict(self._tally),
-            "segments": len(kept),
+            "shards": len(kept),
             "copies": sum(len(one.copies) for one in kept),
             "pinned": sum(one.pinned_until_ns > now_ns for one in kept),
             "demands_per_s": rate(self._load, now_ns),
@@ -139,15 +139,15 @@ class Exceptions:
         return False, ""
 
     def _find(self, name: bytes) -> _Kept:
-        """The segment, marked most recent; a new one evicts the oldest without copies."""
-        kept = self._segments.pop(name, None)
+        """The shard, marked most recent; a new one evicts the oldest without copies."""
+        kept = self._shards.pop(name, None)
         if kept is None:
             kept = _Kept()
-            if len(self._segments) >= self._segments_max:
-                oldest = list(zip(self._segments.items(), range(LOOKED_AT), strict=False))
-                gone = self._segments.pop(
+            if len(self._shards) >= self._shards_max:
+                oldest = list(zip(self._shards.items(), range(LOOKED_AT), strict=False))
+                gone = self._shards.pop(
                     next((key for (key, one), _ in oldest if not one.copies), oldest[0][0][0])
                 )
                 self._contents_bytes -= len(gone.contents)
-        self._segments[name] = kept
+        self._shards[name] = kept
         return kept

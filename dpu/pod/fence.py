@@ -1,6 +1,6 @@
 """When a daemon of a pod may serve, and when a host may trust what it read: pure functions.
 
-A member whose lease has ended is taken out of the map, and its segments are given to others. The
+A member whose lease has ended is taken out of the map, and its shards are given to others. The
 *fence* is the guarantee that this incarnation of the daemon serves no host from then on, although
 no clock is shared and any process may be stopped at any point:
 

@@ -1,11 +1,11 @@
-"""When a segment is copied and where to, which copy is read, and when one is deleted: pure code.
+"""When a shard is copied and where to, which copy is read, and when one is deleted: pure code.
 
-A segment that many sessions read is hot, and its only home a bottleneck. So it gets copies at the
+A shard that many sessions read is hot, and its only home a bottleneck. So it gets copies at the
 next members in its ranking. Copies serve load, never durability: a lost block is recomputed.
 Copies of a few items are enough: the O(N log N) hottest balance N members (Fan et al., SoCC 2011),
 and each session reads from the less loaded of two places drawn at random.
 
-A segment is hot when it has a large share of a member's traffic, so the rule needs no bandwidth of
+A shard is hot when it has a large share of a member's traffic, so the rule needs no bandwidth of
 links or drives. Rates are demanded blocks per second; times are ns of one clock, given by the
 caller.
 """
@@ -44,14 +44,14 @@ make and drop copies in turn."""
 
 
 class CopyRule(msgspec.Struct, frozen=True, kw_only=True):
-    """`[copies]` of the map: what makes a segment hot, the same for all members and hosts."""
+    """`[copies]` of the map: what makes a shard hot, the same for all members and hosts."""
 
-    copies_max: Annotated[int, within(0, 16, "copies of a segment besides its home; 0: none")] = 3
+    copies_max: Annotated[int, within(0, 16, "copies of a shard besides its home; 0: none")] = 3
     hot_percent: Annotated[
-        int, within(1, 1000, "of a member's mean load: what one place serves of one segment")
+        int, within(1, 1000, "of a member's mean load: what one place serves of one shard")
     ] = 50
     hot_blocks_per_s: Annotated[
-        int, within(1, 2**40, "demanded blocks a second below which no segment is hot")
+        int, within(1, 2**40, "demanded blocks a second below which no shard is hot")
     ] = 1000
     cool_s: Annotated[int, within(0, 86_400, "a copy goes that was one too many for so long")] = 30
 
@@ -82,14 +82,14 @@ def _decayed(heat: Heat, now_ns: int, half_life_ns: int) -> float:
 
 
 def hot_rate(loads: Sequence[float], rule: CopyRule) -> float:
-    """Demands per second of one segment that one place serves before it is to get another, by the
+    """Demands per second of one shard that one place serves before it is to get another, by the
     members' loads, demands per second."""
     mean = sum(loads) / len(loads) if loads else 0.0
     return max(float(rule.hot_blocks_per_s), mean * rule.hot_percent / 100)
 
 
 def copies_wanted(rate_per_s: float, hot_per_s: float, copies_max: int) -> int:
-    """How many copies besides its home a segment of that rate should have."""
+    """How many copies besides its home a shard of that rate should have."""
     return max(0, math.ceil(min(rate_per_s / hot_per_s, copies_max + 1)) - 1)
 
 
@@ -122,7 +122,7 @@ def less_loaded(places: Sequence[int], loads: Sequence[float], draw: int) -> int
 def read_places(
     home: Place, copies: Sequence[Place], before: Iterable[Place], loads: Sequence[float], draw: int
 ) -> Iterator[Place]:
-    """Where a segment is read: places in the order in which they are asked for what those before
+    """Where a shard is read: places in the order in which they are asked for what those before
     them lack. First the less loaded of two drawn of its home and its copies (`loads` of these, in
     this order), then its home, then who may have it from before a change of the map."""
     places = [home, *copies]

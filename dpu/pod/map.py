@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import about, convert, within
 from offstage.dpu.pod.heat import CopyRule
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 
 __all__ = [
     "HISTORY_MAX",
@@ -60,10 +60,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Former(msgspec.Struct, frozen=True, kw_only=True):
-    """The members that took new segments before a change of the map, to find previous homes."""
+    """The members that took new shards before a change of the map, to find previous homes."""
 
     until_s: Annotated[int, within(0, 2**62, "until then; seconds since 1970")]
-    weights: Annotated[dict[str, int], about("of those that took new segments, by name")]
+    weights: Annotated[dict[str, int], about("of those that took new shards, by name")]
 
 
 class Living(Member, frozen=True, kw_only=True):
@@ -81,8 +81,8 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Annotated[int, within(0, 2**62, "the revision of this map")] = 0
     identity: Annotated[str, about("of the pod, where the map is in a file; made with it")] = ""
     lease_ns: Annotated[int, within(0, 2**62, "of each member; 0: they have none")] = 0
-    segment_tokens: Annotated[int, within(256, 65_536, "tokens of a segment")] = 4096
-    first_segment_tokens: Annotated[
+    shard_tokens: Annotated[int, within(256, 65_536, "tokens of a shard")] = 4096
+    first_shard_tokens: Annotated[
         int, within(0, 65_536, "of the first, from which they double; 0: all are equal")
     ] = 512
     member: tuple[Member, ...] = ()
@@ -108,7 +108,7 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def homes(self) -> list[Member]:
-        """The members that take new segments."""
+        """The members that take new shards."""
         return [one for one in self.member if one.state == "up"]
 
     @property
@@ -121,10 +121,10 @@ class PodMap(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there were more changes than it names."""
         return len(self.history) == HISTORY_MAX
 
-    def grid(self, block_tokens: int) -> SegmentGrid:
-        """Where segments begin, in chunks of one block."""
-        first = -(-self.first_segment_tokens // block_tokens)
-        return SegmentGrid(self.segment_tokens // block_tokens, first)
+    def grid(self, block_tokens: int) -> ShardGrid:
+        """Where shards begin, in chunks of one block."""
+        first = -(-self.first_shard_tokens // block_tokens)
+        return ShardGrid(self.shard_tokens // block_tokens, first)
 
     def find(self, name: str) -> Member | None:
         """The member of that name."""

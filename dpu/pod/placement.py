@@ -1,12 +1,12 @@
-"""Where a segment lives: weighted rendezvous hashing, computed from the map alone.
+"""Where a shard lives: weighted rendezvous hashing, computed from the map alone.
 
-For a segment, every member draws an exponential time with its weight as rate, from a hash of both
-names; the smallest is the segment's home. So a member's share equals its share of the weight, a
-death moves only the dead member's segments, and a join moves only what the new member gets: at most
-1/(N+1) of all segments with equal weights (Thaler and Ravishankar 1998; weights as -ln(h)/w:
+For a shard, every member draws an exponential time with its weight as rate, from a hash of both
+names; the smallest is the shard's home. So a member's share equals its share of the weight, a
+death moves only the dead member's shards, and a join moves only what the new member gets: at most
+1/(N+1) of all shards with equal weights (Thaler and Ravishankar 1998; weights as -ln(h)/w:
 Schindelhauer and Schomaker 2005). All in integers, so that every machine and library agrees.
 
-Segments are placed, not blocks: of a prefix of 256 blocks placed one by one over 16 members,
+Shards are placed, not blocks: of a prefix of 256 blocks placed one by one over 16 members,
 hardly one survives a death, and a prefix ends at its first hole; docs/decisions/pod.md.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.pod.map import Member, PodMap
 
-__all__ = ["former_homes", "homes", "moved_share", "ranked", "segment_key"]
+__all__ = ["former_homes", "homes", "moved_share", "ranked", "shard_key"]
 
 U64 = NDArray[np.uint64]
 FRACTION_BITS = 32
@@ -28,8 +28,8 @@ WEIGHT_BITS = 20
 SAMPLE = 4096
 
 
-def segment_key(chunks: Sequence[int], parent: bytes = b"") -> bytes:
-    """The 16-byte name of a segment: of its chunks' identities and of all before it."""
+def shard_key(chunks: Sequence[int], parent: bytes = b"") -> bytes:
+    """The 16-byte name of a shard: of its chunks' identities and of all before it."""
     state = hashlib.blake2b(parent, digest_size=16, person=b"offstage-segment")
     for chunk in chunks:
         state.update(chunk.to_bytes(16, "little"))
@@ -37,7 +37,7 @@ def segment_key(chunks: Sequence[int], parent: bytes = b"") -> bytes:
 
 
 def ranked(members: Sequence[Member], keys: Sequence[bytes], count: int) -> NDArray[np.int32]:
-    """The `count` best members of each segment, indices `[segments, count]`: the home, then where
+    """The `count` best members of each shard, indices `[shards, count]`: the home, then where
     copies go. RunFailed where there are fewer members."""
     if len(members) < count:
         raise RunFailed(
@@ -52,13 +52,13 @@ def ranked(members: Sequence[Member], keys: Sequence[bytes], count: int) -> NDAr
 
 
 def homes(pod: PodMap, keys: Sequence[bytes]) -> list[Member]:
-    """The home of each segment."""
+    """The home of each shard."""
     members = pod.homes
     return [members[index] for index in ranked(members, keys, 1)[:, 0]]
 
 
 def former_homes(pod: PodMap, keys: Sequence[bytes], now_s: int) -> list[list[str]]:
-    """Who may still have each segment from before a change of the map, the latest home first: its
+    """Who may still have each shard from before a change of the map, the latest home first: its
     homes under the maps of before, as long as these count, of members that can be asked."""
     readable = {one.name: one for one in pod.readable}
     found: list[list[str]] = [[] for _ in keys]
@@ -79,9 +79,9 @@ def former_homes(pod: PodMap, keys: Sequence[bytes], now_s: int) -> list[list[st
 
 
 def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
-    """Which share of all segments has another home after a change of the map, of a sample, and the
+    """Which share of all shards has another home after a change of the map, of a sample, and the
     least that any placement moves: what the weights' shares lose in all."""
-    keys = [segment_key([number]) for number in range(SAMPLE)]
+    keys = [shard_key([number]) for number in range(SAMPLE)]
     pairs = zip(homes(before, keys), homes(after, keys), strict=True)
     moved = sum(old.name != new.name for old, new in pairs) / SAMPLE
     shares = [
@@ -93,7 +93,7 @@ def moved_share(before: PodMap, after: PodMap) -> tuple[float, float]:
 
 
 def _time(words: U64, member: Member) -> U64:
-    """When the member would take each segment: -log2(hash) / weight, in fixed point."""
+    """When the member would take each shard: -log2(hash) / weight, in fixed point."""
     seed = np.frombuffer(hashlib.blake2b(member.name.encode(), digest_size=8).digest(), "<u8")
     drawn = _mixed(_mixed(words[:, 0] ^ seed[0]) ^ words[:, 1])
     scaled = _minus_log2(drawn) << np.uint64(WEIGHT_BITS)

@@ -431,7 +431,7 @@ class FabricShut(Call[Ok], kw_only=True):
 # ---- in a pod ----
 
 
-class SegmentsReply(Reply, kw_only=True, omit_defaults=True):
+class ShardsReply(Reply, kw_only=True, omit_defaults=True):
     """`load`: demands per second of all hosts of the tenant there; an answer for each of `news`."""
 
     load: float
@@ -439,10 +439,10 @@ class SegmentsReply(Reply, kw_only=True, omit_defaults=True):
     hot: list[Hot] = msgspec.field(default_factory=list)
 
 
-class Segments(Call[SegmentsReply], kw_only=True, omit_defaults=True):
+class Shards(Call[ShardsReply], kw_only=True, omit_defaults=True):
     """A host of a pod reports its demands here since its last report: in total (`served`), and of
-    segments whose home this is (`news`). The reply says which members have copies of each, whether
-    to make or delete one, and the load here. `hot_per_s` asks for the segments of that rate and
+    shards whose home this is (`news`). The reply says which members have copies of each, whether
+    to make or delete one, and the load here. `hot_per_s` asks for the shards of that rate and
     the pinned; 0: for none."""
 
     by: ClassVar[By] = "tenant"

@@ -1,4 +1,4 @@
-"""Messages between hosts and the home of a segment, carried by the calls `heat` and `hot`."""
+"""Messages between hosts and the home of a shard, carried by the calls `heat` and `hot`."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ MemberName = Annotated[str, Meta(max_length=64)]
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """A host's report about one segment. `hot_per_s` and the next: the pod's rule as it has it;
+    """A host's report about one shard. `hot_per_s` and the next: the pod's rule as it has it;
     `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
     16 bytes each, where the home said that it does not know them."""
 
@@ -34,13 +34,13 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
     """Events at a member since the hosts' last report. The daemon sums them for its metrics."""
 
     stale: Time = 0
-    """Segments absent at the member, their home, and present at the previous home."""
+    """Shards absent at the member, their home, and present at the previous home."""
     rehomed: Time = 0
-    """Segments placed at the member because their home did not answer."""
+    """Shards placed at the member because their home did not answer."""
     filled_bytes: Time = 0
     """Bytes copied there from the previous home."""
     copied_bytes: Time = 0
-    """Bytes of hot segments copied there."""
+    """Bytes of hot shards copied there."""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hot(msgspec.Struct, frozen=True, array_like=True):
-    """A segment that moves when its home is drained; `contents` may be empty: unknown."""
+    """A shard that moves when its home is drained; `contents` may be empty: unknown."""
 
     name: bytes
     contents: bytes

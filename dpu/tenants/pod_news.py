@@ -1,4 +1,4 @@
-"""Reports of a pod's hosts about segments, for each tenant separately: `dpu.pod.exceptions` with
+"""Reports of a pod's hosts about shards, for each tenant separately: `dpu.pod.exceptions` with
 the daemon's clock.
 """
 
@@ -8,22 +8,22 @@ from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.tenants.hosts import Host, TenantState
 
-__all__ = ["Segments"]
+__all__ = ["Shards"]
 
 
-class Segments:
+class Shards:
     """One table for each tenant with reports. The daemon's loop owns it."""
 
     def __init__(self) -> None:
         self._of: dict[int, Exceptions] = {}
 
-    def answer(self, host: Host, request: p.Segments) -> p.SegmentsReply:
+    def answer(self, host: Host, request: p.Shards) -> p.ShardsReply:
         """Process the report of a tenant's host."""
         assert host.tenant is not None
         kept = self._of.setdefault(host.tenant.index, Exceptions())
         now_ns = time.monotonic_ns()
         load = kept.served(request.served, request.tally, now_ns)
-        return p.SegmentsReply(
+        return p.ShardsReply(
             load=load,
             answers=[kept.told(one, now_ns) for one in request.news],
             hot=kept.hot(now_ns, request.hot_per_s) if request.hot_per_s else [],

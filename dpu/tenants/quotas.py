@@ -12,7 +12,7 @@ from offstage.dpu.config.options import Tenant
 from offstage.dpu.log import Log
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Hosts, Refused, TenantState
-from offstage.dpu.tenants.pod_news import Segments
+from offstage.dpu.tenants.pod_news import Shards
 
 __all__ = ["Quotas", "give", "used"]
 
@@ -60,7 +60,7 @@ class Quotas:
         self._device, self._hosts, self._log = device, hosts, log
         self._record_bytes = record_bytes
         self.tenants = dict(tenants)
-        self.segments = Segments()
+        self.shards = Shards()
         self._near: set[tuple[str, str]] = set()
 
     def change(self, tenant: Tenant) -> None:
@@ -81,7 +81,7 @@ class Quotas:
             "ports_max": tenant.port_max,
             "logins": len(hosts),
             "logins_max": tenant.login_max,
-            "pod": self.segments.counts(tenant),
+            "pod": self.shards.counts(tenant),
         }
 
     def look(self) -> dict[str, dict[str, Any]]:

@@ -125,16 +125,16 @@ SHARE_GAUGES = {
 POD_COUNTERS = {
     "stale": (
         "pod_stale_lookups",
-        "segments absent here, at their home, and at their previous home",
+        "shards absent here, at their home, and at their previous home",
     ),
-    "rehomed": ("pod_rehomed_segments", "segments placed here because their home did not answer"),
+    "rehomed": ("pod_rehomed_shards", "shards placed here because their home did not answer"),
     "filled_bytes": ("pod_filled_bytes", "bytes copied here from the previous home after a change"),
-    "copied_bytes": ("pod_copied_bytes", "bytes of hot segments copied here for load"),
+    "copied_bytes": ("pod_copied_bytes", "bytes of hot shards copied here for load"),
 }
 POD_GAUGES = {
-    "segments": ("pod_segments", "known segments whose home is here"),
+    "shards": ("pod_shards", "known shards whose home is here"),
     "copies": ("pod_copies", "copies of them at other members"),
-    "pinned": ("pod_pinned_segments", "of them, segments that a generating session reads"),
+    "pinned": ("pod_pinned_shards", "of them, shards that a generating session reads"),
     "demands_per_s": (
         "pod_demands_per_second",
         "rate of blocks demanded here, decayed with a half-life of 5 s",

@@ -169,7 +169,7 @@ class Control:
 
     def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
         """Operator, or the tenant: delete archived chunks, the coldest first, until the store has
-        at most `keep_blocks` blocks of the tenant. Returns sums; `marking`: segments that could
+        at most `keep_blocks` blocks of the tenant. Returns sums; `marking`: shards that could
         still come back."""
         total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
         until_s = time.monotonic() + timeout_s

@@ -1,7 +1,7 @@
-"""Moves segments from one member to another, alongside the decode loop and within bounds.
+"""Moves shards from one member to another, alongside the decode loop and within bounds.
 
 The host fetches the blocks from the source and puts them at the target like any others: they pass
-the checks of every read, and daemons need no connection to each other. A few segments move at the
+the checks of every read, and daemons need no connection to each other. A few shards move at the
 same time, with one call in flight for each; every turn advances them. A move ends when a member
 fails, and is started again by the caller that still wants it.
 
@@ -11,7 +11,7 @@ fails, and is started again by the caller that still wants it.
     READING -> WRITING     the batch has come, and the target has room
     READING -> BETWEEN     nothing of it came
     WRITING -> BETWEEN     the batch is written
-    any     -> ENDED       a member is silent, lost or refuses; the segment is deleted
+    any     -> ENDED       a member is silent, lost or refuses; the shard is deleted
 """
 
 from collections import Counter, deque
@@ -48,7 +48,7 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Move:
-    """The move of one segment: the names of its chunks, and its progress."""
+    """The move of one shard: the names of its chunks, and its progress."""
 
     name: bytes
     chain: list[bytes]
@@ -96,7 +96,7 @@ class Moves:
         return len(self._waiting) + len(self._under_way)
 
     def wants(self, name: bytes, target: Joined) -> bool:
-        """Whether a move of this segment to `target` is already in progress."""
+        """Whether a move of this shard to `target` is already in progress."""
         return any(
             one.name == name and one.target is target for one in (*self._waiting, *self._under_way)
         )
@@ -114,7 +114,7 @@ class Moves:
             self._go_on(self._waiting.popleft())
 
     def drop(self, name: bytes) -> None:
-        """End the moves of a deleted segment; waits for calls in flight."""
+        """End the moves of a deleted shard; waits for calls in flight."""
         for move in [one for one in (*self._waiting, *self._under_way) if one.name == name]:
             self._go_on(move, "it is deleted")
         self._waiting = deque(one for one in self._waiting if one.state is State.WAITING)
@@ -165,7 +165,7 @@ class Moves:
         return "a member does not answer"  # so one timeout is paid, not one for each move
 
     def _begin(self, move: Move) -> str:
-        """Open the segment at both members and list the blocks to move. Returns the reason when
+        """Open the shard at both members and list the blocks to move. Returns the reason when
         that fails."""
         move.row = self._free.pop()
         self._under_way.append(move)

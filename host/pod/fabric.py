@@ -1,9 +1,9 @@
-"""The fabric of a host over a pod. It splits each fetch and put by segment, sends the pieces to all
+"""The fabric of a host over a pod. It splits each fetch and put by shard, sends the pieces to all
 members in parallel, and merges the results.
 
 A piece of a fetch has the fetch deadline, a put four times that. When a member does not answer,
 every missing block gets an error: the decode loop recomputes the block, and its put goes to the
-segment's next home. If a member's fabric has not completed a piece within twice its deadline, the
+shard's next home. If a member's fabric has not completed a piece within twice its deadline, the
 fabric is closed, so that nothing writes into the host's memory any more, and the member is lost.
 The member's own fabric checks the blocks, as it does for a single daemon.
 """
@@ -30,7 +30,7 @@ from offstage.bindings.fabric import (
 )
 from offstage.bindings.stages import StageTimes
 from offstage.host.pod.joined import Joined
-from offstage.host.pod.pod_sessions import PodSessions, Segment
+from offstage.host.pod.pod_sessions import PodSessions, Shard
 
 __all__ = ["FETCH_DEADLINE_NS", "PodFabric"]
 
@@ -41,7 +41,7 @@ LOOK_NS = 100_000
 """How long to poll one member while other members have calls in flight too."""
 TRIES_MAX = 4
 """How many homes a put tries."""
-NO_SEGMENT = Segment(b"", 0, 0)
+NO_SHARD = Shard(b"", 0, 0)
 InFlight = TypeVar("InFlight", Fetch, Put)
 SUMMED = ("hit_count", "retry_count", "torn_count", "copy_ns")
 
@@ -52,7 +52,7 @@ class _Piece:
     piece is bound to that member, and its result does not change whether the member is trusted."""
 
     whole: "_Whole"
-    segment: Segment
+    shard: Shard
     at: NDArray[np.intp]
     only: Joined | None = None
     handle: Fetch | Put | None = None
@@ -115,25 +115,25 @@ class PodFabric(Fabric):
         return before
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
-        """Begin a fetch. `keys` is ignored: each segment has its keys at its current home."""
+        """Begin a fetch. `keys` is ignored: each shard has its keys at its current home."""
         index, more, layer = request.rows, request.resident, request.layer
         allowed_ns = min(request.timeout_ns, self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Fetch:
             nonlocal more
-            segment, where = piece.segment, piece.at
-            own = request.ordinals[where] - np.uint32(segment.first)
+            shard, where = piece.shard, piece.at
+            own = request.ordinals[where] - np.uint32(shard.first)
             scores = request.scores
             if scores is not None:
-                scores = scores[segment.first : segment.first + len(segment.chunk_keys)]
+                scores = scores[shard.first : shard.first + len(shard.chunk_keys)]
             selected, more = own.size + more, 0
-            self._sessions.demanded[segment.name] += own.size
+            self._sessions.demanded[shard.name] += own.size
             return at.fabric.fetch_begin(
                 replace(
                     request,
-                    session=segment.handle,
+                    session=shard.handle,
                     ordinals=own,
-                    keys=np.ascontiguousarray(segment.keys[layer, own]),
+                    keys=np.ascontiguousarray(shard.keys[layer, own]),
                     target_index=index[where],
                     selected_count=selected,
                     scores=scores,
@@ -144,13 +144,13 @@ class PodFabric(Fabric):
         fetch = Fetch(request)
         fetch.rcs[:] = -errno.EHOSTDOWN
         parts = dict(
-            (segment.first, (segment, at))
-            for segment, at in self._sessions.parts(request.session, request.ordinals)
+            (shard.first, (shard, at))
+            for shard, at in self._sessions.parts(request.session, request.ordinals)
         )
         none = np.empty(0, np.intp)
-        if request.scores is not None:  # every segment gets the step's scores, demands or not
-            for segment in self._sessions.segments(request.session):
-                parts.setdefault(segment.first, (segment, none))
+        if request.scores is not None:  # every shard gets the step's scores, demands or not
+            for shard in self._sessions.shards(request.session):
+                parts.setdefault(shard.first, (shard, none))
         self._start(request.session, allowed_ns, fetch, begin, list(parts.values()))
         return fetch
 
@@ -161,15 +161,15 @@ class PodFabric(Fabric):
         return fetch.result(stall_ns=whole.stall_ns, **whole.counts)
 
     def put_begin(self, request: PutRequest) -> Put:
-        """Begin a put. If a home does not answer, the blocks go to the segment's next home."""
+        """Begin a put. If a home does not answer, the blocks go to the shard's next home."""
         allowed_ns = min(request.timeout_ns, PUT_SHARE * self._deadline_ns)
 
         def begin(at: Joined, piece: _Piece) -> Put:
             return at.fabric.put_begin(
                 replace(
                     request,
-                    session=piece.segment.handle,
-                    ordinals=request.ordinals[piece.at] - np.uint32(piece.segment.first),
+                    session=piece.shard.handle,
+                    ordinals=request.ordinals[piece.at] - np.uint32(piece.shard.first),
                     source=request.source[piece.at],
                     timeout_ns=allowed_ns,
                 )
@@ -211,11 +211,11 @@ class PodFabric(Fabric):
             at, allowed_ns, Put(request), lambda at, piece: at.fabric.put_begin(request)
         )
 
-    def in_flight(self, segment: Segment) -> bool:
-        """Whether a call for the segment is in flight at the member where it is open."""
-        at = segment.at
+    def in_flight(self, shard: Shard) -> bool:
+        """Whether a call for the shard is in flight at the member where it is open."""
+        at = shard.at
         flying = {} if at is None else self._flying.get(at, {})
-        return any(one.segment is segment for one in flying.values())
+        return any(one.shard is shard for one in flying.values())
 
     def _start_at(
         self,
@@ -227,7 +227,7 @@ class PodFabric(Fabric):
         handle.rcs[:] = -errno.EHOSTDOWN
         handle.work = whole = _Whole(0, allowed_ns, begin, handle, 1)
         self._in_flight[handle] = True
-        self._send(_Piece(whole, NO_SEGMENT, np.arange(len(handle.rcs)), at))
+        self._send(_Piece(whole, NO_SHARD, np.arange(len(handle.rcs)), at))
         return handle
 
     def _start(
@@ -236,20 +236,20 @@ class PodFabric(Fabric):
         allowed_ns: int,
         handle: Fetch | Put,
         begin: Callable[[Joined, _Piece], Fetch | Put],
-        parts: list[tuple[Segment, NDArray[np.intp]]],
+        parts: list[tuple[Shard, NDArray[np.intp]]],
     ) -> None:
         handle.work = whole = _Whole(session, allowed_ns, begin, handle, len(parts))
         handle.ended = not parts
         self._in_flight[handle] = False
-        for segment, at in parts:
-            self._send(_Piece(whole, segment, at))
+        for shard, at in parts:
+            self._send(_Piece(whole, shard, at))
 
     def _send(self, piece: _Piece) -> None:
-        """Submit a piece to its segment's home, or to another home if that connection ended."""
+        """Submit a piece to its shard's home, or to another home if that connection ended."""
         while True:
             piece.tries += 1
             try:
-                at = piece.only or self._sessions.home(piece.whole.session, piece.segment)
+                at = piece.only or self._sessions.home(piece.whole.session, piece.shard)
             except RunFailed:  # no member answers: the piece has failed
                 piece.whole.ended_one()
                 return
@@ -372,12 +372,12 @@ class PodFabric(Fabric):
         self._each(lambda one: one.fabric.unregister(array))
 
     def hint(self, session: int, guesses: NDArray[np.void]) -> int:
-        """Send each guess to its segment's home; returns how many were sent, from the first."""
-        for segment, at in self._sessions.parts(session, guesses["ordinal"]):
+        """Send each guess to its shard's home; returns how many were sent, from the first."""
+        for shard, at in self._sessions.parts(session, guesses["ordinal"]):
             own = guesses[at].copy()
-            own["ordinal"] -= segment.first
-            home = self._sessions.home(session, segment)
-            self._each(partial(_hint, segment, own), home)
+            own["ordinal"] -= shard.first
+            home = self._sessions.home(session, shard)
+            self._each(partial(_hint, shard, own), home)
         return len(guesses)
 
     def limit_scores(self, scores_max: int, every_steps: int, score_bits: int) -> None:
@@ -385,10 +385,10 @@ class PodFabric(Fabric):
         self._each(lambda one: one.fabric.limit_scores(scores_max, every_steps, score_bits))
 
     def release(self, session: int) -> None:
-        """Release at every member where a segment of the session is open."""
-        for segment in self._sessions.segments(session):
-            if segment.at is not None:
-                self._each(partial(_release, segment), segment.at)
+        """Release at every member where a shard of the session is open."""
+        for shard in self._sessions.shards(session):
+            if shard.at is not None:
+                self._each(partial(_release, shard), shard.at)
 
     def stats(self) -> dict[str, int]:
         """The sums over all members."""
@@ -428,9 +428,9 @@ def _register(array: NDArray[Any], one: Joined) -> None:
     one.fabric.register(array)
 
 
-def _hint(segment: Segment, guesses: NDArray[np.void], one: Joined) -> int:
-    return one.fabric.hint(segment.handle, guesses)
+def _hint(shard: Shard, guesses: NDArray[np.void], one: Joined) -> int:
+    return one.fabric.hint(shard.handle, guesses)
 
 
-def _release(segment: Segment, one: Joined) -> None:
-    one.fabric.release(segment.handle)
+def _release(shard: Shard, one: Joined) -> None:
+    one.fabric.release(shard.handle)

@@ -66,8 +66,8 @@ class Joined:
     waited_ns: int = 0
     """Time spent on its failed calls; calls that overlap count once."""
     waited_until_ns: int = 0
-    segments: int = 0
-    """Segments of open sessions at this member."""
+    shards: int = 0
+    """Shards of open sessions at this member."""
     left: deque[tuple[int, Chain]] = field(default_factory=lambda: deque(maxlen=LEFT_MAX))
     """Sessions to close there, oldest first. With a chain, the session's blocks are deleted;
     without one, the session is archived."""
@@ -78,9 +78,9 @@ class Joined:
     moved_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(ENDS), np.int64))
     """Those of `ends` that belong to moves from this member to others."""
     stale: int = 0
-    """Segments that it lacked as their home while their previous home had them."""
+    """Shards that it lacked as their home while their previous home had them."""
     came: int = 0
-    """Segments opened here because their home did not answer."""
+    """Shards opened here because their home did not answer."""
     load: float = 0.0
     """Demands per second of all its hosts, as last reported."""
     failed: int = 0

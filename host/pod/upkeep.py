@@ -1,8 +1,8 @@
-"""Background work of a host for its pod: filling new members, copying hot segments, draining.
+"""Background work of a host for its pod: filling new members, copying hot shards, draining.
 
-Twice a second the host reports to each home its demands for that home's segments; the reply lists
-the copies, and may ask the host to make or delete one. If the home lacks a segment, the host reads
-it at its previous member and moves it home; once complete, the segment is read at home. All of this
+Twice a second the host reports to each home its demands for that home's shards; the reply lists
+the copies, and may ask the host to make or delete one. If the home lacks a shard, the host reads
+it at its previous member and moves it home; once complete, the shard is read at home. All of this
 runs in `Upkeep.turn`, on the thread that owns sessions and fabric, with few moves in flight.
 """
 
@@ -23,7 +23,7 @@ from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, News, Tally
 from offstage.host.pod.between_members import Move, Moves
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import LEFT_AT_ONCE, LEFT_MAX, Joined, Silent
-from offstage.host.pod.pod_sessions import RECENT_MAX, PodSessions, Segment
+from offstage.host.pod.pod_sessions import RECENT_MAX, PodSessions, Shard
 
 __all__ = ["TELL_NS", "Counts", "Upkeep", "in_messages"]
 
@@ -43,14 +43,14 @@ class Counts:
 
     filled_bytes: int = 0
     copied_bytes: int = 0
-    filled_segments: int = 0
-    copied_segments: int = 0
+    filled_shards: int = 0
+    copied_shards: int = 0
     dropped_copies: int = 0
     copies_held: int = 0
     stale_lookups: int = 0
     rehomed: int = 0
     asked_blocks: int = 0
-    """Stored blocks of all segments opened since the last change of homes."""
+    """Stored blocks of all shards opened since the last change of homes."""
     refilled_blocks: int = 0
     """Blocks moved home since then."""
     least_share: float = 0.0
@@ -97,8 +97,8 @@ class Upkeep:
         self._next_ns = 0
         self._made: list[News] = []
         self._wanted: set[bytes] = set()
-        """Segments whose contents a home asked for."""
-        self._switches: dict[tuple[int, int], tuple[Segment, Joined]] = {}
+        """Shards whose contents a home asked for."""
+        self._switches: dict[tuple[int, int], tuple[Shard, Joined]] = {}
         self._tries: dict[bytes, int] = {}
         self._told: dict[Joined, dict[str, int]] = {}
         self._moved: dict[Joined, dict[str, int]] = {}
@@ -124,7 +124,7 @@ class Upkeep:
     def delete(self, session: int) -> None:
         """Close a session and delete, at every member, what no other session uses. Ends its moves
         first, and reports its deleted copies to the homes."""
-        for one in self._sessions.segments(session):
+        for one in self._sessions.shards(session):
             self.moves.drop(one.name)
             self._made += [
                 News(one.name, gone=at) for at in self._sessions.copies.get(one.name, ())
@@ -210,13 +210,13 @@ class Upkeep:
             for name, index in zip(
                 names, ranked([o.member for o in homes], names, 1)[:, 0], strict=True
             ):
-                segment = pinned.get(name) or self._sessions.recent.get(name)
+                shard = pinned.get(name) or self._sessions.recent.get(name)
                 contents = b""
-                if segment is not None and name in self._wanted:
+                if shard is not None and name in self._wanted:
                     self._wanted.discard(name)
-                    contents = b"".join(segment.chain)[:CONTENTS_MAX]
+                    contents = b"".join(shard.chain)[:CONTENTS_MAX]
                 told = self._news(name, demanded[name], name in pinned, hot, contents)
-                self._at(homes[int(index)], segment, news).append(told)
+                self._at(homes[int(index)], shard, news).append(told)
         for one in made:
             home = homes[int(ranked([o.member for o in homes], [one.name], 1)[0, 0])]
             news[home].append(one)
@@ -234,12 +234,10 @@ class Upkeep:
         for name in self._spread_ns.keys() - self._sessions.copies.keys():
             del self._spread_ns[name]
 
-    def _at(
-        self, home: Joined, segment: Segment | None, news: dict[Joined, list[News]]
-    ) -> list[News]:
-        """The entries for the member that gets the report: a draining member while the segment is
+    def _at(self, home: Joined, shard: Shard | None, news: dict[Joined, list[News]]) -> list[News]:
+        """The entries for the member that gets the report: a draining member while the shard is
         read there, so that the drain knows it is in use; otherwise the home."""
-        at = None if segment is None else segment.at
+        at = None if shard is None else shard.at
         return news[at if at in news and at.member.state == "draining" else home]
 
     def _news(self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes) -> News:
@@ -253,9 +251,9 @@ class Upkeep:
         now = {"served": int(at.ends.sum()), "stale": at.stale, "rehomed": at.came, **moved}
         was = self._told.get(at, {})
         tally = {name: max(0, count - was.get(name, 0)) for name, count in now.items()}
-        request = p.Segments(served=tally.pop("served"), news=news, tally=Tally(**tally))
+        request = p.Shards(served=tally.pop("served"), news=news, tally=Tally(**tally))
         try:
-            reply: p.SegmentsReply = at.ask(at.control.call, request)
+            reply: p.ShardsReply = at.ask(at.control.call, request)
         except Silent:
             return
         self._told[at], at.load = now, reply.load
@@ -272,32 +270,30 @@ class Upkeep:
             self._sessions.copies[name] = answer.copies
         else:
             self._sessions.copies.pop(name, None)
-        segments = [(number, one) for number, one in self._sessions.each() if one.name == name]
+        shards = [(number, one) for number, one in self._sessions.each() if one.name == name]
         known = self._sessions.recent.get(name)
         if answer.make and known is not None:
             self._copy(known, home, answer.copies, homes)
         if answer.drop:
-            self._drop(name, answer.drop, segments, home)
+            self._drop(name, answer.drop, shards, home)
         elif answer.copies:
             now_ns = self._sessions.clock.now_ns()
             if answer.copies != before or now_ns >= self._spread_ns.get(name, 0):
                 self._spread_ns[name] = now_ns + SPREAD_NS
-                self._spread(segments, home, answer.copies, homes)
+                self._spread(shards, home, answer.copies, homes)
 
     def _copy(
-        self, segment: Segment, home: Joined, copies: tuple[str, ...], homes: list[Joined]
+        self, shard: Shard, home: Joined, copies: tuple[str, ...], homes: list[Joined]
     ) -> None:
-        order = ranked([one.member for one in homes], [segment.name], len(homes))[0]
+        order = ranked([one.member for one in homes], [shard.name], len(homes))[0]
         names = [homes[int(index)].member.name for index in order]
         place = next_place(names, [home.member.name, *copies])
         target = next((one for one in homes if one.member.name == place), None)
-        source = segment.at
+        source = shard.at
         if target is None or source is None or source.member.state != "up":
             return
         if source.usable(self._sessions.clock.now_ns()):
-            self.moves.add(
-                Move(segment.name, segment.chain, source, target, "copied", self._copied)
-            )
+            self.moves.add(Move(shard.name, shard.chain, source, target, "copied", self._copied))
 
     def _note(self, move: Move, what: str) -> None:
         of = self._moved.setdefault(move.target, {})
@@ -306,12 +302,12 @@ class Upkeep:
     def _copied(self, move: Move) -> None:
         self._note(move, "copied_bytes")
         if move.whole:
-            self.counts.copied_segments += 1
+            self.counts.copied_shards += 1
             self._made.append(News(move.name, made=move.target.member.name))
 
     def _spread(
         self,
-        segments: Iterable[tuple[int, Segment]],
+        shards: Iterable[tuple[int, Shard]],
         home: Joined,
         copies: tuple[str, ...],
         homes: list[Joined],
@@ -320,19 +316,19 @@ class Upkeep:
         after each choice."""
         places = [home, *(one for one in homes if one.member.name in copies and one is not home)]
         loads = [one.load for one in places]
-        segments = [one for one in segments if one[1].at in places and not one[1].to_fill]
-        for number, segment in segments:
-            was = places.index(segment.at)  # type: ignore[arg-type]
-            share = loads[was] / max(1, places[was].segments)
+        shards = [one for one in shards if one[1].at in places and not one[1].to_fill]
+        for number, shard in shards:
+            was = places.index(shard.at)  # type: ignore[arg-type]
+            share = loads[was] / max(1, places[was].shards)
             draw = int(self._draw.integers(2**32))
             now = places.index(next(read_places(home, places[1:], (), loads, draw)))
             if now != was and loads[now] + share < loads[was]:
                 loads[was] -= share
                 loads[now] += share
-                self._switches[number, segment.first] = segment, places[now]
+                self._switches[number, shard.first] = shard, places[now]
 
     def _drop(
-        self, name: bytes, member: str, segments: list[tuple[int, Segment]], home: Joined
+        self, name: bytes, member: str, shards: list[tuple[int, Shard]], home: Joined
     ) -> None:
         """Delete a copy, after its readers have switched to the home."""
         at = next((one for one in self._sessions.members if one.member.name == member), None)
@@ -341,10 +337,10 @@ class Upkeep:
         now_ns = self._sessions.clock.now_ns()
         if at is None or known is None or at is home or not at.usable(now_ns):
             return
-        for number, segment in segments:
-            if segment.at is at and not self._fabric.in_flight(segment):
-                self._sessions.switch(number, segment, home)
-        if any(segment.at is at for _, segment in segments):
+        for number, shard in shards:
+            if shard.at is at and not self._fabric.in_flight(shard):
+                self._sessions.switch(number, shard, home)
+        if any(shard.at is at for _, shard in shards):
             return  # still read: the copy stays until that member evicts it
         with contextlib.suppress(Silent, OffstageError):
             handle = at.ask(at.control.session_open, select_blocks=1, may_refuse=True)
@@ -356,7 +352,7 @@ class Upkeep:
     # ---- moves home ----
 
     def _fill(self, now_ns: int) -> None:
-        """Move segments home: those that their home lacked, and those that an open session reads at
+        """Move shards home: those that their home lacked, and those that an open session reads at
         a member that is no longer their home."""
         if self._sessions.map is None:
             return
@@ -366,24 +362,24 @@ class Upkeep:
         for name, (chain, at, home) in lacking:
             if home in homes and at.usable(now_ns):
                 self._bring(name, chain, at, home)
-        segments = [
+        shards = [
             (number, one)
             for number, one in self._sessions.each()
             if one.at is not None and one.contents
         ]
-        if not homes or not segments:
+        if not homes or not shards:
             return
         members = [one.member for one in homes]
-        order = ranked(members, [one.name for _, one in segments], 1)[:, 0]
-        for (number, segment), index in zip(segments, order, strict=True):
-            home, from_ = homes[int(index)], segment.at
+        order = ranked(members, [one.name for _, one in shards], 1)[:, 0]
+        for (number, shard), index in zip(shards, order, strict=True):
+            home, from_ = homes[int(index)], shard.at
             if from_ is None or from_ is home or not from_.usable(now_ns):
                 continue
-            if from_.member.name in self._sessions.copies.get(segment.name, ()):
+            if from_.member.name in self._sessions.copies.get(shard.name, ()):
                 continue
             if from_.member.state == "draining" and not self._sessions.generating(number):
                 continue  # not being read: it stays there
-            self._bring(segment.name, segment.chain, from_, home)
+            self._bring(shard.name, shard.chain, from_, home)
 
     def _bring(self, name: bytes, chain: list[bytes], at: Joined, home: Joined) -> None:
         if self._tries.get(name, 0) >= TRIES_MAX or self.moves.wants(name, home):
@@ -394,7 +390,7 @@ class Upkeep:
 
         def filled(move: Move) -> None:
             self._note(move, "filled_bytes")
-            self.counts.filled_segments += bool(move.moved_blocks)
+            self.counts.filled_shards += bool(move.moved_blocks)
             for each, one in self._sessions.each():
                 if move.whole and one.name == move.name and one.at is at:
                     self._switches[each, one.first] = one, home
@@ -402,13 +398,13 @@ class Upkeep:
         self.moves.add(Move(name, chain, at, home, "filled", filled))
 
     def _switch_some(self) -> None:
-        """Switch the segments that have no call in flight."""
-        for key, (segment, to) in list(self._switches.items()):
-            if self._fabric.in_flight(segment):
+        """Switch the shards that have no call in flight."""
+        for key, (shard, to) in list(self._switches.items()):
+            if self._fabric.in_flight(shard):
                 continue
             del self._switches[key]
             open_now = any(
-                number == key[0] and one is segment for number, one in self._sessions.each()
+                number == key[0] and one is shard for number, one in self._sessions.each()
             )
-            if open_now and segment.at is not to and not to.lost:
-                self._sessions.switch(key[0], segment, to)
+            if open_now and shard.at is not to and not to.lost:
+                self._sessions.switch(key[0], shard, to)

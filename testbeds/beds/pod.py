@@ -74,8 +74,8 @@ def up(out: Path, sizes: DaemonSizes, *, with_etcd: bool | None = None) -> PodBe
         else:
             (out / "pod.toml").unlink(missing_ok=True)
         membership = open_membership(where)
-        segment = _segment_tokens(sizes)
-        membership.change(lambda pod: replace(pod, segment_tokens=segment))
+        shard = _shard_tokens(sizes)
+        membership.change(lambda pod: replace(pod, shard_tokens=shard))
         membership.close()
         for number in range(DAEMONS):
             processes[f"dpu{number}"] = begin_daemon(out, f"dpu{number}", sizes, where)[1]
@@ -101,7 +101,7 @@ def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tup
     return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])
 
 
-def _segment_tokens(sizes: DaemonSizes) -> int:
+def _shard_tokens(sizes: DaemonSizes) -> int:
     """An eighth of a context, 512 to 4,096 tokens, so that a short context is spread too."""
     blocks = min(max(sizes.context_tokens // 8, 512), 4096) // sizes.block_tokens
     return blocks * sizes.block_tokens

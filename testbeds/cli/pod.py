@@ -70,7 +70,7 @@ def status(
     runtime_dir: RuntimeDirsOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Show a pod: members, each one's share of the segments, whether it answers, what all served.
+    """Show a pod: members, each one's share of the shards, whether it answers, what all served.
 
     Exit code 3 where none answers.
     """
@@ -108,7 +108,7 @@ def status(
 def drain(
     place: PlaceArgument,
     name: NameArgument,
-    undo: Annotated[bool, typer.Option("--undo", help="it takes new segments again")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="it takes new shards again")] = False,
     push: Annotated[
         bool, typer.Option("--push/--no-push", help="bring what is hot or pinned to its new home")
     ] = True,
@@ -119,7 +119,7 @@ def drain(
     fabric: FabricOption = PodFabricName.shm,
     form: FormatOption = Format.text,
 ) -> None:
-    """A member takes no new segments; what is hot or pinned there is pushed to the others.
+    """A member takes no new shards; what is hot or pinned there is pushed to the others.
 
     The rest is read there until it is gone. A member that does not answer is drained all the same,
     and `pushed` says why nothing was.
@@ -402,7 +402,7 @@ def _change(
     result = _shown(after)
     if seen[-1].homes and after.homes:
         moved, least = moved_share(seen[-1], after)
-        result |= {"segments_moved": moved, "segments_moved_least": least}
+        result |= {"shards_moved": moved, "shards_moved_least": least}
         result |= {} if more is None else more(after)
     emit(result, form, table(result))
 
@@ -422,8 +422,8 @@ def _shown(found: "PodMap") -> dict[str, Any]:
     }
     return {
         "epoch": found.epoch,
-        "segment_tokens": found.segment_tokens,
-        "first_segment_tokens": found.first_segment_tokens,
+        "shard_tokens": found.shard_tokens,
+        "first_shard_tokens": found.first_shard_tokens,
         "members": members,
     }
 

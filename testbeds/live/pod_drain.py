@@ -1,7 +1,7 @@
-"""The push of `offstage pod drain`: a member's hot and pinned segments go to their new homes.
+"""The push of `offstage pod drain`: a member's hot and pinned shards go to their new homes.
 
-It logs in as a host of the tenant, asks the member for these segments, and copies each to the
-home in the current map, as a running host would. Cold segments stay: they are read there until
+It logs in as a host of the tenant, asks the member for these shards, and copies each to the
+home in the current map, as a running host would. Cold shards stay: they are read there until
 the member is gone, and recomputed after that.
 """
 
@@ -27,10 +27,10 @@ WAIT_NS = 1_000_000
 
 @dataclass
 class Pushed:
-    """Figures of one tenant. `segments` were hot or pinned; `whole` of them are complete at
+    """Figures of one tenant. `shards` were hot or pinned; `whole` of them are complete at
     their new home, and of `unnamed` no host had named the contents."""
 
-    segments: int = 0
+    shards: int = 0
     pinned: int = 0
     whole: int = 0
     unnamed: int = 0
@@ -40,7 +40,7 @@ class Pushed:
 def push(
     found: PodMap, name: str, link: Endpoint, runtime_dir: Path | None, progress: Progress
 ) -> Pushed:
-    """Push a tenant's hot or pinned segments from the member `name`. BadInput, RunFailed: the
+    """Push a tenant's hot or pinned shards from the member `name`. BadInput, RunFailed: the
     member, or all others, cannot be reached."""
     drained = found.find(name)
     if drained is None:
@@ -53,9 +53,9 @@ def push(
         source = next((one for one in members if one.member.name == name), None)
         if source is None:
             raise BadInput("it does not answer any more", name, "see offstage pod status")
-        asked = p.Segments(hot_per_s=float(found.copies.hot_blocks_per_s))
+        asked = p.Shards(hot_per_s=float(found.copies.hot_blocks_per_s))
         hot = source.control.call(asked).hot
-        done.segments, done.pinned = len(hot), sum(one.pinned for one in hot)
+        done.shards, done.pinned = len(hot), sum(one.pinned for one in hot)
         named = [one for one in hot if one.contents]
         done.unnamed = len(hot) - len(named)
         geometry = source.control.geometry

@@ -48,7 +48,7 @@ class PodResult(msgspec.Struct, kw_only=True):
     """One run over a pod; rates are over the demands of all members."""
 
     epoch: int
-    segment_tokens: int
+    shard_tokens: int
     members: dict[str, MemberResult]
     demands: int
     hit_rate: float
@@ -57,11 +57,11 @@ class PodResult(msgspec.Struct, kw_only=True):
     lost_rate: float
     """Demands without an answer, because their member did not answer."""
     load_cv: float
-    """Coefficient of variation of demands over weight, of the members that take new segments."""
-    segments_rehomed: int
+    """Coefficient of variation of demands over weight, of the members that take new shards."""
+    shards_rehomed: int
     stale_lookups: int
-    """Segments absent at their home and present at the previous home."""
-    segments_filled: int
+    """Shards absent at their home and present at the previous home."""
+    shards_filled: int
     bytes_filled: int
     """Bytes copied to their home from the previous one."""
     filled_share: float
@@ -145,7 +145,7 @@ def pod_result(
     stall_ms = record.stall_ms()
     return PodResult(
         epoch=found.epoch,
-        segment_tokens=found.segment_tokens,
+        shard_tokens=found.shard_tokens,
         members=dict(results),
         demands=ended.total,
         hit_rate=ended.hit_rate,
@@ -153,13 +153,13 @@ def pod_result(
         miss_rate=ended.miss_rate,
         lost_rate=share(ended.unanswered, ended.total),
         load_cv=load_cv(found, loads),
-        segments_rehomed=done.rehomed,
+        shards_rehomed=done.rehomed,
         stale_lookups=done.stale_lookups,
-        segments_filled=done.filled_segments,
+        shards_filled=done.filled_shards,
         bytes_filled=done.filled_bytes,
         filled_share=done.asked_moved_share,
         least_share=done.least_share,
-        copies_made=done.copied_segments,
+        copies_made=done.copied_shards,
         copies_dropped=done.dropped_copies,
         copies_held=done.copies_held,
         bytes_copied=done.copied_bytes,

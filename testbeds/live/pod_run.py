@@ -1,6 +1,6 @@
 """`offstage pod run`: one workload over all members of a pod, and one report for the pod.
 
-The host computes where each segment lives, so it asks all members in parallel and they need not
+The host computes where each shard lives, so it asks all members in parallel and they need not
 know each other. If the host is given the address of the map it follows it, so members may join
 and be drained during the run; `pod_figures.py` makes the report.
 """
@@ -14,7 +14,7 @@ from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.ledger import Ledger
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 from offstage.host.endpoint import Endpoint
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
@@ -104,7 +104,7 @@ class _Pod:
 
     options: DriveOptions
     workload: Workload
-    grid: SegmentGrid
+    grid: ShardGrid
     link: Endpoint
     runtime_dir: Path | None
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -173,17 +173,17 @@ class _Pod:
             limits = one.control.limits
             if not 1 <= grid.most <= limits.session_chunk_max:
                 raise BadInput(
-                    f"a segment has {grid.most} blocks of {tokens} tokens, and "
+                    f"a shard has {grid.most} blocks of {tokens} tokens, and "
                     f"{one.member.name} takes 1 to {limits.session_chunk_max}",
                     "pod map",
-                    "change segment_tokens of the map, or [limits] context_tokens of the daemon",
+                    "change shard_tokens of the map, or [limits] context_tokens of the daemon",
                 )
             if needed > limits.session_max:
                 raise BadInput(
-                    f"{needed} segments at once may be at {one.member.name}, which takes "
+                    f"{needed} shards at once may be at {one.member.name}, which takes "
                     f"{limits.session_max}",
                     one.control.endpoint,
-                    "raise [limits] sessions of the daemon, or segment_tokens of the map",
+                    "raise [limits] sessions of the daemon, or shard_tokens of the map",
                 )
 
 

@@ -14,9 +14,9 @@ __all__ = ["Kept", "MemberReport", "PodReport", "load_cv", "member_report", "pod
 
 
 class Kept(msgspec.Struct, kw_only=True):
-    """Counts of kept segments, summed over tenants or daemons."""
+    """Counts of kept shards, summed over tenants or daemons."""
 
-    segments: int = 0
+    shards: int = 0
     copies: int = 0
     pinned: int = 0
     stale: int = 0
@@ -27,7 +27,7 @@ class Kept(msgspec.Struct, kw_only=True):
 
 
 class PodReport(Kept, kw_only=True):
-    """Of all daemons that answered; `load_cv` is over those that take new segments."""
+    """Of all daemons that answered; `load_cv` is over those that take new shards."""
 
     demands: int
     prefetched_blocks: int

@@ -34,7 +34,7 @@ OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.SessionsOpen(deleting=[session], contents=[KEY], keep=False),
     lambda session: p.Purge(tenant="red", keep_blocks=1),
     lambda session: p.Ledger(tenant="red"),
-    lambda session: p.Segments(
+    lambda session: p.Shards(
         served=1,
         hot_per_s=1.0,
         news=[News(name=KEY, demands=1, hot_per_s=1.0, made="a", gone="b", contents=KEY)],

@@ -113,7 +113,7 @@ def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [one["state"] for one in first["members"].values()] == ["served"] * 3
     assert all(one["demands"] > 0 for one in first["members"].values())
     assert sum(one["demands"] for one in first["members"].values()) == first["demands"]
-    assert 0 < first["load_cv"] < 1.5 and first["segments_rehomed"] == 0
+    assert 0 < first["load_cv"] < 1.5 and first["shards_rehomed"] == 0
 
 
 def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
@@ -144,7 +144,7 @@ def test_one_dies_under_way(fabric: str, what: int, tmp_path: Path) -> None:
     with pytest.raises(Dead), pod_of(3, tmp_path) as pod:
         found = driven(pod, fabric, Sends(pod, 2, what))
         check(found)
-        assert found.blocks_recomputed > 0 and found.segments_rehomed > 0
+        assert found.blocks_recomputed > 0 and found.shards_rehomed > 0
         assert found.members["dpu2"].state.startswith(("lost", "suspected"))
         assert [found.members[name].state for name in ("dpu0", "dpu1")] == ["served"] * 2
         raise Dead
@@ -178,7 +178,7 @@ def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
         (["--geometry", "demo"], "give --geometry tiny"),
         (["--fetch-deadline", "0s"], "give 1ms to 60s"),
         (["--tenant", "nobody"], "nobody"),
-        (["--sessions", "12"], "segments at once"),
+        (["--sessions", "12"], "shards at once"),
     ],
 )
 def test_what_does_not_fit_is_one_line(

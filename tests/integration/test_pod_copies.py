@@ -83,12 +83,12 @@ def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
 def test_a_hot_prefix_gets_copies_and_load_evens_out(
     pod: Pod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five sessions read one segment: without copies one member serves nearly all, with them the
+    """Five sessions read one shard: without copies one member serves nearly all, with them the
     coefficient of variation falls by far, and the members' ledgers still agree with the host."""
     cv = []
     for most, steps in ((0, 20), (3, 80)):
         rule = CopyRule(copies_max=most, hot_blocks_per_s=20)
-        change(pod, partial(replace, segment_tokens=4096, first_segment_tokens=0, copies=rule))
+        change(pod, partial(replace, shard_tokens=4096, first_shard_tokens=0, copies=rule))
         found = driven(
             pod, sessions=5, shared_prefix_tokens=4096, steps=steps, time_per_token_s=0.05
         )
@@ -106,15 +106,15 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
 
 
 def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> None:
-    """A member joins under way, and one is drained under way: only segments whose home changed are
+    """A member joins under way, and one is drained under way: only shards whose home changed are
     brought there, about what any placement moves, and the next run finds all of it at home."""
     before = change(pod, lambda one: one)
     last, none = before.member[3], CopyRule(copies_max=0)
-    change(pod, partial(replace, member=before.member[:3], segment_tokens=512, copies=none))
+    change(pod, partial(replace, member=before.member[:3], shard_tokens=512, copies=none))
     change(pod, lambda one: replace(one, former=()))
     joining = Does(lambda: change(pod, lambda one: added(one, last)))
     joined = driven(pod, joining, sessions=2, steps=240)
-    assert joined.segments_filled > 0 and joined.members["dpu3"].demands > 0
+    assert joined.shards_filled > 0 and joined.members["dpu3"].demands > 0
     assert joined.least_share == pytest.approx(0.25)
     assert 0 < joined.filled_share <= joined.least_share + 0.1
     assert sum(one.moved_blocks for one in joined.members.values()) * BLOCK_BYTES == (
@@ -122,12 +122,12 @@ def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> 
     )
     draining = Does(lambda: change(pod, lambda one: moved(one, "dpu2", "draining")))
     drained = driven(pod, draining, sessions=2, steps=240)
-    assert drained.segments_filled > 0 and drained.members["dpu2"].moved_blocks > 0
+    assert drained.shards_filled > 0 and drained.members["dpu2"].moved_blocks > 0
     after = driven(pod, sessions=2, steps=4)
     assert after.members["dpu2"].demands == 0 and after.bytes_filled == 0
 
 
-def test_a_segment_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
+def test_a_shard_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
     """What was written before a join is found by who opens it after, at its home of before, and is
     brought home; without the map's memory of before it would be computed again."""
     change(pod, lambda one: moved(moved(one, "dpu2", "up"), "dpu1", "draining"))
@@ -135,7 +135,7 @@ def test_a_segment_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
     driven(pod, sessions=2, steps=4, seed=7)
     change(pod, lambda one: moved(one, "dpu1", "up"))
     found = driven(pod, sessions=2, steps=40, seed=7)
-    assert found.stale_lookups > 0 and found.segments_filled > 0
+    assert found.stale_lookups > 0 and found.shards_filled > 0
     assert found.members["dpu1"].demands > 0
 
 
@@ -145,13 +145,13 @@ def test_a_drain_pushes_what_was_hot_and_nothing_else(
     """Right after a run, whose sessions are closed: what it demanded much of at one member goes to
     the new homes by the command alone, and the next run reads none of that from the drained one."""
     pod, rule = cold, CopyRule(copies_max=0, hot_blocks_per_s=1)
-    change(pod, partial(replace, segment_tokens=512, copies=rule))
+    change(pod, partial(replace, shard_tokens=512, copies=rule))
     before = driven(pod, sessions=2, steps=40, seed=7, time_per_token_s=0.05)
     name = max(before.members, key=lambda one: before.members[one].demands)
     words = [pod.place, name, "--tenant", TENANT, "--runtime-dir", str(pod.folder)]
     assert run(["pod", "drain", *words, "--format", "json"]) == 0
     pushed = json.loads(capsys.readouterr().out)["pushed"][TENANT]
-    assert pushed["segments"] >= pushed["whole"] > 0 == pushed["unnamed"]
+    assert pushed["shards"] >= pushed["whole"] > 0 == pushed["unnamed"]
     assert pushed["bytes"] > 0
     again = driven(pod, sessions=2, steps=8, seed=7)
     assert again.members[name].demands < before.members[name].demands / 5

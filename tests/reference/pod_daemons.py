@@ -10,7 +10,7 @@ from offstage.dpu.pod.membership.static import write_map
 from offstage.testbeds.beds.daemon import Daemon, serve
 
 TENANT = "lab"
-SEGMENT_TOKENS = 512
+SHARD_TOKENS = 512
 UNHURRIED_NS = 5_000_000_000
 """A deadline of fetches where every member of the map is there: no slow machine misses it."""
 
@@ -45,6 +45,6 @@ def pod_of(count: int, folder: Path, layers: int = 2, device: str = "") -> Itera
             }
             tiers.append(stack.enter_context(serve(sections, home)))
             members.append(Member(name=name, endpoint=tiers[-1].endpoint))
-        pod = PodMap(epoch=1, segment_tokens=SEGMENT_TOKENS, member=tuple(members))
+        pod = PodMap(epoch=1, shard_tokens=SHARD_TOKENS, member=tuple(members))
         write_map(folder / "pod.toml", pod)
         yield Pod(str(folder / "pod.toml"), folder, tiers)

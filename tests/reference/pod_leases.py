@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from pod_daemons import SEGMENT_TOKENS, TENANT
+from pod_daemons import SHARD_TOKENS, TENANT
 
 from offstage.bindings.errors import RunFailed
 from offstage.dpu.pod.map import Member
@@ -30,7 +30,7 @@ class Leased:
         self.folder, self.lease_s, self.place = folder, lease_s, f"etcd:{','.join(addresses)}"
         self.etcd = EtcdMembership(addresses)
         self.tiers: dict[str, Daemon] = {}
-        self.etcd.change(lambda pod: replace(pod, segment_tokens=SEGMENT_TOKENS))
+        self.etcd.change(lambda pod: replace(pod, shard_tokens=SHARD_TOKENS))
 
     def start(
         self,

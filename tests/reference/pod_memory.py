@@ -15,7 +15,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.pod.exceptions import Exceptions
 from offstage.dpu.pod.heat import CopyRule
 from offstage.dpu.pod.map import Member, PodMap, added, noted
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 from offstage.host.decode.timeline import Clock
 from offstage.host.link.tier_sessions import ALL_SCORES
 from offstage.host.pod.fabric import PodFabric
@@ -100,13 +100,13 @@ class Daemon(Fabric):
                 for layer in range(LAYERS):
                     self.stored.pop((key, layer), None)
 
-    def call(self, request: p.Segments) -> p.SegmentsReply:
+    def call(self, request: p.Shards) -> p.ShardsReply:
         if len(p.encode(request)) > self.limits.message_size_bytes_max:
             raise Incompatible("the message is too long")
         self.told += 1
         now_ns = self._clock.now_ns()
         load = self.kept.served(request.served, request.tally, now_ns)
-        return p.SegmentsReply(
+        return p.ShardsReply(
             load=load, answers=[self.kept.told(one, now_ns) for one in request.news]
         )
 
@@ -153,7 +153,7 @@ class World:
         self.map = PodMap(epoch=1, copies=rule, member=tuple(map(member, range(count))))
         self.daemons: dict[str, Daemon] = {}
         self.sessions = PodSessions(
-            [self._joined(n) for n in range(count)], SegmentGrid(CHUNKS), self.clock
+            [self._joined(n) for n in range(count)], ShardGrid(CHUNKS), self.clock
         )
         self.sessions.map, self.sessions.wall_s = self.map, lambda: 1000.0
         self.fabric = PodFabric(self.sessions)
@@ -176,14 +176,14 @@ class World:
         return session, self.sessions.append(session, [bytes([one]) * 16 for one in numbers])
 
     def write(self, *numbers: int) -> list[bytes]:
-        """Put all layers of these chunks; the names of their segments."""
+        """Put all layers of these chunks; the names of their shards."""
         session, _ = self.opened(*numbers)
         ordinals = np.arange(len(numbers), dtype=np.uint32)
         for layer in range(LAYERS):
             self.upkeep.turn()
             rows = np.array(numbers, np.uint8)[:, None].repeat(PAYLOAD, 1) + np.uint8(layer)
             assert not self.fabric.put(PutRequest(session, layer, ordinals, rows)).any()
-        names = [one.name for one in self.sessions.segments(session)]
+        names = [one.name for one in self.sessions.shards(session)]
         self.sessions.session_close(session)
         return names
 
@@ -203,7 +203,7 @@ class World:
             self.fabric.poll(0)
 
     def at(self, session: int) -> list[str]:
-        return [one.at.member.name for one in self.sessions.segments(session) if one.at]
+        return [one.at.member.name for one in self.sessions.shards(session) if one.at]
 
 
 def member(number: int) -> Member:

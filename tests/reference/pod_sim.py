@@ -20,7 +20,7 @@ from pod_world import MS, Client, Etcd, Machine, S, World
 from offstage.bindings.errors import OffstageError, RunFailed
 from offstage.bindings.fabric import FetchRequest, PutRequest
 from offstage.dpu.pod.map import Member, PodMap, moved
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 from offstage.host.link.tier_sessions import append_chunks
 from offstage.host.pod import fabric as pod_fabric
 from offstage.host.pod.fabric import PodFabric
@@ -30,7 +30,7 @@ from offstage.host.pod.pod_sessions import PodSessions
 
 __all__ = ["FAULTS", "Broken", "Pod", "run_seed"]
 
-LAYERS, SEGMENT = 2, 4
+LAYERS, SHARD = 2, 4
 DEADLINE_NS = 300 * MS
 LOOK_NS = S // 2
 DOCUMENTS, LONGEST = 6, 14
@@ -116,7 +116,7 @@ class SimHost:
                 self.members = [self._login(one) for one in self.client.map().readable]
             except OffstageError:
                 continue
-        self.sessions = PodSessions(self.members, SegmentGrid(SEGMENT), clock=self.clock)
+        self.sessions = PodSessions(self.members, ShardGrid(SHARD), clock=self.clock)
         self.fabric = PodFabric(self.sessions, DEADLINE_NS)
         self.fabric.register(self.rows)
         self.sessions.wall_s = lambda: self.world.now / S
@@ -168,9 +168,9 @@ class SimHost:
         return missed
 
     def _key(self, session: int, ordinal: int, layer: int) -> Key:
-        segment = self.sessions.segments(session)[ordinal // SEGMENT]
-        own = ordinal - segment.first
-        return self.tenant, segment.name if own == 0 else segment.contents[own], layer
+        shard = self.sessions.shards(session)[ordinal // SHARD]
+        own = ordinal - shard.first
+        return self.tenant, shard.name if own == 0 else shard.contents[own], layer
 
     def _served(self, session: int, chunks: list[int], known: set[Key]) -> int:
         before = {name: set(one.stored) for name, one in self.pod.daemons.items()}
@@ -207,7 +207,7 @@ class SimHost:
             raise Broken(f"wrong bytes for {key}")
 
     def _where(self, session: int, ordinal: int) -> str:
-        at = self.sessions.segments(session)[ordinal // SEGMENT].at
+        at = self.sessions.shards(session)[ordinal // SHARD].at
         return "nobody" if at is None else at.member.name
 
     def _reason(self, key: Key, rc: int, where: str, whole: bool) -> None:
@@ -229,7 +229,7 @@ class SimHost:
         blocks = np.stack([content(key) for key in keys])
         rcs = self.fabric.put(PutRequest(session, layer, np.array(left, np.uint32), blocks))
         for ordinal, key, rc in zip(left, keys, rcs.tolist(), strict=True):
-            at = self.sessions.segments(session)[ordinal // SEGMENT].at
+            at = self.sessions.shards(session)[ordinal // SHARD].at
             if rc == 0 and at is not None:
                 self.pod.at[key] = at.member.name
                 self.pod.refused.discard(key)

@@ -17,7 +17,7 @@ QUOTA_BLOCKS = 90
 STAGED = 0.5
 """The share of puts that stay in memory."""
 Key = tuple[str, bytes, int]
-"""Tenant, name of a chunk at its segment, layer."""
+"""Tenant, name of a chunk at its shard, layer."""
 
 
 @dataclass(eq=False)

@@ -131,7 +131,7 @@ class Wire(Fabric):
 
     def call(self, request: Any) -> Any:
         """See `Control`; a daemon here keeps no list of what is hot."""
-        return p.SegmentsReply(load=0.0)
+        return p.ShardsReply(load=0.0)
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
         """See `Sessions`."""

@@ -66,7 +66,7 @@ def test_a_placement_that_changes_by_itself_is_noticed(monkeypatch: pytest.Monke
     """Each time another home: what was put is not found where nothing fails any more."""
     turn = [0]
 
-    def anywhere(members: Sequence[Joined], segment: Any) -> Joined:
+    def anywhere(members: Sequence[Joined], shard: Any) -> Joined:
         turn[0] += 1
         return members[turn[0] % len(members)]
 
@@ -79,8 +79,8 @@ def test_a_miss_that_is_invented_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     """A home that has all and is said to have nothing."""
     right = pod_sessions.PodSessions._told
 
-    def told(self: Any, segment: Any, batch: Any) -> Any:
-        found = right(self, segment, batch)
+    def told(self: Any, shard: Any, batch: Any) -> Any:
+        found = right(self, shard, batch)
         found.stored_layers[:] = [0] * len(found.stored_layers)
         return found
 

@@ -120,8 +120,8 @@ def write_map(path: Path, pod: PodMap) -> None:
         "epoch",
         "epoch_base",
         "lease_ns",
-        "segment_tokens",
-        "first_segment_tokens",
+        "shard_tokens",
+        "first_shard_tokens",
         "fill_s",
     )
     lines = [f"{key} = {getattr(pod, key)}" for key in numbers]

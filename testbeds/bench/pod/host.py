@@ -333,9 +333,9 @@ class Host:
     def _members_of(self, session: int, count: int) -> list[Member]:
         """The member that has each block of the session, in this host's view."""
         numbers = self._sessions.grid.numbers(np.arange(count))
-        segments = self._sessions.segments(session)
+        shards = self._sessions.shards(session)
         nobody = Member(name="nobody", endpoint="")
         return [
-            nobody if (at := segments[number].at) is None else at.member
+            nobody if (at := shards[number].at) is None else at.member
             for number in numbers.tolist()
         ]

@@ -29,7 +29,7 @@ WINDOW_S = 1.0
 DEADLINE_SLACK = 1.1
 """A loop checks a deadline once per turn."""
 SIGMAS = 3.0
-MEMBERS, SEGMENT_CHUNKS = 4, 8
+MEMBERS, SHARD_CHUNKS = 4, 8
 UNEXPLAINED_MAX = 20
 """The number of unexplained misses that are listed."""
 
@@ -303,8 +303,8 @@ def _aims(name: str, found: FaultFigures, deadline_s: float) -> list[Row]:
     if found.fault == "join":
         rows.append(row("first hit from what joined", found.hit_s, found.ended_s, "seconds"))
         share = 1 / (MEMBERS + 1)
-        segments = max(1, found.blocks_asked // SEGMENT_CHUNKS)
-        most = share + SIGMAS * (share * (1 - share) / segments) ** 0.5
+        shards = max(1, found.blocks_asked // SHARD_CHUNKS)
+        most = share + SIGMAS * (share * (1 - share) / shards) ** 0.5
         moved = (found.blocks_filled + found.blocks_put_again) / max(1, found.blocks_asked)
         rows.append(row("moved, of what is asked", moved, most, "%"))
     if found.fault in ("etcd", "quorum"):

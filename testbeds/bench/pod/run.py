@@ -50,7 +50,7 @@ WHOLE_S = 30.0
 LOOK_S = 0.02
 SLOTS = 4096
 STORE_BYTES = 256 << 20
-SEGMENT_CHUNKS = 8
+SHARD_CHUNKS = 8
 SESSIONS = 512
 
 
@@ -112,7 +112,7 @@ def live_pod(
         block_tokens=CHUNK_TOKENS,
         slots=SLOTS,
         window_tokens=CHUNK_TOKENS,
-        context_tokens=SEGMENT_CHUNKS * CHUNK_TOKENS * 8,
+        context_tokens=SHARD_CHUNKS * CHUNK_TOKENS * 8,
         stored_bytes=stored_bytes,
         sessions=SESSIONS,
     )

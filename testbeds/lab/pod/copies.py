@@ -1,6 +1,6 @@
-"""Copies of hot segments in virtual time: the rule of `dpu.pod.heat`, for all hosts together.
+"""Copies of hot shards in virtual time: the rule of `dpu.pod.heat`, for all hosts together.
 
-Owns the heat of segments and daemons, and the places of copies. In a live pod a segment's home
+Owns the heat of shards and daemons, and the places of copies. In a live pod a shard's home
 learns of demands from the hosts with a delay; here it learns of them immediately, and a copy exists
 as soon as it is decided. Demands count blocks of one layer, as a daemon does, so that the rule's
 bound means the same as live.
@@ -56,10 +56,10 @@ class Copies:
         return sum(len(one.at) for one in self._kept.values())
 
     def places(
-        self, segment: int, home: int, before: int, usable: list[bool], busy_ns: list[int]
+        self, shard: int, home: int, before: int, usable: list[bool], busy_ns: list[int]
     ) -> list[int]:
-        """Members to read the segment from, in order; `before`: its home before the last change."""
-        kept = self._kept.get(segment)
+        """Members to read the shard from, in order; `before`: its home before the last change."""
+        kept = self._kept.get(shard)
         at: list[int] = []
         if kept is not None and kept.at:
             self._draw = (self._draw + DRAWS) & MASK
@@ -77,16 +77,16 @@ class Copies:
 
     def warm(
         self,
-        segment: int,
+        shard: int,
         demands: int,
         home: int,
         ranking: list[int],
         usable: list[bool],
         now_ns: int,
     ) -> int | None:
-        """Count demands of a segment. Returns the member that gets a new copy, or None. Deletes a
+        """Count demands of a shard. Returns the member that gets a new copy, or None. Deletes a
         copy that was unneeded for `cool_s`."""
-        kept = self._kept.setdefault(segment, _Kept())
+        kept = self._kept.setdefault(shard, _Kept())
         kept.heat = warmed(kept.heat, demands, now_ns)
         per_s, rule = rate(kept.heat, now_ns), self.rule
         if copies_wanted(per_s, self._hot_per_s, rule.copies_max) > len(kept.at):

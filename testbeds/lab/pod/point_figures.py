@@ -58,18 +58,18 @@ class PodPoint(msgspec.Struct, frozen=True, kw_only=True):
     load_cv: float
     load_max: float
     """Load of the most loaded daemon over the mean."""
-    segments: int
-    segments_cv: float
-    """Coefficient of variation of the segments homed at each daemon."""
-    segments_cv_expected: float
-    """`segments_cv` of random placement on daemons of equal weight, sqrt((N - 1) / segments)."""
+    shards: int
+    shards_cv: float
+    """Coefficient of variation of the shards homed at each daemon."""
+    shards_cv_expected: float
+    """`shards_cv` of random placement on daemons of equal weight, sqrt((N - 1) / shards)."""
     read_bytes: int
     put_bytes: int
     filled_bytes: int
     filled_share: float
     """Bytes copied to a new home over bytes read from the pod after the fault."""
     copies: int
-    """Copies of segments at the end of the run, homes not counted."""
+    """Copies of shards at the end of the run, homes not counted."""
     copied_bytes: int
     deadlines: int
     passed_max: int
@@ -107,8 +107,8 @@ def served(rows: NDArray[np.void]) -> Served:
 def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> PodPoint:
     """The figures of a run; `without`: the same run without the fault."""
     rows = ran.rows[~ran.rows["refused"]]
-    present = ran.segments > 0 if point.fault == "join" else np.ones(point.daemons, bool)
-    homed = ran.segments[present]
+    present = ran.shards > 0 if point.fault == "join" else np.ones(point.daemons, bool)
+    homed = ran.shards[present]
     later = rows["arrival_ns"] >= ran.fault_ns
     asked = int(rows["tier_tokens"][later].sum()) // TRACE_BLOCK_TOKENS * spec.block_bytes
     return PodPoint(
@@ -119,9 +119,9 @@ def figures_of(spec: PodSpec, point: Point, ran: Ran, without: Ran | None) -> Po
         **msgspec.structs.asdict(served(ran.rows)),
         load_cv=_cv(ran.read),
         load_max=share(float(ran.read.max()), float(ran.read.mean())),
-        segments=int(homed.sum()),
-        segments_cv=_cv(homed),
-        segments_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),
+        shards=int(homed.sum()),
+        shards_cv=_cv(homed),
+        shards_cv_expected=math.sqrt((len(homed) - 1) / max(1, int(homed.sum()))),
         read_bytes=int(ran.read.sum()),
         put_bytes=int(ran.put.sum()),
         filled_bytes=int(ran.filled.sum()),

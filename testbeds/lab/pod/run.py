@@ -37,15 +37,15 @@ class Ran:
     read: NDArray[np.int64]
     put: NDArray[np.int64]
     filled: NDArray[np.int64]
-    segments: NDArray[np.int64]
-    """Segments homed at each daemon at the start."""
+    shards: NDArray[np.int64]
+    """Shards homed at each daemon at the start."""
     copied: NDArray[np.int64]
     held: list[int]
     deadlines: int
     """Times that a host waited for a daemon that did not answer."""
     span_ns: int
     copies: int
-    """Copies of segments at the end, homes not counted."""
+    """Copies of shards at the end, homes not counted."""
 
 
 def run_point(spec: PodSpec, point: Point) -> Ran:
@@ -80,7 +80,7 @@ class _Run:
         """From the first arrival to the last answer."""
         if self.point.fault == "join":
             self.tier.absent()
-        segments = self.tier.segment_counts()
+        shards = self.tier.shard_counts()
         self.events = [(ns, FAULT, step) for step, ns in enumerate(self._fault_times())]
         self.events += [(int(ns), ARRIVED, at) for at, ns in enumerate(self.requests.arrival_ns)]
         heapq.heapify(self.events)
@@ -104,7 +104,7 @@ class _Run:
             tier.read,
             tier.put,
             tier.filled,
-            segments,
+            shards,
             tier.copied,
             tier.held(),
             tier.deadlines,

@@ -57,11 +57,11 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_ns: Annotated[Time, about("until the map knows of a death")] = 5_500_000_000
     deadline_ns: Annotated[Time, about("what a fetch waits for one daemon")] = 1_000_000_000
     fill: Annotated[bool, about("what a former home has is copied to the new one on hit")] = True
-    segment_tokens: Annotated[int, within(512, 65_536, "tokens of a segment")] = 4096
-    first_segment_tokens: Annotated[
+    shard_tokens: Annotated[int, within(512, 65_536, "tokens of a shard")] = 4096
+    first_shard_tokens: Annotated[
         int, within(0, 65_536, "of the first, from which they double; 0: all are equal")
     ] = 512
-    copies: Annotated[CopyRule, about("of hot segments, as `[copies]` of a pod's map")] = CopyRule()
+    copies: Annotated[CopyRule, about("of hot shards, as `[copies]` of a pod's map")] = CopyRule()
 
     # A daemon.
     store_bytes: Annotated[Size, about("KV on its drives")] = 8 << 40
@@ -151,18 +151,18 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         if min(self.seeds) < 0 or max(self.seeds) >= 1 << 62:
             raise BadInput(f"seeds = {list(self.seeds)}", where, "give 0 to 2^62")
-        for name in ("segment_tokens", "first_segment_tokens"):
+        for name in ("shard_tokens", "first_shard_tokens"):
             if getattr(self, name) % TRACE_BLOCK_TOKENS:
                 raise BadInput(
                     f"{name} = {getattr(self, name)}",
                     where,
                     f"give a multiple of {TRACE_BLOCK_TOKENS}",
                 )
-        if self.first_segment_tokens > self.segment_tokens:
+        if self.first_shard_tokens > self.shard_tokens:
             raise BadInput(
-                "the first segment is longer than segments are",
+                "the first shard is longer than shards are",
                 where,
-                "lower first_segment_tokens, or give 0",
+                "lower first_shard_tokens, or give 0",
             )
         for name in ("rate", "arrivals_per_s"):
             if not 0 < getattr(self, name):

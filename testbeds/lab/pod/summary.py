@@ -30,8 +30,8 @@ AVERAGED = (
     "load_cv",
     "load_max",
     "filled_share",
-    "segments_cv",
-    "segments_cv_expected",
+    "shards_cv",
+    "shards_cv_expected",
 )
 
 
@@ -127,7 +127,7 @@ class _Live(msgspec.Struct):
     """The fields of `pod.json` that are read."""
 
     members: dict[str, _Member]
-    segment_tokens: int
+    shard_tokens: int
     load_cv: float
     hit_rate: float
     lost_rate: float
@@ -154,7 +154,7 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
             "load_cv",
             live.load_cv,
             own[0].means["load_cv"],
-            "both: of what each daemon served; live has tens of segments, the laboratory thousands",
+            "both: of what each daemon served; live has tens of shards, the laboratory thousands",
         ),
         ("load_max", max(loads) / mean if mean else 0.0, own[0].means["load_max"], "as above"),
         (

@@ -5,7 +5,7 @@ Owns, for each daemon, a store and an arena (LRU, blocks of 512 tokens), the two
 Each bandwidth is a first-come-first-served queue; a put takes no time, as in the rest of the
 laboratory. No clock: the caller passes times.
 
-A prefix ends at its first absent block. If a segment's home lacks a block, it is looked up at the
+A prefix ends at its first absent block. If a shard's home lacks a block, it is looked up at the
 home before the map's last change; blocks found there are copied to the new home (`fill`).
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from offstage.bindings.caches import NO_CACHE, Caches
 from offstage.dpu.pod.map import Member, PodMap, moved
-from offstage.dpu.pod.placement import ranked, segment_key
+from offstage.dpu.pod.placement import ranked, shard_key
 from offstage.host.pod.suspicion import SUSPECT_NS
 from offstage.testbeds.lab.pod.copies import Copies
 from offstage.testbeds.lab.pod.requests import Requests
@@ -29,7 +29,7 @@ __all__ = ["Looked", "Tier"]
 U32 = NDArray[np.uint32]
 Mask = NDArray[np.bool_]
 RANKS = 2
-"""Ranked members of a segment in addition to those for copies: the first may be gone."""
+"""Ranked members of a shard in addition to those for copies: the first may be gone."""
 CHUNK = 4096
 
 
@@ -55,8 +55,8 @@ class Tier:
         )
         self.pod = PodMap(
             epoch=1,
-            segment_tokens=spec.segment_tokens,
-            first_segment_tokens=spec.first_segment_tokens,
+            shard_tokens=spec.shard_tokens,
+            first_shard_tokens=spec.first_shard_tokens,
             member=members,
         )
         self.faulty = point.seed % self._count
@@ -64,7 +64,7 @@ class Tier:
         grid = self.pod.grid(TRACE_BLOCK_TOKENS)
         self._starts = grid.starts(longest)
         self._widths = np.diff(self._starts, append=longest + grid.most)
-        self._segment, names = _segments(requests, self._starts, point.seed)
+        self._shard, names = _shards(requests, self._starts, point.seed)
         self._ranks = _ranks(members, names, RANKS + spec.copies.copies_max)
         self.copies = Copies(spec.copies, [one.name for one in members], point.seed)
         self._chunk_demands = spec.chunk_demands
@@ -185,20 +185,20 @@ class Tier:
         """Blocks in each daemon's store."""
         return [self._caches.held(one) for one in range(self._count)]
 
-    def segment_counts(self) -> NDArray[np.int64]:
-        """Number of the requests' segments homed at each daemon now."""
+    def shard_counts(self) -> NDArray[np.int64]:
+        """Number of the requests' shards homed at each daemon now."""
         return np.bincount(_best(self._ranks, self._home), minlength=self._count)
 
     def _places(
         self, host: int, blocks: U32, home: U32, former: U32, now_ns: int
     ) -> NDArray[np.uint32]:
-        """Members to read each segment from, in order: `[turns, segments]`."""
+        """Members to read each shard from, in order: `[turns, shards]`."""
         usable = (self._home & (self._suspect_ns[host] <= now_ns) & self.alive).tolist()
-        segments = self._segment[blocks[self._begins(len(blocks))]].tolist()
+        shards = self._shard[blocks[self._begins(len(blocks))]].tolist()
         busy_ns = [max(0, ns - now_ns) for ns in self._link_ns]
         found = [
             self.copies.places(*each, usable, busy_ns)
-            for each in zip(segments, home.tolist(), former.tolist(), strict=True)
+            for each in zip(shards, home.tolist(), former.tolist(), strict=True)
         ]
         turns = max(map(len, found), default=0)
         padded = [row + row[:1] * (turns - len(row)) for row in found]
@@ -218,13 +218,13 @@ class Tier:
             begins[ends > first].tolist(), ends[ends > first].tolist(), strict=True
         ):
             inside = slice(begin, min(end, looked.run))
-            segment = int(self._segment[blocks[begin]])
+            shard = int(self._shard[blocks[begin]])
             read = inside.stop - max(begin, first)
             to = self.copies.warm(
-                segment,
+                shard,
                 read * self._chunk_demands,
                 int(looked.home[begin]),
-                self._ranks[segment].tolist(),
+                self._ranks[shard].tolist(),
                 usable,
                 now_ns,
             )
@@ -266,21 +266,21 @@ class Tier:
         self.deadlines += 1
 
     def _ranks_of(self, blocks: U32) -> U32:
-        found: U32 = self._ranks[self._segment[blocks[self._begins(len(blocks))]]]
+        found: U32 = self._ranks[self._shard[blocks[self._begins(len(blocks))]]]
         return found
 
     def _begins(self, count: int) -> NDArray[np.int64]:
-        """First blocks of the segments of a request of `count` blocks."""
+        """First blocks of the shards of a request of `count` blocks."""
         begins: NDArray[np.int64] = self._starts[: np.searchsorted(self._starts, count)]
         return begins
 
     def _spread(self, members: U32, count: int) -> U32:
-        """Expand members by segment to members by block, `[count]`."""
+        """Expand members by shard to members by block, `[count]`."""
         return np.ascontiguousarray(np.repeat(members, self._widths[: len(members)])[:count])
 
 
 def _best(ranks: U32, mask: Mask) -> U32:
-    """The best member of each segment within `mask`, uint32 `[segments]`."""
+    """The best member of each shard within `mask`, uint32 `[shards]`."""
     chosen = mask[ranks].argmax(axis=1)
     best: U32 = ranks[np.arange(len(ranks)), chosen]
     return best
@@ -290,10 +290,10 @@ def _arenas(at: U32, count: int) -> U32:
     return np.where(at == NO_CACHE, NO_CACHE, at + np.uint32(count)).astype(np.uint32)
 
 
-def _segments(
+def _shards(
     requests: Requests, starts: NDArray[np.int64], seed: int
 ) -> tuple[NDArray[np.int32], list[bytes]]:
-    """The segment's number for each first block, -1 for other blocks; and the segments' names."""
+    """The shard's number for each first block, -1 for other blocks; and the shards' names."""
     inside = np.arange(len(requests.blocks)) - np.repeat(
         requests.offsets[:-1], np.diff(requests.offsets)
     )
@@ -301,11 +301,11 @@ def _segments(
     number = np.full(requests.block_count, -1, np.int32)
     number[firsts] = np.arange(len(firsts))
     pod = seed.to_bytes(8, "little")
-    return number, [segment_key([one], pod) for one in firsts.tolist()]
+    return number, [shard_key([one], pod) for one in firsts.tolist()]
 
 
 def _ranks(members: tuple[Member, ...], names: list[bytes], most: int) -> U32:
-    """The best members of each segment, uint32 `[segments, most or fewer]`."""
+    """The best members of each shard, uint32 `[shards, most or fewer]`."""
     count = min(most, len(members))
     found = [ranked(members, names[at : at + CHUNK], count) for at in range(0, len(names), CHUNK)]
     return np.concatenate(found).astype(np.uint32)

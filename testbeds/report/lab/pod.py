@@ -124,7 +124,7 @@ def render(summary: PodSummary) -> str:
         title="Offstage: pods in virtual time",
         sentence=pod_sentence(summary),
         setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec['model']}; "
-        f"segments of {spec['segment_tokens']:,} tokens. Modelled: no daemon was run.",
+        f"shards of {spec['shard_tokens']:,} tokens. Modelled: no daemon was run.",
         tiles=_tiles(summary),
         sections=sections,
         command=summary.command,
@@ -172,15 +172,15 @@ def _figures(summary: PodSummary) -> list[Figure]:
             [
                 _plot("load", plain, "load_max", "bytes sent by the most loaded, over the mean"),
                 _plot(
-                    "segments",
+                    "shards",
                     plain,
-                    "segments_cv",
-                    "variation of segments homed at a daemon",
-                    bound="segments_cv_expected",
+                    "shards_cv",
+                    "variation of shards homed at a daemon",
+                    bound="shards_cv_expected",
                 ),
             ],
-            "Left: what was read. Right: where segments live; dashed is what chance alone gives, "
-            "the square root of (N - 1) over segments. What left has more than right is heat.",
+            "Left: what was read. Right: where shards live; dashed is what chance alone gives, "
+            "the square root of (N - 1) over shards. What left has more than right is heat.",
         ),
     ]
     if faults:

@@ -37,7 +37,7 @@ REQUESTS = st.one_of(
     ),
     st.builds(p.Ledger, id=U32, tenant=st.text(max_size=30)),
     st.builds(
-        p.Segments,
+        p.Shards,
         id=U32,
         served=U32,
         hot_per_s=st.floats(0, 1e9),

@@ -241,17 +241,17 @@ def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World
     assert world.code(blue, p.Attach(fabric="shm")) == "Attached"
 
 
-def test_what_is_kept_of_segments_is_the_tenants_own(world: World) -> None:
-    """Two tenants tell of a segment of one name: neither sees the other's copies; who is nobody's
-    host has no segments. The figures of the status are those of the tenant."""
+def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
+    """Two tenants tell of a shard of one name: neither sees the other's copies; who is nobody's
+    host has no shards. The figures of the status are those of the tenant."""
     red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
     copies = []
     for ticket, made in ((red, "dpu1"), (blue, "")):
-        told = world.answer(ticket, p.Segments(news=[News(b"n" * 16, 7, made=made)]))
-        assert isinstance(told, p.SegmentsReply)
+        told = world.answer(ticket, p.Shards(news=[News(b"n" * 16, 7, made=made)]))
+        assert isinstance(told, p.ShardsReply)
         copies.append(told.answers[0].copies)
     assert copies == [("dpu1",), ()]
-    assert world.code(operator, p.Segments()) == "forbidden"
+    assert world.code(operator, p.Shards()) == "forbidden"
     status = world.answer(operator, p.Status())
     assert isinstance(status, p.StatusReply)
     shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}

@@ -1,4 +1,4 @@
-"""Are segments named and placed so that what is shared is found, also without a member?"""
+"""Are shards named and placed so that what is shared is found, also without a member?"""
 
 import dataclasses
 import errno
@@ -15,7 +15,7 @@ from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, Run
 from offstage.bindings.fabric import Put, PutRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.map import Member, PodMap
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 from offstage.host.link.tier_sessions import ALL_SCORES
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.follow import Follower
@@ -120,7 +120,7 @@ def pod(*states: str) -> tuple[PodSessions, list[Daemon]]:
         )
         for n, (state, daemon) in enumerate(zip(states, daemons, strict=True))
     ]
-    return PodSessions(members, SegmentGrid(CHUNKS)), daemons
+    return PodSessions(members, ShardGrid(CHUNKS)), daemons
 
 
 def chunks(*numbers: int) -> list[bytes]:
@@ -128,12 +128,12 @@ def chunks(*numbers: int) -> list[bytes]:
 
 
 def names(sessions: PodSessions, session: int) -> list[bytes]:
-    return [one.name for one in sessions.segments(session)]
+    return [one.name for one in sessions.shards(session)]
 
 
-def test_a_segment_is_named_by_all_before_it() -> None:
-    """Sessions with one prefix share whole segments and the beginning of the next; after other
-    chunks the same ones are another segment. In a daemon a segment's chain begins with its name."""
+def test_a_shard_is_named_by_all_before_it() -> None:
+    """Sessions with one prefix share whole shards and the beginning of the next; after other
+    chunks the same ones are another shard. In a daemon a shard's chain begins with its name."""
     sessions, daemons = pod("up", "up", "up")
     opened = [sessions.session_open(select_blocks=8) for _ in range(3)]
     prefix = (1, 2, 3, 4, 5)
@@ -144,8 +144,8 @@ def test_a_segment_is_named_by_all_before_it() -> None:
     assert not set(names(sessions, opened[0])) & set(names(sessions, opened[2]))
     begun = [contents[0] for one in daemons for contents in one.sessions.values()]
     assert sorted(begun) == sorted(name for one in opened for name in names(sessions, one))
-    assert [one.at for one in sessions.segments(opened[0])] == [
-        one.at for one in sessions.segments(opened[1])
+    assert [one.at for one in sessions.shards(opened[0])] == [
+        one.at for one in sessions.shards(opened[1])
     ]
 
 
@@ -161,7 +161,7 @@ def test_chunk_by_chunk_is_as_all_at_once() -> None:
     assert [list(d.sessions.values()) for d in first] == [list(d.sessions.values()) for d in second]
 
 
-def test_sinks_are_of_the_first_segment_and_the_window_of_the_last() -> None:
+def test_sinks_are_of_the_first_shard_and_the_window_of_the_last() -> None:
     sessions, daemons = pod("up")
     session = sessions.session_open(select_blocks=8, sink_blocks=2, window_blocks=3)
     sessions.append(session, chunks(*range(1, 11)))
@@ -169,7 +169,7 @@ def test_sinks_are_of_the_first_segment_and_the_window_of_the_last() -> None:
     assert rules == [(2, 0), (0, 0), (0, 3)]
 
 
-def test_blocks_are_found_in_their_segments() -> None:
+def test_blocks_are_found_in_their_shards() -> None:
     sessions, _ = pod("up", "up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 11)))
@@ -177,18 +177,18 @@ def test_blocks_are_found_in_their_segments() -> None:
     assert [(one.first, at.tolist()) for one, at in found] == [(0, [1, 3]), (4, [2]), (8, [0, 4])]
 
 
-def test_a_silent_member_loses_its_segments_and_no_others() -> None:
+def test_a_silent_member_loses_its_shards_and_no_others() -> None:
     sessions, daemons = pod("up", "up", "up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 41)))
-    before = [one.at for one in sessions.segments(session)]
+    before = [one.at for one in sessions.shards(session)]
     dead = before[0]
     assert dead is not None
     daemons[sessions.members.index(dead)].silent = True
     dead.suspect(2**62, "stopped")
-    after = [sessions.home(session, one) for one in sessions.segments(session)]
+    after = [sessions.home(session, one) for one in sessions.shards(session)]
     assert all(old is new for old, new in zip(before, after, strict=True) if old is not dead)
-    assert dead not in after and dead.segments == 0 and sessions.rehomed == before.count(dead)
+    assert dead not in after and dead.shards == 0 and sessions.rehomed == before.count(dead)
     for one in daemons:
         one.silent = True
     for joined in sessions.members:
@@ -204,13 +204,13 @@ def test_a_drained_member_is_asked_for_what_nobody_else_has() -> None:
     all_up, _ = pod("up", "up")
     probe = all_up.session_open(select_blocks=8)
     all_up.append(probe, chunks(*range(1, 41)))
-    theirs = [one.name for one in all_up.segments(probe) if one.at is all_up.members[1]]
+    theirs = [one.name for one in all_up.shards(probe) if one.at is all_up.members[1]]
     daemons[1].stored |= set(theirs)
     sessions.append(old, chunks(*range(1, 41)))
-    at = {one.name: one.at for one in sessions.segments(old)}
+    at = {one.name: one.at for one in sessions.shards(old)}
     assert theirs and all(at[name] is sessions.members[1] for name in theirs)
     sessions.append(new, chunks(*range(101, 141)))
-    assert all(one.at is sessions.members[0] for one in sessions.segments(new))
+    assert all(one.at is sessions.members[0] for one in sessions.shards(new))
 
 
 @pytest.mark.parametrize("when", ["broken", "later"])
@@ -226,7 +226,7 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
     assert not fabric.put_end(put).any()
     assert sessions.members[1].lost and (not daemons[1].puts) == (when == "broken")
     assert len(daemons[0].puts) == 40 and set(daemons[0].puts.values()) == {1}
-    assert [one.at for one in sessions.segments(session)] == [sessions.members[0]] * 10
+    assert [one.at for one in sessions.shards(session)] == [sessions.members[0]] * 10
 
 
 def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
@@ -256,14 +256,14 @@ def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() 
     rows = np.repeat(np.arange(1, 41, dtype=np.uint8)[:, None], 64, axis=1)
     put = fabric.put_begin(PutRequest(session, 0, np.arange(40, dtype=np.uint32), rows))
     before, anew = sessions.members[1], Daemon()
-    segment = next(one for one in sessions.segments(session) if one.at is before)
+    shard = next(one for one in sessions.shards(session) if one.at is before)
     before.suspect(0, "the daemon has a new incarnation", lost=True)
     coming = Joined(before.member, anew, anew)  # type: ignore[arg-type]
     assert fabric.admit(coming) is before and daemons[1].closed
-    assert not fabric.in_flight(dataclasses.replace(segment, at=before))
+    assert not fabric.in_flight(dataclasses.replace(shard, at=before))
     assert not fabric.put_end(put).any()
     assert set(daemons[0].puts) | set(anew.puts) == set().union(
-        *(one.chain for one in sessions.segments(session))
+        *(one.chain for one in sessions.shards(session))
     )
 
 
@@ -292,31 +292,31 @@ def test_a_put_that_nobody_takes_ends() -> None:
     ],
 )
 def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> None:
-    """Who refuses is left alone for a while, and its segments go elsewhere; only one that knows the
+    """Who refuses is left alone for a while, and its shards go elsewhere; only one that knows the
     host no more is lost."""
     sessions, daemons = pod("up", "up")
     daemons[1].refuses = refusal
     sessions.append(sessions.session_open(select_blocks=8), chunks(*range(1, 41)))
     refusing = sessions.members[1]
-    assert bool(refusing.lost) == lost and refusing.suspected == 1 and refusing.segments == 0
+    assert bool(refusing.lost) == lost and refusing.suspected == 1 and refusing.shards == 0
     assert time.monotonic_ns() < refusing.suspicion.until_ns < time.monotonic_ns() + 2 * 10**9
-    assert sessions.members[0].segments == 10
+    assert sessions.members[0].shards == 10
 
 
 def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
-    """Segments that went elsewhere hold nothing there once it is asked again."""
+    """Shards that went elsewhere hold nothing there once it is asked again."""
     sessions, daemons = pod("up", "up")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
     sessions.append(old, chunks(*range(1, 41)))
     slow = sessions.members[1]
-    left = slow.segments
+    left = slow.shards
     slow.suspect(2**62, "slow")
-    for segment in sessions.segments(old):
-        sessions.home(old, segment)
-    assert left and len(daemons[1].sessions) == left and slow.segments == 0
+    for shard in sessions.shards(old):
+        sessions.home(old, shard)
+    assert left and len(daemons[1].sessions) == left and slow.shards == 0
     slow.suspicion.until_ns = 0
     sessions.append(new, chunks(*range(101, 141)))
-    assert len(daemons[1].sessions) == slow.segments > 0
+    assert len(daemons[1].sessions) == slow.shards > 0
 
 
 def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +397,7 @@ class Kept:
 
 
 def test_a_host_follows_the_map() -> None:
-    """Who joins takes its segments, who is gone is not asked, who came back is logged in to anew
+    """Who joins takes its shards, who is gone is not asked, who came back is logged in to anew
     and has what is registered; who is drained takes nothing new."""
     sessions, daemons = pod("up", "up")
     fabric = PodFabric(sessions)
@@ -431,5 +431,5 @@ def test_a_host_follows_the_map() -> None:
     until(lambda: any(one.lost for one in sessions.members))
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 40)))
-    assert {one.at.member.name for one in sessions.segments(session) if one.at} == {"dpu0"}
+    assert {one.at.member.name for one in sessions.shards(session) if one.at} == {"dpu0"}
     follower.close()

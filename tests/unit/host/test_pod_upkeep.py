@@ -22,7 +22,7 @@ from offstage.host.pod.upkeep import in_messages
 
 def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
     """Read at the home of before at once, without a miss; at the new one when it is all there, and
-    only the segments whose home changed have moved. What nobody asks for stays."""
+    only the shards whose home changed have moved. What nobody asks for stays."""
     world = World(3)
     names = world.write(*NUMBERS)
     world.write(*range(100, 140))
@@ -44,8 +44,8 @@ def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
     assert world.at(again) == new and world.upkeep.total().stale_lookups == count
 
 
-def test_sessions_that_part_in_a_segment_come_home_each_with_its_own() -> None:
-    """Segments of one name and other tails: what they share is moved once, and neither is read at
+def test_sessions_that_part_in_a_shard_come_home_each_with_its_own() -> None:
+    """Shards of one name and other tails: what they share is moved once, and neither is read at
     home before its own tail is there."""
     world = World(2)
     tails = [(1, 2, 3, 4), (1, 2, 5, 6)], [(7, 8, 9, 10), (7, 8, 11, 12)]
@@ -84,11 +84,11 @@ def test_a_move_that_fails_costs_no_block(fault: str) -> None:
     daemon = world.daemons["dpu3" if fault == "full" else "dpu0"]
     setattr(daemon, fault, True)
     world.pass_time(200)
-    for segment in world.sessions.segments(session):
-        assert segment.at is not None
-        if segment.at.member.name == "dpu3":
+    for shard in world.sessions.shards(session):
+        assert shard.at is not None
+        if shard.at.member.name == "dpu3":
             stored = world.daemons["dpu3"].stored
-            assert all((key, layer) in stored for key in segment.chunk_keys for layer in (0, 1))
+            assert all((key, layer) in stored for key in shard.chunk_keys for layer in (0, 1))
     assert world.read(session, *NUMBERS) == 40 or fault != "full"
     world.sessions.session_close(session)
     if fault != "broken":
@@ -128,7 +128,7 @@ def test_a_move_changes_its_state_as_the_table_says(
 
 def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
     """A home that answers nothing keeps the decode loop waiting for one question, however many
-    segments were to be brought there, and what it does not close itself is closed when it is back;
+    shards were to be brought there, and what it does not close itself is closed when it is back;
     one that is full is not suspected."""
     world = World(3)
     world.write(*NUMBERS)
@@ -163,7 +163,7 @@ def test_news_are_cut_by_their_bytes(news: list[News], bytes_max: int) -> None:
     messages = list(in_messages(news, bytes_max))
     tally = Tally(*[2**62] * 4)
     for some in messages:
-        said = p.Segments(id=2**32 - 1, served=2**40, news=some, tally=tally)
+        said = p.Shards(id=2**32 - 1, served=2**40, news=some, tally=tally)
         assert len(p.encode(said)) <= bytes_max
     told = [one for some in messages for one in some]
     assert len(told) == len(news) and messages and (all(messages) or not news)
@@ -173,7 +173,7 @@ def test_news_are_cut_by_their_bytes(news: list[News], bytes_max: int) -> None:
 
 
 def test_many_contents_are_told_in_several_messages() -> None:
-    """The contents of all segments of a host are asked for at once, and are more than one message
+    """The contents of all shards of a host are asked for at once, and are more than one message
     has room for."""
     world = World(1)
     home = world.daemons["dpu0"]
@@ -210,17 +210,17 @@ def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
     """Its home says so, and the last that the host knows is that it was read at who is lost."""
     world = World(3, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
-    segment = world.sessions.recent[name]
-    home = segment.at
+    shard = world.sessions.recent[name]
+    home = shard.at
     assert home is not None
     home.suspect(world.clock.at_ns, "the daemon has a new incarnation", lost=True)
     others = [one for one in world.sessions.members if one is not home]
-    world.upkeep._copy(segment, others[0], (), others)
+    world.upkeep._copy(shard, others[0], (), others)
     assert not len(world.upkeep.moves)
 
 
-def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:
-    """Six sessions of one segment: copies are made and read, right; then nobody demands it, and
+def test_a_hot_shard_is_read_at_copies_and_they_go_when_it_cools() -> None:
+    """Six sessions of one shard: copies are made and read, right; then nobody demands it, and
     they are deleted at the members that had them, while the home keeps its own."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
@@ -230,7 +230,7 @@ def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:
             assert world.read(session, 1, 2, 3, 4) == 4
         world.pass_time(1)
     total = world.upkeep.total()
-    assert total.copied_segments == 2 == total.copies_held
+    assert total.copied_shards == 2 == total.copies_held
     assert total.copied_bytes == 2 * CHUNKS * LAYERS * PAYLOAD
     assert len({world.at(session)[0] for session in sessions}) > 1
     served = sorted(one.fetched for one in world.daemons.values())
@@ -244,22 +244,22 @@ def test_a_hot_segment_is_read_at_copies_and_they_go_when_it_cools() -> None:
 
 
 def test_a_session_changes_its_place_only_between_calls() -> None:
-    """A fetch that is under way where a segment is read ends there, also when the segment is home
+    """A fetch that is under way where a shard is read ends there, also when the shard is home
     by now."""
     world = World(2)
     world.write(*NUMBERS)
     world.join(2)
     session, _ = world.opened(*NUMBERS)
-    segment = next(one for one in world.sessions.segments(session) if one.to_fill)
-    at = segment.at
-    ordinals = np.arange(segment.first, segment.first + CHUNKS, dtype=np.uint32)
+    shard = next(one for one in world.sessions.shards(session) if one.to_fill)
+    at = shard.at
+    ordinals = np.arange(shard.first, shard.first + CHUNKS, dtype=np.uint32)
     assert at is not None
     daemon = world.daemons[at.member.name]
     poll, daemon.poll = daemon.poll, lambda timeout_ns=0: []  # type: ignore[method-assign]
     keys = np.zeros((CHUNKS, 2), np.uint64)
     fetch = world.fabric.fetch_begin(FetchRequest(session, 1, 1, ordinals, keys, world.rows))
-    world.upkeep._switches[session, segment.first] = segment, world.sessions.members[2]
+    world.upkeep._switches[session, shard.first] = shard, world.sessions.members[2]
     world.upkeep._switch_some()
-    assert segment.at is at and world.upkeep._switches
+    assert shard.at is at and world.upkeep._switches
     daemon.poll = poll  # type: ignore[method-assign]
     assert not world.fabric.fetch_end(fetch).rcs.any()

@@ -32,9 +32,9 @@ FREE = {
     "prefill_tokens_per_s": 1 << 40,
     "deadline": "0s",
     "copies.copies_max": 0,
-    "first_segment_tokens": 0,
+    "first_shard_tokens": 0,
 }
-"""Hosts that keep nothing and compute in no time, and equal segments: what is left is the pod."""
+"""Hosts that keep nothing and compute in no time, and equal shards: what is left is the pod."""
 
 
 def spec_of(**changes: Any) -> PodSpec:
@@ -101,18 +101,18 @@ def test_a_pod_of_one_is_one_lru_cache(capacity: int) -> None:
     assert ran.held == [min(capacity, 266)]
 
 
-def test_segments_are_spread_as_chance_spreads_them() -> None:
-    """Over seeds, the variance of segments by daemon is that of balls thrown into bins."""
+def test_shards_are_spread_as_chance_spreads_them() -> None:
+    """Over seeds, the variance of shards by daemon is that of balls thrown into bins."""
     spec = spec_of(sessions=400, turns=1, arrivals_per_s=1000)
     requests, ratios = requests_of(spec, 1, 1), []
     for seed in range(20):
-        counts = Tier(spec, point(16, seed=seed), requests, 1).segment_counts()
+        counts = Tier(spec, point(16, seed=seed), requests, 1).shard_counts()
         ratios.append((counts.std() / counts.mean()) ** 2 / (15 / counts.sum()))
     assert 0.8 < np.mean(ratios) < 1.2
 
 
 def prompts(count: int, blocks: int, fault_s: int) -> Requests:
-    """Prompts of one segment each, asked for once before `fault_s` and once after it."""
+    """Prompts of one shard each, asked for once before `fault_s` and once after it."""
     begin = np.r_[np.arange(count), fault_s + 1 + np.arange(count)] * S
     return Requests(
         begin,
@@ -140,8 +140,8 @@ def test_a_death_costs_what_the_dead_one_had() -> None:
     spec, (without, ran) = with_fault("death", requests)
     found = figures_of(spec, point(8, "death"), ran, without)
     assert found.loss is not None
-    assert found.loss.tokens == ran.segments[1] * 8 * 512  # seed 1: the second daemon dies
-    assert found.loss.share == ran.segments[1] / 400
+    assert found.loss.tokens == ran.shards[1] * 8 * 512  # seed 1: the second daemon dies
+    assert found.loss.share == ran.shards[1] / 400
     again, (_, later) = with_fault("death", requests, lease="0s")
     assert figures_of(again, point(8, "death"), later, without).loss == found.loss
 
@@ -151,7 +151,7 @@ def test_a_join_loses_nothing_and_moves_what_it_gets() -> None:
     spec, (without, ran) = with_fault("join", requests)
     found = figures_of(spec, point(8, "join"), ran, without)
     assert found.loss is not None and found.loss.tokens == 0
-    assert found.filled_share == without.segments[1] / 400  # all that is asked of it
+    assert found.filled_share == without.shards[1] / 400  # all that is asked of it
     assert ran.filled.tolist() == [0, ran.filled.sum(), *[0] * 6]
     _, (_, unfilled) = with_fault("join", requests, fill=False)
     assert not unfilled.filled.any() and unfilled.read.sum() == ran.read.sum()
@@ -189,7 +189,7 @@ def test_a_silent_daemon_costs_each_host_its_deadline_until_it_suspects() -> Non
     assert again.deadlines <= ran.deadlines or ran.deadlines == 0
 
 
-def test_hot_segments_get_copies_that_take_load() -> None:
+def test_hot_shards_get_copies_that_take_load() -> None:
     """One prompt that everybody asks for: without copies one daemon serves it all."""
     count = 600
     requests = Requests(
@@ -211,7 +211,7 @@ def test_hot_segments_get_copies_that_take_load() -> None:
     assert found[3].hit == found[0].hit
 
 
-def test_a_common_beginning_is_a_segment_of_its_own() -> None:
+def test_a_common_beginning_is_a_shard_of_its_own() -> None:
     """All prompts begin with the same block and go on differently: do their rests have one home
     with it, or each its own?"""
     count = 400
@@ -220,7 +220,7 @@ def test_a_common_beginning_is_a_segment_of_its_own() -> None:
     shared = replace(prompts(count, 8, count), blocks=np.tile(blocks.reshape(-1), 2))
     found = {}
     for first in (0, 512):
-        spec = spec_of(**FREE | {"first_segment_tokens": first})
+        spec = spec_of(**FREE | {"first_shard_tokens": first})
         ran = run.simulate(spec, point(8), shared, 2)
         found[first] = figures_of(spec, point(8), ran, None)
     assert found[0].load_max == 8
@@ -280,7 +280,7 @@ def test_counts_on_the_tiny_trace() -> None:
         schedules=["reuse", "round-robin"],
         pool="8GiB",
         slow=1000,
-        first_segment_tokens=0,
+        first_shard_tokens=0,
     )
     found = [
         [
@@ -308,7 +308,7 @@ def test_the_command_writes_page_table_and_summary(
             f"m{at}": {"weight": 1, "state": "served", "demands": 10 + at, "fetch_ms_max": 2.0}
             for at in range(4)
         },
-        "segment_tokens": 4096,
+        "shard_tokens": 4096,
         "load_cv": 0.1,
         "hit_rate": 0.5,
         "lost_rate": 0.0,
@@ -387,8 +387,8 @@ def test_what_had_no_effect_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         (("--daemons", "four"), "daemons"),
         (("--set", "faults=['death']"), 'put "none" among the faults'),
         (("--set", "faults=['flood']"), "faults"),
-        (("--set", "segment_tokens=1000"), "a multiple of 512"),
-        (("--set", "first_segment_tokens=8192"), "longer than segments are"),
+        (("--set", "shard_tokens=1000"), "a multiple of 512"),
+        (("--set", "first_shard_tokens=8192"), "longer than shards are"),
         (("--set", "daemon=[4]"), "daemons"),
         (("--set", "rate=0"), "give more than 0"),
         (("--set", "link=0B/s"), "link = 0"),

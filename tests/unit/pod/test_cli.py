@@ -18,8 +18,8 @@ def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     place = str(tmp_path / "pod.toml")
     told(capsys, "add", place, "a", f"ipc://{tmp_path}/a")
     joined = told(capsys, "add", place, "b", f"ipc://{tmp_path}/b", "--weight", "3")
-    assert joined["segments_moved_least"] == 0.75
-    assert joined["segments_moved"] == pytest.approx(0.75, abs=0.05)
+    assert joined["shards_moved_least"] == 0.75
+    assert joined["shards_moved"] == pytest.approx(0.75, abs=0.05)
     drained = told(capsys, "drain", place, "b")
     assert drained["epoch"] == 3
     assert run(["pod", "status", place, "--format", "json"]) == 3, "no member answers"

@@ -69,7 +69,7 @@ def test_what_a_drain_pushes() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
 def test_the_table_is_bounded_and_keeps_copies(told: list[tuple[int, bool]]) -> None:
-    home = Exceptions(segments_max=4)
+    home = Exceptions(shards_max=4)
     copied: set[bytes] = set()
     for number, copy in told:
         name = bytes([number]) * 16
@@ -78,7 +78,7 @@ def test_the_table_is_bounded_and_keeps_copies(told: list[tuple[int, bool]]) -> 
             home.told(News(name, made="dpu1"), S)
         else:
             home.told(News(name), S)
-        assert home.counts(S)["segments"] <= 4
+        assert home.counts(S)["shards"] <= 4
     assert home.counts(S)["copies"] == len(copied)
 
 

@@ -64,7 +64,7 @@ def test_a_deletion_is_of_all_epochs_before_the_next() -> None:
         ({"member": [{"name": n, "endpoint": "x"} for n in "ab"]}, "the endpoint 'x'"),
         ({"member": [{"name": "", "endpoint": "x"}]}, "without name"),
         ({"member": [{"name": str(n), "endpoint": str(n)} for n in range(300)]}, "at most 256"),
-        ({"segment_tokens": 100}, "segment_tokens"),
+        ({"shard_tokens": 100}, "shard_tokens"),
         ({"epoch": "new"}, "epoch"),
     ],
 )

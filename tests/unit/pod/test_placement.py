@@ -15,7 +15,7 @@ from offstage.dpu.pod.placement import (
     homes,
     moved_share,
     ranked,
-    segment_key,
+    shard_key,
 )
 
 KEYS = [hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(6000)]
@@ -37,13 +37,13 @@ def names(pod: list[Member], keys: list[bytes] = KEYS) -> list[str]:
 
 
 def test_golden() -> None:
-    """The same on every machine, numpy and release: a map that moves segments by an upgrade would
+    """The same on every machine, numpy and release: a map that moves shards by an upgrade would
     empty every pod. These stand here and are never made anew."""
     pod = members(1, 2, 3, 1)
     assert ranked(pod, KEYS[:8], 2).tolist() == GOLDEN
     digest = hashlib.sha256(ranked(pod, KEYS, 4).astype("<i4").tobytes()).hexdigest()
     assert digest[:16] == GOLDEN_ALL
-    assert segment_key([1, 2**127, 3], b"parent").hex() == GOLDEN_KEY
+    assert shard_key([1, 2**127, 3], b"parent").hex() == GOLDEN_KEY
 
 
 def test_it_is_the_formula() -> None:
@@ -76,7 +76,7 @@ def test_shares_are_the_weights(weights: tuple[int, ...]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=12), st.integers(0, 11))
-def test_death_moves_only_the_dead_ones_segments(weights: list[int], dead: int) -> None:
+def test_death_moves_only_the_dead_ones_shards(weights: list[int], dead: int) -> None:
     before = members(*weights)
     gone = before[dead % len(before)]
     after = [one for one in before if one is not gone]
@@ -106,7 +106,7 @@ def test_a_join_of_equals_moves_at_most_one_part_of_all() -> None:
         assert moved < bound + 4 * math.sqrt(bound / len(KEYS))
 
 
-def test_the_order_of_members_and_of_segments_does_not_matter() -> None:
+def test_the_order_of_members_and_of_shards_does_not_matter() -> None:
     pod = members(3, 1, 4, 1, 5)
     assert names(pod) == names(pod[::-1])
     assert names(pod)[::-1] == names(pod, KEYS[::-1])
@@ -145,7 +145,7 @@ def test_how_much_a_change_moves() -> None:
 
 
 def test_who_was_home_before_a_change() -> None:
-    """After a join exactly the joined member's segments have a former home, and it is the one that
+    """After a join exactly the joined member's shards have a former home, and it is the one that
     they had; not past its time, and not one that is gone. Of two changes the later comes first."""
     one, two, three, four = members(1, 1, 2, 1)
     before = checked(PodMap(epoch=1, member=(one, two)), "")
@@ -177,6 +177,6 @@ def test_what_a_map_remembers_is_bounded() -> None:
     assert [one.until_s for one in noted(pod, pod, 3606).former] == [8, 7]
 
 
-def test_a_segments_key_is_of_all_before_it() -> None:
-    assert segment_key([1, 2], segment_key([0])) != segment_key([1, 2], segment_key([9]))
-    assert segment_key([1, 2]) != segment_key([2, 1]) != segment_key([2, 1, 0])
+def test_a_shards_key_is_of_all_before_it() -> None:
+    assert shard_key([1, 2], shard_key([0])) != shard_key([1, 2], shard_key([9]))
+    assert shard_key([1, 2]) != shard_key([2, 1]) != shard_key([2, 1, 0])

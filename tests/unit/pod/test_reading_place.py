@@ -1,7 +1,7 @@
-"""Do a live host and the laboratory read a segment at the same member, after the same events?
+"""Do a live host and the laboratory read a shard at the same member, after the same events?
 
 Both ask `dpu.pod.heat.read_places`; what each makes of its answer is compared here, over who is in
-the map, who is suspected, who holds the segment, which copies there are, how loaded all are, and
+the map, who is suspected, who holds the shard, which copies there are, how loaded all are, and
 the number drawn. A member that was home before the map changed is not suspected here: the
 laboratory then asks the next best, and a live host does not.
 """
@@ -19,7 +19,7 @@ from offstage.dpu.pod.heat import read_places
 from offstage.dpu.pod.map import moved, noted
 from offstage.dpu.pod.placement import ranked
 from offstage.host.pod import pod_sessions as live
-from offstage.host.pod.pod_sessions import Segment
+from offstage.host.pod.pod_sessions import Shard
 from offstage.testbeds.lab.pod import copies as lab
 from offstage.testbeds.lab.pod.copies import DRAWS, MASK
 from offstage.testbeds.lab.pod.requests import Requests
@@ -29,7 +29,7 @@ from offstage.testbeds.lab.pod.tier import Tier
 MEMBERS, NOW_NS = 6, 5 * 10**9
 MEMBER = st.integers(0, MEMBERS - 1)
 SOME = st.sets(MEMBER)
-SPEC = load_spec(None, {"copies.copies_max": MEMBERS - 2, "first_segment_tokens": 0})
+SPEC = load_spec(None, {"copies.copies_max": MEMBERS - 2, "first_shard_tokens": 0})
 ONE = Requests(
     np.zeros(1, np.int64),
     np.full(1, 512 * CHUNKS),
@@ -110,7 +110,7 @@ class Events:
         scratch = World(1)
         session = scratch.sessions.session_open(select_blocks=1)
         scratch.sessions.append(session, self.contents)
-        return scratch.sessions.segments(session)[0].name
+        return scratch.sessions.shards(session)[0].name
 
     def _drain(self, who: int) -> None:
         name = self.world.sessions.members[who].member.name
@@ -121,7 +121,7 @@ class Events:
                 one.member = replace(one.member, state="draining")
 
     def _hold(self, daemon: Daemon) -> None:
-        """It has all layers of the segment."""
+        """It has all layers of the shard."""
         session = daemon.session_open()
         for key in daemon.append(session, [self.name, *self.contents[1:]]).keys:
             for layer in range(LAYERS):
@@ -133,9 +133,9 @@ class Events:
         sessions = self.world.sessions
         session = sessions.session_open(select_blocks=1)
         sessions.append(session, self.contents)
-        segment: Segment = sessions.segments(session)[0]
-        assert segment.name == self.name and segment.at is not None
-        return sessions.members.index(segment.at)
+        shard: Shard = sessions.shards(session)[0]
+        assert shard.name == self.name and shard.at is not None
+        return sessions.members.index(shard.at)
 
     def lab(self) -> int:
         """Where the laboratory does; the home where nobody has it."""

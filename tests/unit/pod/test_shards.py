@@ -1,4 +1,4 @@
-"""Is every chunk in one segment, and do segments double until they are as long as they get?"""
+"""Is every chunk in one shard, and do shards double until they are as long as they get?"""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offstage.dpu.pod.map import PodMap
-from offstage.dpu.pod.segments import SegmentGrid
+from offstage.dpu.pod.shards import ShardGrid
 
 
 def plain_sizes(most: int, first: int, length: int) -> list[int]:
@@ -19,8 +19,8 @@ def plain_sizes(most: int, first: int, length: int) -> list[int]:
 
 @given(st.integers(1, 40), st.integers(0, 50), st.integers(1, 400))
 def test_it_is_the_rule_written_out(most: int, first: int, length: int) -> None:
-    """Sizes, starts, counts and the segment of each chunk, of any lengths."""
-    grid, sizes = SegmentGrid(most, first), plain_sizes(most, first, length)
+    """Sizes, starts, counts and the shard of each chunk, of any lengths."""
+    grid, sizes = ShardGrid(most, first), plain_sizes(most, first, length)
     starts = np.cumsum([0, *sizes[:-1]])
     assert grid.starts(length).tolist() == starts.tolist()
     assert [grid.size(n) for n in range(len(sizes))] == sizes
@@ -39,7 +39,7 @@ def test_it_is_the_rule_written_out(most: int, first: int, length: int) -> None:
         (512, 512, [0, 1, 2, 4, 8, 16]),
     ],
 )
-def test_a_maps_segments_in_chunks(first_tokens: int, block_tokens: int, starts: list[int]) -> None:
+def test_a_maps_shards_in_chunks(first_tokens: int, block_tokens: int, starts: list[int]) -> None:
     """4,096 tokens at most, the first as the map says, of whole blocks."""
-    pod = PodMap(first_segment_tokens=first_tokens)
+    pod = PodMap(first_shard_tokens=first_tokens)
     assert pod.grid(block_tokens).starts(9000 // block_tokens).tolist()[: len(starts)] == starts

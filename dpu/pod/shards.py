@@ -1,9 +1,9 @@
-"""Where a session is cut into segments: the first is short, each next one ends twice as far out.
+"""Where a session is cut into shards: the first is short, each next one ends twice as far out.
 
-Sessions share their beginnings. With segments of equal length, a shared beginning and the private
-part after it in the same segment have one home; with doubling segments the beginning is a separate
-segment, and the rest is placed elsewhere. A prefix of n segments' length costs about
-log2(most / first) segments more; docs/decisions/pod.md.
+Sessions share their beginnings. With shards of equal length, a shared beginning and the private
+part after it in the same shard have one home; with doubling shards the beginning is a separate
+shard, and the rest is placed elsewhere. A prefix of n shards' length costs about
+log2(most / first) shards more; docs/decisions/pod.md.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SegmentGrid"]
+__all__ = ["ShardGrid"]
 
 
 @dataclass(frozen=True)
-class SegmentGrid:
+class ShardGrid:
     """The same for all sessions of a pod. In whatever unit it is made of: chunks, or blocks."""
 
     most: int
-    """The longest segment."""
+    """The longest shard."""
     first: int = 0
     """The first one; 0, or no shorter than `most`: all are equal."""
 
     def start(self, number: int) -> int:
-        """Where this segment begins."""
+        """Where this shard begins."""
         ramp, end = self._ramp
         return ramp[number] if number < len(ramp) else end + (number - len(ramp)) * self.most
 
@@ -33,7 +33,7 @@ class SegmentGrid:
         return self.start(number + 1) - self.start(number)
 
     def numbers(self, ordinals: NDArray[np.integer]) -> NDArray[np.int64]:
-        """The segment of each."""
+        """The shard of each."""
         ramp, end = self._ramp
         ordinals = ordinals.astype(np.int64)
         doubling = np.searchsorted(ramp, ordinals, side="right") - 1
@@ -41,7 +41,7 @@ class SegmentGrid:
         return np.where(ordinals < end, doubling, equal)
 
     def starts(self, length: int) -> NDArray[np.int64]:
-        """Where segments begin in a prefix of that length, at least one."""
+        """Where shards begin in a prefix of that length, at least one."""
         return np.array([self.start(n) for n in range(self.count(length))], np.int64)
 
     def count(self, length: int) -> int:

@@ -470,8 +470,8 @@ class Service:
 
     def counts(self) -> dict[str, int]:
         """The daemon's own figures: of its messages, the connections that they come by, its pod."""
-        doubt = {} if self.pod is None else {"pod_in_doubt": int(bool(self.pod.keeper.doubt))}
-        return {**self.hosts.counts, **self.attachments.counts(), **doubt}
+        doubt = int(self.pod is not None and bool(self.pod.keeper.doubt))
+        return {**self.hosts.counts, **self.attachments.counts(), "pod_in_doubt": doubt}
 
 
 def _check_session(host: Host, session: int) -> None:

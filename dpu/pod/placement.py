@@ -30,6 +30,7 @@ SAMPLE = 4096
 
 def shard_key(chunks: Sequence[int], parent: bytes = b"") -> bytes:
     """The 16-byte name of a shard: of its chunks' identities and of all before it."""
+    # The old word for a shard: another one would give every shard another home.
     state = hashlib.blake2b(parent, digest_size=16, person=b"offstage-segment")
     for chunk in chunks:
         state.update(chunk.to_bytes(16, "little"))

@@ -76,7 +76,7 @@ class FirmwareDevice:
             _refused(rc, text_of(error), where)
         self._device: Any = out[0]
         check_rc(lib.ofs_device_start(self._device), "starting the reactor's thread")
-        self.epoch = int(self.status()["epoch"])
+        self.boot_id = int(self.status()["boot_id"])
         self._records = np.zeros(RECORDS_MAX, RECORD)
         self._log = bytearray(LOG_BYTES_MAX)
 
@@ -252,15 +252,15 @@ class FirmwareDevice:
         rc = lib.ofs_device_session_set_generating(self._device, session, int(generating))
         check_rc(rc, "marking a session")
 
-    def session_close(self, session: int, archive: bool) -> None:
-        """Without `archive`, blocks without another reference are deleted from the store."""
-        rc = lib.ofs_device_session_close(self._device, session, int(archive))
+    def session_close(self, session: int, keep: bool) -> None:
+        """Without `keep`, blocks without another reference are deleted from the store."""
+        rc = lib.ofs_device_session_close(self._device, session, int(keep))
         check_rc(rc, "closing a session")
 
-    def sessions_close(self, sessions: list[int], archive: bool) -> None:
+    def sessions_close(self, sessions: list[int], keep: bool) -> None:
         """As session_close of each."""
         held = ffi.new("uint32_t[]", sessions)
-        rc = lib.ofs_device_sessions_close(self._device, len(sessions), held, int(archive))
+        rc = lib.ofs_device_sessions_close(self._device, len(sessions), held, int(keep))
         check_rc(rc, "closing sessions")
 
     def set_core_policy(self, policy: Policy) -> None:

@@ -161,7 +161,7 @@ class Agent:
 
     def _close(self, session: HostSession) -> None:
         self.control.set_generating(session.handle, False)
-        self.control.session_close(session.handle, archive=True)
+        self.control.session_close(session.handle, keep=True)
         self.decoder.pool.close(session.number)
 
     def _tick(self, active: list[tuple[HostSession, TailBlock]], record: AgentRecord) -> None:

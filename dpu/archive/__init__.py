@@ -1,1 +1,1 @@
-"""The object archive (G4): copies of archived chunks in a bucket of an S3 server."""
+"""The object archive (G4): copies of kept chunks in a bucket of an S3 server."""

@@ -1,4 +1,4 @@
-"""A device whose archived chunks are also copied to a bucket, and restored from it.
+"""A device whose kept chunks are also copied to a bucket, and restored from it.
 
 Model: it wraps the device and sees the chunks of every session appear and leave. On the daemon's
 loop it only looks up tables (state.py); its workers do the rest. A chunk is uploaded when a session
@@ -180,16 +180,16 @@ class ArchivedDevice:
             self._want(self._ports[port], list(zip(keys, there, strict=True)), chain)
         return opened
 
-    def session_close(self, session: int, archive: bool) -> None:
+    def session_close(self, session: int, keep: bool) -> None:
         """As the device's."""
-        self.sessions_close([session], archive)
+        self.sessions_close([session], keep)
 
-    def sessions_close(self, sessions: list[int], archive: bool) -> None:
+    def sessions_close(self, sessions: list[int], keep: bool) -> None:
         """As the device's; kept chunks are uploaded, deleted ones leave the bucket too."""
-        if not archive:
+        if not keep:
             self._delete(sessions)
-        self._device.sessions_close(sessions, archive)
-        if archive:
+        self._device.sessions_close(sessions, keep)
+        if keep:
             self._keep(sessions)
         for session in sessions:
             self._sessions.pop(session, None)

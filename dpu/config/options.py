@@ -210,7 +210,7 @@ class Store(Settings, frozen=True):
 
 
 class Archive(Settings, frozen=True):
-    """An object store behind the drive (G4): archived chunks are copied there and restored."""
+    """An object store behind the drive (G4): kept chunks are copied there and restored."""
 
     bucket: Annotated[str, about("of an S3 server; empty: no archive")] = ""
     endpoint: Annotated[str, about("http://host:port or https://host; empty: Amazon's")] = ""
@@ -274,7 +274,7 @@ class PolicyOptions(Settings, frozen=True):
         within(
             0,
             KEEP_MAX_NS,
-            "an archived chunk that no session names for this long is "
+            "a kept chunk that no session names for this long is "
             "dropped, in minutes; 0: from the prices, else never",
         ),
     ] = 0

@@ -145,7 +145,7 @@ class Service:
         return p.Welcome(
             ticket=host.ticket,
             version=host.version,
-            epoch=self.device.epoch,
+            boot_id=self.device.boot_id,
             storage=self.device.storage_name(),
             lease_ns=lease_ns,
             geometry=p.Geometry(
@@ -238,7 +238,7 @@ class Service:
 
     @_answers
     def _session_close(self, request: p.SessionClose, host: Host) -> p.Ok:
-        self._sessions_end(host, [request.session], archive=request.archive)
+        self._sessions_end(host, [request.session], keep=request.keep)
         return p.Ok()
 
     @_answers
@@ -264,25 +264,25 @@ class Service:
             )
         if request.contents:
             self.quotas.check(tenant, "sessions", len(request.contents) - len(ending))
-        self._sessions_end(host, request.closing, archive=True)
-        self._sessions_end(host, request.deleting, archive=False)
+        self._sessions_end(host, request.closing, keep=True)
+        self._sessions_end(host, request.deleting, keep=False)
         opened = self.device.sessions_open(
             port, request.select_blocks, host.names(request.contents), request.due_ns
         )
         sessions = [one.session for one in opened if one.rc == 0]
         host.sessions.update(sessions)
         if not request.keep:
-            self._sessions_end(host, sessions, archive=True)
+            self._sessions_end(host, sessions, keep=True)
         return p.SessionsOpened(
             sessions=[one.rc or one.session for one in opened],
             keys=[one.keys for one in opened],
             stored_layers=[one.stored_layers for one in opened],
         )
 
-    def _sessions_end(self, host: Host, sessions: list[int], *, archive: bool) -> None:
+    def _sessions_end(self, host: Host, sessions: list[int], *, keep: bool) -> None:
         if sessions:
             host.sessions.difference_update(sessions)
-            self.device.sessions_close(sessions, archive)
+            self.device.sessions_close(sessions, keep)
 
     @_answers
     def _policy_set(self, request: p.PolicySet, host: Host) -> p.PolicyReply:
@@ -394,7 +394,7 @@ class Service:
             "dilation": self.config.model.dilation,
             "draining": self.drain.refuses,
             "uptime_s": round(time.monotonic() - self.started_s, 3),
-            "epoch": self.device.epoch,
+            "boot_id": self.device.boot_id,
         }
         if host.tenant is not None:
             quotas = {

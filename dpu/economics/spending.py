@@ -1,6 +1,6 @@
 """What a daemon has written to its drive, and the resulting decisions: wear, thresholds.
 
-Model: prices and measurements determine integers: how long an archived chunk is kept, which new
+Model: prices and measurements determine integers: how long a kept chunk is kept, which new
 chunks are written, which are restored from the archive (thresholds.py, wear.py, budget.py). They
 reach the device like any change of policy, so they are in the decision log, and a replay reads
 them from there. One thread owns this, the daemon's loop, which updates it twice a second.

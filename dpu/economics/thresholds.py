@@ -55,7 +55,7 @@ class Thresholds:
         self._return_tokens = 0
 
     def keep_ns(self, policy: PolicyOptions) -> int:
-        """Keep or drop: how long an archived chunk is kept while no session names it; whole
+        """Keep or drop: how long a kept chunk is kept while no session names it; whole
         minutes, 0: for ever. After that, its share of the drive has cost as much as a prefill."""
         if policy.keep_ns or not policy.prefill_price_microusd or not policy.drive_price_microusd:
             return policy.keep_ns

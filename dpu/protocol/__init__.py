@@ -114,12 +114,12 @@ class Hello(Call[Challenge], kw_only=True):
 
 
 class Welcome(Reply, kw_only=True, omit_defaults=True):
-    """The host is logged in. `epoch` differs at every start of the daemon. `lease_ns`: the daemon's
-    lease in its pod; 0: none."""
+    """The host is logged in. `boot_id` differs at every start of the daemon. `lease_ns`: the
+    daemon's lease in its pod; 0: none."""
 
     ticket: bytes
     version: int
-    epoch: int
+    boot_id: int
     geometry: Geometry
     limits: Limits
     storage: str
@@ -240,18 +240,18 @@ class SetGenerating(Call[Ok], kw_only=True):
 
 
 class SessionClose(Call[Ok], kw_only=True):
-    """Closes a session. With `archive` its blocks stay in the store for the next session with this
+    """Closes a session. With `keep` its blocks stay in the store for the next session with this
     prefix; without it those that no other session names are deleted, and the reply waits until
     they stay deleted."""
 
     by: ClassVar[By] = "owner"
     session: Session
-    archive: bool = True
+    keep: bool = True
 
     @property
     def deletes(self) -> bool:
         """See `Call`."""
-        return not self.archive
+        return not self.keep
 
 
 class SessionsOpened(Reply, kw_only=True, omit_defaults=True):
@@ -266,9 +266,9 @@ class SessionsOpened(Reply, kw_only=True, omit_defaults=True):
 
 class SessionsOpen(Call[SessionsOpened], kw_only=True):
     """Several sessions in one message. Closes those of `closing` and `deleting`, the latter without
-    archive, and then opens one for each of `contents`, 16-byte hashes in a row; the first guesses
-    for them are needed in `due_ns`. Without `keep` they are closed again: the question was what the
-    store has. The reply waits until what was deleted stays deleted."""
+    keeping their blocks, and then opens one for each of `contents`, 16-byte hashes in a row; the
+    first guesses for them are needed in `due_ns`. Without `keep` they are closed again: the
+    question was what the store has. The reply waits until what was deleted stays deleted."""
 
     by: ClassVar[By] = "attached"
     closing: list[Session] = msgspec.field(default_factory=list)
@@ -356,7 +356,7 @@ class Purged(Reply, kw_only=True):
 
 
 class Purge(Call[Purged], kw_only=True):
-    """Drops a tenant's archived chunks, the coldest first, until `keep_blocks` blocks are left. A
+    """Drops a tenant's kept chunks, the coldest first, until `keep_blocks` blocks are left. A
     tenant's host may purge its own tenant. Each message does one batch; call `again` while there is
     `more`, or `marking`: writes that keep the chunks from coming back and, with `keep_blocks` 0,
     their reads and writes. Chunks that a session names stay."""

@@ -53,7 +53,7 @@ STATES = numbered("enum ofs_header_state", "OFS_HEADER_")
 
 @dataclass(frozen=True)
 class Superblock:
-    """Sizes in bytes; `created_s` Unix time; `epoch` counts the openings."""
+    """Sizes in bytes; `created_s` Unix time; `openings` counts the times it was opened."""
 
     version: int
     lba_size_bytes: int
@@ -65,7 +65,7 @@ class Superblock:
     records_per_segment: int
     layer_count: int
     tenant_max: int
-    epoch: int
+    openings: int
     created_s: int
 
     @property
@@ -194,7 +194,7 @@ class StoreFile:
                     "both superblocks of the store are damaged", where, "restore it from a copy"
                 )
             raise BadInput("this is no store", where, "give the path of a store file")
-        latest = max(found, key=lambda one: one.epoch)
+        latest = max(found, key=lambda one: one.openings)
         if not latest.consistent:
             raise BadInput(
                 "the superblock contradicts itself", where, "this was made by other code"
@@ -340,7 +340,7 @@ def inspect(path: Path | str) -> dict[str, object]:
             "version": head.version,
             "uuid": head.uuid.hex(),
             "superblocks_whole": file.superblocks_whole,
-            "epoch": head.epoch,
+            "openings": head.openings,
             "created_s": head.created_s,
             "size_bytes": head.size_bytes,
             "lba_size_bytes": head.lba_size_bytes,
@@ -381,8 +381,9 @@ def check(path: Path | str) -> list[str]:
 def recover(path: Path | str) -> dict[str, int]:
     """Open the store as a daemon would, close it again, and report what it holds and how fast.
 
-    Counts are those of `struct ofs_store_stats`, plus `recovery_us`. The store's epoch grows by
-    one; a torn superblock is repaired. `BadInput` if a daemon has it open, or would refuse it.
+    Counts are those of `struct ofs_store_stats`, plus `recovery_us`. The store then counts one
+    opening more; a torn superblock is repaired. `BadInput` if a daemon has it open, or would
+    refuse it.
     """
     with StoreFile(path) as file:
         head = file.superblock

@@ -172,7 +172,7 @@ class Recorder:
             "log_bytes": self._log_bytes,
             **msgspec.structs.asdict(self.lost),
             "work": self._work,
-            "epoch": self._device.epoch,
+            "epoch": self._device.boot_id,
             "storage": self._device.storage_name(),
             **self._about,
             "memory": self._device.memory(),

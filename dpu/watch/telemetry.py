@@ -72,7 +72,7 @@ STATUS_COUNTERS = {
     ),
     "chunks_idle": (
         "idle_dropped_chunks",
-        "archived chunks dropped: unnamed for longer than they are kept",
+        "kept chunks dropped: unnamed for longer than they are kept",
     ),
     "publish_overflow": (
         "unpublished_blocks",
@@ -91,7 +91,7 @@ STATUS_GAUGES = {
 SHARE_COUNTERS = {
     "issued": ("tenant_ios", "reads and writes submitted to the drive"),
     "issued_bytes": ("tenant_io_bytes", "bytes of reads and writes submitted to the drive"),
-    "purged": ("tenant_purged_chunks", "archived chunks evicted for lack of room"),
+    "purged": ("tenant_purged_chunks", "kept chunks evicted for lack of room"),
     "held_back": ("tenant_held_back_turns", "reactor turns that delayed its commands"),
     "quota_refused": ("tenant_quota_refused", "appends and blocks refused: at its quota"),
 }
@@ -112,7 +112,7 @@ SHARE_GAUGES = {
     "logins_max": ("tenant_logins_max", "their bound"),
     "chunks": ("tenant_chunks", "chunks known"),
     "chunks_max": ("tenant_chunks_max", "limit on known chunks; 0: none"),
-    "archived_chunks": ("tenant_archived_chunks", "known chunks that no session names"),
+    "kept_chunks": ("tenant_kept_chunks", "known chunks that no session names"),
     "stored_blocks": ("tenant_stored_blocks", "blocks in the store"),
     "stored_bytes": ("tenant_stored_bytes", "bytes of the store in use, trailers included"),
     "stored_bytes_max": ("tenant_stored_bytes_max", "limit on stored bytes; 0: none"),
@@ -324,7 +324,7 @@ def _threshold_metrics(thresholds: Mapping[str, Any]) -> Iterable[Metric]:
     if thresholds:
         yield GaugeMetricFamily(
             "offstage_keep_seconds",
-            "an archived chunk stays unnamed; 0: for ever",
+            "a kept chunk stays unnamed; 0: for ever",
             value=thresholds["keep_ns"] / 1e9,
         )
 

@@ -112,7 +112,7 @@ class LocalTier(Fabric):
     def set_generating(self, session: int, generating: bool) -> None:
         """No effect: nothing here depends on it."""
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         """Close a session; the blocks stay, and those in memory leave as others come."""
         del self._sessions[session]
 

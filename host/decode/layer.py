@@ -9,7 +9,7 @@ is copied and checked while the others wait; attention is one call per layer for
 
 A layer has two phases, `begin` and `attend`. A caller that knows the next layer's selection early
 begins that layer before it attends the current one, so that its blocks arrive during the
-computation. A caller that can only predict it prefetches with `begin_foretold`; the layer's own
+computation. A caller that can only predict it prefetches with `begin_predicted`; the layer's own
 `begin` then fetches the rest.
 """
 
@@ -149,7 +149,7 @@ class Decoder:
             self._send(coming, member, record)
         return coming
 
-    def begin_foretold(
+    def begin_predicted(
         self,
         session: HostSession,
         token: Token,
@@ -158,7 +158,7 @@ class Decoder:
         record: AgentRecord,
     ) -> Coming:
         """Start fetching what predicted scores of the stored blocks select for a later layer. Pass
-        the result to `end_foretold` before the layer's own `begin`. Sends no scores to the tier."""
+        the result to `end_predicted` before the layer's own `begin`. Sends the tier no scores."""
         ordinals = self._chosen(scores, scores.size)
         member = self._member(session, token, layer, np.empty(0, np.float32), None, ordinals)
         coming = Coming(layer, [member], early=True)
@@ -166,7 +166,7 @@ class Decoder:
             self._send(coming, member, record)
         return coming
 
-    def end_foretold(self, coming: Coming, record: AgentRecord) -> None:
+    def end_predicted(self, coming: Coming, record: AgentRecord) -> None:
         """Wait for the fetches in flight, once the layer is due. A failed block leaves the pool, so
         that the layer's own `begin` demands it again if it is selected."""
         self._wait(coming, record)

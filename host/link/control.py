@@ -116,9 +116,9 @@ class Control:
         """A generating session is the last to lose its blocks."""
         self.call(p.SetGenerating(session=session, generating=generating))
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Close a session; without `archive` its own blocks are deleted from the store."""
-        self.call(p.SessionClose(session=session, archive=archive))
+    def session_close(self, session: int, *, keep: bool = True) -> None:
+        """Close a session; without `keep` its own blocks are deleted from the store."""
+        self.call(p.SessionClose(session=session, keep=keep))
 
     def sessions_open(
         self,
@@ -132,8 +132,8 @@ class Control:
         meanwhile: Meanwhile = None,
     ) -> p.SessionsOpened:
         """Open a session for each of `contents` (concatenated 16-byte hashes), after closing those
-        in `closing` and, without archive, those in `deleting`. Not `keep`: close them again
-        immediately. Guesses for them are due in `due_s`. `meanwhile`: see `call`."""
+        in `closing` and, without keeping their blocks, those in `deleting`. Not `keep`: close them
+        again immediately. Guesses for them are due in `due_s`. `meanwhile`: see `call`."""
         request = p.SessionsOpen(
             closing=closing or [],
             deleting=deleting or [],
@@ -168,7 +168,7 @@ class Control:
         self.call(p.Reset(), timeout_s=max(self.timeout_s, 30.0))
 
     def purge(self, tenant: str, keep_blocks: int = 0, timeout_s: float = 600.0) -> dict[str, int]:
-        """Operator, or the tenant: delete archived chunks, the coldest first, until the store has
+        """Operator, or the tenant: delete kept chunks, the coldest first, until the store has
         at most `keep_blocks` blocks of the tenant. Returns sums; `marking`: shards that could
         still come back."""
         total = dict.fromkeys(("chunks", "blocks", "bytes"), 0)
@@ -331,7 +331,7 @@ class Control:
             p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch)
         )
         self._ticket = welcome.ticket
-        self.epoch, self.storage = welcome.epoch, welcome.storage
+        self.boot_id, self.storage = welcome.boot_id, welcome.storage
         self.geometry, self.limits = welcome.geometry, welcome.limits
         self.lease_ns = welcome.lease_ns
 

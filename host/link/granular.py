@@ -78,10 +78,10 @@ class GranularSessions:
         """A generating session is the last to lose its blocks."""
         self._tier.set_generating(session, generating)
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         """Close a session; the unwritten part of its last chunk is dropped."""
         del self.granules.chains[session], self._waiting[session]
-        self._tier.session_close(session, archive=archive)
+        self._tier.session_close(session, keep=keep)
 
 
 def _joined(identities: Sequence[bytes]) -> bytes:

@@ -41,8 +41,8 @@ class Sessions(Protocol):
         """A generating session is the last to lose its blocks."""
         ...
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Close a session; without `archive` its own blocks may be deleted."""
+    def session_close(self, session: int, *, keep: bool = True) -> None:
+        """Close a session; without `keep` its own blocks may be deleted."""
         ...
 
 

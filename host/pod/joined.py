@@ -157,7 +157,7 @@ class Joined:
         for _ in range(min(most, len(self.left) + len(self.deletes))):
             if self.left:
                 handle, chain = self.left[0]
-                self.ask(self._close, handle, archive=not chain)
+                self.ask(self._close, handle, keep=not chain)
                 self.left.popleft()
                 continue
             try:
@@ -171,12 +171,12 @@ class Joined:
             with contextlib.suppress(Silent):
                 self.settle()
 
-    def _close(self, handle: int, *, archive: bool) -> None:
+    def _close(self, handle: int, *, keep: bool) -> None:
         with contextlib.suppress(Unknown):  # closed before, but the reply was lost
-            self.control.session_close(handle, archive=archive)
+            self.control.session_close(handle, keep=keep)
 
     def _delete(self, chain: Chain) -> None:
-        """Delete a chain: open a session that names it, and close it without archive."""
+        """Delete a chain: open a session that names it, and close it without keeping it."""
         handle = self.ask(self.control.session_open, select_blocks=1, may_refuse=True)
         self.left.append((handle, chain))
         self.ask(self.control.append, handle, list(chain), may_refuse=True)

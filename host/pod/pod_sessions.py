@@ -154,14 +154,14 @@ class PodSessions:
         for shard in one.shards:
             self._tell(shard, "set_generating", generating)
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
-        """Close a session. Members that do not answer close it later; without `archive`, every
+    def session_close(self, session: int, *, keep: bool = True) -> None:
+        """Close a session. Members that do not answer close it later; without `keep`, every
         member that may have a copy deletes it. With an `Upkeep`, call its `delete` instead."""
         for shard in self._sessions.pop(session).shards:
             if shard.at is not None:
-                shard.at.close_session(shard.handle, () if archive else shard.chain)
+                shard.at.close_session(shard.handle, () if keep else shard.chain)
                 shard.at.shards -= 1
-            if not archive:
+            if not keep:
                 self._delete_elsewhere(shard)
 
     def _delete_elsewhere(self, shard: Shard) -> None:

@@ -129,7 +129,7 @@ class Upkeep:
             self._made += [
                 News(one.name, gone=at) for at in self._sessions.copies.get(one.name, ())
             ]
-        self._sessions.session_close(session, archive=False)
+        self._sessions.session_close(session, keep=False)
 
     def close(self) -> None:
         """Drop the moves, send the last report and the contents that homes asked for, and clean

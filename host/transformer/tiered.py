@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offstage.host.decode.foretold import Foretold
 from offstage.host.decode.layer import Coming, Decoder
+from offstage.host.decode.predicted import Predicted
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.host.decode.session import Context, HostSession
 from offstage.host.decode.tail_block import TailBlock, write_tokens
@@ -89,10 +89,10 @@ class TieredAttention:
         )
         self._tail = _Tail(control, decoder, identity)
         self.record = AgentRecord()
-        self.foretold = Foretold(layers, rule)
+        self.predicted = Predicted(layers, rule)
         """Measures how well selections are predicted, if `told` is called."""
         self.ahead: Ahead = "none"
-        self._foretelling = False
+        self._predicting = False
         self._told: dict[int, NDArray[np.float32]] = {}
         self._coming: Coming | None = None
         self._token = Token(0, 0)
@@ -106,7 +106,7 @@ class TieredAttention:
 
     def told(self, layer: int, query: Any) -> None:
         """Take a layer's query as predicted by an earlier layer, `[q_heads, head_dim]`."""
-        self._foretelling = True
+        self._predicting = True
         self._told[layer] = _floats(query)
 
     def _look_ahead(self, layer: int, running: Coming | None) -> None:
@@ -114,16 +114,16 @@ class TieredAttention:
         if layer not in self._told:
             return
         scores = self._scores(layer, self._told.pop(layer))
-        self.foretold.told(layer, scores)
+        self.predicted.told(layer, scores)
         if self.ahead == "none" or running is None:
             return
         pool, session = self._decoder.pool, self.session
         absent = np.arange(scores.size, dtype=np.int32)
         absent = absent[pool.lookup(session.number, layer, absent) < 0]
-        self._decoder.driver.hint(session.handle, self.foretold.guesses(layer, absent))
+        self._decoder.driver.hint(session.handle, self.predicted.guesses(layer, absent))
         if self.ahead == "fetch":
             self._decoder.settle(running, self.record)
-            self._coming = self._decoder.begin_foretold(
+            self._coming = self._decoder.begin_predicted(
                 session, self._token, layer, scores, self.record
             )
 
@@ -139,13 +139,13 @@ class TieredAttention:
         self._queries[layer].query = _floats(query)
         if layer == 0:
             self._look_ahead(0, None)
-        if self._foretelling:  # score the same blocks as the prediction: without the new token
-            self.foretold.ran(layer, self._scores(layer, self._queries[layer].query))
+        if self._predicting:  # score the same blocks as the prediction: without the new token
+            self.predicted.ran(layer, self._scores(layer, self._queries[layer].query))
         self._tail.given = np.stack([_floats(key), _floats(value)])
         pool = self._decoder.pool
         write_tokens(pool, [(self.session, self._tail)], layer)
         if self._coming is not None:
-            self._decoder.end_foretold(self._coming, self.record)
+            self._decoder.end_predicted(self._coming, self.record)
             self._coming = None
         running = self._decoder.begin([(self.session, self._token)], layer, self.record)
         self._look_ahead(layer + 1, running)
@@ -166,7 +166,7 @@ class TieredAttention:
     def close(self) -> None:
         """End the session at the tier; its blocks stay in the store."""
         self._control.set_generating(self.session.handle, False)
-        self._control.session_close(self.session.handle, archive=True)
+        self._control.session_close(self.session.handle, keep=True)
         self._decoder.pool.close(self.session.number)
 
 

@@ -140,7 +140,7 @@ def messages(target: Target, board: Board) -> None:
     """Well-formed requests for other tenants' objects, and malformed messages."""
     rng = np.random.default_rng(os.getpid())
     ours: list[Callable[[int], p.Request]] = [
-        lambda n: p.SessionClose(session=n, archive=bool(n % 2)),
+        lambda n: p.SessionClose(session=n, keep=bool(n % 2)),
         lambda n: p.SetGenerating(session=n, generating=True),
         lambda n: p.Append(session=n, contents=[os.urandom(16)] * (n % 200)),
         lambda n: p.SessionOpen(sink_blocks=n, window_blocks=n, select_blocks=n, step_ns=n),

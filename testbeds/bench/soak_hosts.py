@@ -153,7 +153,7 @@ class _Text:
                 time.sleep(STEP_S)
         finally:
             # Every tenth is deleted: chunks that another session names must stay.
-            self.control.session_close(session, archive=bool(self.rng.random() < 0.9))
+            self.control.session_close(session, keep=bool(self.rng.random() < 0.9))
 
     def _write(self, session: int, text: int, layer: int, stored: list[int]) -> NDArray[np.uint32]:
         """Put what is not stored in each layer; the ordinals that are there."""

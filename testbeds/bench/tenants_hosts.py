@@ -146,7 +146,7 @@ class Host:
             with contextlib.suppress(OffstageError):
                 session, _ = self._open([os.urandom(16) for _ in range(PUT_BLOCKS)])
                 self.driver.put(PutRequest(session, 0, ordinals, source, timeout_ns=TIMEOUT_NS))
-                self.control.session_close(session, archive=False)
+                self.control.session_close(session, keep=False)
 
     def flood_control(self, stop: Until) -> None:
         """Sessions opened, filled with names and closed, and queries."""
@@ -154,7 +154,7 @@ class Host:
             with contextlib.suppress(OffstageError):
                 session, _ = self._open([os.urandom(16) for _ in range(STORED)])
                 self.control.status()
-                self.control.session_close(session, archive=False)
+                self.control.session_close(session, keep=False)
 
     def flood_nop(self, stop: Until) -> None:
         """Empty commands, one after another."""

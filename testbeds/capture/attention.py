@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from offstage.host.transformer.attention import Asker
 from offstage.testbeds.capture.block_scores import HALF_MAX, Layer
-from offstage.testbeds.workloads.selections.scores_file import FORETOLD
+from offstage.testbeds.workloads.selections.scores_file import PREDICTED
 
 __all__ = ["DRAFTS", "NAME", "Hook", "KvCache", "attend", "installed"]
 
@@ -101,7 +101,7 @@ class Hook:
         blocks_max = -(-tokens_max // block_tokens)
         self._layers = {layer: Layer(block_tokens, blocks_max) for layer in layers}
         self._found: dict[int, Scores] = {}
-        self._foretold: dict[int, Any] = {}  # predicted queries, of layers that have not run yet
+        self._predicted: dict[int, Any] = {}  # predicted queries, of layers that have not run yet
         self._first: tuple[Any, float] | None = None  # keys of layer 0 and its scaling
         self._drafted: Scores | None = None
         self.pairs = tuple(itertools.pairwise(layers))
@@ -122,10 +122,10 @@ class Hook:
             return
         keys, own = key[0], self._layers[layer]
         before = keys.shape[1] - query.shape[2]
-        foretold = self._foretold.pop(layer, None)
+        predicted = self._predicted.pop(layer, None)
         found = (
-            own.scores(foretold, keys[:, :before], scaling)
-            if before and self.wanted and (foretold is not None)
+            own.scores(predicted, keys[:, :before], scaling)
+            if before and self.wanted and (predicted is not None)
             else None
         )
         own.extend(keys, before)
@@ -133,13 +133,15 @@ class Hook:
             self._first = keys, scaling
         if self.wanted:
             scores = own.scores(query[0, :, -1], keys, scaling)
-            self._found[layer] = scores | _foretold(found, scores)
+            self._found[layer] = scores | _predicted(found, scores)
 
-    def foretell(self, layer: int, module: Any, hidden: Any, positions: Any) -> None:
+    def predict(self, layer: int, module: Any, hidden: Any, positions: Any) -> None:
         """Take the input `[1, new, width]` of the layer before `layer`, which is `module`."""
         if self.wanted:
             last = tuple(one[:, -1:] for one in positions)
-            self._foretold[layer] = self.asker.ask(module, hidden[:, -1:], position_embeddings=last)
+            self._predicted[layer] = self.asker.ask(
+                module, hidden[:, -1:], position_embeddings=last
+            )
 
     def early_exit(self, model: Any, first: Any, hidden: Any) -> None:
         """Take the input of the last layer. `first`: the module of layer 0."""
@@ -172,7 +174,7 @@ class Hook:
         """The scores of the last pass, float16 `[layers, groups, blocks]` by name."""
         assert len(self._found) == len(self._layers), "every recorded layer has run"
         if self._drafted is not None:
-            self._found[0] |= {FORETOLD + name: one for name, one in self._drafted.items()}
+            self._found[0] |= {PREDICTED + name: one for name, one in self._drafted.items()}
         found = [self._found.pop(layer) for layer in self._layers]
         return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
@@ -225,11 +227,11 @@ def installed(model: Any, hook: Hook) -> Iterator[None]:
     hooked = []
     for layer, later in hook.pairs:
 
-        def foretell(_: Any, given: Any, named: Any, later: int = later) -> None:
+        def predict(_: Any, given: Any, named: Any, later: int = later) -> None:
             hidden = given[0] if given else named["hidden_states"]
-            hook.foretell(later, modules[later], hidden, named["position_embeddings"])
+            hook.predict(later, modules[later], hidden, named["position_embeddings"])
 
-        hooked.append(modules[layer].register_forward_pre_hook(foretell, with_kwargs=True))
+        hooked.append(modules[layer].register_forward_pre_hook(predict, with_kwargs=True))
     if hook.recorded == len(modules) > 1:
 
         def early_exit(_: Any, given: Any, named: Any) -> None:
@@ -245,7 +247,7 @@ def installed(model: Any, hook: Hook) -> Iterator[None]:
         model.set_attn_implementation("sdpa")
 
 
-def _foretold(found: Scores | None, own: Scores) -> Scores:
+def _predicted(found: Scores | None, own: Scores) -> Scores:
     """Scores for as many blocks as the layer's own: all 0 without a prediction, and the minimum in
     a block that begins with the newest tokens."""
     result = {}
@@ -255,5 +257,5 @@ def _foretold(found: Scores | None, own: Scores) -> Scores:
             count = found[name].shape[1]
             filled[:, :count] = found[name]
             filled[:, count:] = 0 if name == "mass" else -HALF_MAX
-        result[FORETOLD + name] = filled
+        result[PREDICTED + name] = filled
     return result

@@ -403,7 +403,7 @@ def purge(
     secret: OperatorSecretOption = None,
     form: FormatOption = Format.text,
 ) -> None:
-    """Drop archived chunks of a tenant, the coldest first, until one of the bounds holds.
+    """Drop kept chunks of a tenant, the coldest first, until one of the bounds holds.
 
     What a session names stays. It ends when nothing that was dropped can come back, with --all also
     by the end of a read or write in flight, and says how many chunks, blocks and bytes that was.

@@ -62,12 +62,12 @@ DtypeOption = Annotated[
 GenerateOption = Annotated[
     bool, typer.Option("--generate", help="the model goes on by itself, not by the text")
 ]
-ForetellOption = Annotated[
-    bool, typer.Option("--foretell", help="foretell each layer's query from the layer before")
+PredictOption = Annotated[
+    bool, typer.Option("--predict", help="predict each layer's query from the layer before")
 ]
 AheadOption = Annotated[
     AheadName,
-    typer.Option("--ahead", help="with --foretell: hint it to the tier, or fetch it ahead too"),
+    typer.Option("--ahead", help="with --predict: hint it to the tier, or fetch it ahead too"),
 ]
 
 
@@ -126,8 +126,8 @@ def _tables(summary: "ModelSummary") -> Group:
     for one in summary.passes:
         if one.guesses:
             parts += ["", _guessed(one)]
-        if one.foretold:
-            parts += ["", _foretold(one)]
+        if one.predicted:
+            parts += ["", _predicted(one)]
     if len(summary.passes) == 1:
         parts += ["", _positions(summary.passes[0].positions)]
     parts += [line for one in summary.passes if one.text for line in ("", one.text)]
@@ -186,19 +186,19 @@ def _fetches(passes: Sequence["ModelPass"]) -> Table:
     return Table.of(columns, rows, "From the tier")
 
 
-def _foretold(one: "ModelPass") -> Table:
+def _predicted(one: "ModelPass") -> Table:
     columns = [Column("layer"), Column("steps")]
-    names = ("foretold", "step before", "layer before")
+    names = ("predicted", "step before", "layer before")
     columns += [Column(name, "{:.2f}".format) for name in names]
     rows = [
         [
             layer.layer,
             layer.steps,
-            layer.foretold,
+            layer.predicted,
             layer.step_before,
             layer.layer_before if layer.layer else "",
         ]
-        for layer in one.foretold
+        for layer in one.predicted
     ]
     return Table.of(columns, rows, f"Of {one.select_blocks} blocks selected, known ahead")
 

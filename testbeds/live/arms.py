@@ -18,7 +18,7 @@ from offstage.host.endpoint import Endpoint
 from offstage.testbeds.live.demo_options import ARMS, Arm
 from offstage.testbeds.live.host_run import AGAINST
 from offstage.testbeds.live.results import Summary
-from offstage.testbeds.live.run_figures import against_baseline
+from offstage.testbeds.live.run_figures import against_reference
 
 __all__ = ["COMPARED", "compare", "driven"]
 
@@ -32,7 +32,7 @@ def compare(
     real: Mapping[str, str],
     arms: Sequence[Arm] = COMPARED,
 ) -> Summary:
-    """Run every arm in turn; the first, without prefetch, is the baseline of the others.
+    """Run every arm in turn; the first, without prefetch, is the reference of the others.
     RunFailed, BadInput: from `drive`, or the daemon is gone. The daemon's own policy is restored
     at the end."""
     with operator.control() as control:
@@ -51,7 +51,7 @@ def compare(
         (one,) = summary.runs
         notes = [note for note in one.notes if note.code != AGAINST]
         runs.append(msgspec.structs.replace(one, name=arm.name, notes=notes))
-    runs = [against_baseline(one, runs[0]) for one in runs]
+    runs = [against_reference(one, runs[0]) for one in runs]
     machine = {**done[-1].machine, "dpu": _dpu(status), "real": dict(real)}
     return msgspec.structs.replace(done[-1], runs=runs, machine=machine, sentence="")
 

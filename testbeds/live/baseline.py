@@ -29,7 +29,7 @@ from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.results import Provenance, RunResult
 from offstage.testbeds.live.run_figures import (
     RunLabel,
-    against_baseline,
+    against_reference,
     emulation_notes,
     run_result,
 )
@@ -100,7 +100,7 @@ class Baselines:
         notes += emulation_notes(label, counted)
         result = run_result(label, tier.ledger(), None, record, -1, notes)
         result.staging_bytes = self._options.slot_count * self.store.payload_bytes * (kind == "g2")
-        return against_baseline(result, without)
+        return against_reference(result, without)
 
     def _drive(
         self, keys: Mapping[str, Any], provenance: Provenance, rows: int

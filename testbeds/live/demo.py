@@ -27,7 +27,7 @@ from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
-from offstage.testbeds.live.run_figures import RunLabel, against_baseline, run_result
+from offstage.testbeds.live.run_figures import RunLabel, against_reference, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.wear import Wear, run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
@@ -84,10 +84,10 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
             _measure(shared, storage, arm, observe=trace if not runs and number == 0 else None)
             for number, arm in enumerate(options.arms)
         ]
-        runs += [against_baseline(one, done[0]) for one in done]
+        runs += [against_reference(one, done[0]) for one in done]
         if options.ahead:
             early = _measure(shared, storage, options.arms[-1], ahead=True)
-            ahead.append(against_baseline(early, done[0]))
+            ahead.append(against_reference(early, done[0]))
         if storage.provenance == "emulated" and options.baselines:
             _warm_page_cache(baselines.store.path)
         beside += [

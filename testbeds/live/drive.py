@@ -67,7 +67,7 @@ def prefill(
         done.contexts[number] = compute_context(
             workload.synthetic_kv, identities, options.selector, written, make
         )
-        control.session_close(handle, archive=True)
+        control.session_close(handle, keep=True)
         done.block_count += len(identities) * layers
         done.blocks_written += write.blocks_written
         done.bytes_written += write.bytes_written

@@ -47,7 +47,7 @@ __all__ = [
 
 EMULATED = "emulated"
 AGAINST = "against-lru"
-"""The code of the note that names the baseline of coverage and traffic."""
+"""The code of the note that names the reference of coverage and traffic."""
 RUN_NAME = "host-run"
 """Prefix of the chunks written while decoding: the same seed writes the same blocks again, so a
 store does not grow with each run."""
@@ -83,7 +83,7 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
             _provenance(control.storage),
             prefetchers,
         )
-        notes = [*machine_notes(status), *warm_start(before), _baseline(ledger)]
+        notes = [*machine_notes(status), *warm_start(before), _reference_note(ledger)]
         result = run_result(label, ledger, counters, record, -1, notes)
         result.pace_overruns = overruns(str(status["model"]), counters)
         result.stages = stages(link, fabric)
@@ -204,8 +204,8 @@ def machine_notes(status: Mapping[str, Any]) -> list[Note]:
     return [Note("machine", status["warning"])] if status["warning"] else []
 
 
-def _baseline(ledger: Ledger) -> Note:
-    """The note on the baseline of coverage and traffic."""
+def _reference_note(ledger: Ledger) -> Note:
+    """The note on the reference of coverage and traffic."""
     beside = "the demand-only LRU of the same buffer that the daemon keeps count of beside the run"
     if ledger.shadow_misses == 0:
         return Note(

@@ -19,8 +19,8 @@ from offstage.testbeds.live.results import Provenance, RunResult, ShownTick
 
 __all__ = [
     "RunLabel",
-    "against_baseline",
     "against_lru",
+    "against_reference",
     "emulation_notes",
     "ends_differ",
     "run_result",
@@ -50,7 +50,7 @@ def run_result(
     decisions_replayed: int,
     notes: Sequence[Note],
 ) -> RunResult:
-    """The figures of one run, from counts of that run alone; `against_baseline` or `against_lru`
+    """The figures of one run, from counts of that run alone; `against_reference` or `against_lru`
     fills in `coverage` and `traffic_ratio`. `counters` None: the device's own are not known."""
     ended, nontrivial = ledger.ended, ledger.nontrivial_ended
     pooled = ledger.selected - ledger.demands
@@ -128,9 +128,9 @@ def timeline_of(timeline: Timeline) -> ShownTick:
     )
 
 
-def against_baseline(run: RunResult, baseline: RunResult) -> RunResult:
-    """`run` with coverage and traffic against `baseline`: no prefetch, LRU, the same buffer."""
-    return _against(run, baseline.demands - baseline.ended.hits, baseline.bytes_read)
+def against_reference(run: RunResult, reference: RunResult) -> RunResult:
+    """`run` with coverage and traffic against `reference`: no prefetch, LRU, the same buffer."""
+    return _against(run, reference.demands - reference.ended.hits, reference.bytes_read)
 
 
 def against_lru(run: RunResult, ledger: Ledger, block_read_bytes: int) -> RunResult:

@@ -96,8 +96,8 @@ def told_in_vain(guesses: int, fates: Mapping[str, int]) -> list[Note]:
     return [
         Note(
             "hints-unused",
-            "--ahead hint had no effect: of the blocks foretold the tier read "
+            "--ahead hint had no effect: of the blocks predicted the tier read "
             "none before they were demanded",
-            figures=f"{guesses:,} foretold",
+            figures=f"{guesses:,} predicted",
         )
     ]

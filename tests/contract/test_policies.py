@@ -38,7 +38,7 @@ class Case:
     k: int = 6
     sharing: int = 1
     draft: bool = False
-    foretold: bool = False
+    predicted: bool = False
     grows: int = 0
     sliced: bool = False
     score_max: int = 65535
@@ -55,18 +55,18 @@ class Case:
             64,
             layers // self.sharing * self.sharing,
             0.8 if self.draft else None,
-            self.foretold,
+            self.predicted,
             DRAFT_LAYERS,
         )
 
 
 CASES = [
-    Case("usual", sharing=3, draft=True, foretold=True, grows=8),
-    Case("sliced to what is written", sharing=3, draft=True, foretold=True, grows=3, sliced=True),
-    Case("one layer", layers=1, draft=True, foretold=True),
+    Case("usual", sharing=3, draft=True, predicted=True, grows=8),
+    Case("sliced to what is written", sharing=3, draft=True, predicted=True, grows=3, sliced=True),
+    Case("one layer", layers=1, draft=True, predicted=True),
     Case("one block", layers=3, blocks=1, k=1, sharing=3),
     Case("all selected", blocks=6),
-    Case("equal scores", sharing=2, draft=True, foretold=True, score_max=1),
+    Case("equal scores", sharing=2, draft=True, predicted=True, score_max=1),
 ]
 
 
@@ -91,16 +91,16 @@ def views(case: Case, seed: int = 0, session: int = 0) -> list[View]:
 
 
 def view_of(case: Case, session: int, step: int, blocks: int, shown: Any, turn: bool) -> View:
-    scores, draft, foretold = shown
+    scores, draft, predicted = shown
     selected = np.full((case.layers, case.k + 2), ABSENT, np.uint32)
     for layer, chosen in enumerate(best(scores, case.k)):
         ordinals = np.flatnonzero(chosen)
         selected[layer, : len(ordinals)] = ordinals
-    arrays = [np.ascontiguousarray(one) for one in (selected, scores, draft, foretold)]
+    arrays = [np.ascontiguousarray(one) for one in (selected, scores, draft, predicted)]
     for one in arrays:
         one.flags.writeable = False
     drafted = arrays[2] if case.draft else None
-    ahead = arrays[3] if case.foretold else None
+    ahead = arrays[3] if case.predicted else None
     return View(session, step, blocks, arrays[0], arrays[1], drafted, turn, ahead, DRAFT_LAYERS)
 
 
@@ -122,15 +122,15 @@ def run(opened: Opened, case: Case, shown: list[View]) -> list[bytes]:
 def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
     """The same views out of memory that is overwritten as soon as the call is over."""
     for view in shown:
-        arrays = view.selected, view.scores, view.draft, view.foretold
+        arrays = view.selected, view.scores, view.draft, view.predicted
         own = [None if one is None else one.copy() for one in arrays]
         seen = [None if one is None else one.view() for one in own]
         for one in seen:
             if one is not None:
                 one.flags.writeable = False
-        selected, scores, draft, foretold = seen
+        selected, scores, draft, predicted = seen
         assert selected is not None and scores is not None
-        yield replace(view, selected=selected, scores=scores, draft=draft, foretold=foretold)
+        yield replace(view, selected=selected, scores=scores, draft=draft, predicted=predicted)
         for one in own:
             if one is not None:
                 one[...] = 3
@@ -208,7 +208,7 @@ def possible(opener: Opener, case: Case, name: str) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_contract_is_kept(opener: Opener, case: Case, request: Any) -> None:
     if not possible(opener, case, request.node.name):
-        assert not (case.draft and case.foretold) or case.sharing == 1
+        assert not (case.draft and case.predicted) or case.sharing == 1
         return
     for check in CHECKS:
         check(opener, case)
@@ -305,20 +305,20 @@ class PeeksAtDraft(Silent):
         return one_guess(int(view.draft[0].argmax()))
 
 
-class ForetellsEarly(Silent):
-    """Tells after the first layer what the third one foretells of the fourth."""
+class PredictsEarly(Silent):
+    """Tells after the first layer what the third one predicts of the fourth."""
 
     def step(self, view: View) -> Any:
-        assert view.foretold is not None
-        return one_guess(int(view.foretold[3].argmax()))
+        assert view.predicted is not None
+        return one_guess(int(view.predicted[3].argmax()))
 
 
-class ForetellsFirst(Silent):
+class PredictsFirst(Silent):
     """Tells after the first layer what early exit says of the next step's first."""
 
     def step(self, view: View) -> Any:
-        assert view.foretold is not None
-        return one_guess(int(view.foretold[0].argmax()))
+        assert view.predicted is not None
+        return one_guess(int(view.predicted[0].argmax()))
 
 
 class LearnsEarly(Silent):
@@ -340,8 +340,8 @@ class LearnsEarly(Silent):
         (Peeks, check_causality),
         (PeeksAtNext, check_causality),
         (PeeksAtDraft, check_causality),
-        (ForetellsEarly, check_causality),
-        (ForetellsFirst, check_causality),
+        (PredictsEarly, check_causality),
+        (PredictsFirst, check_causality),
         (LearnsEarly, check_causality),
     ],
     ids=lambda one: one.__name__,
@@ -354,7 +354,7 @@ def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
 
 @pytest.mark.parametrize(
     "cheat",
-    [Peeks, PeeksAtNext, PeeksAtDraft, ForetellsEarly, LearnsEarly],
+    [Peeks, PeeksAtNext, PeeksAtDraft, PredictsEarly, LearnsEarly],
     ids=lambda one: one.__name__,
 )
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:

@@ -114,8 +114,8 @@ def a_trained_model_decodes_from_the_tier(run: Run) -> dict[str, object]:
         "share_read": few.share_read,
         "perplexity_few": few.perplexity,
         "hit_rate_few": few.hit,
-        "foretold": [layer.foretold for layer in few.foretold],
-        "step_before": [layer.step_before for layer in few.foretold],
+        "predicted": [layer.predicted for layer in few.predicted],
+        "step_before": [layer.step_before for layer in few.predicted],
     }
 
 
@@ -293,7 +293,7 @@ def decode(run: Run, loaded: Any, tokens: list[int], context: int, steps: int) -
         kernel="torch",
         prefill_piece=1024,
         pool_ratio=1.0,
-        foretell=True,
+        predict=True,
     )
     with serve(sections, run.folder) as tier:
         link = tier.at()

@@ -1,4 +1,4 @@
-"""Do archived chunks go to a real S3 server and come back right, whatever is killed or fails?
+"""Do kept chunks go to a real S3 server and come back right, whatever is killed or fails?
 
 The server is OpenStack Swift with its S3 API (tests/reference/swift_server.py), where it is
 installed; what no server does on command is asked of a small one in memory.
@@ -116,7 +116,7 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
             write(tier, number, tenant)
         settled(tier)
         swift.stop()
-        assert stored(tier, 1, "red", archive=False) == BLOCKS  # named again, and deleted
+        assert stored(tier, 1, "red", keep=False) == BLOCKS  # named again, and deleted
         with tier.control("operator") as control:
             control.purge("blue")
         tier.kill()
@@ -251,7 +251,7 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
     with daemon(tmp_path, **more) as tier:
         settled(tier)
         tiny.delay_s = 0.1
-        stored(tier, 1, archive=False)
+        stored(tier, 1, keep=False)
         until(lambda: status(tier)["device"]["archive"]["deletes_waiting"] == 0)
         tiny.delay_s = 0.0
         until(lambda: not tiny.objects)

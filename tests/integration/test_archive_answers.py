@@ -52,7 +52,7 @@ def test_a_delete_outlasts_a_listing_that_came_short(
             with tier.control("operator") as control:
                 control.purge(TENANT)
         else:
-            assert stored(tier, 1, archive=False) == BLOCKS
+            assert stored(tier, 1, keep=False) == BLOCKS
         tiny.hidden, tiny.fail = set(objects[1:]), None
         until(lambda: not tiny.objects)
         settled(tier)

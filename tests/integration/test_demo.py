@@ -160,7 +160,7 @@ def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]
     for name in ("window+ema", "window+ema+shared"):
         assert runs[name]["ends"]["cold"] < 0.5 * runs["window"]["ends"]["cold"]
         again = next(one["hit"] for one in summary["curve"] if one["run"] == name)
-        # Late is no hit, but nothing that was not foretold; a cold start has 0.14 less.
+        # Late is no hit, but nothing that was not predicted; a cold start has 0.14 less.
         live = runs[name]["hit"] + runs[name]["late"]
         assert abs(live - again) < WARM_TOLERANCE
 

@@ -201,12 +201,12 @@ def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
             device = operator.status()["device"]
             assert device["store"]["io_errors"] > 0 and device["puts_failed"] >= len(places)
             with pytest.raises(OffstageError, match="the drive refuses the writes"):
-                control.session_close(gone.session, archive=False)
+                control.session_close(gone.session, keep=False)
             operator.reset()
             assert set(served(driver, kept, places).values()) == {0}
             refuse_writes(tier, False)
             assert len(fill(driver, late)) == len(places)
-            control.session_close(late.session, archive=False)  # it waits for the other, too
+            control.session_close(late.session, keep=False)  # it waits for the other, too
         tier.process.send_signal(signal.SIGKILL)
         tier.process.wait(120)
         assert "delete_not_on_drive" in tier.log.read_text()

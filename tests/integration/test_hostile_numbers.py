@@ -29,7 +29,7 @@ OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.SessionOpen(select_blocks=4, step_ns=1000),
     lambda session: p.Append(session=session, contents=[KEY]),
     lambda session: p.SetGenerating(session=session, generating=True),
-    lambda session: p.SessionClose(session=session, archive=False),
+    lambda session: p.SessionClose(session=session, keep=False),
     lambda session: p.SessionsOpen(closing=[session], contents=[KEY], due_ns=1000),
     lambda session: p.SessionsOpen(deleting=[session], contents=[KEY], keep=False),
     lambda session: p.Purge(tenant="red", keep_blocks=1),
@@ -87,7 +87,7 @@ def test_no_field_of_a_request_harms_another_host(tier: Daemon) -> None:
                 reply = attacker.ask(message)
                 codes[refused_by(reply)] += 1
                 if isinstance(reply, p.Opened):
-                    attacker.control.session_close(reply.session, archive=False)
+                    attacker.control.session_close(reply.session, keep=False)
                 if not isinstance(reply, p.Error) and message["type"] in ENDS:
                     attacker.close()
                     attacker = Attacker(tier, "red")

@@ -115,8 +115,8 @@ def test_memory_nobody_registered_is_refused_in_one_line(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number: int) -> None:
-    """Killed it says nothing: the read of its epoch fails. Ended in order it says so. Either way a
-    fetch without a deadline ends, and after a restart every acknowledged block is there."""
+    """Killed it says nothing: the read of its boot id fails. Ended in order it says so. Either way
+    a fetch without a deadline ends, and after a restart every acknowledged block is there."""
     killed = number == signal.SIGKILL
     ended = pytest.raises(RunFailed, match="status -9") if killed else contextlib.nullcontext()
     with ended, start(tmp_path) as tier:

@@ -32,7 +32,7 @@ from offstage.testbeds.beds.daemon import offstage_words
 BLOCKS = CHUNKS * LAYERS  # of one text
 
 
-def write_text(tier: Daemon, tenant: str, number: int, *, archive: bool = True) -> None:
+def write_text(tier: Daemon, tenant: str, number: int, *, keep: bool = True) -> None:
     """All of a text, acknowledged, and archived or deleted again."""
     with tier.control(tenant) as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
@@ -40,14 +40,14 @@ def write_text(tier: Daemon, tenant: str, number: int, *, archive: bool = True) 
             for first in range(0, CHUNKS, 16):
                 ordinals = list(range(first, first + 16))
                 assert put(driver, text, layer, ordinals) == ordinals
-        control.session_close(text.session, archive=archive)
+        control.session_close(text.session, keep=keep)
 
 
 def delete_text(tier: Daemon, tenant: str, number: int) -> None:
     """What was archived is named again, and not kept."""
     with tier.control(tenant) as control:
         control.attach("shm")
-        control.session_close(open_text(control, number).session, archive=False)
+        control.session_close(open_text(control, number).session, keep=False)
 
 
 def stored(tier: Daemon, tenant: str, number: int) -> int:
@@ -154,7 +154,7 @@ def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
     left in the file, in any copy, beside one that is kept? Without, they are there to be found."""
     size = {"storage__size": "16MiB"}
     with daemon(tmp_path, **size) as tier:
-        write_text(tier, TENANT, 1, archive=False)
+        write_text(tier, TENANT, 1, keep=False)
     store = tmp_path / "store.ofs"
     assert in_file(store, 1) == BLOCKS
     store.unlink()

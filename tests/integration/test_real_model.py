@@ -76,7 +76,7 @@ def test_with_every_block_selected_it_is_the_model_itself(
         *SMALL_POOL,
         "--kernel",
         "numpy" if architecture == "qwen3" else "torch",
-        "--foretell",
+        "--predict",
     )
     few, every = found["passes"]
     assert every["bit_equal"] is True and every["share_read"] == 1.0
@@ -90,7 +90,7 @@ def test_with_every_block_selected_it_is_the_model_itself(
         assert one["perplexity"] == pytest.approx(np.exp(np.mean(nll)))
     assert 0.3 < few["share_read"] < 0.5 and few["bit_equal"] is None
     assert few["kl_mean"] > 1e-4 > every["kl_max"]
-    assert few["foretold"][0]["foretold"] == 1.0, "layer 0's query hangs on the token alone"
+    assert few["predicted"][0]["predicted"] == 1.0, "layer 0's query hangs on the token alone"
     tokens = [row["token"] for row in every["positions"]]
     logits = own_logits(model, tokens_of(model, text)[: CONTEXT + STEPS])[CONTEXT:]
     assert tokens == tokens_of(model, text)[CONTEXT : CONTEXT + STEPS]
@@ -176,7 +176,7 @@ def test_what_had_no_effect_stands_under_the_headline(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An arena and a pool that hold the whole text, selections beyond it, an end that is not read,
-    and foretelling a tier that has everything; where all of them count, none is told."""
+    and predicting a tier that has everything; where all of them count, none is told."""
     model = model_of(tmp_path, "llama")
     sizes = [
         "--context-tokens",
@@ -185,7 +185,7 @@ def test_what_had_no_effect_stands_under_the_headline(
         str(STEPS),
         "--select-blocks",
         "8,400,all",
-        "--foretell",
+        "--predict",
         "--ahead",
         "hint",
     ]
@@ -292,16 +292,16 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
         assert run(words) == 0
 
 
-def test_what_is_foretold_is_staged_before_its_layer_asks(
+def test_what_is_predicted_is_staged_before_its_layer_asks(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """The tier reads ahead what the next layer's query is foretold to select, and the ledger counts
-    it as foretold; fetched ahead too, it is in the pool when its layer runs. Neither changes a
-    selection: what the model says is the same to the bit."""
+    """The tier reads ahead what the next layer's query is predicted to select, and the ledger
+    counts it as predicted; fetched ahead too, it is in the pool when its layer runs. Neither
+    changes a selection: what the model says is the same to the bit."""
     model = model_of(tmp_path, "llama")
     found = {}
     for ahead in ("none", "hint", "fetch"):
-        words = ["--select-blocks", "8", *SMALL_POOL, "--foretell", "--ahead", ahead]
+        words = ["--select-blocks", "8", *SMALL_POOL, "--predict", "--ahead", ahead]
         (found[ahead],) = drive(tier, model, text, tmp_path / "out", *words)["passes"]
         assert "hints-unused" not in {note["code"] for note in found[ahead]["notes"]}
     assert found["none"]["guesses"] == 0
@@ -362,7 +362,7 @@ def test_a_trained_model_decodes_at_8k(
     models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Point by point what is promised of a model with genuine attention: all blocks give the model
-    itself, fewer a perplexity that falls towards it, and the next layer's query foretells most of
+    itself, fewer a perplexity that falls towards it, and the next layer's query predicts most of
     the selection in layers 2 to 5, as the model's own page says, and little in layer 1."""
     with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192, 800) as tier:
         found = {}
@@ -380,7 +380,7 @@ def test_a_trained_model_decodes_at_8k(
                 selections,
                 "--selector",
                 selector,
-                "--foretell",
+                "--predict",
                 "--out",
                 str(tmp_path),
             )
@@ -396,8 +396,8 @@ def test_a_trained_model_decodes_at_8k(
     assert abs(every["perplexity"] - dense) < 1e-3 * dense
     assert few["kl_mean"] > some["kl_mean"] > every["kl_mean"]
     (exact,) = found["mass"]["passes"]
-    told = {row["layer"]: row for row in exact["foretold"]}
+    told = {row["layer"]: row for row in exact["predicted"]}
     for layer in (2, 3, 4, 5):
-        assert told[layer]["foretold"] > told[layer]["step_before"]
-        assert told[layer]["foretold"] > 0.6
-    assert told[1]["foretold"] < told[1]["step_before"] and told[0]["foretold"] > 0.99
+        assert told[layer]["predicted"] > told[layer]["step_before"]
+        assert told[layer]["predicted"] > 0.6
+    assert told[1]["predicted"] < told[1]["step_before"] and told[0]["predicted"] > 0.99

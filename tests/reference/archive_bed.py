@@ -56,7 +56,7 @@ def settled(tier: Daemon) -> None:
     until(quiet)
 
 
-def write(tier: Daemon, number: int, tenant: str = TENANT, *, archive: bool = True) -> None:
+def write(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True) -> None:
     """All of a text, acknowledged, and kept or deleted again."""
     with (
         tier.control(tenant, timeout_s=90.0) as control,
@@ -67,15 +67,15 @@ def write(tier: Daemon, number: int, tenant: str = TENANT, *, archive: bool = Tr
             for first in range(0, CHUNKS, 16):
                 ordinals = list(range(first, first + 16))
                 assert put(driver, text, layer, ordinals) == ordinals
-        control.session_close(text.session, archive=archive)
+        control.session_close(text.session, keep=keep)
 
 
-def stored(tier: Daemon, number: int, tenant: str = TENANT, *, archive: bool = True) -> int:
+def stored(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True) -> int:
     """Blocks that the tier has of a text, once what is archived had time to come back."""
     with tier.control(tenant, timeout_s=90.0) as control:
         control.attach("shm")
         text = open_text(control, number)
-        control.session_close(text.session, archive=archive)
+        control.session_close(text.session, keep=keep)
         return sum(text.stored)
 
 

@@ -58,7 +58,7 @@ class Daemon(Fabric):
         self.limits = SimpleNamespace(message_size_bytes_max=1 << 20)
         self.told = 0
         self.closed: list[bool] = []
-        """Whether with archive, by session."""
+        """Whether it was kept, by session."""
         self._ended: list[Any] = []
 
     def probe(self) -> int:
@@ -89,14 +89,14 @@ class Daemon(Fabric):
     def set_generating(self, session: int, generating: bool) -> None:
         pass
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         if self.silent:
             raise DeviceTimeout("the daemon does not answer")
         if session not in self.sessions:
             raise Unknown(f"the host has no session {session}")
-        self.closed.append(archive)
+        self.closed.append(keep)
         for key in self.sessions.pop(session):
-            if not archive and not any(key in one for one in self.sessions.values()):
+            if not keep and not any(key in one for one in self.sessions.values()):
                 for layer in range(LAYERS):
                     self.stored.pop((key, layer), None)
 

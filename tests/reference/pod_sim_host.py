@@ -142,7 +142,7 @@ class Wire(Fabric):
     def set_generating(self, session: int, generating: bool) -> None:
         """See `Sessions`."""
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         """See `Sessions`."""
         self._call(lambda: self._conn.sessions.pop(session, None))
 

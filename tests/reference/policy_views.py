@@ -21,10 +21,10 @@ def setting(
     sources: Any = None,
     draft: float | None = None,
     buffer: int = 4,
-    foretells: bool = False,
+    predicts: bool = False,
 ) -> Setting:
     own = np.arange(layers) if sources is None else np.asarray(sources)
-    return Setting(layers, k, buffer, 0, 0, 64, own, draft, foretells)
+    return Setting(layers, k, buffer, 0, 0, 64, own, draft, predicts)
 
 
 def view(
@@ -35,7 +35,7 @@ def view(
     draft: Any = None,
     turn: bool = False,
     session: int = 0,
-    foretold: Any = None,
+    predicted: Any = None,
 ) -> View:
     """The k best of each layer are selected."""
     scores = np.asarray(scores, np.uint16)
@@ -43,7 +43,7 @@ def view(
     for layer, chosen in enumerate(best(scores, k)):
         selected[layer, : chosen.sum()] = np.flatnonzero(chosen)
     drafted = None if draft is None else np.asarray(draft, np.uint16)
-    ahead = None if foretold is None else np.asarray(foretold, np.uint16)
+    ahead = None if predicted is None else np.asarray(predicted, np.uint16)
     return View(session, step, scores.shape[1], selected, scores, drafted, turn, ahead)
 
 

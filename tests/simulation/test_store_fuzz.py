@@ -140,7 +140,7 @@ def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
     assert shown["blocks"] == len(PAYLOADS) and shown["torn"] == 0
     rehearsed = recover(path)
     assert rehearsed["recovered"] == len(PAYLOADS) and rehearsed["recovery_torn"] == 0
-    assert inspect(path)["epoch"] == int(str(shown["epoch"])) + 1
+    assert inspect(path)["openings"] == int(str(shown["openings"])) + 1
     assert shown["superblocks_whole"] == 2 and shown["blocks_by_layer"] == {"0": 12, "1": 12}
 
 

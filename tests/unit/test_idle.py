@@ -43,7 +43,7 @@ BASE = {
 FLAGS = {
     "paper": "--figures",
     "generate": "--generate",
-    "foretell": "--foretell",
+    "predict": "--predict",
     "dry_run": "--dry-run",
     "push": "--push",
     "quick": "--quick",

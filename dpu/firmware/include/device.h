@@ -92,23 +92,23 @@ struct ofs_tenant_status {
 	uint64_t issued_bytes;
 	uint64_t wait_ns_sum; /* for their turn, of those issued */
 	uint64_t wait_ns_max;
-	uint64_t throttled_ns;    /* time in which something waited for the cap */
-	uint64_t chunks;          /* in the core's table */
-	uint64_t archived_chunks; /* of them, those that no session names */
-	uint64_t chunks_max;      /* bounds: 0 there is none */
-	uint64_t stored_blocks;   /* or being written for the first time */
+	uint64_t throttled_ns;  /* time in which something waited for the cap */
+	uint64_t chunks;        /* in the core's table */
+	uint64_t kept_chunks;   /* of them, those that no session names */
+	uint64_t chunks_max;    /* bounds: 0 there is none */
+	uint64_t stored_blocks; /* or being written for the first time */
 	uint64_t stored_bytes;
 	uint64_t stored_bytes_max;
 	uint64_t dirty_blocks;
 	uint64_t dirty_blocks_max;
-	uint64_t purged; /* archived chunks lost because a table, the store or a quota was full */
+	uint64_t purged;        /* kept chunks lost because a table, the store or a quota was full */
 	uint64_t quota_refused; /* appends and blocks: the tenant had nothing left to evict */
 	uint64_t held_back;     /* turns of the reactor in which commands stayed in their rings */
 };
 
 struct ofs_device_status {
 	uint64_t now_ns;
-	uint64_t epoch;
+	uint64_t boot_id;
 	uint64_t loops;
 	uint64_t busy_loops;
 	uint64_t sleeps;
@@ -120,7 +120,7 @@ struct ofs_device_status {
 	uint64_t puts_failed;
 	uint64_t puts_conflicting; /* of these, other bytes under a stored key */
 	uint64_t puts_unadmitted;  /* and of chunks that the policy does not admit */
-	uint64_t chunks_idle;      /* archived, unnamed for policy.keep_minutes and dropped */
+	uint64_t chunks_idle;      /* kept, unnamed for policy.keep_minutes and dropped */
 	uint64_t dirty_blocks;
 	uint64_t reads_in_flight;
 	uint64_t reads_timed_out;
@@ -230,7 +230,7 @@ int ofs_device_tenant_quota(struct ofs_device *device, uint32_t tenant,
 int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
 	struct ofs_tenant_status *status);
 /*
- * Deletes a tenant's archived chunks, coldest first, until the store has no more than `keep_blocks`
+ * Deletes a tenant's kept chunks, coldest first, until the store has no more than `keep_blocks`
  * of its blocks; with 0 also blocks that no session names and that are in flight to or from the
  * store. One batch per call: call with `again` set while `more`, and, to be sure that nothing
  * deleted comes back, while `marking` or `writing`. I/O that starts after the first call is not
@@ -238,7 +238,7 @@ int ofs_device_tenant_status_get(struct ofs_device *device, uint32_t tenant,
  */
 int ofs_device_tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks,
 	uint32_t again, struct ofs_purged *purged);
-/* Drops archived chunks that no session named for `policy.keep_minutes`, in one part of the table;
+/* Drops kept chunks that no session named for `policy.keep_minutes`, in one part of the table;
  * the next call continues there. `dropped`: how many. */
 int ofs_device_drop_idle(struct ofs_device *device, uint32_t *dropped);
 /*
@@ -288,11 +288,11 @@ int ofs_device_sessions_open(struct ofs_device *device, uint32_t port,
 	const struct ofs_session_config *config, uint32_t count, const uint32_t *chunk_counts,
 	const struct ofs_key *contents, uint32_t *sessions, struct ofs_chunk_info *infos, int32_t *rcs);
 int ofs_device_session_set_generating(struct ofs_device *device, uint32_t session, int generating);
-/* archive 0: its blocks without another reference are deleted from the store. */
-int ofs_device_session_close(struct ofs_device *device, uint32_t session, int archive);
+/* keep 0: its blocks without another reference are deleted from the store. */
+int ofs_device_session_close(struct ofs_device *device, uint32_t session, int keep);
 /* Closes all; returns the error of the first that does not exist, and closes the others. */
 int ofs_device_sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions,
-	int archive);
+	int keep);
 int ofs_device_set_policy(struct ofs_device *device, const struct ofs_policy *policy);
 /* Drops staged blocks that are clean and not pinned; zeroes ledger and stages: a cold start. */
 int ofs_device_reset(struct ofs_device *device);

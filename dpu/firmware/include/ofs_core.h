@@ -83,7 +83,7 @@ struct ofs_policy {
 	uint32_t prefetch_in_flight_max; /* prefetch reads in flight, all sessions */
 	uint64_t prefetch_bytes_per_s_max; /* bandwidth cap; 0: none */
 	uint16_t accuracy_permille_min; /* below it the degree halves, above twice it grows; 0: off */
-	uint16_t keep_minutes;          /* archived chunks unnamed this long are dropped; 0: never */
+	uint16_t keep_minutes;          /* kept chunks unnamed this long are dropped; 0: never */
 	uint16_t lateness_permille_max; /* above it the deadline margin grows; 0: off */
 	uint16_t return_tokens_min;     /* for fewer, nothing comes back from an archive; 65535: none */
 	uint64_t lease_ns; /* pin of a demanded block: to the session's next step, at most this long */
@@ -398,14 +398,14 @@ ofs_cause_is_prefetch(uint32_t cause)
 	return cause >= OFS_CAUSE_WINDOW;
 }
 
-/* A chunk under its store key. `archived`: no session names it, and the store has blocks of it. */
+/* A chunk under its store key. `kept`: no session names it, and the store has blocks of it. */
 struct ofs_chunk_state {
 	struct ofs_key store_key;
 	uint32_t tenant;
 	uint32_t stored_layers;
 	uint32_t references; /* of open sessions; of a home: through any chunk that reads from it */
 	uint32_t slots;      /* that have its blocks, or will */
-	int archived;
+	int kept;
 };
 
 /* -ENOENT: no chunk has this number. */

@@ -43,7 +43,7 @@ struct ofs_port_config {
 	uint32_t score_max;
 	uint32_t put_slot_count;
 	uint32_t put_stride_bytes; /* a whole record: payload and trailer's LBA */
-	uint64_t epoch;
+	uint64_t boot_id;
 	struct ofs_dma_config memory;
 	struct ofs_clock *clock; /* the device's; sim: where delays are counted; NULL none */
 	struct ofs_port_sim_config sim;

@@ -80,7 +80,7 @@ struct ofs_region_header {
 	uint32_t version;
 	uint32_t tenant;
 	uint64_t size_bytes;
-	uint64_t epoch; /* differs at every start of the daemon */
+	uint64_t boot_id; /* differs at every start of the daemon */
 	uint32_t slot_count;
 	uint32_t slot_stride_bytes;
 	uint32_t payload_size_bytes;
@@ -173,7 +173,7 @@ struct ofs_port_header {
 	uint32_t version;
 	uint32_t tenant;
 	uint64_t size_bytes;
-	uint64_t epoch;
+	uint64_t boot_id;
 	uint32_t entry_count; /* power of two: submission entries; completions have twice as many */
 	uint32_t payload_size_bytes;
 	uint32_t put_slot_count;
@@ -325,7 +325,7 @@ struct ofs_region_config {
 	uint32_t payload_size_bytes; /* multiple of lba_size_bytes */
 	uint32_t lba_size_bytes;     /* power of two, at least 128 */
 	uint32_t granule_count;      /* below 2: slots hold whole blocks; else lba at least 512 */
-	uint64_t epoch;
+	uint64_t boot_id;
 	struct ofs_dma_config memory;
 };
 /*

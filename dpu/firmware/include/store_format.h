@@ -36,7 +36,7 @@ struct ofs_superblock {
 	uint32_t records_per_segment;
 	uint32_t layer_count;
 	uint32_t tenant_max;
-	uint64_t epoch;     /* incremented at every open: no two runs share a sequence */
+	uint64_t openings;  /* incremented at every open: no two runs share a sequence */
 	uint64_t created_s; /* Unix time */
 	uint64_t reserved[5];
 	uint64_t checksum; /* XXH3-64 of the fields above */

@@ -15,20 +15,20 @@
 #include "ofs_base.h"
 
 static uint64_t
-checksum_baseline(const void *data, size_t size)
+checksum_portable(const void *data, size_t size)
 {
 	return XXH3_64bits(data, size);
 }
 
 static uint64_t
-checksum_copy_baseline(void *target, const void *source, size_t size)
+checksum_copy_portable(void *target, const void *source, size_t size)
 {
 	return checksum_copy(target, source, size);
 }
 
-static uint64_t (*checksum_best)(const void *data, size_t size) = checksum_baseline;
+static uint64_t (*checksum_best)(const void *data, size_t size) = checksum_portable;
 static uint64_t (
-	*checksum_copy_best)(void *target, const void *source, size_t size) = checksum_copy_baseline;
+	*checksum_copy_best)(void *target, const void *source, size_t size) = checksum_copy_portable;
 
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((constructor)) static void

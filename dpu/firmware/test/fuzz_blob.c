@@ -18,12 +18,12 @@ open_once(void)
 	struct ofs_region_config region_config = {.slot_count = 1,
 		.payload_size_bytes = 512,
 		.lba_size_bytes = 512,
-		.epoch = 1};
+		.boot_id = 1};
 	struct ofs_port_config port_config = {.entry_count = 4,
 		.demand_max = 8,
 		.put_slot_count = 2,
 		.put_stride_bytes = 1024,
-		.epoch = 1};
+		.boot_id = 1};
 	const struct ofs_port_ops *ops;
 
 	for (; (ops = ofs_port_side(side_count)) != NULL; side_count++) {

@@ -22,14 +22,14 @@ open_once(void)
 		.slot_count = 4,
 		.payload_size_bytes = PAYLOAD,
 		.lba_size_bytes = 512,
-		.epoch = 1};
+		.boot_id = 1};
 	struct ofs_port_config port_config = {.tenant = 1,
 		.entry_count = 4,
 		.demand_max = DEMANDS,
 		.score_max = 8,
 		.put_slot_count = 2,
 		.put_stride_bytes = 1024,
-		.epoch = 1};
+		.boot_id = 1};
 	struct ofs_share *share;
 
 	assert(ofs_region_open(&region, &region_config) == 0);

@@ -16,7 +16,7 @@ open_port(const struct ofs_port_config *config)
 	struct ofs_region_config region_config = {.slot_count = 1,
 		.payload_size_bytes = 512,
 		.lba_size_bytes = 512,
-		.epoch = 1};
+		.boot_id = 1};
 	struct ofs_region *region;
 	struct ofs_share *share;
 	struct ofs_port *port;
@@ -79,7 +79,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.score_max = SCORES,
 		.put_slot_count = 2,
 		.put_stride_bytes = 1024,
-		.epoch = 1};
+		.boot_id = 1};
 	static uint32_t ordinals[DEMANDS];
 	static uint32_t granules[DEMANDS];
 	static uint8_t seen[DEMANDS];

@@ -119,14 +119,14 @@ support_open(struct support_dpu *dpu, const struct support_config *config)
 		.slot_count = config->slot_count,
 		.payload_size_bytes = config->payload_size_bytes,
 		.lba_size_bytes = LBA,
-		.epoch = 77};
+		.boot_id = 77};
 	struct ofs_port_config port = {.tenant = 3,
 		.entry_count = config->entry_count,
 		.demand_max = config->demand_max,
 		.score_max = config->score_max,
 		.put_slot_count = config->put_slot_count,
 		.put_stride_bytes = config->payload_size_bytes + LBA,
-		.epoch = 77};
+		.boot_id = 77};
 	const struct ofs_port_ops *ops;
 
 	assert(config->block_count <= SUPPORT_BLOCKS_MAX);

@@ -188,7 +188,7 @@ simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t l
 	if (s->was_dirty)
 		return; /* perhaps dirty in a private slot of another session: not in the store yet */
 	check_quotas(s);
-	CHECK(s->purged || !s->weather.strict); /* its tenant was at a bound when it was archived */
+	CHECK(s->purged || !s->weather.strict); /* its tenant was at a bound when it was kept */
 	block->acknowledged = false;
 	s->result.lost += !s->purged;
 }
@@ -229,7 +229,7 @@ do_fetch(struct simulation *s)
 		simulate_judge(s, &session->chunks[ordinals[i]].store_key, layer, fetch.rcs[i]);
 }
 
-/* Blocks that only this session reads are deleted with it, unless it is archived. */
+/* Blocks that only this session reads are deleted with it, unless it is kept. */
 static void
 forget_session(struct simulation *s, const struct world_session *session)
 {
@@ -249,13 +249,13 @@ static void
 do_close(struct simulation *s)
 {
 	struct world_session *session = simulate_any_session(s);
-	int archive = weather_below(&s->weather, 4) != 0;
+	int keep = weather_below(&s->weather, 4) != 0;
 
 	if (session == NULL)
 		return;
-	CHECK(ofs_device_session_close(s->world.device, session->number, archive) == 0);
+	CHECK(ofs_device_session_close(s->world.device, session->number, keep) == 0);
 	s->session_used[session - s->sessions] = false;
-	if (!archive)
+	if (!keep)
 		forget_session(s, session);
 }
 

@@ -20,7 +20,7 @@ two_close(struct two_tenants *two)
 }
 
 void
-two_archive(struct world_host *host, uint64_t content)
+two_keep(struct world_host *host, uint64_t content)
 {
 	struct world_session session;
 

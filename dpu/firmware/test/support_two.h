@@ -1,4 +1,4 @@
-/* Two tenants of a whole device in virtual time, a host each, and texts that they archive. */
+/* Two tenants of a whole device in virtual time, a host each, and texts that they keep. */
 #ifndef OFS_SUPPORT_TWO_H
 #define OFS_SUPPORT_TWO_H
 
@@ -13,8 +13,8 @@ struct two_tenants {
 
 void two_open(struct two_tenants *two, const struct ofs_device_config *config);
 void two_close(struct two_tenants *two);
-/* A session of `TWO_TEXT` chunks with all of layer 0 written, then archived. */
-void two_archive(struct world_host *host, uint64_t content);
+/* A session of `TWO_TEXT` chunks with all of layer 0 written, then kept. */
+void two_keep(struct world_host *host, uint64_t content);
 /* How many of the chunks there the store still has. */
 uint32_t two_kept(struct world_host *host, uint64_t content);
 struct ofs_tenant_status two_status(const struct two_tenants *two, uint32_t tenant);

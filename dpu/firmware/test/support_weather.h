@@ -45,7 +45,7 @@ struct simulation {
 	uint64_t hash;
 	uint64_t read_errors;
 	uint64_t losses; /* failed checks and expired blocks, of which each may be one that is missed */
-	bool purged;     /* archived chunks went at a bound, or for want of room */
+	bool purged;     /* kept chunks went at a bound, or for want of room */
 	bool hasty;      /* the call at hand has little time */
 	bool was_dirty;  /* write-back had not flushed all when the fetch began */
 	uint8_t *log;

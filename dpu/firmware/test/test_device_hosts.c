@@ -338,7 +338,7 @@ test_detach_in_flight(uint32_t write_mode)
 	world_close(&world, 1);
 }
 
-/* Closing a session deletes exactly what no other session reads; archived, all is kept. */
+/* Closing a session deletes exactly what no other session reads; kept, all is kept. */
 static void
 test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 {
@@ -379,7 +379,7 @@ test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 
 /* A write that ends after its session: the store has the block, and the next session reads it. */
 static void
-test_write_outlives_session(uint32_t write_mode, int archive)
+test_write_outlives_session(uint32_t write_mode, int keep)
 {
 	struct world_session session, other;
 	struct ofs_device_config config;
@@ -395,7 +395,7 @@ test_write_outlives_session(uint32_t write_mode, int archive)
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
 	(void)world_put(&session, 0, 0, 4, 20, rcs); /* all time out at the host, at once */
-	assert(ofs_device_session_close(world.device, session.number, archive) == 0);
+	assert(ofs_device_session_close(world.device, session.number, keep) == 0);
 	/* The chunk numbers go to others before the writes end. */
 	assert(world_session(&host, &other, 4) == 0 && world_append(&other, 9000, 8) == 0);
 	world_pass(&world, SECOND_NS);
@@ -403,7 +403,7 @@ test_write_outlives_session(uint32_t write_mode, int archive)
 	assert(world_fetch(&other, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, -ENOENT);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
-	if (archive) {
+	if (keep) {
 		assert(session.chunks[0].stored_layers == 1);
 		assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 		world_expect(&fetch, 0);
@@ -416,7 +416,7 @@ test_write_outlives_session(uint32_t write_mode, int archive)
 	world_close(&world, 0);
 }
 
-/* What waits to be written of an archived session is not dropped when another one is closed. */
+/* What waits to be written of a kept session is not dropped when another one is closed. */
 static void
 test_archived_kept(void)
 {

@@ -1,5 +1,5 @@
 /*
- * A tenant has filled the tables with archived chunks: can another still append and put, and does
+ * A tenant has filled the tables with kept chunks: can another still append and put, and does
  * the first lose its coldest chunks first? What does a purge on request delete? In virtual time;
  * after a restart: tests/integration/test_quotas.py, test_purge.py.
  */
@@ -17,7 +17,7 @@ small(struct ofs_device_config *config)
 	config->policy.prefetchers = OFS_PREFETCH_SHARED;
 }
 
-/* The table of chunks is full of one tenant's archive: the other gets its share, 64. */
+/* The table of chunks is full of one tenant's kept chunks: the other gets its share, 64. */
 static void
 test_full_table(void)
 {
@@ -29,7 +29,7 @@ test_full_table(void)
 	small(&config);
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < CHUNKS / 16; i++)
-		two_archive(&two.hosts[0], 1000 * i);
+		two_keep(&two.hosts[0], 1000 * i);
 	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	for (uint64_t i = 0; i < 4; i++) {
 		assert(world_session(&two.hosts[1], &session, 4) == 0);
@@ -44,15 +44,15 @@ test_full_table(void)
 	/* The other's, which are in use, are not victims of the tenant over its share. */
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
 	assert(status.chunks == 64 && status.purged == 0);
-	/* All of the other's share is in sessions now: only the first's own archive is left. */
+	/* All of the other's share is in sessions now: only the first's own kept chunks are left. */
 	for (uint64_t i = 0; i < 8; i++)
-		two_archive(&two.hosts[0], 90000 + 1000 * i);
+		two_keep(&two.hosts[0], 90000 + 1000 * i);
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
 	assert(status.chunks == 64 && status.purged == 0);
 	two_close(&two);
 }
 
-/* The store is full of one tenant's archive: the other's puts are written all the same. */
+/* The store is full of one tenant's kept chunks: the other's puts are written all the same. */
 static void
 test_full_store(void)
 {
@@ -66,7 +66,7 @@ test_full_store(void)
 	config.storage.size_bytes = 2 << 20;
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < 40; i++)
-		two_archive(&two.hosts[0], 1000 * i);
+		two_keep(&two.hosts[0], 1000 * i);
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	printf("purged of the one by its own puts: %llu\n", (unsigned long long)status.purged);
 	assert(status.purged > 0);
@@ -94,8 +94,8 @@ test_told(void)
 	config.core.chunk_max = 512;
 	two_open(&two, &config);
 	for (uint64_t i = 0; i < 12; i++)
-		two_archive(&two.hosts[0], 1000 * i);
-	two_archive(&two.hosts[1], 90000);
+		two_keep(&two.hosts[0], 1000 * i);
+	two_keep(&two.hosts[1], 90000);
 	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 2000, 16) == 0); /* in use: it stays, whatever is asked */
@@ -115,7 +115,7 @@ test_told(void)
 		assert(ofs_device_tenant_purge(two.world.device, 0, 0, 0, &purged) == 0);
 	while (purged.more);
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
-	assert(status.stored_blocks == 16 && status.archived_chunks == 0 && status.purged == 0);
+	assert(status.stored_blocks == 16 && status.kept_chunks == 0 && status.purged == 0);
 	assert(two_kept(&two.hosts[0], 0) == 0 && two_kept(&two.hosts[0], 2000) == 16);
 	assert(two_kept(&two.hosts[1], 90000) == 16);
 	two_close(&two);

@@ -32,7 +32,7 @@ open_two(struct two_tenants *two, uint32_t write_mode)
 	config.policy.prefetchers = OFS_PREFETCH_SHARED;
 	config.write_mode = write_mode;
 	two_open(two, &config);
-	two_archive(&two->hosts[1], 90000);
+	two_keep(&two->hosts[1], 90000);
 }
 
 /* The other has what it had, and goes on. */
@@ -43,7 +43,7 @@ close_two(struct two_tenants *two)
 
 	assert(status.purged == 0 && status.quota_refused == 0);
 	assert(two_kept(&two->hosts[1], 90000) == TWO_TEXT);
-	two_archive(&two->hosts[1], 91000);
+	two_keep(&two->hosts[1], 91000);
 	two_close(two);
 }
 
@@ -58,10 +58,10 @@ test_chunks(void)
 	open_two(&two, OFS_WRITE_THROUGH);
 	bound(&two, 0, 48, 0, 0);
 	for (uint32_t i = 0; i < 3; i++)
-		two_archive(&two.hosts[0], COLDEST(i));
+		two_keep(&two.hosts[0], COLDEST(i));
 	assert(two_status(&two, 0).purged == 0);
 	assert(two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT); /* named again: warm */
-	two_archive(&two.hosts[0], COLDEST(3));
+	two_keep(&two.hosts[0], COLDEST(3));
 	status = two_status(&two, 0);
 	printf("chunks %llu, purged %llu\n", (unsigned long long)status.chunks,
 		(unsigned long long)status.purged);
@@ -75,13 +75,13 @@ test_chunks(void)
 	assert(world_append(&sessions[3], 60000, 1) == -EDQUOT);
 	assert(world_append(&sessions[3], 50000, TWO_TEXT) == 0); /* it is there: no more than before */
 	status = two_status(&two, 0);
-	assert(status.chunks == 48 && status.archived_chunks == 0 && status.quota_refused == 1);
+	assert(status.chunks == 48 && status.kept_chunks == 0 && status.quota_refused == 1);
 	assert(ofs_device_session_close(two.world.device, sessions[2].number, 1) == 0);
 	assert(world_append(&sessions[3], 60000, TWO_TEXT) == 0);
 	close_two(&two);
 }
 
-/* An append that can never be: not one archived chunk goes for it. */
+/* An append that can never be: not one kept chunk goes for it. */
 static void
 test_too_long(void)
 {
@@ -90,11 +90,11 @@ test_too_long(void)
 
 	open_two(&two, OFS_WRITE_THROUGH);
 	bound(&two, 0, 20, 0, 0);
-	two_archive(&two.hosts[0], COLDEST(0));
+	two_keep(&two.hosts[0], COLDEST(0));
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 50000, 21) == -EDQUOT);
 	assert(two_status(&two, 0).purged == 0 && two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
-	/* What is archived and named again is no room for what comes with it. */
+	/* What is kept and named again is no room for what comes with it. */
 	assert(world_append(&session, COLDEST(0), 21) == -EDQUOT);
 	assert(world_append(&session, COLDEST(0), 20) == 0);
 	assert(two_status(&two, 0).chunks == 20 && two_status(&two, 0).purged == 0);
@@ -112,7 +112,7 @@ test_store(void)
 	open_two(&two, OFS_WRITE_THROUGH);
 	bound(&two, 0, 0, 40, 0);
 	for (uint32_t i = 0; i < 6; i++) {
-		two_archive(&two.hosts[0], COLDEST(i));
+		two_keep(&two.hosts[0], COLDEST(i));
 		assert(two_status(&two, 0).stored_blocks <= 40);
 	}
 	assert(two_status(&two, 0).purged >= 56);
@@ -131,7 +131,7 @@ test_store(void)
 	assert(status.stored_blocks == 40 && status.quota_refused == 8);
 	assert(status.stored_bytes == 40ull * two.world.device->record_size_bytes);
 	assert(ofs_device_session_close(two.world.device, session.number, 0) == 0);
-	two_archive(&two.hosts[0], COLDEST(7));
+	two_keep(&two.hosts[0], COLDEST(7));
 	/* A lower bound takes effect at the next put. */
 	bound(&two, 0, 0, 4, 0);
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
@@ -205,9 +205,9 @@ test_lost_unnoticed(void)
 	assert(ofs_device_session_close(two.world.device, session.number, 1) == 0);
 	for (uint32_t i = 0; i < TWO_TEXT; i++)
 		assert(ofs_store_delete(two.world.device->store, &session.chunks[i].store_key, 0) == 0);
-	two_archive(&two.hosts[0], COLDEST(1));
+	two_keep(&two.hosts[0], COLDEST(1));
 	bound(&two, 0, 2 * TWO_TEXT, 0, 0);
-	two_archive(&two.hosts[0], COLDEST(2));
+	two_keep(&two.hosts[0], COLDEST(2));
 	assert(two_status(&two, 0).chunks <= 2 * TWO_TEXT && two_status(&two, 0).quota_refused == 0);
 	assert(two_kept(&two.hosts[0], COLDEST(2)) == TWO_TEXT);
 	close_two(&two);
@@ -260,7 +260,7 @@ test_keep(void)
 	config.policy.prefetchers = OFS_PREFETCH_SHARED;
 	two_open(&two, &config);
 	for (uint32_t i = 0; i < 3; i++)
-		two_archive(&two.hosts[0], COLDEST(i));
+		two_keep(&two.hosts[0], COLDEST(i));
 	assert(world_session(&two.hosts[0], &named, 4) == 0);
 	assert(world_append(&named, COLDEST(2), TWO_TEXT) == 0);
 	world_pass(&two.world, 50 * SECOND_NS);

@@ -23,14 +23,14 @@ set_up(const char *side)
 		.slot_count = 4,
 		.payload_size_bytes = 1024,
 		.lba_size_bytes = 512,
-		.epoch = 7};
+		.boot_id = 7};
 	struct ofs_port_config port_config = {.tenant = 3,
 		.entry_count = 4,
 		.demand_max = 8,
 		.score_max = 8,
 		.put_slot_count = 2,
 		.put_stride_bytes = 1536,
-		.epoch = 7};
+		.boot_id = 7};
 
 	assert(ofs_region_open(&region, &region_config) == 0);
 	assert(ofs_share_open(&share, ofs_port_find(side), region) == 0);
@@ -126,7 +126,7 @@ test_headers(void)
 	assert(REGION(bucket_entries, 9) == -EINVAL);
 	assert(REGION(directory_offset, UINT64_MAX & ~63ull) == -EINVAL);
 	assert(REGION(slots_offset, UINT64_MAX & ~63ull) == -EINVAL);
-	assert(REGION(epoch, 8) == -EINVAL && strstr(error, "belong together") != NULL);
+	assert(REGION(boot_id, 8) == -EINVAL && strstr(error, "belong together") != NULL);
 	assert(REGION(tenant, 4) == -EINVAL);
 	assert(PORT(magic, 0) == -EPROTO && strstr(error, "magic") != NULL);
 	assert(PORT(version, 9) == -EPROTO);

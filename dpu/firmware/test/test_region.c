@@ -28,7 +28,7 @@ open_region(uint32_t slot_count, uint32_t payload_size_bytes)
 		.slot_count = slot_count,
 		.payload_size_bytes = payload_size_bytes,
 		.lba_size_bytes = 512,
-		.epoch = 9};
+		.boot_id = 9};
 	struct ofs_region *region;
 
 	assert(ofs_region_open(&region, &config) == 0);

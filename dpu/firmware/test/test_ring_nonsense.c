@@ -168,7 +168,7 @@ test_closed(void)
 		.demand_max = 1,
 		.put_slot_count = 1,
 		.put_stride_bytes = 2048,
-		.epoch = 77};
+		.boot_id = 77};
 	struct ofs_sqe sqe = {.op = OFS_OP_NOP};
 
 	set_up();

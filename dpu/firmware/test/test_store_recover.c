@@ -53,12 +53,12 @@ delete_now(struct ofs_store *store, uint32_t number)
 }
 
 static uint64_t
-epoch_of(uint32_t copy)
+openings_of(uint32_t copy)
 {
 	struct ofs_superblock super;
 
 	memcpy(&super, small_device.bytes + copy, sizeof(super));
-	return super.epoch;
+	return super.openings;
 }
 
 /* The last write into a segment that it fills was torn, its trailer came and its payload did not:
@@ -167,7 +167,7 @@ test_superblocks_of_before(int header_alone)
 
 	assert(store_put_now(store, &small_config, 0, 0, record[0], 0) == 0);
 	memcpy(super, small_device.bytes, sizeof(super));
-	before = epoch_of(0);
+	before = openings_of(0);
 	for (uint32_t i = 0; i < 4; i++)
 		store = small_reopen(store, &small_config, 0);
 	assert(store_put_now(store, &small_config, 1, (uint32_t)header_alone, record[0], 0) == 0);
@@ -177,7 +177,7 @@ test_superblocks_of_before(int header_alone)
 	memcpy(small_device.bytes, super, sizeof(super));
 	memcpy(small_device.bytes + COPY, super, sizeof(super));
 	store = small_reopen(NULL, &small_config, 0);
-	assert(epoch_of(0) == before + 5 && epoch_of(COPY) == before + 5);
+	assert(openings_of(0) == before + 5 && openings_of(COPY) == before + 5);
 	for (uint32_t i = 2; i < 4; i++)
 		assert(store_put_now(store, &small_config, i, 0, record[0], 0) == 0);
 	store = small_reopen(store, &small_config, 0);
@@ -193,14 +193,14 @@ test_one_superblock_of_before(uint32_t which)
 {
 	struct ofs_store *store = small_begin(&small_config, 16);
 	uint8_t super[SMALL_LBA];
-	uint64_t before = epoch_of(0);
+	uint64_t before = openings_of(0);
 
 	memcpy(super, small_device.bytes, sizeof(super));
 	for (uint32_t i = 0; i < 4; i++)
 		store = small_reopen(store, &small_config, 0);
 	memcpy(small_device.bytes + which, super, sizeof(super));
 	store = small_reopen(store, &small_config, 0);
-	assert(epoch_of(0) == before + 5 && epoch_of(COPY) == before + 5);
+	assert(openings_of(0) == before + 5 && openings_of(COPY) == before + 5);
 	small_end(store);
 }
 

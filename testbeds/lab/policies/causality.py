@@ -17,7 +17,7 @@ import numpy.typing as npt
 from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.policy import PolicyComponent, View
-from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
+from offstage.testbeds.workloads.selections.slab import PREDICTED_LEAD_LAYERS
 
 __all__ = ["PERIOD", "copied", "due", "hidden", "refuse_future"]
 
@@ -44,16 +44,16 @@ def hidden(view: View, layer: int) -> View:
     later = selected[rows]
     there = later != ABSENT
     selected[rows] = np.sort(np.where(there, moved[np.where(there, later, 0)], ABSENT), axis=1)
-    foretold = view.foretold
-    if foretold is not None:
-        foretold = _moved(foretold, places, slice(layer + 1 + FORETOLD_LEAD_LAYERS, None))
-        if layer < len(view.selected) - FORETOLD_LEAD_LAYERS:
-            foretold = _moved(foretold, places, slice(0, 1))
+    predicted = view.predicted
+    if predicted is not None:
+        predicted = _moved(predicted, places, slice(layer + 1 + PREDICTED_LEAD_LAYERS, None))
+        if layer < len(view.selected) - PREDICTED_LEAD_LAYERS:
+            predicted = _moved(predicted, places, slice(0, 1))
     draft = view.draft
     if draft is not None and layer + 1 < view.draft_layers:
         draft = _moved(draft, places, slice(None))
     scores = _moved(view.scores, places, rows)
-    return replace(view, selected=selected, scores=scores, draft=draft, foretold=foretold)
+    return replace(view, selected=selected, scores=scores, draft=draft, predicted=predicted)
 
 
 def refuse_future(
@@ -67,7 +67,7 @@ def refuse_future(
             f"policy {before.name!r} used what is known only later: its guesses after layer "
             f"{layer} and before are others where the layers behind are",
             f"step {view.step} of session {view.session}",
-            "make a guess of the rows up to its after_layer, of foretold rows two further, of row "
+            "make a guess of the rows up to its after_layer, of predicted rows two further, of row "
             "0 of these after the last layer but one, and of the draft after draft_layers layers",
         )
 

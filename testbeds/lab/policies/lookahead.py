@@ -24,7 +24,7 @@ from offstage.testbeds.lab.policies.base import (
     marked_cells,
 )
 from offstage.testbeds.lab.policies.policy import Setting, View, guesses, no_guesses
-from offstage.testbeds.workloads.selections.slab import FORETOLD_LEAD_LAYERS
+from offstage.testbeds.workloads.selections.slab import PREDICTED_LEAD_LAYERS
 
 __all__ = [
     "Lookahead",
@@ -137,7 +137,7 @@ class OasisDraft(LookaheadDraft):
         return best(np.where(new, draft, np.uint16(0)), cap)
 
 
-class _Foretold:
+class _Predicted:
     """State of one session: how often the blocks of each band of each layer are selected, and the
     predicted bands of the next step's first layer."""
 
@@ -167,7 +167,7 @@ class LookaheadQuery(Component):
     """
 
     name: ClassVar[str] = "lookahead-query"
-    uses: ClassVar[str] = "the next layer's query, foretold from a layer's input; drafted tokens"
+    uses: ClassVar[str] = "the next layer's query, predicted from a layer's input; drafted tokens"
     source: ClassVar[str] = (
         "InfiniGen (OSDI '24): its query speculation; bands, probabilities and the gate are ours"
     )
@@ -177,30 +177,30 @@ class LookaheadQuery(Component):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        if not setting.foretells:
+        if not setting.predicts:
             raise BadInput(
-                "the workload has no foretold queries",
+                "the workload has no predicted queries",
                 f"policy {self.name!r}",
-                'capture again with this release, or draw them: foretold = "captured"',
+                'capture again with this release, or draw them: predicted = "captured"',
             )
         k = setting.select_blocks
         self.counts = sorted({max(1, round(depth * k)) for depth in self.depths})
-        self.sessions: dict[int, _Foretold] = {}
+        self.sessions: dict[int, _Predicted] = {}
 
     def step(self, view: View) -> npt.NDArray[np.void]:
         """Guesses for this step's layers from the third on, and for the first of the next step. The
         prediction for the second layer comes too late: its demand precedes the end of a read."""
         layers = len(view.selected)
-        if view.foretold is None or layers <= FORETOLD_LEAD_LAYERS:
+        if view.predicted is None or layers <= PREDICTED_LEAD_LAYERS:
             return no_guesses()
         if view.session not in self.sessions:
-            self.sessions[view.session] = _Foretold(layers, len(self.counts), self.prior)
+            self.sessions[view.session] = _Predicted(layers, len(self.counts), self.prior)
         state = self.sessions[view.session]
-        foretold = view.foretold.copy()
-        foretold[list(self.untold)] = 0
+        predicted = view.predicted.copy()
+        predicted[list(self.untold)] = 0
         steps = np.arange(layers) == 0
-        after = np.where(steps, layers, np.arange(layers)) - FORETOLD_LEAD_LAYERS
-        bands = self._bands(foretold)
+        after = np.where(steps, layers, np.arange(layers)) - PREDICTED_LEAD_LAYERS
+        bands = self._bands(predicted)
         answers = []
         for band, shares in zip(bands, state.shares, strict=True):
             layer, ordinal = marked_cells(band & (shares.share >= self.setting.worth)[:, None])
@@ -217,12 +217,12 @@ class LookaheadQuery(Component):
         state.learn(bands, view.selected)
         return np.concatenate(answers)
 
-    def _bands(self, foretold: npt.NDArray[np.uint16]) -> list[Marks]:
+    def _bands(self, predicted: npt.NDArray[np.uint16]) -> list[Marks]:
         """Disjoint bands of each layer's blocks, best first."""
-        nearer = np.zeros(foretold.shape, np.bool_)
+        nearer = np.zeros(predicted.shape, np.bool_)
         bands = []
         for count in self.counts:
-            marks = best(foretold, count)
+            marks = best(predicted, count)
             bands.append(marks & ~nearer)
             nearer = marks
         return bands
@@ -232,7 +232,7 @@ class LookaheadUndrafted(LookaheadQuery):
     """`LookaheadQuery` without guesses for the first layer, for models that draft no tokens."""
 
     name: ClassVar[str] = "lookahead-undrafted"
-    uses: ClassVar[str] = "the next layer's query, foretold from a layer's input"
+    uses: ClassVar[str] = "the next layer's query, predicted from a layer's input"
     source: ClassVar[str] = "lookahead-query without its drafts: what they are worth"
     untold: ClassVar[tuple[int, ...]] = (0, 1)
 

@@ -7,8 +7,8 @@ arrays over all layers, and returns guesses. Components are joined by `+`.
 The contract, which `tests/contract/test_policies.py` checks for every registered policy:
 
 - **No future.** A guess with `after_layer = l` uses scores and selections of this step's layers 0
-  to l and of earlier steps, and `foretold` rows 1 to l + 2, nothing else. `draft` is known when
-  `draft_layers` layers have run; row 0 of `foretold`, after the last layer but one. A run checks
+  to l and of earlier steps, and `predicted` rows 1 to l + 2, nothing else. `draft` is known when
+  `draft_layers` layers have run; row 0 of `predicted`, after the last layer but one. A run checks
   this, see `causality`.
 - **In range.** Ordinals below `view.blocks`, layers below the number of layers, and of this step
   (`steps = 0`) only layers after `after_layer`.
@@ -54,7 +54,7 @@ class Setting:
     block_tokens: int
     index_source: npt.NDArray[np.int64]
     draft_agreement: float | None = None
-    foretells: bool = False
+    predicts: bool = False
     draft_layers: int = 1
     worth: float = 0.1
 
@@ -63,7 +63,7 @@ class Setting:
 class View:
     """One step of one session, as the host knows it when the step has run.
 
-    selected: uint32 `[layers, width]`, padded with `slab.ABSENT`. scores, draft, foretold:
+    selected: uint32 `[layers, width]`, padded with `slab.ABSENT`. scores, draft, predicted:
     uint16 `[layers, blocks]`, as in `slab.Slab`. `draft_layers`: layers of this step that have run
     when the draft model has finished the step's token. `turn`: a new turn of the conversation
     begins with this step. Arrays are read-only and only valid during the call.
@@ -76,7 +76,7 @@ class View:
     scores: npt.NDArray[np.uint16]
     draft: npt.NDArray[np.uint16] | None
     turn: bool
-    foretold: npt.NDArray[np.uint16] | None = None
+    predicted: npt.NDArray[np.uint16] | None = None
     draft_layers: int = 1
 
 

@@ -143,7 +143,7 @@ class Runner:
             block_tokens=work.block_tokens,
             index_source=work.index_source,
             draft_agreement=work.draft_agreement,
-            foretells=work.foretells,
+            predicts=work.predicts,
             draft_layers=self._draft_layers(),
             worth=self._core_policy().probability_permille_min / 1000,
         )
@@ -334,7 +334,7 @@ class Runner:
                 scores=slab.scores[index],
                 draft=None if slab.draft is None else slab.draft[index],
                 turn=step in turns,
-                foretold=None if slab.foretold is None else slab.foretold[index],
+                predicted=None if slab.predicted is None else slab.predicted[index],
                 draft_layers=self._draft_layers(),
             )
             answer = self._policy.step(view)

@@ -115,11 +115,11 @@ def _generated(spec: Spec, seed: int) -> Workload:
         seed=seed,
     )
     drawn = _traced(spec, options) if work.trace else GeneratedWorkload(options)
-    if not work.foretold:
+    if not work.predicted:
         return drawn
-    from offstage.testbeds.workloads.selections.foretold import Foretelling
+    from offstage.testbeds.workloads.selections.predicted import Predicting
 
-    return Foretelling(drawn, seed)
+    return Predicting(drawn, seed)
 
 
 def _traced(spec: Spec, options: "GeneratedOptions") -> "TracedWorkload":

@@ -102,13 +102,13 @@ def _drawn(experiment: Experiment) -> list[Note]:
                 "give one seed",
             )
         )
-    if not any(one.foretold for one in works):
+    if not any(one.predicted for one in works):
         return notes
     return [
         *notes,
         Note(
-            "foretold-drawn",
-            "what is foretold is drawn with the agreement measured "
+            "predicted-drawn",
+            "what is predicted is drawn with the agreement measured "
             "on captures of pycode-3m, and was captured nowhere",
         ),
     ]
@@ -186,7 +186,7 @@ def _point(
 
 
 def _none(variant: Variant, point: Point) -> Point:
-    """No prefetch, LRU, the same buffer: the baseline of coverage and traffic."""
+    """No prefetch, LRU, the same buffer: the reference of coverage and traffic."""
     return next(
         one
         for one in variant.points

@@ -200,9 +200,9 @@ def _workload(spec: Spec) -> Iterator[Rule]:
         "leave it out, or give kind its name",
     )
     yield (
-        work.kind != "generated" and bool(work.foretold),
-        f"a workload of kind {work.kind!r} foretells what it does",
-        "[workload] foretold",
+        work.kind != "generated" and bool(work.predicted),
+        f"a workload of kind {work.kind!r} predicts what it does",
+        "[workload] predicted",
         "leave it out",
     )
     yield (

@@ -53,7 +53,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     draft_cost: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.125
     """A draft model's time for a token, as a share of the model's time: its selection is known that
     late in a step. Chinchilla's draft takes 1.8 ms of 14.1 (Chen et al., arXiv:2302.01318)."""
-    foretold: Literal["", "captured"] = ""
+    predicted: Literal["", "captured"] = ""
     """generated: whether each layer's input predicts the next layer's selection; captured: drawn,
     with the accuracy measured on captures of a trained model; empty: no prediction."""
     layers: Count = 0

@@ -42,7 +42,7 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     generate: bool = False
     """The model chooses the tokens after the context; otherwise they are the text's."""
-    foretell: bool = False
+    predict: bool = False
     """Also measure how well the next layer's selection is predicted."""
     ahead: Ahead = "none"
     """How predicted blocks are used."""
@@ -67,9 +67,9 @@ class ModelOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "--selector",
                 f"choose one of {', '.join(SELECTORS)}",
             )
-        if self.ahead != "none" and not self.foretell:
+        if self.ahead != "none" and not self.predict:
             raise BadInput(
-                f"--ahead {self.ahead} has nothing to act on", "host run", "add --foretell"
+                f"--ahead {self.ahead} has nothing to act on", "host run", "add --predict"
             )
         if not 0 < self.pool_ratio <= 64:
             raise BadInput(f"--pool-ratio {self.pool_ratio:g}", self.where, "give up to 64")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
-from offstage.host.decode.foretold import LayerAgreement
+from offstage.host.decode.predicted import LayerAgreement
 
 __all__ = [
     "ModelIdentity",
@@ -68,7 +68,7 @@ class ModelPass(msgspec.Struct, kw_only=True):
     """Share of requests that ended later than on the modelled device; -1 if none was modelled,
     or its counters are not visible to this user."""
     positions: list[Position]
-    foretold: list[LayerAgreement]
+    predicted: list[LayerAgreement]
     guesses: int
     """Blocks of the next layer announced to the tier ahead of their demand."""
     guesses_used: int

@@ -198,7 +198,7 @@ class _Run:
         make = selectors_of(self.options.kernel, self.options.device)
         name = self.options.selector
         self.context = compute_context(self.kv, identities, name, written, make)
-        self.control.session_close(handle, archive=True)
+        self.control.session_close(handle, keep=True)
         self.blocks_written = write.blocks_written
 
     def decode(self, select_blocks: int, following: list[int], arrays: Arrays) -> ModelPass:
@@ -239,7 +239,7 @@ class _Run:
             ends_differ=ends_differ(ledger.ends, record.ends(), record.untold),
             pace_overruns=overruns(str(self.control.status()["model"]), counted),
             positions=positions,
-            foretold=attention.foretold.agreement(),
+            predicted=attention.predicted.agreement(),
             guesses=guesses,
             guesses_used=guessed["used"],
             guesses_late=guessed["late"],
@@ -276,7 +276,7 @@ class _Run:
                 options.time_per_token_s,
             )
             attention.ahead = options.ahead
-            foresight = Foresight(attention.told) if options.foretell else None
+            foresight = Foresight(attention.told) if options.predict else None
             self.progress.start(f"decode, {chosen} of {self.room} blocks", options.steps)
             given = [] if options.generate else following[: options.steps + 1]
             return attention, self._steps(attention, given, grown, foresight), grown

@@ -24,10 +24,10 @@ from offstage.testbeds.report.lab.pareto import pareto_figure
 from offstage.testbeds.report.lab.plots import buffer_figure, layers_figure
 from offstage.testbeds.report.lab.requests import requests_figure
 from offstage.testbeds.report.lab.sentence import (
-    baseline,
     best,
     lab_sentence,
     provenance,
+    reference_point,
     setup,
     subject,
     workload_facts,
@@ -129,7 +129,7 @@ def _tiles(view: View) -> tuple[list[Tile], str]:
     if found is None:
         return [], ""
     facet, look, point = found
-    none, metric = baseline(facet, facet.middle), view.metric
+    none, metric = reference_point(facet, facet.middle), view.metric
     hit, gap, traffic, stall = (
         metric.hit_of(point),
         metric.gap_of(point),

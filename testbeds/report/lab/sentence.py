@@ -25,10 +25,10 @@ from offstage.testbeds.report.lab.series import (
 from offstage.testbeds.report.page.numbers import count, percent, ratio, size
 
 __all__ = [
-    "baseline",
     "best",
     "lab_sentence",
     "provenance",
+    "reference_point",
     "setup",
     "span",
     "subject",
@@ -121,7 +121,7 @@ def _affordable(facet: Facet, metric: Metric) -> list[tuple[Look, PointSummary]]
     return [row for row, traffic in spent if traffic is not None and traffic.value <= DEAR]
 
 
-def baseline(facet: Facet, buffer_over_k: float) -> PointSummary | None:
+def reference_point(facet: Facet, buffer_over_k: float) -> PointSummary | None:
     """No prefetch with LRU at that buffer, if the spec has it."""
     rows = [point for _, point in facet.at(buffer_over_k)]
     return next((p for p in rows if p.info.policy == "none" and p.info.eviction == "lru"), None)
@@ -143,7 +143,7 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
         metric.traffic_of(point),
         _gained(facet, point, metric),
     )
-    none = baseline(facet, point.info.buffer_over_k)
+    none = reference_point(facet, point.info.buffer_over_k)
     assert hit is not None, "the subject has hits"
     had = f"{percent(hit.value)} of the {metric.hit_words} were staged in time"
     if none is point:
@@ -167,7 +167,7 @@ def _finding(facet: Facet, look: Look, point: PointSummary, metric: Metric) -> s
 
 def _gained(facet: Facet, point: PointSummary, metric: Metric) -> float | None:
     """Hits beyond no prefetch at the same buffer; None if that was not run."""
-    none = baseline(facet, point.info.buffer_over_k)
+    none = reference_point(facet, point.info.buffer_over_k)
     without = None if none is None else metric.hit_of(none)
     return None if without is None else _value(metric.hit_of(point)) - without.value
 

@@ -12,7 +12,7 @@ from offstage.testbeds.report.page.markup import section
 from offstage.testbeds.report.page.numbers import ratio, show
 from offstage.testbeds.report.page.tables import as_html
 from offstage.testbeds.report.page.tags import escape, tag
-from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
+from offstage.testbeds.report.run.runs import Group, groups, label, reference_run, subject
 from offstage.testbeds.report.run.table import column_of
 from offstage.testbeds.table import Column, Part, Table
 
@@ -54,7 +54,7 @@ Row = tuple[str, RunResult]
 
 def _rows(group: Group, beside: Sequence[RunResult]) -> list[Row]:
     """The tier's runs of one storage, and the baselines of the same provenance."""
-    fullest, without = subject(group), baseline(group)
+    fullest, without = subject(group), reference_run(group)
     rows = [(f"DPU, {label(fullest)}", fullest)]
     if without is not None and without is not fullest:
         rows.append((f"DPU, {label(without)}", without))

@@ -18,9 +18,9 @@ from offstage.testbeds.report.run.figures import fates_figure, served_figure
 from offstage.testbeds.report.run.plots import hit_rate_figure, leads_figure, stall_figure
 from offstage.testbeds.report.run.runs import (
     Group,
-    baseline,
     groups,
     label,
+    reference_run,
     set_colours,
     subject,
 )
@@ -93,7 +93,7 @@ def _title(summary: Summary) -> str:
 def _tiles(group: Group) -> tuple[list[Tile], str]:
     """The four most important figures, of the leading group's fullest set of prefetchers, and
     their subject."""
-    run, without = subject(group), baseline(group)
+    run, without = subject(group), reference_run(group)
     rows = [
         ("hit rate", percent(run.hit), "{} without prefetch", "hit", percent),
         ("bytes read", ratio(run.traffic_ratio), "{} without prefetch", "bytes_read", size),

@@ -14,11 +14,11 @@ __all__ = [
     "MISS_ENDS",
     "PROVENANCES",
     "Group",
-    "baseline",
     "groups",
     "in_order",
     "label",
     "labels",
+    "reference_run",
     "set_colours",
     "set_label",
     "subject",
@@ -69,7 +69,7 @@ def groups(runs: Sequence[RunResult]) -> list[Group]:
     return [Group(storage, provenance, tuple(rows)) for (storage, provenance), rows in ordered]
 
 
-def baseline(group: Group) -> RunResult | None:
+def reference_run(group: Group) -> RunResult | None:
     """The group's run without prefetch, if it has one."""
     return next((run for run in group.runs if not run.prefetchers), None)
 

@@ -11,7 +11,7 @@ import msgspec
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.report.page.numbers import count, percent, ratio
 from offstage.testbeds.report.run.definitions import as_text
-from offstage.testbeds.report.run.runs import Group, baseline, groups, label, subject
+from offstage.testbeds.report.run.runs import Group, groups, label, reference_run, subject
 
 __all__ = ["in_words", "sentence"]
 
@@ -36,7 +36,7 @@ def in_words(summary: Summary) -> Summary:
 
 
 def _finding(group: Group) -> str:
-    run, without = subject(group), baseline(group)
+    run, without = subject(group), reference_run(group)
     where = f" on {group.where}"
     if run.demands == 0:
         return f"Nothing was demanded of the DPU{where}: the HBM pool served every selection"
@@ -73,7 +73,7 @@ def _better_one(group: Group, run: RunResult) -> str:
 
 
 def _aside(group: Group) -> str:
-    run, without = subject(group), baseline(group)
+    run, without = subject(group), reference_run(group)
     if run.demands == 0:
         return f"on {group.where} nothing was demanded"
     text = f"on {group.where} {percent(run.hit)}"

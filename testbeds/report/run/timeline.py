@@ -75,7 +75,7 @@ def _caption(summary: Summary) -> str:
         return said
     return said + (
         " A layer ahead, each layer's fetch begins while the one before it is computed; the "
-        "selection is then known early, as it is where queries are foretold."
+        "selection is then known early, as it is where queries are predicted."
     )
 
 

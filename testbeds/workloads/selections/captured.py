@@ -20,7 +20,12 @@ import numpy.typing as npt
 from offstage.bindings.engine import ABSENT
 from offstage.bindings.errors import BadInput
 from offstage.host.selection import ScoreScale, quantize, select
-from offstage.testbeds.workloads.selections.scores_file import FORETOLD, Session, Step, open_capture
+from offstage.testbeds.workloads.selections.scores_file import (
+    PREDICTED,
+    Session,
+    Step,
+    open_capture,
+)
 from offstage.testbeds.workloads.selections.slab import SessionInfo, Slab
 
 __all__ = ["MASS_LEVELS_PER_OCTAVE", "CapturedWorkload"]
@@ -113,9 +118,9 @@ class CapturedWorkload:
         return None
 
     @property
-    def foretells(self) -> bool:
+    def predicts(self) -> bool:
         """Whether the file has predictions of the score that selects."""
-        return self._selector in self._capture.foretold
+        return self._selector in self._capture.predicted
 
     def describe(self) -> dict[str, object]:
         """For the manifest: the model, the text, and how it is replayed."""
@@ -138,7 +143,7 @@ class CapturedWorkload:
                 for one, held in zip(self._infos, self._capture.sessions, strict=True)
             ],
             "selector": self._selector,
-            "foretold": self.foretells,
+            "predicted": self.predicts,
             "pool": self._pool,
             "select_blocks": self._select,
             "sink_blocks": self._sinks,
@@ -149,10 +154,10 @@ class CapturedWorkload:
         """The session from its first step to its last, `steps` at a time."""
         end = self._infos[session].steps
         own = self._capture.steps(session, self._selector, 0, end)
-        foretold: Iterator[Step | None] = itertools.repeat(None)
-        if self.foretells:
-            foretold = self._capture.steps(session, FORETOLD + self._selector, 0, end)
-        while waiting := list(itertools.islice(zip(own, foretold, strict=False), steps)):
+        predicted: Iterator[Step | None] = itertools.repeat(None)
+        if self.predicts:
+            predicted = self._capture.steps(session, PREDICTED + self._selector, 0, end)
+        while waiting := list(itertools.islice(zip(own, predicted, strict=False), steps)):
             yield self._slab(session, waiting)
 
     def prefill(self, session: int) -> npt.NDArray[np.uint16] | None:
@@ -191,7 +196,7 @@ class CapturedWorkload:
         layers, blocks = self.layer_count, self._blocks(session)
         selected = np.full((len(steps), layers, self._select), ABSENT)
         scores = np.zeros((len(steps), layers, blocks), np.uint16)
-        foretold = np.zeros_like(scores) if self.foretells else None
+        predicted = np.zeros_like(scores) if self.predicts else None
         best = self._select - self._sinks - self._window
         for row, (one, ahead) in enumerate(steps):
             full = self._infos[session].blocks + one.step // self.block_tokens
@@ -200,11 +205,11 @@ class CapturedWorkload:
             for layer in range(layers):
                 chosen = select(pooled[layer], best, self._sinks, self._window, full)
                 selected[row, layer, : chosen.size] = chosen
-            if foretold is not None and ahead is not None:
+            if predicted is not None and ahead is not None:
                 told = (ahead.scores != 0).any(axis=(1, 2))[self.index_source][:, None]
                 values = self._quantized(session, self._pooled(ahead, full))
-                foretold[row, :, :full] = np.where(told, values, 0)
-        return Slab(session, steps[0][0].step, selected, scores, foretold=foretold)
+                predicted[row, :, :full] = np.where(told, values, 0)
+        return Slab(session, steps[0][0].step, selected, scores, predicted=predicted)
 
     def _pooled(self, one: Step, full: int) -> Floats:
         """Scores `[layers, full]`, each layer with those of the layer whose selection it uses."""

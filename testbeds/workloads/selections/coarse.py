@@ -35,12 +35,12 @@ def coarsen(slab: Slab, factor: int) -> Slab:
     selected = np.full((steps, layers, int(counts.max(initial=0))), ABSENT)
     filled = np.arange(selected.shape[2]) < counts[:, :, None]
     selected[filled] = np.nonzero(touched)[2]
-    scores, draft, foretold = (
+    scores, draft, predicted = (
         None if one is None else _highest(one, blocks, factor)
-        for one in (slab.scores, slab.draft, slab.foretold)
+        for one in (slab.scores, slab.draft, slab.predicted)
     )
     assert scores is not None
-    return Slab(slab.session, slab.first_step, selected, scores, draft, foretold)
+    return Slab(slab.session, slab.first_step, selected, scores, draft, predicted)
 
 
 def _highest(scores: npt.NDArray[np.uint16], blocks: int, factor: int) -> npt.NDArray[np.uint16]:
@@ -65,7 +65,7 @@ class Alike:
         self.block_tokens = other.block_tokens
         self.index_source = other.index_source
         self.draft_agreement = other.draft_agreement
-        self.foretells = other.foretells
+        self.predicts = other.predicts
 
 
 class PrefillOnce(Alike):
@@ -120,7 +120,7 @@ class Coarsened:
         self.window_blocks = -(-workload.window_blocks // factor)
         self.index_source = workload.index_source
         self.draft_agreement = workload.draft_agreement
-        self.foretells = workload.foretells
+        self.predicts = workload.predicts
 
     @property
     def block_tokens(self) -> int:

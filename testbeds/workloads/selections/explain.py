@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offstage.testbeds.progress import Progress, Silent
-from offstage.testbeds.workloads.selections import foretold, structure
+from offstage.testbeds.workloads.selections import predicted, structure
 from offstage.testbeds.workloads.selections.anchors import ANCHORS, Anchor, Sample, error, measure
 from offstage.testbeds.workloads.selections.block_anchors import STATISTICS, Values, aims
 from offstage.testbeds.workloads.selections.process import HEAD_CLASS_FRACTIONS
@@ -100,7 +100,7 @@ def explain(
         found[name] = values
     rows += _structure(profile, numbers, progress)
     rows += _recorded(profile, numbers)
-    rows += _foretold(profile, numbers, progress)
+    rows += _predicted(profile, numbers, progress)
     if profile == "published-mix":
         rows.append(_unstable(_layers(profile, BLOCK_TOKENS)))
     for one, layers in shares.items():
@@ -222,18 +222,18 @@ def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _foretold(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
+def _predicted(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
     """The prediction of each layer, if the workload draws it, compared with the captures."""
-    progress.start("foretold", len(seeds))
+    progress.start("predicted", len(seeds))
     found = []
     for seed in seeds:
-        found.append(foretold.drawn(profile, seed))
+        found.append(predicted.drawn(profile, seed))
         progress.advance(1)
     rows = []
-    for name, (words, share) in foretold.FORETOLD.items():
-        anchor = Anchor(name, words, share, share, _LIKE_CAPTURED, ("foretold", ()), _CAPTURES)
+    for name, (words, share) in predicted.PREDICTED.items():
+        anchor = Anchor(name, words, share, share, _LIKE_CAPTURED, ("predicted", ()), _CAPTURES)
         values = np.array([one[name] for one in found])
-        basis = "compared" if name.startswith("foretold-new") else "fitted"
+        basis = "compared" if name.startswith("predicted-new") else "fitted"
         rows.append(_row("all layers", anchor, values, basis))
     return rows
 

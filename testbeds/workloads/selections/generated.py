@@ -125,7 +125,7 @@ class GeneratedWorkload:
         self.block_tokens = options.unit_tokens
         self.index_source = self._source
         self.draft_agreement = options.draft_agreement
-        self.foretells = False
+        self.predicts = False
         self.prefill_windows = min(PREFILL_WINDOWS, options.context_tokens // options.block_tokens)
 
     def describe(self) -> dict[str, object]:

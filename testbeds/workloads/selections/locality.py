@@ -127,28 +127,28 @@ def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, o
 
     By mass, maximum over groups, without sinks and window; k is a quarter of the context's blocks,
     at most 32. Mean over the first `steps` steps and all layers of the first session, the layer
-    with the minimum, and each layer's value; None with one step only. `foretold`: for each layer,
+    with the minimum, and each layer's value; None with one step only. `predicted`: for each layer,
     the share of its selection that is among the best k predicted, None without predictions.
     """
     first = CapturedWorkload(path, 1, sink_blocks=0, window_blocks=0)
     k = max(1, min(32, first.sessions[0].blocks // 4))
     workload = CapturedWorkload(path, k, sink_blocks=0, window_blocks=0)
-    shared, foretold = np.zeros((2, workload.layer_count))
+    shared, predicted = np.zeros((2, workload.layer_count))
     count = 0
     before: np.ndarray | None = None
     first_ahead = np.full(k, ABSENT)
     for slab in workload.slabs(0):
         for index, selected in enumerate(slab.selected):
             told = np.full((workload.layer_count, k), ABSENT)
-            if slab.foretold is not None:
-                told = top_selection(slab.foretold[index], slab.foretold.shape[2], k, 0, 0)
-                told[~slab.foretold[index].any(axis=1)] = ABSENT
+            if slab.predicted is not None:
+                told = top_selection(slab.predicted[index], slab.predicted.shape[2], k, 0, 0)
+                told[~slab.predicted[index].any(axis=1)] = ABSENT
             # Row 0 is of the next step.
             first_ahead, told[0] = told[0].copy(), first_ahead
             if before is not None and count < steps:
                 count += 1
                 shared += _shares(selected, before)
-                foretold += _shares(selected, told)
+                predicted += _shares(selected, told)
             before = selected
         if count >= steps:
             break
@@ -162,7 +162,7 @@ def overlap_of_file(path: str | Path, steps: int = OVERLAP_STEPS) -> dict[str, o
         "least": round(float(rates.min()), 4),
         "least_layer": int(rates.argmin()),
         "layers": [round(float(one), 4) for one in rates],
-        "foretold": [round(float(one), 4) or None for one in foretold / count],
+        "predicted": [round(float(one), 4) or None for one in predicted / count],
     }
 
 

@@ -83,7 +83,7 @@ class SelectionWorkload:
         )
         self.index_source = np.arange(self.layer_count)
         self.draft_agreement: float | None = None
-        self.foretells = False
+        self.predicts = False
 
     def describe(self) -> dict[str, object]:
         """The file, its hash as unpacked, the model; `synthetic` is false."""

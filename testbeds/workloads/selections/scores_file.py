@@ -18,9 +18,9 @@ from offstage.bindings.outside import json_line
 
 __all__ = [
     "COLUMNS",
-    "FORETOLD",
     "METADATA_KEY",
     "POSITION",
+    "PREDICTED",
     "SCORES",
     "VERSION",
     "Capture",
@@ -42,11 +42,11 @@ POSITION = ("session", "step", "layer", "group", "blocks")
 SCORES = ("mass", "quest", "mean_key")
 """Columns of scores, one value for each of the row's blocks; a file has at least one of them."""
 
-FORETOLD = "foretold_"
+PREDICTED = "foretold_"
 """Prefix of a score's name: the scores of a query predicted from the layer before. A file may have
 such a column for each of its scores."""
 
-COLUMNS = (*SCORES, *(FORETOLD + name for name in SCORES))
+COLUMNS = (*SCORES, *(PREDICTED + name for name in SCORES))
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -198,7 +198,7 @@ class Held:
 
 class Capture:
     """An open file. `sessions`: those with at least one decode step, in order. `scores`: the ones
-    of `SCORES` that it has; `foretold`: those for which it also has predictions."""
+    of `SCORES` that it has; `predicted`: those for which it also has predictions."""
 
     def __init__(
         self, path: Path, file: Any, header: Header, scores: tuple[str, ...], held: list[Held]
@@ -206,7 +206,7 @@ class Capture:
         self.path = path
         self.header = header
         self.scores = tuple(name for name in scores if name in SCORES)
-        self.foretold = tuple(name for name in self.scores if FORETOLD + name in scores)
+        self.predicted = tuple(name for name in self.scores if PREDICTED + name in scores)
         self.sessions = [one for one in held if one.steps]
         self._file = file
 
@@ -216,7 +216,7 @@ class Capture:
         Raises BadInput if the file has no such score, and for scores that are torn, not finite or
         not one per block.
         """
-        if score not in self.scores and score.removeprefix(FORETOLD) not in self.foretold:
+        if score not in self.scores and score.removeprefix(PREDICTED) not in self.predicted:
             have = ", ".join(self.scores)
             raise BadInput(f"no scores called {score!r}", str(self.path), f"it has {have}")
         for number, begins, count in self.sessions[session].row_groups:
@@ -242,7 +242,7 @@ class Capture:
             self._wrong(first, f"{score} has not one value for each block")
         if not np.isfinite(values).all():
             self._wrong(first, f"{score} has a value that is not finite")
-        if score.removeprefix(FORETOLD) == "mass" and (values < 0).any():
+        if score.removeprefix(PREDICTED) == "mass" and (values < 0).any():
             self._wrong(first, f"{score} has a value below 0")
         begin = 0
         for index in range(len(blocks) // rows):

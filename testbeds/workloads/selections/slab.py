@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FORETOLD_LEAD_LAYERS", "SessionInfo", "Slab", "Workload"]
+__all__ = ["PREDICTED_LEAD_LAYERS", "SessionInfo", "Slab", "Workload"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Slab:
         all blocks written by the session's last step, and unwritten blocks score 0.
     draft: as `scores`, of the step's own token as a draft model sees it once that token exists;
         the run decides how long it takes. None without one.
-    foretold: as `scores`, of each layer's query as predicted from the input of the layer before,
-        `FORETOLD_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the token
+    predicted: as `scores`, of each layer's query as predicted from the input of the layer before,
+        `PREDICTED_LEAD_LAYERS` ahead. Row 0 is the first layer's of the *next* step, by the token
         that early exit drafts before the last layer. 0 throughout a layer without a prediction.
         None without any.
     """
@@ -56,10 +56,10 @@ class Slab:
     selected: npt.NDArray[np.uint32]
     scores: npt.NDArray[np.uint16]
     draft: npt.NDArray[np.uint16] | None = None
-    foretold: npt.NDArray[np.uint16] | None = None
+    predicted: npt.NDArray[np.uint16] | None = None
 
 
-FORETOLD_LEAD_LAYERS = 2
+PREDICTED_LEAD_LAYERS = 2
 """A layer's input is the output of the layer before it: its prediction for the layer after it is
 known after that one, which is two before the predicted layer."""
 
@@ -102,8 +102,8 @@ class Workload(Protocol):
         """The share of a draft's selection that the model selects too; None: no draft."""
 
     @property
-    def foretells(self) -> bool:
-        """Whether slabs have predictions (`foretold`)."""
+    def predicts(self) -> bool:
+        """Whether slabs have predictions (`predicted`)."""
 
     def describe(self) -> dict[str, object]:
         """The origin of the selections, for the manifest: kind, source, hashes, parameters, and

@@ -24,9 +24,9 @@ from offstage.bindings.ledger import share
 from offstage.host.model.score_process import ProcessParams
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.field import Field, FieldShape, Structure
-from offstage.testbeds.workloads.selections.foretold import CAPTURED_BLOCK_TOKENS, of_capture
 from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 from offstage.testbeds.workloads.selections.locality import buffer_misses, distinct
+from offstage.testbeds.workloads.selections.predicted import CAPTURED_BLOCK_TOKENS, of_capture
 from offstage.testbeds.workloads.selections.profiles import (
     BLOCK_TOKENS,
     STRUCTURES,
@@ -234,7 +234,7 @@ def main() -> None:
         for name, value in of_file(path).items():
             print(f"{name} = {value:.4f}")
         every, new = of_capture(path, SELECT)
-        print(f"foretold = {every}\nforetold-new = {new}")
+        print(f"predicted = {every}\npredicted-new = {new}")
     if chosen.fit:
         _fit(chosen.fit, print)
 

@@ -14,7 +14,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.workloads.selections.captured import CapturedWorkload
 from offstage.testbeds.workloads.selections.locality import overlap_of_file
 from offstage.testbeds.workloads.selections.scores_file import (
-    FORETOLD,
+    PREDICTED,
     Header,
     Session,
     open_capture,
@@ -62,7 +62,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sessions=sessions(),
     )
     random = np.random.default_rng(5)
-    columns = (*SELECTORS, FORETOLD + "mass")
+    columns = (*SELECTORS, PREDICTED + "mass")
     with Writer(out, header, columns, 2000) as writer:
         for session in range(3):
             for step in range(-WINDOWS, STEPS):
@@ -72,10 +72,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 mass = np.exp2(random.uniform(-26, 0, shape)).astype(np.float16)
                 signed = random.normal(3, 5, (2, *shape)).astype(np.float16)
                 both = {"quest": signed[0], "mean_key": signed[1]}
-                foretold = np.roll(mass, 1, axis=2)
-                foretold[2] = 0  # a layer that is not foretold, as by its source
-                foretold[0, :, 0] = 0  # and a block without any mass
-                writer.step(session, step, {"mass": mass, **both, FORETOLD + "mass": foretold})
+                predicted = np.roll(mass, 1, axis=2)
+                predicted[2] = 0  # a layer that is not predicted, as by its source
+                predicted[0, :, 0] = 0  # and a block without any mass
+                writer.step(session, step, {"mass": mass, **both, PREDICTED + "mass": predicted})
     return out
 
 
@@ -110,20 +110,20 @@ def test_slabs_have_one_shape_whatever_their_size(path: Path, selector: str) -> 
             np.testing.assert_array_equal(again[1], scores)
 
 
-def test_what_is_foretold_is_on_the_scale_of_what_selects(path: Path) -> None:
+def test_what_is_predicted_is_on_the_scale_of_what_selects(path: Path) -> None:
     """The layer's own scores of the block before, as the file has them; layers as their source,
     blocks without any mass above those that are not written; only of the score that has them."""
     workload = open_workload(path)
-    assert workload.foretells and not open_workload(path, selector="quest").foretells
+    assert workload.predicts and not open_workload(path, selector="quest").predicts
     for session, info in enumerate(workload.sessions):
         for slab in workload.slabs(session, 4):
-            assert slab.foretold is not None
-            for index, (own, ahead) in enumerate(zip(slab.scores, slab.foretold, strict=True)):
+            assert slab.predicted is not None
+            for index, (own, ahead) in enumerate(zip(slab.scores, slab.predicted, strict=True)):
                 full = info.blocks + (slab.first_step + index) // BLOCK
                 np.testing.assert_array_equal(ahead[1, 1:full], own[1, : full - 1])
                 np.testing.assert_array_equal(ahead[2], ahead[1])
                 assert ahead[0, 0] == 1 and not ahead[:, full:].any()
-    assert all(slab.foretold is None for slab in open_workload(path, selector="quest").slabs(0))
+    assert all(slab.predicted is None for slab in open_workload(path, selector="quest").slabs(0))
 
 
 @given(
@@ -202,7 +202,7 @@ def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
 
 def test_reading_holds_one_row_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the next row group is read, the steps of the one before have been given out: one row
-    group of what is foretold beside one of the layers' own."""
+    group of what is predicted beside one of the layers' own."""
     import pyarrow.parquet as pq
 
     events: list[str] = []
@@ -253,7 +253,7 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
     assert found["mean"] == pytest.approx(np.mean(rates), abs=1e-4)
     assert found["least"] == pytest.approx(min(rates), abs=1e-4)
     assert found["layers"] == pytest.approx(rates, abs=1e-4)
-    slabs = [one.foretold for one in workload.slabs(0, 16) if one.foretold is not None]
+    slabs = [one.predicted for one in workload.slabs(0, 16) if one.predicted is not None]
     ahead = np.concatenate(slabs)
     best = np.argsort(-ahead.astype(np.int64), axis=2, kind="stable")[:, :, :2]
     told = [
@@ -265,4 +265,4 @@ def test_overlap_counts_what_is_selected_again(path: Path) -> None:
         )
         for at in range(LAYERS)
     ]
-    assert found["foretold"] == pytest.approx(told, abs=1e-4)
+    assert found["predicted"] == pytest.approx(told, abs=1e-4)

@@ -213,18 +213,18 @@ def clairvoyant(work: Work, steps: int) -> Work:
     return replace(work, offsets=offsets, guesses=np.concatenate(ahead))
 
 
-def test_what_the_host_foretells_is_there() -> None:
+def test_what_the_host_predicts_is_there() -> None:
     """A host that knows the next step, and room for it, leaves no miss but where it was silent."""
     blind = work_of(3, plain=True)
     config = replace(CONFIG, nvme=None, append_steps=0)
     slots = 2 * LAYERS * WIDTH - 6  # a step and most of the next
     _, _, without = ran(Policy(), [replace(blind, guesses=None)], [5], config, slots, 20)
-    _, _, foretold = ran(Policy(), [clairvoyant(blind, 1)], [5], config, slots, 20)
+    _, _, predicted = ran(Policy(), [clairvoyant(blind, 1)], [5], config, slots, 20)
     late = ENDS.index("late")
     assert without["ends"][LAYERS:, late:].sum() > 20
-    assert foretold["ends"][LAYERS:, late:].sum() == 0
-    assert foretold["ends"][:, ENDS.index("lookahead")].sum() > 20
-    assert foretold["ends"][0, ENDS.index("lookahead")] > 0  # told before its first step
+    assert predicted["ends"][LAYERS:, late:].sum() == 0
+    assert predicted["ends"][:, ENDS.index("lookahead")].sum() > 20
+    assert predicted["ends"][0, ENDS.index("lookahead")] > 0  # told before its first step
 
 
 def test_a_batch_slot_serves_one_session_after_another() -> None:

@@ -101,7 +101,7 @@ def test_a_block_that_leaves_the_window_is_one_like_any_other() -> None:
     assert staged.resident == {0, 1, 2, 3, 4, 5, 30, 31}
 
 
-def test_what_the_host_foretold_waits_for_its_step() -> None:
+def test_what_the_host_predicted_waits_for_its_step() -> None:
     """A guess of a block without attention is not the next victim until its layer has run."""
     staged = Staged(slots=8)
     staged.step([1, 2, 3, 4, *TRIVIAL], loud=range(1, 17))

@@ -32,7 +32,7 @@ TENANT_FIGURES = (
     "held_back",
     "chunks",
     "chunks_max",
-    "archived_chunks",
+    "kept_chunks",
     "stored_blocks",
     "stored_bytes",
     "stored_bytes_max",
@@ -55,7 +55,7 @@ class FakeDevice(Device):
     """Keeps what it was told; refuses what the firmware would refuse. A call that is not answered
     here fails, since there is no firmware below."""
 
-    epoch = 77
+    boot_id = 77
 
     def __init__(self) -> None:
         self.tenants: list[bytes] = []
@@ -161,7 +161,7 @@ class FakeDevice(Device):
         if session not in self.sessions:
             raise BadInput("no session", errno=22)
 
-    def session_close(self, session: int, archive: bool) -> None:
+    def session_close(self, session: int, keep: bool) -> None:
         del self.sessions[session], self.owner[session]
 
     def sessions_open(
@@ -175,9 +175,9 @@ class FakeDevice(Device):
             for session, one in zip(sessions, contents, strict=True)
         ]
 
-    def sessions_close(self, sessions: list[int], archive: bool) -> None:
+    def sessions_close(self, sessions: list[int], keep: bool) -> None:
         for session in sessions:
-            self.session_close(session, archive)
+            self.session_close(session, keep)
 
     def set_policy(self, policy: PolicyOptions) -> None:
         self.policies.append(policy)
@@ -234,7 +234,7 @@ class FakeDevice(Device):
 
     def status(self) -> dict[str, Any]:
         return {
-            "epoch": self.epoch,
+            "boot_id": self.boot_id,
             "dirty_blocks": self.dirty,
             "commands": 9,
             "busy_ns": 10**9,

@@ -89,7 +89,7 @@ class Impostor:
             return p.Welcome(
                 version=p.VERSIONS[0],
                 ticket=b"t" * 16,
-                epoch=0,
+                boot_id=0,
                 geometry=GEOMETRY,
                 storage="",
                 limits=LIMITS,

@@ -235,8 +235,8 @@ def test_the_kernel_reads_what_prefill_wrote(arrays: Any, last_first: bool, call
 
 
 @pytest.mark.parametrize("arrays", [open_arrays, LaterArrays])
-def test_what_is_foretold_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: Any) -> None:
-    """A layer that is foretold exactly demands nothing more when it is due, but the block that did
+def test_what_is_predicted_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: Any) -> None:
+    """A layer that is predicted exactly demands nothing more when it is due, but the block that did
     not come; neither counts as selected twice."""
     world = World(FakeFabric(lose=0), arrays(), sessions=[0])
     (session,), control = world.sessions, None
@@ -245,11 +245,11 @@ def test_what_is_foretold_is_fetched_ahead_and_the_rest_when_it_is_due(arrays: A
     tail.begin_token(session)
     query = KV.queries(0, 1).next(0, session.block_count(SHAPE))
     scores = session.context.selectors[1].scores(query)
-    coming = world.decoder.begin_foretold(session, token, 1, scores, world.record)
+    coming = world.decoder.begin_predicted(session, token, 1, scores, world.record)
     (ahead,) = [ordinals for *_, ordinals in world.fabric.demands]
     assert len(ahead) == SELECT and token.selected == 0
     write_tokens(world.pool, [(session, tail)], 1)
-    world.decoder.end_foretold(coming, world.record)
+    world.decoder.end_predicted(coming, world.record)
     due = world.decoder.begin([(session, token)], 1, world.record)
     world.decoder.attend(due, world.record)
     *_, again = world.fabric.demands[1]

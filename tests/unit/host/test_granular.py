@@ -54,7 +54,7 @@ class PlainTier(Driver):
         self.chains[len(self.chains)] = []
         return len(self.chains) - 1
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         self.chains[session] = []
 
     def append(self, session: int, contents: list[bytes]) -> protocol.Appended:

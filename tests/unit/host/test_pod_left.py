@@ -4,9 +4,9 @@ import pytest
 from pod_memory import CHUNKS, LAYERS, NUMBERS, World
 
 
-@pytest.mark.parametrize("archive", [True, False])
-def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(archive: bool) -> None:
-    """By a turn of its own, once, and with archive as it was said; a close that was carried out and
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(keep: bool) -> None:
+    """By a turn of its own, once, and kept as it was said; a close that was carried out and
     whose answer did not come is no reason to leave the member."""
     world = World(2)
     world.write(*NUMBERS)
@@ -16,18 +16,18 @@ def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(arch
     stored = dict(daemon.stored)
     daemon.silent = True
     away.suspect(world.clock.at_ns, "a fetch took longer than its deadline")
-    if archive:
+    if keep:
         world.sessions.session_close(session)
     else:
         world.upkeep.delete(session)
     world.pass_time(20)
     assert len(daemon.sessions) == opened > 1 and daemon.stored == stored
     daemon.silent = False
-    daemon.session_close(min(daemon.sessions), archive=archive)
+    daemon.session_close(min(daemon.sessions), keep=keep)
     world.pass_time(20)
     assert not daemon.sessions and away.suspected == 1 and not away.lost
-    assert daemon.closed[done : done + opened] == [archive] * opened
-    assert bool(daemon.stored) == archive
+    assert daemon.closed[done : done + opened] == [keep] * opened
+    assert bool(daemon.stored) == keep
 
 
 def _blocks(world: World) -> int:

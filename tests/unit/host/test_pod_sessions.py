@@ -75,7 +75,7 @@ class Daemon:
     def set_generating(self, session: int, generating: bool) -> None:
         self._hear()
 
-    def session_close(self, session: int, *, archive: bool = True) -> None:
+    def session_close(self, session: int, *, keep: bool = True) -> None:
         self._hear()
         self.stored |= set(self.sessions.pop(session))
 

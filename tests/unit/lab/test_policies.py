@@ -90,11 +90,11 @@ def test_the_capped_draft_adds_the_best_new_block() -> None:
     assert guesses_of(answer) == {(0, 1, 0, 2)}, "block 0 was selected, block 3 is not of the best"
 
 
-def test_foretold_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_step() -> None:
-    """The best 1.5 k of what is foretold; nothing of the second layer, which is known too late."""
-    opened = parse("lookahead-query").open(setting(4, k=2, foretells=True))
-    foretold = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
-    answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, foretold=foretold))
+def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_step() -> None:
+    """The best 1.5 k of what is predicted; nothing of the second layer, which is known too late."""
+    opened = parse("lookahead-query").open(setting(4, k=2, predicts=True))
+    predicted = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
+    answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, predicted=predicted))
     assert guesses_of(answer) == {
         (2, 0, 1, 0),
         (2, 0, 1, 1),
@@ -109,24 +109,24 @@ def test_foretold_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_ste
 def test_a_band_that_does_not_come_true_is_told_no_more_and_still_watched() -> None:
     """The best half of k is right, the rest never: probabilities part, and the rest falls silent.
     When it comes to be right, it is told again."""
-    opened = parse("lookahead-query").open(setting(3, k=2, foretells=True))
+    opened = parse("lookahead-query").open(setting(3, k=2, predicts=True))
     right, wrong = [9, 8, 0, 0, 0, 0], [9, 0, 0, 0, 8, 0]
-    shown = [view(step, [right] * 3, foretold=[[0] * 6, [0] * 6, wrong]) for step in range(40)]
+    shown = [view(step, [right] * 3, predicted=[[0] * 6, [0] * 6, wrong]) for step in range(40)]
     told = [opened.step(one) for one in shown]
     assert guesses_of(told[0]) == {(0, 2, 0, 0), (0, 2, 0, 4)}
     assert guesses_of(told[-1]) == {(0, 2, 0, 0)} and told[-1]["probability"][0] > 0.9 * 65535
-    later = [view(40 + step, [right] * 3, foretold=[[0] * 6, [0] * 6, right]) for step in range(9)]
+    later = [view(40 + step, [right] * 3, predicted=[[0] * 6, [0] * 6, right]) for step in range(9)]
     assert guesses_of([opened.step(one) for one in later][-1]) == {(0, 2, 0, 0), (0, 2, 0, 1)}
 
 
-def test_the_first_layer_learns_from_the_step_that_it_was_foretold_for() -> None:
-    """What is foretold of layer 0 is the next step's selection: right each time, so its share
+def test_the_first_layer_learns_from_the_step_that_it_was_predicted_for() -> None:
+    """What is predicted of layer 0 is the next step's selection: right each time, so its share
     rises, though it is never that of the step in which it is told."""
-    opened = parse("lookahead-query").open(setting(3, k=1, foretells=True))
+    opened = parse("lookahead-query").open(setting(3, k=1, predicts=True))
     rows = [[9, 0, 0, 0], [0, 9, 0, 0]]
     for step in range(30):
         scores, ahead = rows[step % 2], rows[(step + 1) % 2]
-        answer = opened.step(view(step, [scores] * 3, k=1, foretold=[ahead, [0] * 4, [0] * 4]))
+        answer = opened.step(view(step, [scores] * 3, k=1, predicted=[ahead, [0] * 4, [0] * 4]))
     assert guesses_of(answer) == {(1, 0, 1, 0)} and answer["probability"][0] > 0.9 * 65535
 
 

@@ -127,10 +127,10 @@ def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
     assert serious_misses(late.rows[late.rows["layer"] == 3]) == 0
 
 
-def test_what_is_foretold_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
-    """With bandwidth and time, the foretold layers miss less than without, the second layer as
+def test_what_is_predicted_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
+    """With bandwidth and time, the predicted layers miss less than without, the second layer as
     much; the summary says that it was drawn, and as what. Else it is refused."""
-    found = runs("ema", "ema+lookahead-query", workload__foretold="captured", **ALONE)
+    found = runs("ema", "ema+lookahead-query", workload__predicted="captured", **ALONE)
     plain, ahead = (found[name].rows for name in ("ema", "ema+lookahead-query"))
     for layer, share in ((0, 0.8), (2, 0.7), (3, 0.7)):
         missed = [serious_misses(rows[rows["layer"] == layer]) for rows in (ahead, plain)]
@@ -138,8 +138,8 @@ def test_what_is_foretold_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
     summary = found.summary()
     assert any("agreement measured on captures of pycode-3m" in note.what for note in summary.notes)
     (facts,) = summary.manifest["workloads"].values()
-    assert facts["synthetic"] and len(facts["foretold"]["agreement"]) == 4
-    with pytest.raises(OffstageError, match='foretold = "captured"'):
+    assert facts["synthetic"] and len(facts["predicted"]["agreement"]) == 4
+    with pytest.raises(OffstageError, match='predicted = "captured"'):
         runs("ema+lookahead-query", **ALONE)
 
 

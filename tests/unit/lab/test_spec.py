@@ -89,10 +89,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"workload.index_group": 3}, "[workload] index_group"),
     ({"workload.layers": 3}, "[workload] layers"),
     ({"workload.draft_agreement": 1.5}, "workload.draft_agreement"),
-    ({"workload.foretold": "guessed"}, "workload.foretold"),
+    ({"workload.predicted": "guessed"}, "workload.predicted"),
     (
-        {"workload.foretold": "captured", "workload.kind": "captured", "workload.file": "x"},
-        "[workload] foretold",
+        {"workload.predicted": "captured", "workload.kind": "captured", "workload.file": "x"},
+        "[workload] predicted",
     ),
     ({"geometry.model": "tinny"}, "did you mean 'tiny'"),
     ({"geometry.block_tokens": 8192}, "[geometry] block_tokens"),

@@ -16,7 +16,7 @@ from offstage.bindings.notes import Note, note_lines
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.testbeds.live.checks import found, refuse
 from offstage.testbeds.live.results import RunResult, Summary
-from offstage.testbeds.live.run_figures import RunLabel, against_baseline, against_lru, run_result
+from offstage.testbeds.live.run_figures import RunLabel, against_lru, against_reference, run_result
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {
@@ -161,9 +161,9 @@ def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> N
     lru = result_of(
         ledger_of(plain, demand_bytes_read=56 * BLOCK, prefetch_bytes_read=0), record_of(plain)
     )
-    against = against_baseline(run, lru)
+    against = against_reference(run, lru)
     assert (against.coverage, against.traffic_ratio) == (beside.coverage, beside.traffic_ratio)
-    assert against_baseline(lru, lru).coverage == 0.0
+    assert against_reference(lru, lru).coverage == 0.0
 
 
 def test_a_run_counts_for_itself() -> None:

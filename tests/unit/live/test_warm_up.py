@@ -23,7 +23,7 @@ OPTIONS = DemoOptions(
 BLOCKS, WINDOWS = 256, 32
 
 
-def test_votes_of_the_last_windows_foretell_the_first_step() -> None:
+def test_votes_of_the_last_windows_predict_the_first_step() -> None:
     """Counted again by hand: the best k of what each window had before it, most often chosen
     first, as many as the buffer holds. Most of what the first step selects is among them."""
     workload = prepare(OPTIONS)

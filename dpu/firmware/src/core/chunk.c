@@ -210,8 +210,7 @@ ofs_core_chunk_state(const struct ofs_core *core, uint32_t chunk, struct ofs_chu
 		.stored_layers = c->home == chunk ? c->stored : 0,
 		.references = c->home == chunk ? c->store_references : c->references,
 		.slots = c->slots,
-		.archived =
-			c->home == chunk && c->stored > 0 && c->references == 0 && c->home_references == 0};
+		.kept = c->home == chunk && c->stored > 0 && c->references == 0 && c->home_references == 0};
 	return 0;
 }
 

@@ -1,11 +1,11 @@
 /*
  * device/call.h: runs a call of device.h on the reactor's thread.
  *
- * OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, archive))
+ * OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, keep))
  *
- * defines ofs_device_session_close(device, session, archive). It leaves its arguments in the
+ * defines ofs_device_session_close(device, session, keep). It leaves its arguments in the
  * caller's frame, asks the reactor through the mailbox (ofs_device_call), and waits until the
- * reactor has run session_close(device, session, archive), a static function of the same file. So a
+ * reactor has run session_close(device, session, keep), a static function of the same file. So a
  * call is that function, one such line, and its declaration in device.h. From 1 to 8 arguments.
  */
 #ifndef OFS_DEVICE_CALL_H

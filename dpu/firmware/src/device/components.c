@@ -143,7 +143,7 @@ ofs_device_open_parts(struct ofs_device *device, char *error, size_t size_bytes)
 	rc = ofs_archive_open(device);
 	if (rc != 0) {
 		return ofs_device_refuse(error, size_bytes, rc,
-			"no memory for archived blocks (%s); lower archive.connections", strerror(-rc));
+			"no memory for kept blocks (%s); lower archive.connections", strerror(-rc));
 	}
 	rc = ofs_device_open_issue(device);
 	if (rc != 0)

@@ -52,7 +52,7 @@ tenant_add(struct ofs_device *device, const struct ofs_tenant_config *wanted, ui
 {
 	struct ofs_region_config config = {.slot_count = wanted->slot_count,
 		.tenant = device->tenant_count,
-		.epoch = device->status.epoch,
+		.boot_id = device->status.boot_id,
 		.granule_count = device->config.store.granule_count,
 		.memory = device->config.memory,
 		.payload_size_bytes = device->config.store.payload_size_bytes,
@@ -128,7 +128,7 @@ tenant_status_get(struct ofs_device *device, uint32_t tenant, struct ofs_tenant_
 		struct ofs_chunks_held held[OFS_HELD_MAX];
 
 		ofs_device_chunks_held(device, held);
-		status->archived_chunks = held[tenant].archived;
+		status->kept_chunks = held[tenant].kept;
 	}
 	ofs_device_quota_figures(device, tenant, status);
 	return 0;
@@ -263,28 +263,27 @@ session_set_generating(struct ofs_device *device, uint32_t session, int generati
 OFS_DEVICE_CALL(session_set_generating, (uint32_t, session), (int, generating));
 
 static int
-session_close(struct ofs_device *device, uint32_t session, int archive)
+session_close(struct ofs_device *device, uint32_t session, int keep)
 {
-	return is_open(device, session) ? ofs_device_end_session(device, session, archive != 0)
-									: -EINVAL;
+	return is_open(device, session) ? ofs_device_end_session(device, session, keep != 0) : -EINVAL;
 }
 
-OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, archive));
+OFS_DEVICE_CALL(session_close, (uint32_t, session), (int, keep));
 
 static int
-sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions, int archive)
+sessions_close(struct ofs_device *device, uint32_t count, const uint32_t *sessions, int keep)
 {
 	int rc = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
-		int ended = session_close(device, sessions[i], archive);
+		int ended = session_close(device, sessions[i], keep);
 
 		rc = rc == 0 ? ended : rc;
 	}
 	return rc;
 }
 
-OFS_DEVICE_CALL(sessions_close, (uint32_t, count), (const uint32_t *, sessions), (int, archive));
+OFS_DEVICE_CALL(sessions_close, (uint32_t, count), (const uint32_t *, sessions), (int, keep));
 
 static int
 set_policy(struct ofs_device *device, const struct ofs_policy *policy)

@@ -152,7 +152,7 @@ ofs_device_open(struct ofs_device **out, const struct ofs_device_config *config,
 	else
 		ofs_clock_init_os(&device->clock);
 	device->opened_ns = ofs_device_now_ns(device);
-	device->status.epoch = ofs_clock_unix_s(&device->clock) << 20 | (device->opened_ns & 0xfffff);
+	device->status.boot_id = ofs_clock_unix_s(&device->clock) << 20 | (device->opened_ns & 0xfffff);
 	rc = check_config(config, error, error_size_bytes);
 	rc = rc == 0 ? open_mailbox(device) : rc;
 	rc = rc == 0 ? open_tables(device) : rc;

@@ -1,5 +1,5 @@
 /*
- * keep.c: drops archived chunks that no session has named for `policy.keep_minutes`.
+ * keep.c: drops kept chunks that no session has named for `policy.keep_minutes`.
  *
  * Model: keeping a chunk occupies the drive; after `policy.keep_minutes` without a session that
  * names it, that costs more than computing it again. The daemon's loop calls this periodically;
@@ -39,7 +39,7 @@ drop_idle(struct ofs_device *device, uint32_t *dropped)
 		struct ofs_chunk_state state;
 
 		device->marks.keep_next = (chunk + 1) % chunk_max;
-		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || !state.archived
+		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || !state.kept
 			|| now_ns - named_ns(device, chunk, &state) < keep_ns) {
 			continue;
 		}

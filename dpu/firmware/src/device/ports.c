@@ -51,7 +51,7 @@ open_port(struct ofs_device *device, uint32_t tenant, const char *fabric, struct
 		.score_max = device->config.score_max,
 		.put_slot_count = device->config.put_slot_count,
 		.put_stride_bytes = device->record_size_bytes,
-		.epoch = device->status.epoch,
+		.boot_id = device->status.boot_id,
 		.memory = device->config.memory,
 		.clock = &device->clock,
 		.sim = device->config.port_sim};
@@ -170,7 +170,7 @@ delete_blocks(struct ofs_device *device, const struct ofs_device_session *state)
 }
 
 int
-ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive)
+ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep)
 {
 	struct ofs_device_session *state = &device->sessions.entries[session];
 	int rc;
@@ -180,7 +180,7 @@ ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive
 	rc = ofs_core_session_close(device->core, ofs_device_now_ns(device), session);
 
 	ofs_device_after_event(device, rc);
-	if (!archive)
+	if (!keep)
 		delete_blocks(device, state);
 	state->used = false;
 	device->status.sessions--;

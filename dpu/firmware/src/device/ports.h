@@ -46,7 +46,7 @@ struct ofs_sessions {
 
 /* 0, or -EPERM if the session is not one of this port's host. */
 int ofs_device_check_session(const struct ofs_device *device, uint32_t port, uint32_t session);
-int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool archive);
+int ofs_device_end_session(struct ofs_device *device, uint32_t session, bool keep);
 /* Before the tenant's region is unmapped: no host reads it any more. All its ports are closed. */
 void ofs_device_unshare(struct ofs_device_tenant *tenant);
 

@@ -1,9 +1,9 @@
 /*
- * purge.c: chooses the archived chunks to delete when the table of chunks or the store is full.
+ * purge.c: chooses the kept chunks to delete when the table of chunks or the store is full.
  *
- * Model: a chunk is archived while no session names it and the store has blocks of it. A tenant's
+ * Model: a chunk is kept while no session names it and the store has blocks of it. A tenant's
  * share of chunks and of the store is its share of the arena. A tenant may exceed its share while
- * there is room; when there is none, the tenant farthest over its share that has archived chunks
+ * there is room; when there is none, the tenant farthest over its share that has kept chunks
  * loses its coldest: those named by the fewest sessions, and of these the ones unnamed for longest.
  * If even the coldest were named often, the counts of all the tenant's chunks are lowered by one,
  * so that formerly popular chunks age out. The requesting tenant loses its own chunks only if no
@@ -69,12 +69,12 @@ ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *
 		if (ofs_core_chunk_state(device->core, chunk, &state) != 0)
 			continue;
 		held[state.tenant].chunks++;
-		held[state.tenant].archived += state.archived;
+		held[state.tenant].kept += state.kept;
 		held[state.tenant].blocks += state.stored_layers;
 	}
 }
 
-/* The tenant to purge: the one that has most for its slots, of those with anything archived. */
+/* The tenant to purge: the one that has most for its slots, of those with any chunk kept. */
 static uint32_t
 choose(const struct ofs_device *device, const struct ofs_chunks_held *held, bool of_store)
 {
@@ -85,7 +85,7 @@ choose(const struct ofs_device *device, const struct ofs_chunks_held *held, bool
 		uint64_t used = of_store ? held[i].blocks : held[i].chunks;
 		uint64_t slots = device->tenants[i].slot_count;
 
-		if (held[i].archived > 0 && used * best_slots > best_used * slots) {
+		if (held[i].kept > 0 && used * best_slots > best_used * slots) {
 			best = i;
 			best_used = used;
 			best_slots = slots;
@@ -149,7 +149,7 @@ ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t chunks, u
 
 	cold.count = 0;
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
-		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.archived
+		if (ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.kept
 			&& state.tenant == tenant)
 			cold_add(device, &cold, count_max, chunk);
 	cold_sort(&cold);
@@ -185,7 +185,7 @@ ofs_device_purge(struct ofs_device *device, uint32_t tenant, bool of_store)
 		return false;
 	if (!is_over(device, victim, of_store ? held[victim].blocks : held[victim].chunks, total))
 		victim = tenant;
-	count = held[victim].archived > 0
+	count = held[victim].kept > 0
 		? ofs_purge_coldest(device, victim, OFS_PURGE_BATCH, held[victim].blocks, 0)
 		: 0;
 	device->tenants[victim].purged += count;

@@ -1,5 +1,5 @@
 /*
- * device/purge.h: deletes archived chunks for room or on request.
+ * device/purge.h: deletes kept chunks for room or on request.
  *
  * Model: belongs to the reactor's thread. A mark is valid for the chunk whose key it has: if the
  * chunk number was reused since, it is stale.
@@ -30,7 +30,7 @@ struct ofs_marks {
 /* A tenant's use of the core's table and of the store. */
 struct ofs_chunks_held {
 	uint32_t chunks;
-	uint32_t archived;
+	uint32_t kept;
 	uint32_t named; /* by open sessions; counted only for a single tenant */
 	uint64_t blocks;
 };
@@ -48,7 +48,7 @@ uint32_t ofs_purge_coldest(struct ofs_device *device, uint32_t tenant, uint32_t 
 	uint64_t blocks, uint64_t keep_blocks);
 /* `held` [tenant_count] */
 void ofs_device_chunks_held(const struct ofs_device *device, struct ofs_chunks_held *held);
-/* Deletes all blocks of an archived chunk in the store, and evicts its staged ones. */
+/* Deletes all blocks of a kept chunk in the store, and evicts its staged ones. */
 void ofs_device_forget_chunk(struct ofs_device *device, uint32_t chunk,
 	const struct ofs_chunk_state *state);
 /* A session names them, from now on (`named`) or until now. */

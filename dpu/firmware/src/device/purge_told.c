@@ -111,7 +111,7 @@ held_of(const struct ofs_device *device, uint32_t tenant, struct ofs_chunks_held
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++) {
 		if (ofs_core_chunk_state(device->core, chunk, &state) != 0 || state.tenant != tenant)
 			continue;
-		held->archived += state.archived;
+		held->kept += state.kept;
 		held->named += state.references > 0 && ofs_core_chunk_home(device->core, chunk) == chunk;
 		held->blocks += state.stored_layers;
 	}
@@ -135,7 +135,7 @@ tenant_purge(struct ofs_device *device, uint32_t tenant, uint64_t keep_blocks, u
 	held_of(device, tenant, &after);
 	purged->blocks = before.blocks - after.blocks;
 	purged->bytes = purged->blocks * device->record_size_bytes;
-	purged->more = purged->blocks > 0 && after.archived > 0 && after.blocks > keep_blocks;
+	purged->more = purged->blocks > 0 && after.kept > 0 && after.blocks > keep_blocks;
 	purged->named = after.named;
 	if (all) {
 		purged->more |= (uint32_t)drop_staged(device, tenant);

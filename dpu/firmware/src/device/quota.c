@@ -1,7 +1,7 @@
 /*
  * quota.c: a tenant's bounds on shared resources, which apply even if there is room.
  *
- * Model: a tenant at a bound loses its own coldest archived chunks; if it has none, its request is
+ * Model: a tenant at a bound loses its own coldest kept chunks; if it has none, its request is
  * refused (-EDQUOT). Other tenants' chunks are not touched. This walks a table, so a 16th of the
  * bound is freed each time. Existing data does not count again: a known chunk, a block that is
  * rewritten. A block acknowledged before it is written was counted when it was staged, and is
@@ -23,12 +23,12 @@ tenant_quota(struct ofs_device *device, uint32_t tenant, const struct ofs_tenant
 
 OFS_DEVICE_CALL(tenant_quota, (uint32_t, tenant), (const struct ofs_tenant_quota *, quota));
 
-/* Marks the known chunks of the append as used; returns how many of them are archived. */
+/* Marks the known chunks of the append as used; returns how many of them are kept. */
 static uint32_t
 warm(struct ofs_device *device, uint32_t count)
 {
 	struct ofs_chunk_state state;
-	uint32_t archived = 0;
+	uint32_t kept = 0;
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t chunk = device->sessions.looked[i];
@@ -37,22 +37,22 @@ warm(struct ofs_device *device, uint32_t count)
 			continue;
 		ofs_device_mark_chunks(device,
 			&(struct ofs_chunk_info){.chunk = chunk, .store_key = state.store_key}, 1, true);
-		archived += (uint32_t)state.archived;
+		kept += (uint32_t)state.kept;
 	}
-	return archived;
+	return kept;
 }
 
-/* The tenant's archived chunks that an append which names some of them could evict. */
+/* The tenant's kept chunks that an append which names some of them could evict. */
 static uint64_t
 spare_chunks(const struct ofs_device *device, uint32_t tenant, uint32_t named)
 {
 	struct ofs_chunk_state state;
-	uint64_t archived = 0;
+	uint64_t kept = 0;
 
 	for (uint32_t chunk = 0; chunk < device->config.core.chunk_max; chunk++)
-		archived += ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
-			&& state.archived;
-	return archived - named;
+		kept += ofs_core_chunk_state(device->core, chunk, &state) == 0 && state.tenant == tenant
+			&& state.kept;
+	return kept - named;
 }
 
 int

@@ -43,7 +43,7 @@ struct ofs_device_tenant {
 };
 
 /* quota.c: a tenant's limits, which apply even if there is room. */
-/* 0: the session may append these; -EDQUOT. May delete archived chunks of the tenant. */
+/* 0: the session may append these; -EDQUOT. May delete kept chunks of the tenant. */
 int ofs_device_quota_append(struct ofs_device *device, uint32_t session, uint32_t count,
 	const struct ofs_key *contents);
 /* 0: the block may be written; -EAGAIN: not in this turn; -EDQUOT. As above. */

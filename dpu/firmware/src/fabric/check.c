@@ -141,7 +141,8 @@ ofs_fabric_check(struct ofs_fabric *fabric, const uint8_t *region_base, uint64_t
 		rc = check_port(&fabric->port, port_size_bytes, error, error_size_bytes);
 	if (rc != 0)
 		return rc;
-	if (fabric->region.tenant != fabric->port.tenant || fabric->region.epoch != fabric->port.epoch
+	if (fabric->region.tenant != fabric->port.tenant
+		|| fabric->region.boot_id != fabric->port.boot_id
 		|| fabric->port.put_stride_bytes < fabric->region.payload_size_bytes) {
 		return refuse(error, error_size_bytes, -EINVAL, "region and port",
 			"they do not belong together", START_AGAIN);

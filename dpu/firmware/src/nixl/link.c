@@ -46,20 +46,20 @@ static int
 post_probe(struct ofs_nixl_link *link)
 {
 	int rc = ofs_nixl_transfer_add(&link->agent, &link->probe, link->probed,
-		link->blob.region_address + offsetof(struct ofs_region_header, epoch),
+		link->blob.region_address + offsetof(struct ofs_region_header, boot_id),
 		sizeof(*link->probed));
 
-	*link->probed = ~link->blob.region.epoch;
+	*link->probed = ~link->blob.region.boot_id;
 	if (rc != 0)
 		return rc;
 	return ofs_nixl_transfer_run(&link->agent, &link->probe, OFS_NIXL_READ, link->dpu, NULL, 0);
 }
 
-/* Checks what the probe has read. A different epoch: another process has that address now. */
+/* Checks what the probe has read. A different boot id: another process has that address now. */
 static int
 judge(const struct ofs_nixl_link *link)
 {
-	return *link->probed == link->blob.region.epoch ? 0 : -EPIPE;
+	return *link->probed == link->blob.region.boot_id ? 0 : -EPIPE;
 }
 
 void

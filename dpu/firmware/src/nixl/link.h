@@ -4,7 +4,7 @@
  * Model: owned by the thread that owns the fabric. A link is down permanently when a transfer or a
  * notification fails, when a read is not answered, when the DPU says that the port is closed, or
  * when another start of the daemon has the region's address. During silence the link reads the
- * region's epoch, to detect a peer that has died.
+ * region's boot id, to detect a peer that has died.
  */
 #ifndef OFS_NIXL_LINK_H
 #define OFS_NIXL_LINK_H
@@ -26,7 +26,7 @@ struct ofs_nixl_link {
 /* `blob` is in the link already. Opens only the agent: memory is registered with it next. */
 int ofs_nixl_link_open(struct ofs_nixl_link *link);
 /*
- * Says hello, and reads the epoch into `probed`: if that fails, nothing else will arrive. -EPIPE,
+ * Says hello, and reads the boot id into `probed`: if that fails, nothing else will arrive. -EPIPE,
  * -EIO, -ENOSPC.
  */
 int ofs_nixl_link_greet(struct ofs_nixl_link *link, const uint8_t *metadata, uint64_t *probed);

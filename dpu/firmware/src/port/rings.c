@@ -33,7 +33,7 @@ ofs_rings_init(struct ofs_rings *rings, const struct ofs_port_config *config)
 	struct ofs_port_header header = {.magic = OFS_PORT_MAGIC,
 		.version = OFS_MEMORY_MAP_VERSION,
 		.tenant = config->tenant,
-		.epoch = config->epoch,
+		.boot_id = config->boot_id,
 		.entry_count = config->entry_count,
 		.put_slot_count = config->put_slot_count,
 		.put_stride_bytes = config->put_stride_bytes,

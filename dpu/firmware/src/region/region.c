@@ -35,7 +35,7 @@ make_header(const struct ofs_region_config *config)
 	struct ofs_region_header header = {.magic = OFS_REGION_MAGIC,
 		.version = OFS_MEMORY_MAP_VERSION,
 		.tenant = config->tenant,
-		.epoch = config->epoch,
+		.boot_id = config->boot_id,
 		.slot_count = config->slot_count,
 		.payload_size_bytes = config->payload_size_bytes,
 		.trailer_offset = config->payload_size_bytes,

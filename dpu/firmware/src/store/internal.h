@@ -15,8 +15,8 @@
 #include "store.h"
 #include "store_format.h"
 
-#define OFS_STORE_EPOCH_MAX 0x7fffffffu /* half of the range of a sequence */
-#define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_EPOCH_MAX << 32)
+#define OFS_STORE_OPENINGS_MAX 0x7fffffffu /* half of the range of a sequence */
+#define OFS_STORE_SEQUENCE_MAX ((uint64_t)OFS_STORE_OPENINGS_MAX << 32)
 
 enum {
 	OFS_HEADER_OPS = 8,         /* headers and marks in flight */
@@ -299,7 +299,7 @@ void ofs_part_complete(struct ofs_store *store, const struct ofs_store_op *op);
 /* superblock.c: find, make or refuse the store on the device. load writes nothing. */
 int ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 	size_t error_size_bytes);
-/* Begins a new epoch on the device; nothing else may be written before it. */
+/* Begins a new opening on the device; nothing else may be written before it. */
 int ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_bytes);
 
 /* index.c */

@@ -108,7 +108,7 @@ compare(const struct ofs_store *store, char *error, size_t error_size_bytes)
 	}
 	/* The checksum guards it, so only a store made by other code can disagree here. */
 	if (super->segment_count != store->segment_count || super->tenant_max == 0
-		|| super->tenant_max > UINT16_MAX || super->epoch >= OFS_STORE_EPOCH_MAX
+		|| super->tenant_max > UINT16_MAX || super->openings >= OFS_STORE_OPENINGS_MAX
 		|| super->records_per_segment != store->records_per_segment
 		|| (uint64_t)super->tenant_max * super->layer_count > 1u << 24) {
 		return ofs_store_refuse(error, error_size_bytes, -EINVAL,
@@ -194,7 +194,7 @@ ofs_store_load(struct ofs_store *store, uint64_t now_s, int *fresh, char *error,
 		rc = read_copy(store, offsets[i], &copies[i]);
 		failed = rc != 0 ? rc : failed;
 		if (rc == 0 && ofs_superblock_valid(&copies[i]) && is_known(copies[i].version)
-			&& (best < 0 || copies[i].epoch > copies[best].epoch)) {
+			&& (best < 0 || copies[i].openings > copies[best].openings)) {
 			best = i;
 		}
 	}
@@ -236,12 +236,12 @@ ofs_superblock_begin(struct ofs_store *store, char *error, size_t error_size_byt
 	static const uint64_t offsets[2] = {OFS_STORE_COPY_OFFSET, 0};
 	uint32_t lba = store->storage->lba_size_bytes;
 
-	/* The epoch is the upper half of every sequence: a write of an earlier run that left no trace
-	 * in any header can never be taken for a record of this run. */
-	if (store->sequence >> 32 > store->super.epoch)
-		store->super.epoch = store->sequence >> 32;
-	store->super.epoch++;
-	store->sequence = store->super.epoch << 32;
+	/* The count of openings is the upper half of every sequence: a write of an earlier run that
+	 * left no trace in any header can never be taken for a record of this run. */
+	if (store->sequence >> 32 > store->super.openings)
+		store->super.openings = store->sequence >> 32;
+	store->super.openings++;
+	store->sequence = store->super.openings << 32;
 	ofs_superblock_seal(&store->super);
 	for (int i = 0; i < 2; i++) {
 		int tries;

@@ -17,7 +17,7 @@ from offstage.bindings.layouts import CAUSES
 from offstage.host.decode.layer import SelectionRule
 from offstage.host.selection import select
 
-__all__ = ["Foretold", "LayerAgreement"]
+__all__ = ["LayerAgreement", "Predicted"]
 
 Ordinals = NDArray[np.int32]
 RECENT_STEPS = 16
@@ -31,13 +31,13 @@ class LayerAgreement:
 
     layer: int
     steps: int
-    foretold: float
+    predicted: float
     step_before: float
     layer_before: float
     """0 in the first layer."""
 
 
-class Foretold:
+class Predicted:
     """Call `told` before a layer runs, `ran` after it, `agreement` at the end."""
 
     def __init__(self, layer_count: int, rule: SelectionRule) -> None:

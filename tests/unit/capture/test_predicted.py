@@ -1,4 +1,4 @@
-"""Are queries foretold by the norm and projection of the layer they are of, with nothing of what
+"""Are queries predicted by the norm and projection of the layer they are of, with nothing of what
 comes later, whatever the architecture?"""
 
 import itertools
@@ -14,7 +14,7 @@ from offstage.bindings.errors import BadInput
 from offstage.testbeds.capture import attention, draft_model, run
 from offstage.testbeds.capture.model import ARCHITECTURES
 from offstage.testbeds.capture.run import Options, capture
-from offstage.testbeds.workloads.selections.scores_file import FORETOLD, SCORES, open_capture
+from offstage.testbeds.workloads.selections.scores_file import PREDICTED, SCORES, open_capture
 
 torch = pytest.importorskip("torch", reason="needs the extra capture")
 transformers = pytest.importorskip("transformers", reason="needs the extra capture")
@@ -25,7 +25,7 @@ BLOCK, CONTEXT, STEPS = 8, 128, 12
 @pytest.fixture
 def idle(make_model: Any, tmp_path: Path) -> Any:
     """`idle(architecture)`: a model whose layers add nothing to what goes through them, so that
-    every layer has one input, and what is foretold from the layer before is exact."""
+    every layer has one input, and what is predicted from the layer before is exact."""
 
     def make(architecture: str) -> Path:
         folder = tmp_path / architecture
@@ -58,13 +58,13 @@ def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, li
         )
     )
     found = open_capture(out)
-    assert found.foretold == found.scores == SCORES
-    names = (*SCORES, *(FORETOLD + name for name in SCORES))
+    assert found.predicted == found.scores == SCORES
+    names = (*SCORES, *(PREDICTED + name for name in SCORES))
     return {name: list(found.steps(0, name, 0, 1000)) for name in names}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_does_not_change_between_layers_is_foretold_exactly(
+def test_what_does_not_change_between_layers_is_predicted_exactly(
     architecture: str, idle: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers 1 and 2 from the input of the layer before; the first layer of the next step from the
@@ -74,30 +74,30 @@ def test_what_does_not_change_between_layers_is_foretold_exactly(
     monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)  # nothing so long stood there before
     found = captured(idle(architecture), text, tmp_path / "a.parquet")
     for name in ("quest", "mean_key"):
-        own, foretold = found[name], found[FORETOLD + name]
+        own, predicted = found[name], found[PREDICTED + name]
         for step in range(STEPS - 1):
             full = (CONTEXT + step) // BLOCK
             ahead, now, then = (
                 one.scores[:, :, :full].astype(np.float32)
-                for one in (foretold[step], own[step], own[step + 1])
+                for one in (predicted[step], own[step], own[step + 1])
             )
             np.testing.assert_allclose(ahead[1:], now[1:], rtol=2e-3, atol=2e-3)
             np.testing.assert_allclose(ahead[0], then[0], rtol=2e-3, atol=2e-3)
 
 
-def test_a_block_of_the_newest_token_alone_is_not_foretold(
+def test_a_block_of_the_newest_token_alone_is_not_predicted(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Its key is made by the layer that is foretold: known later. Step 0 begins a block; the
+    """Its key is made by the layer that is predicted: known later. Step 0 begins a block; the
     keys of step 1 hold its token."""
     found = captured(make_model("qwen3"), text, tmp_path / "a.parquet")
-    foretold, bound = found[FORETOLD + "mass"], found[FORETOLD + "quest"]
-    assert foretold[0].blocks == CONTEXT // BLOCK + 1
-    assert not foretold[0].scores[1, :, -1].any() and (bound[0].scores[1, :, -1] < -6e4).all()
-    assert foretold[1].scores[1, :, -1].all()
+    predicted, bound = found[PREDICTED + "mass"], found[PREDICTED + "quest"]
+    assert predicted[0].blocks == CONTEXT // BLOCK + 1
+    assert not predicted[0].scores[1, :, -1].any() and (bound[0].scores[1, :, -1] < -6e4).all()
+    assert predicted[1].scores[1, :, -1].all()
     # Of several drafts the first layer has the mean: it is all of the attention as well.
-    np.testing.assert_allclose(foretold[1].scores[0].sum(axis=-1, dtype=np.float32), 1, atol=2e-2)
-    np.testing.assert_allclose(foretold[1].scores.sum(axis=2, dtype=np.float32), 1, atol=2e-2)
+    np.testing.assert_allclose(predicted[1].scores[0].sum(axis=-1, dtype=np.float32), 1, atol=2e-2)
+    np.testing.assert_allclose(predicted[1].scores.sum(axis=2, dtype=np.float32), 1, atol=2e-2)
 
 
 def test_layers_that_are_left_out_leave_no_draft(
@@ -107,7 +107,7 @@ def test_layers_that_are_left_out_leave_no_draft(
     and the first row is 0 throughout."""
     model = make_model("llama", num_hidden_layers=3)
     found = captured(model, text, tmp_path / "a.parquet", layers="0-1")
-    for one in found[FORETOLD + "mass"]:
+    for one in found[PREDICTED + "mass"]:
         assert not one.scores[0].any() and one.scores[1].any()
     whole = capture(
         Options(
@@ -123,7 +123,7 @@ def test_layers_that_are_left_out_leave_no_draft(
     assert whole.drafts_accepted is not None and 0 <= whole.drafts_accepted <= 1
 
 
-def test_a_draft_model_foretells_the_first_layer(
+def test_a_draft_model_predicts_the_first_layer(
     make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model as its own draft model, asked for one token: it is always right, and the first
@@ -143,7 +143,7 @@ def test_a_draft_model_foretells_the_first_layer(
     )
     assert capture(told).model_drafts_accepted == 1.0
     found = open_capture(told.out)
-    own, ahead = (list(found.steps(0, name, 0, 9)) for name in ("quest", FORETOLD + "quest"))
+    own, ahead = (list(found.steps(0, name, 0, 9)) for name in ("quest", PREDICTED + "quest"))
     for now, then in itertools.pairwise(range(4)):
         full = CONTEXT // BLOCK
         np.testing.assert_allclose(

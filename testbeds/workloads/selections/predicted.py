@@ -38,8 +38,8 @@ from offstage.testbeds.workloads.selections.slab import Slab
 __all__ = [
     "AGREEMENT",
     "AGREEMENT_NEW",
-    "FORETOLD",
-    "Foretelling",
+    "PREDICTED",
+    "Predicting",
     "agreements",
     "drawn",
     "of_capture",
@@ -67,23 +67,23 @@ def _read(name: str) -> tuple[float, ...]:
     return tuple(round(float(mean), 4) for mean in rows.mean(axis=0))
 
 
-AGREEMENT = _read("foretold")
+AGREEMENT = _read("predicted")
 """By layer of the captured model: share of a selection that is among the best k predicted."""
-AGREEMENT_NEW = _read("foretold-new")
+AGREEMENT_NEW = _read("predicted-new")
 """The same for blocks that the step before did not select."""
 
 
-FORETOLD: Mapping[str, tuple[str, float]] = MappingProxyType(
+PREDICTED: Mapping[str, tuple[str, float]] = MappingProxyType(
     {
         **{
-            f"foretold-{layer}": (
-                f"share of layer {layer}'s selection in the best k foretold",
+            f"predicted-{layer}": (
+                f"share of layer {layer}'s selection in the best k predicted",
                 share,
             )
             for layer, share in enumerate(AGREEMENT)
         },
         **{
-            f"foretold-new-{layer}": (
+            f"predicted-new-{layer}": (
                 f"the same of what layer {layer} did not select before",
                 share,
             )
@@ -105,21 +105,21 @@ def of_layers(layers: int) -> tuple[float, ...]:
     return tuple(found)
 
 
-class Foretelling(Alike):
+class Predicting(Alike):
     """A `slab.Workload`: a generated one, with predictions."""
 
     def __init__(self, workload: GeneratedWorkload | TracedWorkload, seed: int) -> None:
         self.workload, self._seed = workload, seed
         self.sessions = workload.sessions
         super().__init__(workload)
-        self.foretells = True
+        self.predicts = True
 
     def describe(self) -> dict[str, object]:
         """The workload's own description, with the predictions and the source of their
         agreement."""
         return {
             **self.workload.describe(),
-            "foretold": {
+            "predicted": {
                 "drawn": "with the agreement measured on captures of pycode-3m, layer by layer",
                 "agreement": list(of_layers(self.layer_count)),
                 "agreement_captured": list(AGREEMENT),
@@ -238,15 +238,15 @@ def drawn(profile: str, seed: int) -> dict[str, float]:
         window_blocks=0,
         seed=seed,
     )
-    slabs = list(Foretelling(GeneratedWorkload(options), seed).slabs(0))
+    slabs = list(Predicting(GeneratedWorkload(options), seed).slabs(0))
     every, new = agreements(slabs, _SELECT)
-    return dict(zip(FORETOLD, (*every, *new), strict=True))
+    return dict(zip(PREDICTED, (*every, *new), strict=True))
 
 
 def agreements(slabs: list[Slab], select: int) -> tuple[list[float], list[float]]:
     """By layer: of all selected blocks, and of those that the step before did not select."""
     scores = np.concatenate([slab.scores for slab in slabs])
-    told = np.concatenate([slab.foretold for slab in slabs if slab.foretold is not None])
+    told = np.concatenate([slab.predicted for slab in slabs if slab.predicted is not None])
     told[1:, 0] = told[:-1, 0].copy()  # row 0 is of the step after
     every, new = [], []
     for layer in range(scores.shape[1]):

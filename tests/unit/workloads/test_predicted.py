@@ -1,4 +1,4 @@
-"""Is a drawn workload foretold as well as a captured one was, and nothing that could not be?"""
+"""Is a drawn workload predicted as well as a captured one was, and nothing that could not be?"""
 
 from dataclasses import replace
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from offstage.testbeds.workloads.selections.coarse import coarsen
-from offstage.testbeds.workloads.selections.foretold import (
+from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
+from offstage.testbeds.workloads.selections.predicted import (
     AGREEMENT,
     AGREEMENT_NEW,
-    FORETOLD,
-    Foretelling,
+    PREDICTED,
+    Predicting,
     agreements,
     drawn,
     of_layers,
 )
-from offstage.testbeds.workloads.selections.generated import GeneratedOptions, GeneratedWorkload
 
 SMALL = GeneratedOptions(
     layers=6,
@@ -28,11 +28,11 @@ SMALL = GeneratedOptions(
 )
 
 
-def foretold(options: GeneratedOptions, steps: int = 16) -> np.ndarray[Any, Any]:
+def predicted(options: GeneratedOptions, steps: int = 16) -> np.ndarray[Any, Any]:
     found = []
-    for slab in Foretelling(GeneratedWorkload(options), options.seed).slabs(0, steps):
-        assert slab.foretold is not None
-        found.append(slab.foretold)
+    for slab in Predicting(GeneratedWorkload(options), options.seed).slabs(0, steps):
+        assert slab.predicted is not None
+        found.append(slab.predicted)
     return np.concatenate(found)
 
 
@@ -48,30 +48,30 @@ def test_layers_of_a_model_stand_for_those_captured() -> None:
 @pytest.mark.parametrize("profile", ["pycode", "published-mix"])
 def test_it_is_right_as_often_as_captured(profile: str) -> None:
     """Layer by layer, on seeds and lengths that errors were not sized on. What is new to a
-    selection is foretold less often, as in captures, though nothing was drawn to have it so."""
+    selection is predicted less often, as in captures, though nothing was drawn to have it so."""
     found = drawn(profile, 9)
-    assert list(found) == list(FORETOLD)
+    assert list(found) == list(PREDICTED)
     for layer, share in enumerate(AGREEMENT):
-        every, new = found[f"foretold-{layer}"], found[f"foretold-new-{layer}"]
+        every, new = found[f"predicted-{layer}"], found[f"predicted-new-{layer}"]
         assert every == pytest.approx(share, abs=0.05), layer
         assert new < every and new < AGREEMENT_NEW[layer] + 0.15, layer
 
 
 def test_it_is_the_same_however_it_is_read_and_changes_nothing_else() -> None:
-    whole, parts = foretold(SMALL, 1000), foretold(SMALL, 7)
+    whole, parts = predicted(SMALL, 1000), predicted(SMALL, 7)
     assert np.array_equal(whole, parts)
     plain = GeneratedWorkload(SMALL)
-    for one, two in zip(plain.slabs(0), Foretelling(plain, SMALL.seed).slabs(0), strict=True):
+    for one, two in zip(plain.slabs(0), Predicting(plain, SMALL.seed).slabs(0), strict=True):
         assert np.array_equal(one.scores, two.scores) and np.array_equal(one.selected, two.selected)
-    assert not np.array_equal(whole, foretold(replace(SMALL, seed=4)))
+    assert not np.array_equal(whole, predicted(replace(SMALL, seed=4)))
 
 
-def test_nothing_is_foretold_that_could_not_be() -> None:
+def test_nothing_is_predicted_that_could_not_be() -> None:
     """No block that is not written when it is told, nothing behind the last step, and of a step in
     which the user speaks not its first layer, of which a draft would be."""
     growing = replace(SMALL, block_tokens=8, context_tokens=8 * 128, turn_steps=16)
-    slabs = list(Foretelling(GeneratedWorkload(growing), 3).slabs(0))
-    told = np.concatenate([slab.foretold for slab in slabs if slab.foretold is not None])
+    slabs = list(Predicting(GeneratedWorkload(growing), 3).slabs(0))
+    told = np.concatenate([slab.predicted for slab in slabs if slab.predicted is not None])
     scores = np.concatenate([slab.scores for slab in slabs])
     assert ((told == 0) == (scores == 0))[:, 1:].all()
     none = [step for step in range(40) if not told[step, 0].any()]
@@ -80,18 +80,18 @@ def test_nothing_is_foretold_that_could_not_be() -> None:
     assert all(((told[one, 0] == 0) == (scores[one, 0] == 0)).all() for one in others)
 
 
-def test_blocks_of_granules_are_foretold_by_their_best() -> None:
+def test_blocks_of_granules_are_predicted_by_their_best() -> None:
     """As the scores are: whole blocks of granules still agree as granules do, or better."""
     granules = replace(SMALL, granule_tokens=16)
     workload = GeneratedWorkload(granules)
-    slabs = list(Foretelling(workload, 3).slabs(0))
+    slabs = list(Predicting(workload, 3).slabs(0))
     fine, _ = agreements(slabs, workload.select_blocks)
     rough, _ = agreements([coarsen(slab, 4) for slab in slabs], 16)
     assert fine == pytest.approx(AGREEMENT, abs=0.06)
     assert min(rough[2:]) > min(fine[2:]) - 0.1
 
 
-def test_layers_that_share_an_index_are_foretold_alike() -> None:
-    shared = foretold(replace(SMALL, index_source=(0, 0, 2, 2, 4, 4)))
+def test_layers_that_share_an_index_are_predicted_alike() -> None:
+    shared = predicted(replace(SMALL, index_source=(0, 0, 2, 2, 4, 4)))
     assert np.array_equal(shared[:, 2], shared[:, 3]) and np.array_equal(shared[:, 4], shared[:, 5])
     assert not np.array_equal(shared[:, 2], shared[:, 4])

@@ -20,7 +20,7 @@ from offstage.asic_model.chip import open_chip
 from offstage.asic_model.parameters import Preset
 from offstage.asic_model.result import Logged, UnitRun, times_of
 from offstage.asic_model.trace import Trace
-from offstage.bindings.chip import NOBODY, UnitStats
+from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Network
 
 __all__ = ["Account", "Device", "Served", "digest", "logged_of"]
@@ -225,7 +225,7 @@ class Account:
         wanted = np.isin(visits["tag"], [tag for one in chosen for tag in one.tags])
         by_tag: dict[int, list[tuple[int, int]]] = {}
         for visit in visits[wanted]:
-            if visit["unit"] != NOBODY:
+            if visit["unit"] != NO_NUMBER:
                 by_tag.setdefault(int(visit["tag"]), []).append(
                     (int(visit["leave_ps"]), int(visit["unit"]))
                 )

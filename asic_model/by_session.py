@@ -13,7 +13,7 @@ import numpy as np
 
 from offstage.asic_model.account import PS, Account
 from offstage.asic_model.result import SessionRun
-from offstage.bindings.chip import NOBODY, Chip
+from offstage.bindings.chip import NO_NUMBER, Chip
 from offstage.bindings.ledger import share
 
 __all__ = ["by_session"]
@@ -32,7 +32,7 @@ def by_session(account: Account, chip: Chip, block_bytes: int) -> list[SessionRu
         found[session] = msgspec.structs.replace(own, **more)
 
     for number, count in account.readers.items():
-        add(None if number == NOBODY else number, reads=count, bytes_read=count * block_bytes)
+        add(None if number == NO_NUMBER else number, reads=count, bytes_read=count * block_bytes)
     # By entry of the arbiter's table; the last ones, one per tenant, are for sessions without an
     # entry. A DPU has no arbiter.
     arbited = ARBITER in [unit.name for unit in chip.network.units]
@@ -51,7 +51,7 @@ def by_session(account: Account, chip: Chip, block_bytes: int) -> list[SessionRu
         )
     for session, wait_ps in waited_ps.items():
         add(session, wait_ns_mean=share(wait_ps / PS, found[session].granted))
-    return [found[one] for one in sorted(found, key=lambda one: NOBODY if one is None else one)]
+    return [found[one] for one in sorted(found, key=lambda one: NO_NUMBER if one is None else one)]
 
 
 def _fetched(account: Account) -> Iterator[SessionRun]:

@@ -56,8 +56,8 @@ class Attachment:
     def connect(self, device: Any, port: int) -> None:
         """The host's answer, given to its port of `device` (a `struct ofs_device *`)."""
         rc = lib.ofs_device_connect(device, port, self.filled())
-        mend = "restart the host, and check that both can reach each other"
-        check_rc(rc, "connecting a host", "", mend)
+        fix = "restart the host, and check that both can reach each other"
+        check_rc(rc, "connecting a host", "", fix)
 
     def filled(self) -> Any:
         """`struct ofs_attachment` of it. Incompatible where it is larger than any of ours."""

@@ -40,7 +40,7 @@ __all__ = [
     "END",
     "ITEMS",
     "KINDS",
-    "NOBODY",
+    "NO_NUMBER",
     "PRIORITIES",
     "QUEUES",
     "REQUEST",
@@ -75,7 +75,7 @@ ITEMS = names("enum ofs_chip_items", "OFS_CHIP_ITEMS_", ffi)
 the keys that its last visit to tags did not find."""
 PRIORITIES = int(lib.OFS_CHIP_PRIORITIES)
 """Priorities of a request are below this; 0 is the most urgent."""
-NOBODY = 0xFFFFFFFF
+NO_NUMBER = 0xFFFFFFFF
 """In a column of units: none. A visit to it is what the request waited outside."""
 
 REQUEST = layout("struct ofs_chip_request", ffi)
@@ -113,8 +113,8 @@ class Chip:
         rc = int(lib.ofs_chip_open(out, config.struct, why))
         if rc == -errno.EINVAL:
             text: Any = ffi.string(why)
-            what, _, mend = str(text.decode()).partition("; ")
-            raise BadInput(what, "chip", mend)
+            what, _, fix = str(text.decode()).partition("; ")
+            raise BadInput(what, "chip", fix)
         firmware.check_rc(rc, "opening a chip", "chip", "fewer in flight, or fewer tags")
         self._chip: Any = ffi.gc(out[0], lib.ofs_chip_close)
         self._ends = np.zeros(min(max(limits.end_max, 1), _POLL), DONE)

@@ -290,10 +290,10 @@ class Driver(Fabric):
         assert array.flags.c_contiguous
         self._check_open("registering memory")
         rc = lib.ofs_driver_register(self._driver, _at("void *", array), array.nbytes)
-        mend = "unregister what is no longer fetched into"
+        fix = "unregister what is no longer fetched into"
         if rc == -errno.ENOMEM:  # only a fabric that pins it says so
-            mend = "raise the limit on locked memory (ulimit -l), or lower the pool"
-        check_rc(rc, "registering memory", "fabric", mend)
+            fix = "raise the limit on locked memory (ulimit -l), or lower the pool"
+        check_rc(rc, "registering memory", "fabric", fix)
         self._registered.append(array)
 
     def unregister(self, array: NDArray[Any]) -> None:

@@ -25,23 +25,23 @@ __all__ = [
 
 
 class OffstageError(Exception):
-    """The root of the tree: `what` happened, `where`, and the `mend`, each one phrase.
+    """The root of the tree: `what` happened, `where`, and the `fix`, each one phrase.
 
     `errno` is the number the firmware returned, where the error came from there; 0 otherwise.
     """
 
     exit_code = 1
 
-    def __init__(self, what: str, where: str = "", mend: str = "", *, errno: int = 0) -> None:
+    def __init__(self, what: str, where: str = "", fix: str = "", *, errno: int = 0) -> None:
         self.what = _one_line(what)
         self.where = _one_line(where)
-        self.mend = _one_line(mend)
+        self.fix = _one_line(fix)
         self.errno = errno
-        super().__init__(self.what, self.where, self.mend)
+        super().__init__(self.what, self.where, self.fix)
 
     def __str__(self) -> str:
         line = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{line}; {self.mend}" if self.mend else line
+        return f"{line}; {self.fix}" if self.fix else line
 
 
 class BadInput(OffstageError):

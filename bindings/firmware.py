@@ -40,7 +40,7 @@ if lib.ofs_version() != ABI_VERSION:
         "in a checkout run `make dev`, elsewhere reinstall offstage",
     )
 
-# What an errno from the firmware means to the person who reads it: class, meaning, mend.
+# What an errno from the firmware means to the person who reads it: class, meaning, fix.
 MEANINGS: dict[int, tuple[type[OffstageError], str, str]] = {
     errno.EBADMSG: (Corrupt, "bytes failed their check", "the block is treated as a miss"),
     errno.EBUSY: (BadInput, "already in use", "stop the other user, or choose another path"),
@@ -72,10 +72,10 @@ def text_of(pointer: Any) -> str:
     return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
 
 
-def check_rc(rc: int, doing: str, where: str = "", mend: str = "") -> int:
+def check_rc(rc: int, doing: str, where: str = "", fix: str = "") -> int:
     """`rc` where it is not negative; otherwise raise what the errno `-rc` means.
 
-    `doing` is the phrase after "while", `where` the path or object, and `mend` replaces the
+    `doing` is the phrase after "while", `where` the path or object, and `fix` replaces the
     general advice where the caller knows better.
     """
     if rc >= 0:
@@ -85,4 +85,4 @@ def check_rc(rc: int, doing: str, where: str = "", mend: str = "") -> int:
         number, (OffstageError, os.strerror(number), "run `offstage doctor`")
     )
     name = errno.errorcode.get(number, f"errno {number}")
-    raise kind(f"{meaning} ({name}) while {doing}", where, mend or advice, errno=number)
+    raise kind(f"{meaning} ({name}) while {doing}", where, fix or advice, errno=number)

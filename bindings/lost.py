@@ -37,6 +37,6 @@ def gone(rc: int, doing: str) -> None:
             errno=errno.EFAULT,
         )
     if -rc in LOST:
-        what, mend = LOST[-rc]
-        raise RunFailed(f"{what} while {doing}", "fabric", mend, errno=-rc)
+        what, fix = LOST[-rc]
+        raise RunFailed(f"{what} while {doing}", "fabric", fix, errno=-rc)
     check_rc(rc, doing, "fabric")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from offstage.bindings.errors import BadInput, OffstageError
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 
-__all__ = ["MEND", "Loop", "find", "load", "prepare"]
+__all__ = ["FIX", "Loop", "find", "load", "prepare"]
 
 RDMA_DEVICES = Path("/sys/class/infiniband")
-MEND = "install it with: pip install --no-deps nixl-cu12"
+FIX = "install it with: pip install --no-deps nixl-cu12"
 PACKAGES = ("nixl_cu13", "nixl_cu12")
 ERROR_SIZE = 512
 BLOB_SIZE = 65_536
@@ -43,15 +43,15 @@ def load() -> None:
     """Make `nixl` a fabric of this process. BadInput where NIXL is not there or does not load."""
     library = find()
     if library is None:
-        raise BadInput("NIXL is not installed", "fabric nixl", MEND)
+        raise BadInput("NIXL is not installed", "fabric nixl", FIX)
     os.environ.setdefault("NIXL_LOG_LEVEL", "FATAL")  # what matters comes back as an error
     if not (RDMA_DEVICES.is_dir() and any(RDMA_DEVICES.iterdir())):
         # The wheel's own libnl crashes when a process that loaded UCX's RDMA module ends.
         os.environ.setdefault("UCX_MODULES", "^ib")
     error: Any = ffi.new("char[]", ERROR_SIZE)
     if lib.ofs_nixl_load(str(library).encode(), error, ERROR_SIZE) < 0:
-        what, _, mend = text_of(error).rpartition("; ")
-        raise BadInput(what, str(library), mend)
+        what, _, fix = text_of(error).rpartition("; ")
+        raise BadInput(what, str(library), fix)
 
 
 def prepare() -> None:

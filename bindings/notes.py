@@ -14,16 +14,16 @@ __all__ = ["Note", "gathered", "note_lines"]
 
 class Note(msgspec.Struct, frozen=True):
     """`code` names the kind and does not change with the words; `what` is a sentence without its
-    full stop; `mend` says what to do about it, where there is something; `figures` are those of one
+    full stop; `fix` says what to do about it, where there is something; `figures` are those of one
     run, where several have the note with others."""
 
     code: str
     what: str
-    mend: str = ""
+    fix: str = ""
     figures: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}; {self.mend}" if self.mend else self.what
+        return f"{self.what}; {self.fix}" if self.fix else self.what
 
 
 def gathered(of_all: Iterable[Note], runs: Sequence[tuple[str, Iterable[Note]]]) -> dict[Note, str]:

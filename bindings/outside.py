@@ -24,25 +24,25 @@ BYTES_MAX = 1 << 28
 
 
 def json_line(
-    decoder: "msgspec.json.Decoder[T]", raw: bytes, where: str, mend: str, what: str = ""
+    decoder: "msgspec.json.Decoder[T]", raw: bytes, where: str, fix: str, what: str = ""
 ) -> T:
     """What a decoder makes of one line or file of which `where` says the place. BadInput, with the
     reason behind `what`."""
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise _bad(what, str(error), where, mend) from None
+        raise _bad(what, str(error), where, fix) from None
     except RecursionError:
-        raise _bad(what, TOO_DEEP, where, mend) from None
+        raise _bad(what, TOO_DEEP, where, fix) from None
     except (msgspec.DecodeError, ValueError) as error:  # also bytes that are no UTF-8
-        raise _bad(what, f"not JSON ({error})", where, mend) from None
+        raise _bad(what, f"not JSON ({error})", where, fix) from None
 
 
 @overload
-def decode_json(raw: bytes, where: str, mend: str, *, what: str = ...) -> Any: ...
+def decode_json(raw: bytes, where: str, fix: str, *, what: str = ...) -> Any: ...
 @overload
-def decode_json(raw: bytes, where: str, mend: str, kind: type[T], *, what: str = ...) -> T: ...
-def decode_json(raw: bytes, where: str, mend: str, kind: Any = Any, *, what: str = "") -> Any:
+def decode_json(raw: bytes, where: str, fix: str, kind: type[T], *, what: str = ...) -> T: ...
+def decode_json(raw: bytes, where: str, fix: str, kind: Any = Any, *, what: str = "") -> Any:
     """The value of a JSON text, of type `kind` where one is given. BadInput names the line, with
     the reason behind `what`."""
     try:
@@ -50,30 +50,30 @@ def decode_json(raw: bytes, where: str, mend: str, kind: Any = Any, *, what: str
         value = json.loads(raw.decode("utf-8-sig"), parse_constant=constant)
     except json.JSONDecodeError as error:
         reason = f"not JSON ({error.msg} at column {error.colno})"
-        raise _bad(what, reason, f"{where}:{error.lineno}", mend) from None
+        raise _bad(what, reason, f"{where}:{error.lineno}", fix) from None
     except RecursionError:
-        raise _bad(what, TOO_DEEP, f"{where}:1", mend) from None
+        raise _bad(what, TOO_DEEP, f"{where}:1", fix) from None
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise _bad(what, f"not JSON (no UTF-8: {error.reason})", f"{where}:{line}", mend) from None
+        raise _bad(what, f"not JSON (no UTF-8: {error.reason})", f"{where}:{line}", fix) from None
     except ValueError as error:  # a number of thousands of digits
-        raise _bad(what, f"not JSON ({error})", where, mend) from None
+        raise _bad(what, f"not JSON ({error})", where, fix) from None
     try:
         return value if kind is Any else msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _bad(what, str(error), where, mend) from None
+        raise _bad(what, str(error), where, fix) from None
     except RecursionError:
-        raise _bad(what, TOO_DEEP, where, mend) from None
+        raise _bad(what, TOO_DEEP, where, fix) from None
 
 
 @overload
-def read_json(path: Path, mend: str, *, what: str = ...) -> Any: ...
+def read_json(path: Path, fix: str, *, what: str = ...) -> Any: ...
 @overload
 def read_json(
-    path: Path, mend: str, kind: type[T], bytes_max: int = ..., *, what: str = ...
+    path: Path, fix: str, kind: type[T], bytes_max: int = ..., *, what: str = ...
 ) -> T: ...
 def read_json(
-    path: Path, mend: str, kind: Any = Any, bytes_max: int = BYTES_MAX, *, what: str = ""
+    path: Path, fix: str, kind: Any = Any, bytes_max: int = BYTES_MAX, *, what: str = ""
 ) -> Any:
     """As decode_json, of a file of at most `bytes_max` bytes. BadInput also where it cannot be
     read."""
@@ -81,26 +81,26 @@ def read_json(
         with path.open("rb") as file:
             raw = file.read(bytes_max + 1)
     except FileNotFoundError:
-        raise BadInput("no such file", str(path), mend) from None
+        raise BadInput("no such file", str(path), fix) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BadInput(f"cannot be read ({reason})", str(path), mend) from None
+        raise BadInput(f"cannot be read ({reason})", str(path), fix) from None
     if len(raw) > bytes_max:
-        raise BadInput(f"larger than {bytes_max:,} bytes", str(path), mend)
-    return decode_json(raw, str(path), mend, kind, what=what)
+        raise BadInput(f"larger than {bytes_max:,} bytes", str(path), fix)
+    return decode_json(raw, str(path), fix, kind, what=what)
 
 
 @overload
 def said_json(
-    said: bytes | str, complaint: str, where: str, mend: str, *, needs: tuple[str, ...] = ...
+    said: bytes | str, complaint: str, where: str, fix: str, *, needs: tuple[str, ...] = ...
 ) -> dict[str, Any]: ...
 @overload
-def said_json(said: bytes | str, complaint: str, where: str, mend: str, kind: type[T]) -> T: ...
+def said_json(said: bytes | str, complaint: str, where: str, fix: str, kind: type[T]) -> T: ...
 def said_json(
     said: bytes | str,
     complaint: str,
     where: str,
-    mend: str,
+    fix: str,
     kind: Any = dict[str, Any],
     *,
     needs: tuple[str, ...] = (),
@@ -114,13 +114,13 @@ def said_json(
     value: Any = None
     if not reason:
         try:
-            value = decode_json(raw, where, mend, kind)
+            value = decode_json(raw, where, fix, kind)
         except BadInput as bad:
             reason = f"what it says is {bad.what}: {raw[:80].decode(errors='replace').strip()!r}"
     if lacking := [key for key in needs if not reason and key not in value]:
         reason = f"it does not say {', '.join(lacking)}"
     if reason:
-        raise RunFailed(f"{reason}; its last line on stderr: {last_line(complaint)}", where, mend)
+        raise RunFailed(f"{reason}; its last line on stderr: {last_line(complaint)}", where, fix)
     return value
 
 
@@ -130,8 +130,8 @@ def last_line(complaint: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def _bad(what: str, reason: str, where: str, mend: str) -> BadInput:
-    return BadInput(f"{what}: {reason}" if what else reason, where, mend)
+def _bad(what: str, reason: str, where: str, fix: str) -> BadInput:
+    return BadInput(f"{what}: {reason}" if what else reason, where, fix)
 
 
 def _no_number(name: str) -> Any:

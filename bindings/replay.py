@@ -88,8 +88,8 @@ class Walk:
         return work_by_event(work)
 
     def _check(self, rc: int) -> int:
-        doing, mend = "replaying a decision log", "it is torn, or not one of ours"
-        return check_rc(rc, doing, self._where, mend)
+        doing, fix = "replaying a decision log", "it is torn, or not one of ours"
+        return check_rc(rc, doing, self._where, fix)
 
 
 def _fields(kind: Any, struct: Any) -> dict[str, Any]:

@@ -125,19 +125,19 @@ def declared(table: type[msgspec.Struct]) -> dict[str, Option]:
     return options
 
 
-def read_toml(path: Path, mend: str) -> dict[str, Any]:
-    """The tables of a file. `mend` says what to give where it is none, or not text."""
+def read_toml(path: Path, fix: str) -> dict[str, Any]:
+    """The tables of a file. `fix` says what to give where it is none, or not text."""
     where = str(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput("no such file", where, mend) from None
+        raise BadInput("no such file", where, fix) from None
     except OSError as error:
         raise BadInput(f"cannot be read ({error.strerror})", where, "check the file") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"is not TOML ({error})", where, "correct that line") from None
     except UnicodeDecodeError:
-        raise BadInput("is not text", where, mend) from None
+        raise BadInput("is not text", where, fix) from None
     except (ValueError, RecursionError):  # a number of thousands of digits, a bottomless list
         raise BadInput("holds a value beyond any bound", where, "remove it") from None
 
@@ -209,9 +209,9 @@ def _read(one: Option, value: Any, where: str) -> Any:
     try:
         plain = msgspec.convert(plain, one.kind)
     except msgspec.ValidationError:
-        what, mend = KINDS[one.kind]
+        what, fix = KINDS[one.kind]
         first = one.choices[0] if one.choices else "name"
-        raise BadInput(f"{value!r} {what}", where, mend.format(first)) from None
+        raise BadInput(f"{value!r} {what}", where, fix.format(first)) from None
     try:
         return msgspec.convert(plain, one.type)
     except msgspec.ValidationError:

@@ -471,7 +471,7 @@ def _fields(struct: Any) -> dict[str, int]:
 
 
 def _open_error(number: int, line: str) -> OffstageError:
-    """The firmware's line, "what; mend", as an error of the class its errno calls for."""
-    what, _, mend = line.partition("; ")
+    """The firmware's line, "what; fix", as an error of the class its errno calls for."""
+    what, _, fix = line.partition("; ")
     kind = StoreFull if number == errno.ENOSPC else BadInput
-    return kind(what or errno.errorcode.get(number, str(number)), "", mend, errno=number)
+    return kind(what or errno.errorcode.get(number, str(number)), "", fix, errno=number)

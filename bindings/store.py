@@ -95,8 +95,8 @@ class Store:
             out, storage._handle, lock_path.encode(), config.struct(), now_s, text, ERROR_SIZE_BYTES
         )
         if rc < 0:
-            what, _, mend = text_of(text).partition("; ")
-            raise OPEN_ERRORS.get(-rc, BadInput)(what, lock_path, mend, errno=-rc)
+            what, _, fix = text_of(text).partition("; ")
+            raise OPEN_ERRORS.get(-rc, BadInput)(what, lock_path, fix, errno=-rc)
         self._handle = out[0]
         self.record_size_bytes = int(lib.ofs_store_record_size_bytes(self._handle))
         self._buffer = Buffer(self.record_size_bytes * config.io_max)

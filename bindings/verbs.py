@@ -80,9 +80,9 @@ def prepare(rdma: Rdma, where: str = "rdma") -> Adapter:
     rc = lib.ofs_verbs_open(config, ffi.cast("void *", services), error, ERROR_SIZE)
     if rc < 0:
         text: Any = ffi.string(error)
-        what, _, mend = text.decode(errors="replace").partition("; ")
+        what, _, fix = text.decode(errors="replace").partition("; ")
         kind: type[OffstageError] = Incompatible if rc == -errno.EPROTO else BadInput
-        raise kind(what or "the RDMA device does not open", where, mend, errno=-rc)
+        raise kind(what or "the RDMA device does not open", where, fix, errno=-rc)
     side = int(ffi.cast("uintptr_t", lib.ofs_verbs_side()))
     rc = firmware.lib.ofs_fabric_add(firmware.ffi.cast("struct ofs_fabric_side *", side))
     if rc != -errno.EEXIST:

@@ -391,7 +391,7 @@ class Daemon:
         except BadInput as error:
             self.hosts.counts["messages_bad"] += 1
             self.log.warning("message_bad", error=str(error))
-            bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
+            bad = p.Error(code="bad_message", what=error.what, where=error.where, fix=error.fix)
             self.control.send(frames[0], bad)
             return
         self.log.debug("request", request=type(request).__name__)

@@ -57,7 +57,7 @@ def nixl_library() -> Path:
 
     library = nixl.find()
     if library is None:
-        pytest.skip(f"NIXL is not installed; {nixl.MEND}")
+        pytest.skip(f"NIXL is not installed; {nixl.FIX}")
     nixl.prepare()
     return library
 

@@ -28,7 +28,7 @@ def row(**changes: str) -> mutants.Mutant:
 
 
 def test_every_row_names_one_line_and_a_test() -> None:
-    """After a change of such a line, mend its row; where the line is gone, find another mistake."""
+    """After a change of such a line, fix its row; where the line is gone, find another mistake."""
     rows = mutants.load()
     mutants.check_table(rows)
     assert len(rows) <= ROWS_MAX and {one.area for one in rows} == set(mutants.AREAS)

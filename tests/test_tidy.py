@@ -17,7 +17,7 @@ LINE_CHARS_MAX = 100
 # Written in two parts so that this file does not hold what it looks for.
 BANNED_WORDS = {
     "TO" + "DO": "do it, or open an issue",
-    "FIX" + "ME": "mend it, or open an issue",
+    "FIX" + "ME": "fix it, or open an issue",
     "XX" + "X": "say what is meant",
     "NotImplemented" + "Error": "a Protocol, or the real thing",
 }

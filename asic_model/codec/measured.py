@@ -97,7 +97,7 @@ def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
     try:
         halves = [ratio(wanted["measured"], half, wanted.get("form", "")) for half in ("K", "V")]
     except BadInput as error:
-        raise BadInput(error.what, where, error.mend) from None
+        raise BadInput(error.what, where, error.fix) from None
     shown = "; ".join(
         f"{one.half} {one.value:.3f}, {one.low:.3f} to {one.high:.3f} by layer" for one in halves
     )

@@ -37,8 +37,8 @@ class Journal:
             self._begin()
             self._sync_name()
         except OSError as error:
-            mend = "the archive notes deletes there: give its folder to us"
-            raise BadInput(f"cannot be written ({error.strerror})", str(path), mend) from None
+            fix = "the archive notes deletes there: give its folder to us"
+            raise BadInput(f"cannot be written ({error.strerror})", str(path), fix) from None
 
     def _take_in(self, text: str) -> None:
         for line in text.splitlines(keepends=True):

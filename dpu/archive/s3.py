@@ -54,7 +54,7 @@ BODY_BYTES_MAX = 8 << 20  # of any answer that is no object: 1000 names of 1 KiB
 DEADLINE_TIMEOUTS = 4  # time limit of a call, in `archive.timeout`s, however slowly bytes arrive
 LOOK_S = 0.1
 SAID_MAX = 120  # characters of what is no S3: it may be a whole page
-MEND = {
+FIX = {
     "the": "correct archive.key_file, or the credentials that botocore finds",
     "there": "make it, or correct archive.bucket",
     "no": "correct archive.bucket",
@@ -123,7 +123,7 @@ class Bucket:
         self._stopping.set()
 
     def check(self) -> str:
-        """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot mend:
+        """One listing. Empty, or why nothing answers now; BadInput for what waiting cannot fix:
         credentials that are refused, a bucket that is not there, something that is no S3."""
         try:
             self._page(MaxKeys=1)
@@ -132,7 +132,7 @@ class Bucket:
                 raise BadInput(
                     str(failed),
                     f"{self._where} {self._options.bucket!r}",
-                    MEND[str(failed).split()[0]],
+                    FIX[str(failed).split()[0]],
                 ) from None
             return str(failed)
         return ""

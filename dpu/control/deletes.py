@@ -99,7 +99,7 @@ class Deletes:
                 if refused
                 else "the drive is busy or does not answer"
             ),
-            mend="look at dmesg and the drive; they are tried again by themselves"
+            fix="look at dmesg and the drive; they are tried again by themselves"
             if refused
             else "wait, or raise storage.io_timeout; they are written as the drive takes them",
         )

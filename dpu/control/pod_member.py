@@ -43,7 +43,7 @@ from offstage.dpu.tenants.tenancy import secrets_beside
 __all__ = ["PodMember"]
 
 ADOPT_S = 0.001
-MENDS: dict[Refusal, tuple[str, str]] = {
+FIXES: dict[Refusal, tuple[str, str]] = {
     "fenced": (
         "this daemon's lease is not confirmed: it serves no host",
         "it resumes by itself when the service that keeps the pod's map answers",
@@ -246,10 +246,10 @@ class PodMember:
 
     def _refuse(self, why: Refusal) -> None:
         if why:
-            what, mend = MENDS[why]
+            what, fix = FIXES[why]
             if self.keeper.doubt:
-                what, mend = "the pod's map is in doubt: it serves no host", "offstage pod status"
-            raise Refused(why, what, self._name, mend)
+                what, fix = "the pod's map is in doubt: it serves no host", "offstage pod status"
+            raise Refused(why, what, self._name, fix)
 
     def _drop(self, tenant: TenantState | None, reason: str) -> None:
         """The hosts of one tenant, or of all; the operator stays."""

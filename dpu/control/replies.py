@@ -37,7 +37,7 @@ def error_reply(error: Exception, request: str, log: Log) -> p.Error:
             traceback="".join(traceback.format_exception(error)),
         )
         return p.Error(
-            code="internal", what="the daemon failed at this request", mend="see the daemon's log"
+            code="internal", what="the daemon failed at this request", fix="see the daemon's log"
         )
     if isinstance(error, Refused):
         code = error.code
@@ -49,6 +49,6 @@ def error_reply(error: Exception, request: str, log: Log) -> p.Error:
         code=cast(ErrorCode, code),
         what=error.what,
         where=error.where,
-        mend=error.mend,
+        fix=error.fix,
         errno=error.errno,
     )

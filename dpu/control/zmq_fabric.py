@@ -139,7 +139,7 @@ class ZmqFabric:
             request = zmq_messages.decode_fabric_request(body)
         except BadInput as error:
             self._log.warning("fabric_message_bad", error=str(error))
-            bad = p.Error(code="bad_message", what=error.what, where=error.where, mend=error.mend)
+            bad = p.Error(code="bad_message", what=error.what, where=error.where, fix=error.fix)
             self._send([routing, p.encode(bad)])
             return
         with self._lock:
@@ -149,14 +149,14 @@ class ZmqFabric:
                 id=request.id,
                 code="unauthenticated",
                 what="no such ticket",
-                mend="start the host again",
+                fix="start the host again",
             )
             self._send([routing, p.encode(gone)])
         elif not worker.offer(routing, request, payload):
             busy = p.Error(
                 id=request.id,
                 code="busy",
-                mend="send the next when one is answered",
+                fix="send the next when one is answered",
                 what=f"{zmq_messages.FABRIC_REQUESTS_MAX} requests wait already",
             )
             self._send([routing, p.encode(busy)])

@@ -350,7 +350,7 @@ class Keeper:
             level(
                 "pod_in_doubt" if why else "pod_accepted",
                 why=why or self.doubt,
-                mend="offstage pod status MAP; offstage pod accept MAP",
+                fix="offstage pod status MAP; offstage pod accept MAP",
             )
         self.doubt = why
 

@@ -12,7 +12,7 @@ a second socket, or one that connects again, needs no new login. A reply has the
     SessionOpen, Append, ...        Opened, Appended, ...
     Heartbeat                       Ok                                  or the host counts as dead
 
-A call that fails is answered with `Error(code, what, where, mend)`. A call is added by deriving it
+A call that fails is answered with `Error(code, what, where, fix)`. A call is added by deriving it
 from `Call` here, with the reply that answers it, and writing its method in `control/service.py`:
 its docstring is its row in docs/reference/protocol.md. Integers in packed byte fields are
 little-endian; a key is 16 bytes, `lo` then `hi`.
@@ -62,7 +62,7 @@ class Error(Reply, kw_only=True):
     code: ErrorCode
     what: str
     where: str = ""
-    mend: str = ""
+    fix: str = ""
     errno: int = 0
 
 

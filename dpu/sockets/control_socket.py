@@ -171,7 +171,7 @@ class ControlSocket:
                 p.Error(
                     id=reply.id,
                     code="internal",
-                    mend="see the daemon's log",
+                    fix="see the daemon's log",
                     what="the daemon's answer cannot be sent",
                 )
             )

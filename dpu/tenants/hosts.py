@@ -34,8 +34,8 @@ CHALLENGE_LIFE_S = 10.0
 class Refused(OffstageError):
     """A request that is answered with an error of this protocol code."""
 
-    def __init__(self, code: str, what: str, where: str = "", mend: str = "") -> None:
-        super().__init__(what, where, mend)
+    def __init__(self, code: str, what: str, where: str = "", fix: str = "") -> None:
+        super().__init__(what, where, fix)
         self.code = code
 
 
@@ -232,10 +232,10 @@ class Hosts:
         if not hmac.compare_digest(expected, proof) or not (tenant or operator):
             self.counts["logins_refused"] += 1
             self._log.warning("login_refused", tenant=challenge.tenant, host=challenge.name)
-            mend = "give the tenant's secret file that the daemon uses"
+            fix = "give the tenant's secret file that the daemon uses"
             if challenge.tenant in self._replaced:
-                mend = "its secret file was replaced after the daemon's start: give the old secret"
-            raise Refused("unauthenticated", "the login is not proved", challenge.tenant, mend)
+                fix = "its secret file was replaced after the daemon's start: give the old secret"
+            raise Refused("unauthenticated", "the login is not proved", challenge.tenant, fix)
         if len(self._hosts) >= self._hosts_max + (OPERATORS_MAX if operator else 0):
             raise Refused(
                 "limit",
@@ -290,7 +290,7 @@ class Hosts:
                     "secret_replaced",
                     tenant=name,
                     file=tenant.secret_file,
-                    mend="put the old one back: hosts log in by it until the daemon "
+                    fix="put the old one back: hosts log in by it until the daemon "
                     "ends, and the store's blocks are found by it",
                 )
             (self._replaced.add if replaced else self._replaced.discard)(name)

@@ -127,7 +127,7 @@ class Recorder:
             return
         lost = {name: int(ledger[name]) for name in ("records_lost", "log_bytes_lost")}
         if any(count > getattr(self.lost, name) for name, count in lost.items()):
-            self._log.error("record_lost", **lost, mend="raise limits.records and limits.log")
+            self._log.error("record_lost", **lost, fix="raise limits.records and limits.log")
         for name, count in lost.items():
             setattr(self.lost, name, count)
 

@@ -119,16 +119,16 @@ class DecodeCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: Path) -> DecodeCost:
     """The file of one calibration."""
-    mend = "write one with `offstage host calibrate --out FILE`"
-    raw = read_json(path, mend)
+    fix = "write one with `offstage host calibrate --out FILE`"
+    raw = read_json(path, fix)
     if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        raise BadInput("no file of decode costs", str(path), mend)
+        raise BadInput("no file of decode costs", str(path), fix)
     try:
         found = msgspec.convert(raw, DecodeCost)
     except msgspec.ValidationError as error:
-        raise BadInput(str(error), str(path), mend) from None
+        raise BadInput(str(error), str(path), fix) from None
     if not found.rows or min(min(row.batch, row.tokens, row.layer_ns) for row in found.rows) < 1:
-        raise BadInput("a batch, a length or a time below 1", str(path), mend)
+        raise BadInput("a batch, a length or a time below 1", str(path), fix)
     return found
 
 

@@ -307,9 +307,7 @@ class ZmqDriver(Fabric):
         assert request is not None
         try:
             if isinstance(reply, p.Error):
-                raise RunFailed(
-                    reply.what, reply.where or self.where, reply.mend, errno=reply.errno
-                )
+                raise RunFailed(reply.what, reply.where or self.where, reply.fix, errno=reply.errno)
             if not isinstance(reply, request.kind):
                 raise RunFailed(
                     f"{type(reply).__name__} in answer to {type(request.message).__name__}",

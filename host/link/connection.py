@@ -202,7 +202,7 @@ class Connection:
 def as_error(reply: p.Error, endpoint: str) -> OffstageError:
     """The exception for an error reply of the daemon."""
     kind = KINDS.get(reply.code, RunFailed)
-    return kind(reply.what, reply.where or endpoint, reply.mend, errno=reply.errno)
+    return kind(reply.what, reply.where or endpoint, reply.fix, errno=reply.errno)
 
 
 def _connect(socket: "zmq.Socket[bytes]", endpoint: str) -> None:

@@ -108,8 +108,8 @@ class KvGeometry:
                 "name an earlier layer that selects for itself",
             )
 
-    def _bad(self, what: str, mend: str) -> BadInput:
-        return BadInput(what, f"geometry {self.name!r}", mend)
+    def _bad(self, what: str, fix: str) -> BadInput:
+        return BadInput(what, f"geometry {self.name!r}", fix)
 
     @property
     def value_bytes(self) -> int:

@@ -138,5 +138,5 @@ def geometry(name: str) -> KvGeometry:
     if name in GEOMETRIES:
         return GEOMETRIES[name]
     near = difflib.get_close_matches(name, GEOMETRIES, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(GEOMETRIES)}"
-    raise BadInput(f"no geometry is called {name!r}", "geometry", mend)
+    fix = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(GEOMETRIES)}"
+    raise BadInput(f"no geometry is called {name!r}", "geometry", fix)

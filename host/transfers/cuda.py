@@ -139,9 +139,9 @@ def _batch() -> Kind:
 
 def _gather() -> Kind:
     """cupy may be there and see no device: its driver library, or its CUDA, is another."""
-    mend = "pip install cupy-cuda12x, or cupy-cuda13x for CUDA 13"
+    fix = "pip install cupy-cuda12x, or cupy-cuda13x for CUDA 13"
     if importlib.util.find_spec("cupy") is None:
-        return Kind("gather", None, f"cupy is not installed ({mend})")
+        return Kind("gather", None, f"cupy is not installed ({fix})")
     try:
         cupy = importlib.import_module("cupy")
         if cupy.cuda.is_available():
@@ -149,4 +149,4 @@ def _gather() -> Kind:
         return Kind("gather", None, "cupy sees no CUDA device (see `nvidia-smi`)")
     except Exception as error:  # whatever a half-installed package raises
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        return Kind("gather", None, f"cupy does not import: {first} ({mend})")
+        return Kind("gather", None, f"cupy does not import: {first} ({fix})")

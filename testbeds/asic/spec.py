@@ -88,7 +88,7 @@ def points_of(spec: SweepSpec, path: Path, heads: int = 0) -> list[Point]:
         try:
             base = preset.with_(chosen)
         except BadInput as error:
-            raise BadInput(error.what, f"{path}: [grid]", error.mend) from None
+            raise BadInput(error.what, f"{path}: [grid]", error.fix) from None
         for values in _drawn(spec, base):
             found.append(Point(len(found), {**chosen, **values}))
             if len(found) > POINTS_MAX:

@@ -105,7 +105,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
             jobs=jobs,
             cluster=address,
             command="asic sweep",
-            mend=FIX,
+            fix=FIX,
         )
     ) as results:
         for job, row in results:

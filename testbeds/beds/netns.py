@@ -118,7 +118,7 @@ def _shape(name: str, rate: str, delay: str) -> list[str]:
         "ofs0",
         "root",
         *words,
-        mend=f"this kernel cannot: leave out --{'delay' if delay else 'rate'}",
+        fix=f"this kernel cannot: leave out --{'delay' if delay else 'rate'}",
     )
     return words
 
@@ -142,15 +142,15 @@ def _end(name: str) -> None:
 
 
 def _ip(*words: str) -> None:
-    _run("ip", *words, mend="does this kernel have network namespaces and veth?")
+    _run("ip", *words, fix="does this kernel have network namespaces and veth?")
 
 
-def _run(*words: str, mend: str) -> None:
+def _run(*words: str, fix: str) -> None:
     done = subprocess.run(
         words, capture_output=True, errors="replace", check=False, timeout=COMMAND_S
     )
     if done.returncode != 0:
         said = last_line(done.stderr)
         if "Cannot find" in said or "unknown" in said.lower() or "not supported" in said.lower():
-            raise BadInput(said, " ".join(words[:6]), mend)
-        raise RunFailed(said, " ".join(words), mend)
+            raise BadInput(said, " ".join(words[:6]), fix)
+        raise RunFailed(said, " ".join(words), fix)

@@ -56,7 +56,7 @@ class Lines:
 def ask(
     words: Sequence[str],
     where: str,
-    mend: str,
+    fix: str,
     timeout_s: float,
     *,
     given: str = "",
@@ -79,12 +79,12 @@ def ask(
         except subprocess.TimeoutExpired:
             what = f"did not end in {timeout_s:.0f} s"
         except OSError as error:
-            raise RunFailed(f"{words[0]} does not start ({error.strerror})", where, mend) from None
+            raise RunFailed(f"{words[0]} does not start ({error.strerror})", where, fix) from None
         out.seek(0)
         err.seek(max(0, err.seek(0, os.SEEK_END) - _PIECE_BYTES))
         said, complaint = out.read(BYTES_MAX + 1), err.read().decode(errors="replace")
     if what:
         name = Path(words[0]).name
         why = complaint if complaint.strip() else said[:_PIECE_BYTES].decode(errors="replace")
-        raise RunFailed(f"{name} {what}: {last_line(why)}", where, mend)
+        raise RunFailed(f"{name} {what}: {last_line(why)}", where, fix)
     return said, complaint

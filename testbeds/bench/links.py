@@ -171,17 +171,17 @@ def rows_of(one: LinkFigures) -> list[Row]:
 
 def _in_a_process(name: str, size: int, rounds: int, seed: int) -> LinkFigures:
     code = "from offstage.testbeds.bench.links import run_one; run_one()"
-    where, mend = f"bench fabric, link {name}", "give fewer --rounds, or run `offstage doctor`"
+    where, fix = f"bench fabric, link {name}", "give fewer --rounds, or run `offstage doctor`"
     said, complaint = ask(
         [sys.executable, "-c", code],
         where,
-        mend,
+        fix,
         TIMEOUT_S,
         given=json.dumps([name, size, rounds, seed]),
         environ={**os.environ, **LINKS[name][1]},
     )
     line = said.strip().rpartition(b"\n")[2]
-    return said_json(line, complaint, where, mend, LinkFigures)
+    return said_json(line, complaint, where, fix, LinkFigures)
 
 
 def run_one() -> None:

@@ -60,7 +60,7 @@ def build(names: Sequence[str]) -> typer.Typer:
             bool, typer.Option("--version", callback=_say_version, is_eager=True, help="and exit")
         ] = False,
     ) -> None:
-        """Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the mend), 3 a
+        """Exit codes: 0 done, 1 a run failed, 2 bad input (one line: what, where, the fix), 3 a
         daemon or server is not reachable."""
 
     for name in names:

@@ -70,8 +70,8 @@ def drawn(checks: list[Check]) -> Table:
     for check in checks:
         word, style = MARKS[check.state]
         found = Text.assemble(check.found, (f"  ({check.purpose})", "dim"))
-        if check.mend:
-            found.append(f"\n→ {check.mend}", style="cyan")
+        if check.fix:
+            found.append(f"\n→ {check.fix}", style="cyan")
         table.add_row(Text(word, style=style), check.name, found)
     return table
 

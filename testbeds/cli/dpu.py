@@ -273,7 +273,7 @@ def storage_move(
         raise RunFailed(
             f"the blocks stay where they were: {result['error']}",
             result["path"],
-            "mend the target, remove what is left on it, and try again",
+            "fix the target, remove what is left on it, and try again",
         )
 
 
@@ -443,7 +443,7 @@ def replay(
     try:
         done = replay_log(log)
     except Corrupt as error:  # here it is the user's choice, and no run has failed
-        raise BadInput(error.what, error.where, error.mend) from None
+        raise BadInput(error.what, error.where, error.fix) from None
     result = {"agreed": done.agreed, "diverged_at_byte": done.diverged_at}
     if done.diverged_at is None:
         emit(result, form, f"{done.agreed} decisions agree")

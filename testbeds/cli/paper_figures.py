@@ -19,7 +19,7 @@ from offstage.testbeds.report.page.plot import Figure
 
 __all__ = ["figures_of_file", "files_of"]
 
-MEND = "name the folder of a run, a comparison or a plan, or a JSON file of `bench engine --out`"
+FIX = "name the folder of a run, a comparison or a plan, or a JSON file of `bench engine --out`"
 
 
 def files_of(run: Path) -> list[Path]:
@@ -31,7 +31,7 @@ def files_of(run: Path) -> list[Path]:
         return [run]
     found = [run / name for name in (SUMMARY_NAME, COMPARE, PLAN) if (run / name).is_file()]
     if not found:
-        raise BadInput("nothing that figures are made of", str(run), MEND)
+        raise BadInput("nothing that figures are made of", str(run), FIX)
     return found
 
 
@@ -43,12 +43,12 @@ def figures_of_file(path: Path) -> Sequence[object]:
     if path.name == COMPARE:
         from offstage.testbeds.report.compare import columns, page
 
-        return page.figures_of(read_struct(path, columns.Comparison, MEND))
+        return page.figures_of(read_struct(path, columns.Comparison, FIX))
     if path.name == PLAN:
         from offstage.testbeds.plan import page as plan_page
         from offstage.testbeds.plan.result import Plan
 
-        return plan_page.figures_of(read_struct(path, Plan, MEND))
+        return plan_page.figures_of(read_struct(path, Plan, FIX))
     if path.name == SUMMARY_NAME:
         return _of_summary(path)
     return _of_engine(path)
@@ -68,4 +68,4 @@ def _of_engine(path: Path) -> list[Figure]:
     from offstage.testbeds.bench.engines.result import EngineResult
     from offstage.testbeds.report.engine import figures_of
 
-    return figures_of(read_struct(path, EngineResult, MEND))
+    return figures_of(read_struct(path, EngineResult, FIX))

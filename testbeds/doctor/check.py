@@ -41,7 +41,7 @@ class Check:
     state: State
     found: str
     purpose: str
-    mend: str = ""
+    fix: str = ""
     repairs: tuple[Repair, ...] = ()
     details: tuple[Mapping[str, Any], ...] = ()
 

@@ -77,12 +77,12 @@ def _rdma(machine: Machine) -> Check:
     usable = [one for one in ports if one["state"] == "ACTIVE" and one["gid"]]
     if not usable:
         first = ports[0]
-        mend = (
+        fix = (
             f"ip link set {first['netdev']} up, and give it an address"
             if first["netdev"]
             else "connect the port, and run a subnet manager (opensm)"
         )
-        return Check("RDMA devices", "missing", shown, purpose, mend, details=details)
+        return Check("RDMA devices", "missing", shown, purpose, fix, details=details)
     narrow = [one for one in usable if one["netdev"] and one["mtu_bytes"] < RDMA_MTUS[0]]
     if len(narrow) == len(usable):
         return Check(
@@ -109,7 +109,7 @@ def _rdma(machine: Machine) -> Check:
 
 
 def _no_rdma(machine: Machine, purpose: str) -> Check:
-    mend = "soft-RoCE: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev IF"
+    fix = "soft-RoCE: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev IF"
     if machine.module("rdma_rxe"):
         return Check(
             "RDMA devices",
@@ -119,7 +119,7 @@ def _no_rdma(machine: Machine, purpose: str) -> Check:
             "rdma link add rxe0 type rxe netdev IF",
         )
     if machine.loadable("rdma_rxe"):
-        return Check("RDMA devices", "missing", "none", purpose, mend, (Repair("", "rdma_rxe"),))
+        return Check("RDMA devices", "missing", "none", purpose, fix, (Repair("", "rdma_rxe"),))
     return Check(
         "RDMA devices",
         "missing",
@@ -247,14 +247,14 @@ def _transfers(machine: Machine) -> Check:
     purpose = "how fetched blocks reach the HBM pool; the fastest is taken"
     device = "cuda" if machine.exists("proc/driver/nvidia/version") else "cpu"
     done = run_quietly([sys.executable, "-m", "offstage.host.arrays.fastest_transfer", device])
-    mend = "pip install a torch that is built for this driver's CUDA"
+    fix = "pip install a torch that is built for this driver's CUDA"
     try:
         if done is None or done.returncode:
             raise RunFailed(last_line(done.stderr) if done else "it hangs")
         rows = said_json(done.stdout, done.stderr, "", "", list[Measured])
     except RunFailed as error:
         return Check(
-            "transfers", "missing", f"not measured on {device}: {error.what}", purpose, mend
+            "transfers", "missing", f"not measured on {device}: {error.what}", purpose, fix
         )
     best = max(rows, key=lambda one: one.bytes_per_s, default=Measured("none")).name
     shown = "; ".join(_transfer(one, best) for one in rows)

@@ -70,12 +70,12 @@ def _clock(machine: Machine) -> Check:
     if current in CLOCKS_FAST:
         return Check("clock source", "ok", current, purpose)
     better = next((name for name in CLOCKS_FAST if name in offered), None)
-    mend = (
+    fix = (
         f"echo {better} > /{folder}/current_clocksource"
         if better
         else "a machine with an invariant TSC; for a virtual one: a newer hypervisor"
     )
-    return Check("clock source", "missing", f"{current or 'unknown'}: slow to read", purpose, mend)
+    return Check("clock source", "missing", f"{current or 'unknown'}: slow to read", purpose, fix)
 
 
 def _memory(machine: Machine) -> Check:
@@ -126,12 +126,12 @@ def _hugepages(machine: Machine) -> Check:
     wanted = min(HUGE_PAGES_MAX, rows.get("MemAvailable", 0) // 4 // HUGE_PAGE_BYTES)
     able = machine.exists(HUGE_PAGES_PATH.lstrip("/")) and wanted > 0
     repairs = (Repair(HUGE_PAGES_PATH, str(wanted)),) if able else ()
-    mend = (
+    fix = (
         f"sysctl vm.nr_hugepages={wanted}"
         if able
         else "a kernel with CONFIG_HUGETLBFS and free memory"
     )
-    return Check("huge pages", "missing", found, purpose, mend, repairs)
+    return Check("huge pages", "missing", found, purpose, fix, repairs)
 
 
 def _io_uring(machine: Machine) -> Check:
@@ -156,14 +156,14 @@ def _io_uring(machine: Machine) -> Check:
 def _direct(machine: Machine) -> Check:
     purpose = "measured reads that bypass the page cache"
     flag = getattr(os, "O_DIRECT", 0)
-    mend = "put the store on a local disk (ext4, xfs, a block device): --out DIR"
+    fix = "put the store on a local disk (ext4, xfs, a block device): --out DIR"
     folder = machine.folder
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".offstage-doctor-") as file:
             os.close(os.open(file.name, os.O_RDONLY | flag))
     except OSError as error:
         found = f"refused in {folder}: {error.strerror}"
-        return Check("O_DIRECT", "missing", found, purpose, mend)
+        return Check("O_DIRECT", "missing", found, purpose, fix)
     return Check("O_DIRECT", "ok", f"works in {folder}", purpose)
 
 

@@ -45,7 +45,7 @@ def _firmware(machine: Machine) -> Check:
     try:
         from offstage.bindings.firmware import ABI_VERSION
     except OffstageError as error:
-        return Check("firmware extension", "required", error.what, "everything", error.mend)
+        return Check("firmware extension", "required", error.what, "everything", error.fix)
     return Check("firmware extension", "ok", f"loads, ABI {ABI_VERSION}", "everything")
 
 
@@ -206,10 +206,10 @@ def _chromium(machine: Machine) -> Check:
     return _tool("chromium", names, "tests of the report's page", "chromium")
 
 
-def _headers(package: str, purpose: str, mend: str) -> Check:
+def _headers(package: str, purpose: str, fix: str) -> Check:
     if (version := pkg_config(package)) is not None:
         return Check(package, "ok", version, purpose)
-    return Check(package, "missing", "no headers", purpose, mend)
+    return Check(package, "missing", "no headers", purpose, fix)
 
 
 def _tool(name: str, commands: tuple[str, ...], purpose: str, package: str) -> Check:

@@ -185,7 +185,7 @@ def test_torch_names_a_device_that_is_not_there(device: str) -> None:
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the mend, where the device has too little memory."""
+    """One line with the fix, where the device has too little memory."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     from offstage.host.arrays.torch_arrays import StagedMemory
 

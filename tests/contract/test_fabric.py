@@ -203,7 +203,7 @@ def test_a_closed_port_is_said_so(host: Host) -> None:
     host.device.detach()
     with pytest.raises(RunFailed) as caught:
         host.fetch([0])
-    assert "\n" not in str(caught.value) and caught.value.mend
+    assert "\n" not in str(caught.value) and caught.value.fix
 
 
 def test_late_is_not_a_hit() -> None:

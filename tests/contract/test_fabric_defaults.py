@@ -53,7 +53,7 @@ def test_calls_are_told_once_ended_and_given_up(fabric: SmallestFabric) -> None:
     begun: list[Fetch] = [fabric.fetch_begin(request([n])) for n in range(fabric.calls_max)]
     with pytest.raises(RunFailed) as caught:
         fabric.fetch_begin(request([0]))
-    assert caught.value.errno == errno.EAGAIN and caught.value.mend
+    assert caught.value.errno == errno.EAGAIN and caught.value.fix
     fabric.fetch_cancel(begun[3])
     assert fabric.poll() == begun[:3] and fabric.poll(1_000_000) == []
     for fetch in begun[:3]:

@@ -48,7 +48,7 @@ def test_more_calls_than_there_may_be_are_told(host: Host) -> None:
     begun = [host.begin([0]) for _ in range(host.fabric.calls_max)]
     with pytest.raises(RunFailed) as caught:
         host.begin([0])
-    assert caught.value.errno == errno.EAGAIN and caught.value.mend
+    assert caught.value.errno == errno.EAGAIN and caught.value.fix
     for fetch, target in begun:
         assert not host.fabric.fetch_end(fetch).rcs.any()
         assert np.array_equal(target[0], host.source[0])

@@ -221,7 +221,7 @@ def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
     [{"queue_depth_max": 0}, {"queue_depth_max": 4097}, {"lba_size_bytes": 768}],
     ids=str,
 )
-def test_bad_configuration_is_one_line_with_a_mend(
+def test_bad_configuration_is_one_line_with_a_fix(
     side: Side, tmp_path: Path, wrong: dict[str, int]
 ) -> None:
     """Is what cannot work refused at open, before the file is touched?"""

@@ -21,7 +21,7 @@ def nixl_reads_into_gpu_memory(run: Run) -> dict[str, object]:
     from offstage.bindings.errors import BadInput
 
     if nixl.find() is None:
-        run.skip(f"NIXL is not installed; {nixl.MEND}")
+        run.skip(f"NIXL is not installed; {nixl.FIX}")
     size = BLOCK_BYTES * BATCH
     wanted = torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda")
     memory = wanted.clone()

@@ -9,7 +9,7 @@ import pytest
 from lab_runs import SPEC, here
 from swift_server import ACCESS, BUCKET, MISSING, SECRET, Swift
 from tiny_s3 import TinyS3
-from vllm_bed import MEND
+from vllm_bed import FIX
 
 from offstage.dpu.archive.s3 import Bucket
 from offstage.dpu.config.options import Archive
@@ -42,7 +42,7 @@ def python() -> Path:
     """Of the environment that has vLLM."""
     program = Path(os.environ.get("OFFSTAGE_VLLM", "")) / "bin/python"
     if not program.is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     return program
 
 

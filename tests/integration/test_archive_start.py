@@ -75,7 +75,7 @@ def test_swift_refuses_a_wrong_key_and_has_no_such_bucket(tmp_path: Path, swift:
 def test_a_bad_archive_is_one_line(
     tmp_path: Path, tiny: TinyS3, changed: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    """Is each mistake said in one line, with the setting to mend, before the store is opened?"""
+    """Is each mistake said in one line, with the setting to fix, before the store is opened?"""
     refused(serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b") | changed), *words)
     assert not (tmp_path / "s.ofs").exists()
 
@@ -90,7 +90,7 @@ def test_a_bad_archive_is_one_line(
 )
 def test_what_is_no_s3_is_one_line(tmp_path: Path, tiny: TinyS3, page: bytes) -> None:
     """A web server, a proxy, a login page that answers 200: is it refused at the start, be its page
-    XML, which is no empty bucket, or not, which is no server that mends itself?"""
+    XML, which is no empty bucket, or not, which is no server that fixes itself?"""
     tiny.page = page
     refused(
         serve(tmp_path, **settings(tmp_path, tiny.endpoint, "a", "b")), "no S3", "archive.endpoint"

@@ -150,7 +150,7 @@ def test_a_comparison_takes_the_loop(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_only_shared_memory_goes_by_its_clock(tier: Daemon) -> None:
-    """A host over messages would wait by the machine's clock: refused, with the mend."""
+    """A host over messages would wait by the machine's clock: refused, with the fix."""
     with pytest.raises(BadInput, match="attach over shm"), tier.at(fabric="zmq").attached():
         pass
 

@@ -71,8 +71,8 @@ def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -
     reply = p.decode_reply(socket.recv_multipart()[-1])
     if isinstance(reply, p.Error):
         assert reply.code != "internal", (fields, reply)
-        assert reply.what and printable(f"{reply.what}{reply.where}{reply.mend}").isprintable()
-        for part in (reply.what, reply.where, reply.mend):
+        assert reply.what and printable(f"{reply.what}{reply.where}{reply.fix}").isprintable()
+        for part in (reply.what, reply.where, reply.fix):
             assert part == printable(part), (fields, reply)
     return reply
 

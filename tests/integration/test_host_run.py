@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both sides named, with the mend, before anything is prefilled."""
+    """Both sides named, with the fix, before anything is prefilled."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("no folder")
     assert run(words_of(tier, *more)) == 2

@@ -18,7 +18,7 @@ from offstage.bindings.errors import BadInput
 from offstage.host.connectors.lmcache import L2, NativeClient, client_of, key_of
 from offstage.host.connectors.objects import State
 
-MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
+FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/engines.md)"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from offstage.bindings.errors import RunFailed
 from offstage.testbeds.bench.engines.l2 import rates_of
 from offstage.testbeds.cli import run
 
-MEND = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
+FIX = "the environment of LMCache: OFFSTAGE_LMCACHE=its folder (docs/how-to/lmcache.md)"
 
 
 @pytest.mark.engine
@@ -23,7 +23,7 @@ def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> Non
     """Does `lmcache bench l2` store, find and verify every object through the daemon?"""
     program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
     if not program.is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     with daemon(
         tmp_path,
         limits__sessions="128",
@@ -80,7 +80,7 @@ def test_the_bench_has_both_beside_files(capsys: pytest.CaptureFixture[str]) -> 
     """A small run of `offstage bench l2`: every adapter, operation and state has a rate."""
     program = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/lmcache"
     if not program.is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     words = ["--lmcache", str(program), "--in-flight", "2", "--rounds", "2", "--turns", "1"]
     assert run(["bench", "l2", *words, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -125,7 +125,7 @@ def test_lmcaches_own_tests_of_adapters_pass(tmp_path: Path) -> None:
     python = Path(os.environ.get("OFFSTAGE_LMCACHE", "")) / "bin/python"
     folder = Path(os.environ.get("OFFSTAGE_LMCACHE_TESTS", "")) / "tests/v1/distributed"
     if not python.is_file() or not folder.is_dir():
-        pytest.skip(f"needs {MEND}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
+        pytest.skip(f"needs {FIX}, and OFFSTAGE_LMCACHE_TESTS=its source distribution, unpacked")
     files = [str(folder / f"test_{name}_l2_adapter.py") for name in ("mock", "fault_inject")]
     path = [*(one for one in sys.path if one), str(Path(__file__).parents[1] / "reference")]
     with daemon(

@@ -232,7 +232,7 @@ def test_memory_of_a_gpu_that_is_not_there_is_refused_in_one_line() -> None:
     memory = np.zeros(1 << 20, np.uint8)
     with pytest.raises(BadInput, match="no device memory here") as caught:
         nixl.Loop.on_device(memory.ctypes.data, memory.nbytes)
-    assert "\n" not in str(caught.value) and caught.value.mend
+    assert "\n" not in str(caught.value) and caught.value.fix
 
 
 def test_a_daemon_that_takes_none_says_how(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> Non
 
 def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
     """An object that is leased fills half of the store: does one as large end as refused, with the
-    mend, leave the first right, and go in where the lease is given back?"""
+    fix, leave the first right, and go in where the lease is given back?"""
     room = {"storage__size": "4MiB", "limits__context_tokens": "65536"}
     with daemon(tmp_path, **room) as small, ObjectClient(where(small)) as client:
         size = 220 * PAYLOAD

@@ -66,7 +66,7 @@ def serves(pod: Leased, net: Cables, name: str) -> bool:
 
 def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
     """It cannot confirm its lease, and the others hear etcd: it serves nobody before the map says
-    that it is gone, though hosts reach it. Mended, it joins in a new life with what it had."""
+    that it is gone, though hosts reach it. Repaired, it joins in a new life with what it had."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu1")
@@ -75,7 +75,7 @@ def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
     assert pod.member("dpu1") == begun, "it served until it was taken out"
     pod.until(lambda: pod.member("dpu1").state == "gone", "it stays in the map")
     assert "dpu1" not in driven(pod).members
-    net.mend("dpu1", "etcd")
+    net.fix("dpu1", "etcd")
     pod.until(lambda: pod.member("dpu1").incarnation == begun.incarnation + 1, "it stays away")
     pod.until(lambda: serves(pod, net, "dpu1"), "it serves nobody")
     assert driven(pod).blocks_recomputed == 0
@@ -83,7 +83,7 @@ def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
 
 def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> None:
     """It keeps its lease, so the map has it; hosts go on without it, and with it when it is
-    mended: in the same life, with all that it had."""
+    fixed: in the same life, with all that it had."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu2")
@@ -94,7 +94,7 @@ def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> Non
     assert "dpu2" not in without.members and without.blocks_recomputed == 0
     time.sleep(2 * LEASE_S)
     assert pod.member("dpu2") == begun and serves(pod, net, "dpu2")
-    net.mend("dpu2", "pod")
+    net.fix("dpu2", "pod")
     again = driven(pod)
     assert again.members["dpu2"].demands > 0 and again.blocks_recomputed == 0
 

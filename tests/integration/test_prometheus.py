@@ -26,7 +26,7 @@ from offstage.testbeds.cli import run
 PRESETS = Path(__file__).resolve().parents[2] / "testbeds/presets"
 WATCHERS = ("grafana/offstage.json", "prometheus/offstage.rules.yml")
 METRIC = re.compile(r"offstage_[a-z_]+")
-MEND = "no prometheus; apt-get install --no-install-recommends prometheus"
+FIX = "no prometheus; apt-get install --no-install-recommends prometheus"
 
 
 def query(base: str, path: str, **words: str) -> Any:
@@ -51,7 +51,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def prometheus(tier: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The shipped configuration, but for address, token and pace."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
-        pytest.skip(MEND)
+        pytest.skip(FIX)
     folder = tmp_path_factory.mktemp("prometheus")
     text = (PRESETS / "prometheus/prometheus.yml").read_text()
     for shipped, own in (

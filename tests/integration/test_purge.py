@@ -173,7 +173,7 @@ def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
 
 def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:
     """May a tenant drop what is its own and nothing of another, also what it has in use? Is bad
-    input one line that names the mend?"""
+    input one line that names the fix?"""
     with daemon(tmp_path, ("red", "blue")) as tier:
         write_text(tier, "red", 1)
         write_text(tier, "blue", 3)

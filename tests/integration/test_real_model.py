@@ -281,10 +281,10 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
         sizes = ["--context-tokens", "4096" if words[0] == "--geometry" else str(CONTEXT)]
         words = ["host", "run", *where, "--tenant", "lab", *words, *sizes, "--steps", "4"]
         assert run(words) == 2
-    mend = capsys.readouterr().err.strip().rpartition("; serve with ")[2].split()
-    assert mend[0::2] == ["--set"] * 4
+    fix = capsys.readouterr().err.strip().rpartition("; serve with ")[2].split()
+    assert fix[0::2] == ["--set"] * 4
     sections = tomllib.loads((tmp_path / "daemon.toml").read_text())
-    for setting in mend[1::2]:
+    for setting in fix[1::2]:
         name, value = setting.split("=")
         section, key = name.split(".")
         sections.setdefault(section, {})[key] = value

@@ -17,7 +17,7 @@ from offstage.host.connectors.sglang import Storage
 
 torch = pytest.importorskip("torch")
 
-MEND = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/engines.md)"
+FIX = "an environment with SGLang: OFFSTAGE_SGLANG=its folder (docs/how-to/engines.md)"
 SCRIPT = Path(__file__).resolve().parents[1] / "reference/sglang_storage.py"
 PAGE, COUNT = 16, 1000  # tokens, and numbers of a page
 
@@ -201,7 +201,7 @@ def test_sglangs_factory_makes_it(tier: Daemon, failures: str) -> None:
     its own failures injected never get other bytes?"""
     program = Path(os.environ.get("OFFSTAGE_SGLANG", "")) / "bin/python"
     if not program.is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     source = str(Path(offstage.__file__).resolve().parents[1])
     extra = config(tier).extra_config | {
         "module_path": "offstage.host.connectors.sglang",

@@ -258,7 +258,7 @@ def test_a_namespace_has_one_user(target: Target) -> None:
     ],
 )
 def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
-    """Does every wrong path say what is wrong and how to mend it, at once?"""
+    """Does every wrong path say what is wrong and how to fix it, at once?"""
     spdk_drives.program()
     with pytest.raises(OffstageError, match=words) as caught:
         open_drive(path)
@@ -267,7 +267,7 @@ def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
 
 
 def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -> None:
-    """Is what the target has not named, with the mend?"""
+    """Is what the target has not named, with the fix?"""
     path = target.serve(target.memory_drive("wrong", SIZE_BYTES))
     for wrong, words in (
         ({"path": path + "x"}, "subnqn"),

@@ -52,7 +52,7 @@ def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> N
                 device.reattach()
                 with pytest.raises(RunFailed) as caught:
                     driver.fetch(FetchRequest(*of_all, timeout_ns=PATIENCE_NS))
-                assert caught.value.errno == errno.EHOSTUNREACH and caught.value.mend
+                assert caught.value.errno == errno.EHOSTUNREACH and caught.value.fix
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) ->
     control.call(p.Detach())
     with pytest.raises(RunFailed) as caught:
         fabric.release(0)
-    assert caught.value.mend and "\n" not in str(caught.value)
+    assert caught.value.fix and "\n" not in str(caught.value)
 
 
 def test_an_address_of_nobody_holds_up_its_host_alone(

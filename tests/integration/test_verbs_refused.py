@@ -1,4 +1,4 @@
-"""Is an adapter that is not as it was asked for refused in one line with the mend?
+"""Is an adapter that is not as it was asked for refused in one line with the fix?
 
 Each attempt is a process of its own: a process opens one adapter.
 """
@@ -56,7 +56,7 @@ def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
 
 
 def test_too_little_memory_may_be_locked() -> None:
-    """Is what cannot be pinned said before anything is, with the limit and the mend?"""
+    """Is what cannot be pinned said before anything is, with the limit and the fix?"""
     root = os.geteuid() == 0
     if root and shutil.which("setpriv") is None:
         pytest.skip("root may lock memory beyond any limit; apt-get install util-linux")

@@ -17,7 +17,7 @@ from live_daemon import TENANT, Daemon, daemon, until
 
 import offstage
 
-MEND = (
+FIX = (
     "the environment of vLLM and its source distribution, unpacked: OFFSTAGE_VLLM=, "
     "OFFSTAGE_VLLM_SOURCE= (docs/how-to/engines.md)"
 )
@@ -53,7 +53,7 @@ SIZES = {
 def bin_folder() -> Path:
     folder = Path(os.environ.get("OFFSTAGE_VLLM", "")) / "bin"
     if not (folder / "vllm").is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     return folder
 
 
@@ -62,7 +62,7 @@ def client() -> Path:
     source = Path(os.environ.get("OFFSTAGE_VLLM_SOURCE", ""))
     script = source / "benchmarks/multi_turn/benchmark_serving_multi_turn.py"
     if not script.is_file():
-        pytest.skip(f"needs {MEND}")
+        pytest.skip(f"needs {FIX}")
     return script
 
 

@@ -35,7 +35,7 @@ AREAS = ("core", "store", "driver", "device", "chip")
 
 
 class BadTable(Exception):
-    """A row that does not fit the code: which, and the mend."""
+    """A row that does not fit the code: which, and the fix."""
 
 
 @dataclass(frozen=True)

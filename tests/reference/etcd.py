@@ -11,7 +11,7 @@ from socket import socket
 import pytest
 
 START_S = 30.0
-MEND = "needs etcd: apt-get install etcd-server etcd-client"
+FIX = "needs etcd: apt-get install etcd-server etcd-client"
 
 
 class Etcd:
@@ -21,7 +21,7 @@ class Etcd:
         """Start it, at an address of this machine. Skips where etcd is not installed."""
         found = shutil.which("etcd")
         if found is None:
-            pytest.skip(MEND)
+            pytest.skip(FIX)
         self._command, self._folder = found, folder
         self.address, self._peer = (f"{host}:{_free_port(host)}" for _ in range(2))
         self.start()

@@ -50,7 +50,7 @@ class Cables:
         """The cable to `etcd`, or the one to the `pod`: its other end is taken out."""
         _ip("link", "set", self._ends[name, which], "nomaster")
 
-    def mend(self, name: str, which: str) -> None:
+    def fix(self, name: str, which: str) -> None:
         """As before."""
         _ip("link", "set", self._ends[name, which], "master", self._bridges[which])
 

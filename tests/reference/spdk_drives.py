@@ -4,7 +4,7 @@ One nvmf_tgt for all tests of a process, started with the first drive that is as
 with the process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and
 what is on it is lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the
 transport id of a drive that another machine's target serves. What is missing is a skip that names
-the mend.
+the fix.
 """
 
 import atexit

@@ -12,7 +12,7 @@ from live_daemon import TENANT, Daemon
 
 import offstage
 
-MEND = "the environment of vLLM: OFFSTAGE_VLLM=its folder (docs/how-to/engines.md)"
+FIX = "the environment of vLLM: OFFSTAGE_VLLM=its folder (docs/how-to/engines.md)"
 ENGINE = Path(__file__).resolve().parent / "vllm_engine.py"
 MARK = "ENGINE "
 BLOCK = 32

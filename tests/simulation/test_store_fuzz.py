@@ -105,7 +105,7 @@ def test_damage_is_a_miss_and_never_data(
         try:
             store = Store(storage, CONFIG, str(path))
         except OffstageError as error:
-            assert error.errno == errno.EINVAL and error.mend and cut < SIZE_BYTES
+            assert error.errno == errno.EINVAL and error.fix and cut < SIZE_BYTES
             return
         with store:
             assert store.verify() == 0
@@ -145,14 +145,14 @@ def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
 
 
 def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
-    """Does each kind of wrong file get its own line, with a mend?"""
+    """Does each kind of wrong file get its own line, with a fix?"""
     path = tmp_path / "store.offstage"
 
     def line(data: bytes) -> str:
         path.write_bytes(data)
         with pytest.raises(BadInput) as caught:
             inspect(path)
-        assert caught.value.mend and caught.value.exit_code == 2 and "\n" not in str(caught.value)
+        assert caught.value.fix and caught.value.exit_code == 2 and "\n" not in str(caught.value)
         return caught.value.what
 
     def patched(at: int, new: bytes) -> bytes:

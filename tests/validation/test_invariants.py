@@ -11,7 +11,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from offstage.bindings.chip import NOBODY, Chip, Limits, Load, Network, Stage, Unit, make_requests
+from offstage.bindings.chip import (
+    NO_NUMBER,
+    Chip,
+    Limits,
+    Load,
+    Network,
+    Stage,
+    Unit,
+    make_requests,
+)
 from offstage.bindings.qos import QosConfig, TenantShare
 from offstage.bindings.storage import preset
 
@@ -113,6 +122,6 @@ def test_laws_of_every_unit(seed: int) -> None:
         if of.queue == "fifo" and of.kind != "banks":
             order = mine[np.lexsort((mine["begin_ps"], mine["enter_ps"]))]
             assert (np.diff(order["begin_ps"].astype(np.int64)) >= 0).all()
-    assert (done["dropped"] != NOBODY).sum() <= sum(dropped.values())
+    assert (done["dropped"] != NO_NUMBER).sum() <= sum(dropped.values())
     again = Chip(one.network, seed=seed, limits=limits)
     assert again.run(trace).tobytes() == done.tobytes() and again.hash == one.hash

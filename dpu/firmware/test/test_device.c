@@ -298,7 +298,7 @@ break_storage(struct world *world, int flip)
 }
 
 static void
-mend_storage(struct world *world)
+repair_storage(struct world *world)
 {
 	world->device->storage->ops = whole_ops;
 }
@@ -321,7 +321,7 @@ test_eio(void)
 	world_expect(&fetch, -EIO);
 	world_put_all(&session, 1, -EIO);
 	world_verify(&world);
-	mend_storage(&world);
+	repair_storage(&world);
 	world_put_all(&session, 0, 0);
 	world_put_all(&session, 1, 0);
 	session.step = 1;
@@ -351,7 +351,7 @@ test_corrupt(void)
 	assert(world_status(&world).check_failures == 4);
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, -ENOENT);
-	mend_storage(&world);
+	repair_storage(&world);
 	world_verify(&world);
 	world_detach(&host);
 	world_close(&world, 0);

@@ -260,7 +260,7 @@ def _extract(arch: Arch, tree: Path) -> None:
         SUITE,
         str(tree),
         os.environ.get("OFFSTAGE_DEBIAN_MIRROR", MIRROR),
-        mend="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another",
+        fix="is the Debian mirror reachable? OFFSTAGE_DEBIAN_MIRROR names another",
     )
     for pattern in DROPPED:
         for path in tree.glob(pattern):
@@ -304,7 +304,7 @@ def _add_wheels(arch: Arch, pins: Sequence[str], made: Image) -> None:
         "-d",
         str(wheels),
         *pins,
-        mend="is the Python package index reachable?",
+        fix="is the Python package index reachable?",
     )
     packages = made.tree / f"usr/local/lib/python{dotted}/dist-packages"
     packages.mkdir(parents=True, exist_ok=True)
@@ -367,12 +367,12 @@ def _squash(made: Image) -> None:
     )
 
 
-def _run(*command: str, mend: str = "") -> None:
+def _run(*command: str, fix: str = "") -> None:
     """RunFailed with the last line of the command's output."""
     try:
         done = finished(command, BUILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"took longer than {BUILD_TIMEOUT_S:.0f} s", command[0], mend) from None
+        raise RunFailed(f"took longer than {BUILD_TIMEOUT_S:.0f} s", command[0], fix) from None
     if done.returncode != 0:
         said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise RunFailed(f"failed: {said[-1]}", Path(command[0]).name, mend)
+        raise RunFailed(f"failed: {said[-1]}", Path(command[0]).name, fix)

@@ -53,7 +53,7 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
         jobs=jobs,
         cluster=cluster,
         command="lab pod",
-        mend="start the same command again",
+        fix="start the same command again",
     ):
         found |= dict(zip(unit, figures, strict=True))
         progress.advance(len(unit))

@@ -21,7 +21,7 @@ __all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "of_seeds", "row
 
 POD_JSON = "pod.json"
 LIVE_BYTES_MAX = 64 << 20
-MEND = "name the folder that `offstage pod run --out` wrote"
+FIX = "name the folder that `offstage pod run --out` wrote"
 AVERAGED = (
     "hit",
     "pool_hit",
@@ -179,7 +179,7 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
 
 def _live(folder: Path) -> _Live:
     path = folder / POD_JSON if folder.is_dir() else folder
-    found = read_json(path, MEND, _Live, LIVE_BYTES_MAX, what="is none of a pod")
+    found = read_json(path, FIX, _Live, LIVE_BYTES_MAX, what="is none of a pod")
     if not found.members:
-        raise BadInput("has no members", str(path), MEND)
+        raise BadInput("has no members", str(path), FIX)
     return found

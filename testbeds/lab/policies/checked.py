@@ -20,7 +20,7 @@ __all__ = ["Opened", "checked_begin", "checked_step", "joined", "raised"]
 
 
 _FIRST_CAUSE = CAUSES.index("window")  # those before it are no prefetch
-_MEND = "mend the policy: see the contract in offstage.testbeds.lab.policies.policy"
+_FIX = "fix the policy: see the contract in offstage.testbeds.lab.policies.policy"
 
 
 class Opened:
@@ -87,7 +87,7 @@ def _opened(kind: type[PolicyComponent], setting: Setting) -> PolicyComponent:
         raise
     except Exception as error:
         raise BadInput(
-            f"policy {kind.name!r} cannot be opened: {raised(error, kind)}", "", _MEND
+            f"policy {kind.name!r} cannot be opened: {raised(error, kind)}", "", _FIX
         ) from error
 
 
@@ -127,7 +127,7 @@ def _check(policy: PolicyComponent, where: str, answer: object, layers: int, blo
 
 
 def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:
-    return BadInput(f"policy {policy.name!r} {what}", where, _MEND)
+    return BadInput(f"policy {policy.name!r} {what}", where, _FIX)
 
 
 def joined(answers: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:

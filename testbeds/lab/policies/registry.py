@@ -220,27 +220,27 @@ def _cannot_load(where: str, error: Exception) -> BadInput:
     return BadInput(
         f"cannot be loaded: {raised(error)}",
         where,
-        "mend the package, or name a module on PYTHONPATH as module:Class",
+        "fix the package, or name a module on PYTHONPATH as module:Class",
     )
 
 
 def _checked_class(found: Any, where: str) -> type[PolicyComponent]:
     """The class, if it satisfies `PolicyComponent`; else BadInput."""
-    mend = "see offstage.testbeds.lab.policies.policy"
+    fix = "see offstage.testbeds.lab.policies.policy"
     if not isinstance(found, type):
-        raise BadInput(f"is no class but {type(found).__name__}", where, mend)
+        raise BadInput(f"is no class but {type(found).__name__}", where, fix)
     for attribute in ("name", "uses", "source"):
         value = getattr(found, attribute, None)
         if not isinstance(value, str) or not value.strip():
-            raise BadInput(f"has no text in {attribute!r}", where, mend)
+            raise BadInput(f"has no text in {attribute!r}", where, fix)
     kind: type[PolicyComponent] = found
     if not _NAME.fullmatch(kind.name):
         raise BadInput(f"{kind.name!r} is no name", where, "use lower case, digits, - and _")
     if not isinstance(getattr(kind, "core", None), CoreSwitches):
-        raise BadInput("has no CoreSwitches in 'core'", where, mend)
+        raise BadInput("has no CoreSwitches in 'core'", where, fix)
     for call in ("begin", "step"):
         if not callable(getattr(kind, call, None)):
-            raise BadInput(f"has no method {call!r}", where, mend)
+            raise BadInput(f"has no method {call!r}", where, fix)
     _check_switches(kind.core, where)
     return kind
 

@@ -33,7 +33,7 @@ LEDGER_NAME = "ledger.parquet"
 POINTS_KEY = b"offstage.points"
 GROUP_ROWS_MAX = 1 << 18
 """Rows of one row group: about 20 MB in memory. A group never holds two points or seeds."""
-MEND = "name a folder that `offstage lab run --out` wrote, or run it again"
+FIX = "name a folder that `offstage lab run --out` wrote, or run it again"
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -126,8 +126,8 @@ class LedgerFile:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            mend = "make room or name another path"
-            raise RunFailed(f"cannot be written: {reason}", str(self.path), mend) from None
+            fix = "make room or name another path"
+            raise RunFailed(f"cannot be written: {reason}", str(self.path), fix) from None
 
 
 def _flat(rows: npt.NDArray[np.void]) -> Iterator[npt.NDArray[Any]]:
@@ -147,8 +147,8 @@ def describe(path: str | Path) -> dict[int, Described]:
     with _readable(path):
         said = (pq.read_schema(path).metadata or {}).get(POINTS_KEY)
         if said is None:
-            raise BadInput("does not say what its points are", str(path), MEND)
-        return decode_json(said, str(path), MEND, dict[int, Described])
+            raise BadInput("does not say what its points are", str(path), FIX)
+        return decode_json(said, str(path), FIX, dict[int, Described])
 
 
 def ledger_rows(path: str | Path, point: int, columns: Sequence[str] = ()) -> "pa.Table":
@@ -167,7 +167,7 @@ def _readable(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else "is no Parquet file"
-        raise BadInput(reason, str(path), MEND) from None
+        raise BadInput(reason, str(path), FIX) from None
     except (pa.ArrowException, msgspec.MsgspecError) as error:
         line = " ".join(str(error).split())
-        raise BadInput(f"cannot be read: {line}", str(path), MEND) from None
+        raise BadInput(f"cannot be read: {line}", str(path), FIX) from None

@@ -62,14 +62,14 @@ def open_cluster(address: str) -> tuple[Any, Any]:
 
 def _connected(distributed: Any, address: str) -> Any:
     """A client of the scheduler. RunFailed if it does not answer or has no worker."""
-    mend = "start dask scheduler and dask worker there, or leave --cluster out"
+    fix = "start dask scheduler and dask worker there, or leave --cluster out"
     try:
         client = distributed.Client(address, timeout=f"{CONNECT_S}s", set_as_default=False)
     except (OSError, ValueError) as error:
-        raise RunFailed(f"no cluster answers ({error})", f"--cluster {address}", mend) from None
+        raise RunFailed(f"no cluster answers ({error})", f"--cluster {address}", fix) from None
     if not _has_worker(client):
         client.close()
-        raise RunFailed("the cluster has no worker", f"--cluster {address}", mend)
+        raise RunFailed("the cluster has no worker", f"--cluster {address}", fix)
     return client
 
 
@@ -83,7 +83,7 @@ def _has_worker(client: Any) -> bool:
 
 def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
     """Futures that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
-    mend = "mend it and start again: the same command goes on from what is done"
+    fix = "fix it and start again: the same command goes on from what is done"
     try:
         done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done
         return [future for future in waiting if future in done]
@@ -93,7 +93,7 @@ def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> l
         what = "the cluster has no worker any more"
     except (concurrent.futures.CancelledError, OSError):
         what = "the scheduler is gone"
-    raise RunFailed(what, f"--cluster {address}", mend)
+    raise RunFailed(what, f"--cluster {address}", fix)
 
 
 def _killed(distributed: Any, future: Any) -> bool:

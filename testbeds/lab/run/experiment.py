@@ -84,7 +84,7 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
                 points = points_of(spec, len(found.variants), first)
         except BadInput as error:
             if not sweep:
-                raise BadInput(error.what, f"{path}: {error.where}", error.mend) from None
+                raise BadInput(error.what, f"{path}: {error.where}", error.fix) from None
             found.refused.append((label, str(error)))
             continue
         first += len(points)

@@ -167,11 +167,11 @@ class Feed:
         if pool is None:
             return Served(slab, None, None, last)
         if width > pool.pool_blocks:
-            mend = over_k(width, pool.pool_blocks, kind.pool_over_k)
+            fix = over_k(width, pool.pool_blocks, kind.pool_over_k)
             return BadInput(
                 f"a selection of {width} blocks does not fit a pool of {pool.pool_blocks}",
                 "[tier] hbm_pool_over_k",
-                mend,
+                fix,
             )
         served, held = [], [pool.held()]
         for step in slab.selected:

@@ -29,19 +29,19 @@ def spread(
     cluster: str,
     there: Callable[[P], R],
     command: str,
-    mend: str,
+    fix: str,
 ) -> Results[P, R]:
     """Run `work` in `jobs` processes of this machine, or `there` on the workers of `cluster` ("":
-    none); both are pickled. RunFailed, with `mend`: a process died, or the cluster is gone."""
+    none); both are pickled. RunFailed, with `fix`: a process died, or the cluster is gone."""
     if cluster:
-        return _on_cluster(pieces, there, cluster, mend)
+        return _on_cluster(pieces, there, cluster, fix)
     if jobs == 1 or len(pieces) <= 1:
         return ((piece, work(piece)) for piece in pieces)
-    return _on_machine(pieces, work, jobs, command, mend)
+    return _on_machine(pieces, work, jobs, command, fix)
 
 
 def _on_machine(
-    pieces: Sequence[P], work: Callable[[P], R], jobs: int, command: str, mend: str
+    pieces: Sequence[P], work: Callable[[P], R], jobs: int, command: str, fix: str
 ) -> Results[P, R]:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(min(jobs, len(pieces)), context) as pool:
@@ -51,14 +51,14 @@ def _on_machine(
                 yield futures[future], future.result()
         except BrokenProcessPool:
             raise RunFailed(
-                "a process that computed it died", command, f"give it more memory; {mend}"
+                "a process that computed it died", command, f"give it more memory; {fix}"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _on_cluster(
-    pieces: Sequence[P], work: Callable[[P], R], address: str, mend: str
+    pieces: Sequence[P], work: Callable[[P], R], address: str, fix: str
 ) -> Results[P, R]:
     """Workers must have the same Offstage, and traces and runs under the same paths."""
     distributed, opened = open_cluster(address)
@@ -71,10 +71,10 @@ def _on_cluster(
         except OffstageError:
             raise
         except (concurrent.futures.CancelledError, OSError) as error:
-            raise RunFailed(f"the cluster is gone ({error})", where, mend) from None
+            raise RunFailed(f"the cluster is gone ({error})", where, fix) from None
         except Exception as error:  # any error of the worker
             raise RunFailed(
                 f"no worker could run it ({type(error).__name__})",
                 where,
-                f"see the workers' logs; {mend}",
+                f"see the workers' logs; {fix}",
             ) from None

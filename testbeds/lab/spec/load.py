@@ -61,8 +61,8 @@ def find(name: str) -> Path:
     if shipped.is_file():
         return shipped
     known = sorted(one.stem for one in SPECS.glob("*.toml"))
-    mend = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
-    raise BadInput(f"no spec is called {name!r}", "lab", mend)
+    fix = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
+    raise BadInput(f"no spec is called {name!r}", "lab", fix)
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
@@ -178,11 +178,11 @@ def check(spec: Spec, where: str) -> None:
         sides = [_workload(spec), _sizes(spec), _tier(spec), _policies(spec), _reference(spec)]
     try:
         for rules in sides:
-            for broken, what, key, mend in rules:
+            for broken, what, key, fix in rules:
                 if broken:
-                    raise BadInput(what, key, mend)
+                    raise BadInput(what, key, fix)
     except BadInput as error:
-        raise BadInput(error.what, f"{where}: {error.where}", error.mend) from None
+        raise BadInput(error.what, f"{where}: {error.where}", error.fix) from None
 
 
 def _workload(spec: Spec) -> Iterator[Rule]:

@@ -406,13 +406,13 @@ def _context_tokens(
         )
     least = min(bound for bound, _ in bounds.values()) // size * size
     chosen = options.context_tokens or least
-    for name, (bound, mend) in bounds.items():
+    for name, (bound, fix) in bounds.items():
         if max(chosen, size) > bound:
             raise BadInput(
                 f"{max(chosen, size):,} tokens of context and {options.steps:,} steps are more "
                 f"than {name} has room for: {max(bound, 0):,} of context",
                 options.where,
-                mend,
+                fix,
             )
     if chosen % size:
         raise BadInput(

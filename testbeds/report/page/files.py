@@ -71,30 +71,30 @@ def as_json(value: Any) -> str:
     return _short_lists(text) + "\n"
 
 
-def read_json(path: str | Path, mend: str) -> tuple[bytes, str]:
+def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
     """The bytes of a summary.json, or of the one in a folder, and its path; BadInput without."""
     path = Path(path)
     if path.is_dir():
         path = path / SUMMARY_NAME
     try:
         if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
-            raise BadInput("larger than any summary", str(path), mend)
+            raise BadInput("larger than any summary", str(path), fix)
         return path.read_bytes(), str(path)
     except OSError as error:
-        raise BadInput(error.strerror or "cannot be read", str(path), mend) from None
+        raise BadInput(error.strerror or "cannot be read", str(path), fix) from None
 
 
-def read_struct(path: Path, kind: type[Kind], mend: str) -> Kind:
+def read_struct(path: Path, kind: type[Kind], fix: str) -> Kind:
     """The JSON of a page as the struct that it was made from. BadInput if it is none."""
-    data, where = read_json(path, mend)
-    return decode_json(data, where, mend, kind, what="cannot be read")
+    data, where = read_json(path, fix)
+    return decode_json(data, where, fix, kind, what="cannot be read")
 
 
 def read_summary(path: str | Path) -> Summary:
     """Reads a summary.json, or the one in a folder. BadInput if it is none."""
-    mend = "name a folder that `offstage demo --out` wrote"
-    data, where = read_json(path, mend)
-    summary = decode_json(data, where, mend, Summary, what="not a summary")
+    fix = "name a folder that `offstage demo --out` wrote"
+    data, where = read_json(path, fix)
+    summary = decode_json(data, where, fix, Summary, what="not a summary")
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
             raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
@@ -141,7 +141,7 @@ def _short_lists(text: str) -> str:
 # Written whole or not at all, read with every check: what is no lab summary, or cannot be true of
 # one, is refused in one line.
 
-MEND = "name a folder that `offstage lab` wrote"
+FIX = "name a folder that `offstage lab` wrote"
 # Not a share of what it is divided by: below, above, or in another unit.
 UNBOUNDED = ("coverage", "gap_closed", "nontrivial_gap_closed")
 RATIOS = (
@@ -161,10 +161,10 @@ class _Kind(msgspec.Struct):
 
 def holds_lab_summary(path: str | Path) -> bool:
     """Whether the summary.json, or the one in the folder, is a lab's."""
-    mend = "name the folder of a run"
-    data, where = read_json(path, mend)
+    fix = "name the folder of a run"
+    data, where = read_json(path, fix)
     try:
-        return decode_json(data, where, mend, _Kind).kind == LAB_KIND
+        return decode_json(data, where, fix, _Kind).kind == LAB_KIND
     except BadInput:  # the reader of the summary reports it
         return False
 
@@ -178,10 +178,10 @@ def write_lab_summary(summary: LabSummary, path: str | Path) -> None:
 
 def read_lab_summary(path: str | Path) -> LabSummary:
     """Reads a lab's summary.json, or the one in a folder. BadInput if it is none."""
-    data, where = read_json(path, MEND)
-    summary = decode_json(data, where, MEND, LabSummary, what="not the summary of a lab run")
-    if decode_json(data, where, MEND, _Kind).kind != LAB_KIND:
-        raise BadInput("not the summary of a lab run", where, MEND)
+    data, where = read_json(path, FIX)
+    summary = decode_json(data, where, FIX, LabSummary, what="not the summary of a lab run")
+    if decode_json(data, where, FIX, _Kind).kind != LAB_KIND:
+        raise BadInput("not the summary of a lab run", where, FIX)
     if wrong := _wrong_lab(summary):
         raise BadInput(wrong, where, "write it anew with a run")
     return summary

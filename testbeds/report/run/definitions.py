@@ -323,7 +323,7 @@ DEFINITIONS = (
         "notes",
         "notes",
         "What the reader of this run's figures must know: each with its "
-        "code, what it says and the mend.",
+        "code, what it says and the fix.",
     ),
     Definition(
         "kernel_bytes_per_s",

@@ -11,7 +11,7 @@ import pytest
 
 from offstage.bindings.chip import (
     DONE,
-    NOBODY,
+    NO_NUMBER,
     Chip,
     Deadlock,
     Limits,
@@ -163,7 +163,7 @@ def test_banks_serve_different_keys_at_once() -> None:
 def test_what_finds_no_room_is_dropped_where_the_unit_drops() -> None:
     one = chip([Unit("a", fixed_ps=10, queue_max=1, drops=True)], "a")
     done = one.run(make_requests(3, at_ps=[0, 1, 2]))
-    assert done["dropped"].tolist() == [0, NOBODY, NOBODY] and done["end_ps"][0] == 2
+    assert done["dropped"].tolist() == [0, NO_NUMBER, NO_NUMBER] and done["end_ps"][0] == 2
     assert one.stats()["a"].dropped == 1 and one.route_stats()["only"].dropped == 1
 
 
@@ -172,7 +172,7 @@ def test_a_request_that_lost_a_piece_is_dropped_as_a_whole() -> None:
     units = [Unit("a", "delay"), Unit("b", fixed_ps=10, queue_max=0, drops=True), Unit("c")]
     one = chip(units, Stage("a", piece_bytes=MIB), "b", Stage("c", join=True))
     done = one.run(make_requests(2, at_ps=[0, 100], size_bytes=[3 * MIB, MIB]))
-    assert done["dropped"].tolist() == [1, NOBODY] and done["end_ps"].tolist() == [10, 110]
+    assert done["dropped"].tolist() == [1, NO_NUMBER] and done["end_ps"].tolist() == [10, 110]
     stats = one.stats()
     assert (stats["b"].dropped, stats["b"].arrivals, stats["c"].arrivals) == (2, 2, 1)
 
@@ -239,7 +239,7 @@ def test_visits_of_a_sampled_request_add_up_to_its_latency() -> None:
         mine = visits[visits["tag"] == tag]
         spent = int((mine["leave_ps"] - mine["enter_ps"]).sum())
         assert spent == int(done["end_ps"][done["tag"] == tag][0])
-    assert set(visits["tag"]) == set(range(0, 9, 2)) and NOBODY in visits["unit"]
+    assert set(visits["tag"]) == set(range(0, 9, 2)) and NO_NUMBER in visits["unit"]
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ PAGES = "/proc/sys/vm/nr_hugepages"
 
 
 def broken(*repairs: Repair) -> list[Check]:
-    return [Check("one", "missing", "none", "all", "mend it", repairs)]
+    return [Check("one", "missing", "none", "all", "fix it", repairs)]
 
 
 def root_user(monkeypatch: pytest.MonkeyPatch, number: int = 0) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: number)
 
 
-def test_what_is_not_ok_has_a_mend_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_what_is_not_ok_has_a_fix_and_nothing_is_left_behind(tmp_path: Path) -> None:
     checks = examine(Machine(tmp_path))
     assert len({check.name for check in checks}) == len(checks)
-    assert [check.name for check in checks if (check.state == "ok") == bool(check.mend)] == []
+    assert [check.name for check in checks if (check.state == "ok") == bool(check.fix)] == []
     assert to_dict(checks)["ready"] is True, "this test itself needs the extension"
     assert json.loads(json.dumps(to_dict(checks)))["checks"][0]["name"] == "python"
     assert list(tmp_path.iterdir()) == []
@@ -78,16 +78,16 @@ def test_without_root_nothing_is_done_and_the_commands_are_given(
 
 
 @pytest.mark.parametrize(
-    ("disabled", "mend"), [("2", "sysctl kernel.io_uring_disabled=0"), ("0", "seccomp")]
+    ("disabled", "fix"), [("2", "sysctl kernel.io_uring_disabled=0"), ("0", "seccomp")]
 )
 def test_io_uring_that_is_refused_says_by_whom(
-    disabled: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disabled: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "_opened", lambda folder: ("missing", "io_uring is not permitted"))
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/io_uring_disabled").write_text(disabled)
     check = kernel._io_uring(Machine(tmp_path, tmp_path))
-    assert check.state == "missing" and mend in check.mend
+    assert check.state == "missing" and fix in check.fix
 
 
 def test_io_uring_is_tried_by_setting_one_up(
@@ -123,14 +123,14 @@ SPDK_ROWS: list[tuple[tuple[int, ...] | None, bool, Ended, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("release", "built", "ended", "state", "found", "mend"), SPDK_ROWS)
+@pytest.mark.parametrize(("release", "built", "ended", "state", "found", "fix"), SPDK_ROWS)
 def test_spdk_is_what_loads_or_what_could_be_built(
     release: tuple[int, ...] | None,
     built: bool,
     ended: Ended,
     state: str,
     found: str,
-    mend: str,
+    fix: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,7 +145,7 @@ def test_spdk_is_what_loads_or_what_could_be_built(
     show(monkeypatch, built, ended)
     check = software._spdk(Machine(tmp_path))
     assert check.state == state and found in check.found
-    assert (mend in check.mend) if mend else not check.mend
+    assert (fix in check.fix) if fix else not check.fix
 
 
 def show(monkeypatch: pytest.MonkeyPatch, built: bool, ended: Ended) -> None:
@@ -171,14 +171,14 @@ VERBS_ROWS: list[tuple[str | None, bool, Ended, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("version", "built", "ended", "state", "found", "mend"), VERBS_ROWS)
+@pytest.mark.parametrize(("version", "built", "ended", "state", "found", "fix"), VERBS_ROWS)
 def test_verbs_count_only_where_the_extension_loads(
     version: str | None,
     built: bool,
     ended: Ended,
     state: str,
     found: str,
-    mend: str,
+    fix: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,7 +187,7 @@ def test_verbs_count_only_where_the_extension_loads(
     show(monkeypatch, built, ended)
     check = software._verbs(Machine(tmp_path))
     assert check.state == state and found in check.found
-    assert (mend in check.mend) if mend else not check.mend
+    assert (fix in check.fix) if fix else not check.fix
 
 
 def test_nixl_is_the_library_that_the_fabric_takes(
@@ -202,7 +202,7 @@ def test_nixl_is_the_library_that_the_fabric_takes(
     monkeypatch.setenv("OFFSTAGE_NIXL", str(library))
     check = software._nixl(Machine(tmp_path))
     assert check.state == "missing" and f"{library} does not load: " in check.found
-    assert "OFFSTAGE_NIXL" in check.mend
+    assert "OFFSTAGE_NIXL" in check.fix
     show(monkeypatch, True, (0, "", ""))
     monkeypatch.setattr(software, "_distribution", lambda name: "1.5")
     assert software._nixl(Machine(tmp_path)).found == "1.5, loads"

@@ -1,4 +1,4 @@
-"""Is each state of a machine told apart, with what mends it? Machines are folders here."""
+"""Is each state of a machine told apart, with what fixes it? Machines are folders here."""
 
 import json
 import subprocess
@@ -81,7 +81,7 @@ def two_adapters() -> Files:
 
 Row = tuple[str, str, Files, str, str, str]
 ROWS: list[Row] = [
-    # check, what, files, state, in what was found, in the mend
+    # check, what, files, state, in what was found, in the fix
     ("_cpu", "wide", {"proc/cpuinfo": "flags : fpu avx2 avx512f"}, "ok", "avx2, avx512f", ""),
     ("_cpu", "arm", {"proc/cpuinfo": "Features : fp asimd"}, "ok", "asimd", ""),
     ("_cpu", "narrow", {"proc/cpuinfo": "flags : fpu sse2"}, "missing", "neither", "-cpu host"),
@@ -350,16 +350,16 @@ def given(root: Path, files: Files) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("name", "what", "files", "state", "found", "mend"),
+    ("name", "what", "files", "state", "found", "fix"),
     ROWS,
     ids=[f"{row[0].lstrip('_')}: {row[1]}" for row in ROWS],
 )
-def test_each_state_says_what_is_there_and_what_mends_it(
-    name: str, what: str, files: Files, state: str, found: str, mend: str, tmp_path: Path
+def test_each_state_says_what_is_there_and_what_fixes_it(
+    name: str, what: str, files: Files, state: str, found: str, fix: str, tmp_path: Path
 ) -> None:
     check = CHECKS[name](given(tmp_path, files))
     assert check.state == state and found in check.found, check
-    assert (mend in check.mend) if mend else check.mend == "", check
+    assert (fix in check.fix) if fix else check.fix == "", check
     assert check.purpose
 
 
@@ -451,4 +451,4 @@ def test_transfers_are_measured_and_the_fastest_is_marked(
     monkeypatch.setattr(hardware, "run_quietly", told)
     check = CHECKS["_transfers"](given(tmp_path, {f"{GPU}/version": "580"}))
     assert asked[-1] == "cuda" and check.state == state and found in check.found
-    assert bool(check.mend) == bool(code)
+    assert bool(check.fix) == bool(code)

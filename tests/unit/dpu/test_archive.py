@@ -88,7 +88,7 @@ def test_what_is_no_journal_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
     for path in list(tmp_path.iterdir()):
         with pytest.raises(BadInput) as refused:
             Journal(path)
-        assert refused.value.where == str(path) and refused.value.mend
+        assert refused.value.where == str(path) and refused.value.fix
     assert snapshot(tmp_path) == before
 
 

@@ -70,7 +70,7 @@ def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Pa
         assert login(b"r" * 32).tenant is tenant
         with pytest.raises(Refused) as refused:
             login(b"n" * 32)
-        assert ("was replaced" in refused.value.mend) is replaced
+        assert ("was replaced" in refused.value.fix) is replaced
     assert stream.getvalue().count("secret_replaced") == 1
     file.unlink()
     hosts.note_secrets()

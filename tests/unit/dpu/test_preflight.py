@@ -30,7 +30,7 @@ def test_a_file_that_is_no_whole_store_is_refused_and_not_grown(tmp_path: Path) 
         file.write_bytes(data)
         with pytest.raises(BadInput, match=said) as refused:
             check_store_file(stored_at(file))
-        assert refused.value.where == str(file) and refused.value.mend
+        assert refused.value.where == str(file) and refused.value.fix
         assert file.read_bytes() == data
 
 

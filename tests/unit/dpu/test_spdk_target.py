@@ -69,12 +69,12 @@ def program(folder: Path, script: str) -> str:
 def refusal(path: str) -> OffstageError:
     with pytest.raises(OffstageError) as caught:
         Target(path)
-    assert "\n" not in str(caught.value) and caught.value.mend
+    assert "\n" not in str(caught.value) and caught.value.fix
     return caught.value
 
 
 def test_no_program_and_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong path, and the extra that was forgotten: each with its own mend."""
+    """A wrong path, and the extra that was forgotten: each with its own fix."""
     assert isinstance(refusal(str(tmp_path / "nowhere")), BadInput)
     monkeypatch.setitem(sys.modules, "spdk.rpc.client", None)
     missing = refusal(program(tmp_path, "exit 0"))

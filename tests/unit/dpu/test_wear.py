@@ -86,7 +86,7 @@ def test_a_budget_admits_less_as_it_is_used_up() -> None:
 
 def test_years_of_a_drive_are_a_budget() -> None:
     """Is a day's part that of endurance over years, given bytes before it, and is a life without
-    an endurance refused with the mend?"""
+    an endurance refused with the fix?"""
     budget = Budget(config(endurance="3650TB"))
     assert budget.bytes_of(PolicyOptions(drive_years=5)) == 2 * 10**12
     assert budget.bytes_of(PolicyOptions(drive_years=5, write_budget_bytes=7)) == 7

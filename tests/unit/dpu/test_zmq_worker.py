@@ -108,7 +108,7 @@ def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.Mon
             {"packed": (0, 2**32 - 1, 0), "scores": b""},
         ):
             said = zmq_messages.decode_fabric_reply(ask(fetch_of(**more), b"")[0])
-            assert isinstance(said, p.Error) and "at most 16" in said.mend
+            assert isinstance(said, p.Error) and "at most 16" in said.fix
 
 
 def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,4 +126,4 @@ def test_a_message_has_no_more_rows_than_the_window(monkeypatch: pytest.MonkeyPa
             timeout_ns=10**9,
         )
         said = zmq_messages.decode_fabric_reply(ask(put, bytes(count))[0])
-    assert isinstance(said, p.Error) and "at most 4" in said.mend
+    assert isinstance(said, p.Error) and "at most 4" in said.fix

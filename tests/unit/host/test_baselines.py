@@ -264,7 +264,7 @@ def test_too_many_calls_at_once_are_refused(make: Make) -> None:
 def test_kvikio_that_cannot_be_used_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not installed, half installed, and without the CUDA driver: why, and the mend."""
+    """Not installed, half installed, and without the CUDA driver: why, and the fix."""
     from offstage.host.baselines import kvikio_drive
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

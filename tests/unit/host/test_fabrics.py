@@ -157,7 +157,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
         lambda request, _: [p.encode(p.Ok(id=request.id))],
         lambda request, _: [p.encode(zmq_messages.FabricPutReply(id=request.id, rcs=b""))],
         lambda request, _: [
-            p.encode(p.Error(id=request.id, code="busy", what="too much", mend="wait"))
+            p.encode(p.Error(id=request.id, code="busy", what="too much", fix="wait"))
         ],
     ],
     ids=["garbage", "no payload", "short payload", "ok", "another reply", "error"],
@@ -165,7 +165,7 @@ def test_puts_are_split_by_the_window(serve: Callable[[Answer], ZmqDriver]) -> N
 def test_a_wrong_answer_is_one_line(serve: Callable[[Answer], ZmqDriver], answer: Answer) -> None:
     with pytest.raises(OffstageError) as caught:
         fetch(serve(answer))
-    assert str(caught.value) and "\n" not in str(caught.value) and caught.value.mend
+    assert str(caught.value) and "\n" not in str(caught.value) and caught.value.fix
 
 
 def test_silence_ends(serve: Callable[[Answer], ZmqDriver], monkeypatch: Any) -> None:

@@ -88,7 +88,7 @@ def test_an_impossible_geometry_is_refused(change: dict[str, object], says: str)
         replace(geometry("demo"), **change)  # type: ignore[arg-type]
 
 
-def test_bad_questions_are_answered_with_the_mend() -> None:
+def test_bad_questions_are_answered_with_the_fix() -> None:
     with pytest.raises(BadInput, match="did you mean 'llama-3-70b'"):
         geometry("llama3-70b")
     with pytest.raises(BadInput, match="multiple of 128"):

@@ -153,7 +153,7 @@ def test_the_side_of_the_seam_agrees_with_the_reference(value_type: str) -> None
 
 
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the mend, and not an error of Triton's in the middle of a run."""
+    """One line with the fix, and not an error of Triton's in the middle of a run."""
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(BadInput, match="add --device cuda, or set TRITON_INTERPRET=1"):
         check_device("cpu")

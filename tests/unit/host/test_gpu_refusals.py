@@ -1,4 +1,4 @@
-"""Is a GPU that cannot be used one line that names the mend, where it was asked for?
+"""Is a GPU that cannot be used one line that names the fix, where it was asked for?
 
 A GPU too old, too small, with another driver, or one that cupy does not see: each is stood in for
 at the one call by which the host would find out.

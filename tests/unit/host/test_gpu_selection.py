@@ -204,7 +204,7 @@ def test_the_best_are_those_that_the_host_selects(
 
 
 def test_a_session_of_too_many_blocks_is_refused() -> None:
-    """One line with the mend, and not a kernel that does not fit."""
+    """One line with the fix, and not a kernel that does not fit."""
     many = torch.zeros((1, scores.BLOCKS_MAX + 1))
     with pytest.raises(BadInput, match="use at most 32768"):
         scores.best(many, whole(1), 1, 0, 0, 0, torch.zeros(1), torch.ones(1))

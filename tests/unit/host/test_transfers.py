@@ -94,7 +94,7 @@ def test_an_error_of_the_runtime_is_one_line() -> None:
         cudart.stream()
 
 
-def test_without_a_runtime_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_runtime_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "LIBRARIES", ("libno-such-cudart.so.1",))
     with pytest.raises(BadInput, match="torch that is built for CUDA"):
         Cudart()
@@ -199,7 +199,7 @@ def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyP
 
 
 def test_what_gpudirect_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the order in which it is mended; with all of it there, both are kinds like any other."""
+    """In the order in which it is fixed; with all of it there, both are kinds like any other."""
     monkeypatch.setattr(nixl.importlib.util, "find_spec", lambda name: None)
     assert {one.reason for one in nixl.nixl_kinds(tmp_path)} == {
         "the nixl package is not installed (pip install nixl)"

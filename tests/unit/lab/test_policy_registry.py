@@ -210,7 +210,7 @@ def test_a_wrong_answer_is_one_line(answer: Any, said: str) -> None:
         checked_step(fixed(answer), shown)
     line = str(caught.value)
     assert "step 12 of session 3: policy 'fixed'" in line and said in line
-    assert "\n" not in line and caught.value.mend
+    assert "\n" not in line and caught.value.fix
 
 
 def test_a_wrong_beginning_is_one_line() -> None:

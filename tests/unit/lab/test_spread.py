@@ -20,7 +20,7 @@ def computed(work: Callable[[Any], Any], pieces: list[int], jobs: int) -> dict[i
             jobs=jobs,
             cluster="",
             command="lab pod",
-            mend="start it again",
+            fix="start it again",
         )
     )
     assert len(found) == len(pieces)

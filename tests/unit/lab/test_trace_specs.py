@@ -134,7 +134,7 @@ def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
     )
     codes = {note.code: note for note in trace_notes(spec_of(alike, tmp_path))}
     assert {"cut-alike", "outputs-cut-alike"} <= codes.keys()
-    assert "1,024 tokens" in codes["cut-alike"].what and codes["cut-alike"].mend
+    assert "1,024 tokens" in codes["cut-alike"].what and codes["cut-alike"].fix
     free = {note.code for note in trace_notes(spec_of(DECODE, tmp_path))}
     assert "cut-alike" not in free
     experiment = plan(tmp_path / "spec.toml", {}, sweep=False)

@@ -1,4 +1,4 @@
-"""Are options that cannot work refused before anything runs, in one line with the mend?"""
+"""Are options that cannot work refused before anything runs, in one line with the fix?"""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from offstage.testbeds.live.workload import full_chunks, prepare
 def test_what_the_host_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as refused:
         DriveOptions(**wrong).check()
-    assert refused.value.mend
+    assert refused.value.fix
     with pytest.raises(BadInput):
         DemoOptions(out=Path("out"), **wrong).check()
 

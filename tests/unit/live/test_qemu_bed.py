@@ -147,7 +147,7 @@ def test_one_seed_in_virtual_time() -> None:
 
 
 def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with its mend: a tool that is missing, a cache that is none, a second command."""
+    """One line with its fix: a tool that is missing, a cache that is none, a second command."""
     with pytest.raises(BadInput, match="apt-get install first second"):
         needs(("no-such-1", "first"), ("sh", "dash"), ("no-such-2", "second"))
     monkeypatch.setenv("OFFSTAGE_CACHE", str(tmp_path))
@@ -173,7 +173,7 @@ def test_the_testbed_end_to_end(tmp_path: Path, fabric: str) -> None:
         try:
             needs((tool, "qemu-system-x86 qemu-system-arm mmdebstrap squashfs-tools"))
         except BadInput as error:
-            pytest.skip(error.mend)
+            pytest.skip(error.fix)
     begun = time.time()
     done = subprocess.run(
         offstage_words(

@@ -51,7 +51,7 @@ def test_what_cannot_be_compared_is_refused(
 ) -> None:
     with pytest.raises(BadInput, match=what) as caught:
         read_run(recorded(tmp_path / "run", **changes))
-    assert caught.value.mend and caught.value.where
+    assert caught.value.fix and caught.value.where
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest() -> None:

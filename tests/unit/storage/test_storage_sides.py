@@ -114,16 +114,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_opened_is_one_line_with_a_mend(
+def test_what_cannot_be_opened_is_one_line_with_a_fix(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Does every refusal name its cause and what to do about it?"""
     monkeypatch.chdir(tmp_path)
-    wrong, mend = REFUSED[case]
+    wrong, fix = REFUSED[case]
     options = {"backend": "posix", "size_bytes": 0} | wrong
-    with pytest.raises(OffstageError, match=mend) as caught:
+    with pytest.raises(OffstageError, match=fix) as caught:
         Storage(StorageConfig(**options))  # type: ignore[arg-type]
-    assert "\n" not in str(caught.value) and caught.value.mend
+    assert "\n" not in str(caught.value) and caught.value.fix
 
 
 def test_a_file_that_was_cut_is_an_error_not_zeros(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def times(path: Path, *stamps: float) -> Path:
 def test_seconds_that_are_read_as_milliseconds_are_noted(
     tmp_path: Path, stamps: tuple[float, ...]
 ) -> None:
-    """Does a trace in another unit say so, and does saying the unit mend it?"""
+    """Does a trace in another unit say so, and does saying the unit fix it?"""
     path = times(tmp_path / "t.jsonl", *stamps)
     assert any("--time-unit" in note for note in open_trace(path).origin.notes)
     told = open_trace(path, time_unit="s")

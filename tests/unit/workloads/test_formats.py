@@ -240,7 +240,7 @@ def test_every_defect_is_one_line_with_its_place(
         open_trace(bad(tmp_path))
     assert what in caught.value.what
     assert place in caught.value.where
-    assert caught.value.mend and "\n" not in str(caught.value)
+    assert caught.value.fix and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "servegen"])

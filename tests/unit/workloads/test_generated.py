@@ -470,6 +470,6 @@ def test_a_coarsened_workload_counts_in_blocks() -> None:
     ],
 )
 def test_wrong_options_are_refused(change: dict[str, Any], what: str) -> None:
-    """Is each wrong option one line with its mend?"""
+    """Is each wrong option one line with its fix?"""
     with pytest.raises(BadInput, match=what):
         GeneratedWorkload(replace(SMALL, **change))

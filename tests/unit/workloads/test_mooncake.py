@@ -71,13 +71,13 @@ def test_a_last_line_without_its_end_is_complete_if_it_is_json(tmp_path: Path) -
 def test_a_wrong_value_is_named_with_file_and_line(
     tmp_path: Path, bad: dict[str, Any], what: str
 ) -> None:
-    """Does every defect of one row say what, where and the mend, in one line?"""
+    """Does every defect of one row say what, where and the fix, in one line?"""
     path = write(tmp_path / "t.jsonl", row(), bad, row())
     with pytest.raises(BadInput) as caught:
         load(path)
     assert what in caught.value.what
     assert caught.value.where == f"{path}:2"
-    assert caught.value.mend and "\n" not in str(caught.value)
+    assert caught.value.fix and "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
 
 

@@ -223,10 +223,10 @@ def options_with(**changes: Any) -> TraceOptions:
 def test_options_out_of_range_are_refused(
     options: TraceOptions, shape: ChunkShape, what: str
 ) -> None:
-    """Does every wrong option give one line with the mend?"""
+    """Does every wrong option give one line with the fix?"""
     with pytest.raises(BadInput, match=what) as caught:
         from_trace(TINY, options, shape, 0)
-    assert caught.value.mend
+    assert caught.value.fix
 
 
 def test_a_generated_plan_beyond_its_budget_is_refused() -> None:

@@ -170,6 +170,6 @@ def test_bands_follow_relative_depth() -> None:
     ],
 )
 def test_wrong_fractions_are_refused(fractions: dict[str, float], what: str) -> None:
-    """Does a wrong table of fractions give one line with the mend?"""
+    """Does a wrong table of fractions give one line with the fix?"""
     with pytest.raises(BadInput, match=what):
         layer_entries(4, fractions)

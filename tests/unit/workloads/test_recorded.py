@@ -124,11 +124,11 @@ def rows(*changed: list[Any]) -> dict[str, Any]:
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, change: dict[str, Any], what: str) -> None:
-    """Does each fault name the file, the line and the mend?"""
+    """Does each fault name the file, the line and the fix?"""
     path = written(tmp_path / "a.jsonl", a_run(), a_run(**change))
     with pytest.raises(BadInput, match=what) as raised:
         SelectionWorkload(path)
-    assert raised.value.where == f"{path}:2" and raised.value.mend
+    assert raised.value.where == f"{path}:2" and raised.value.fix
 
 
 def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@
 
 static int
 refuse(char *error, size_t error_size_bytes, int rc, const char *where, const char *what,
-	const char *mend)
+	const char *fix)
 {
-	snprintf(error, error_size_bytes, "%s: %s; %s", where, what, mend);
+	snprintf(error, error_size_bytes, "%s: %s; %s", where, what, fix);
 	return rc;
 }
 

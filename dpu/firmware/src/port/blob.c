@@ -35,9 +35,9 @@ ofs_blob_write(struct ofs_attachment *attachment, const char *fabric, const void
 }
 
 static int
-refuse(char *error, size_t error_size_bytes, int rc, const char *what, const char *mend)
+refuse(char *error, size_t error_size_bytes, int rc, const char *what, const char *fix)
 {
-	snprintf(error, error_size_bytes, "attach blob: %s; %s", what, mend);
+	snprintf(error, error_size_bytes, "attach blob: %s; %s", what, fix);
 	return rc;
 }
 

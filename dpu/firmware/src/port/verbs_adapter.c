@@ -28,9 +28,9 @@ struct adapter_search {
 };
 
 static int
-refuse(struct adapter_search *search, int rc, const char *what, const char *mend)
+refuse(struct adapter_search *search, int rc, const char *what, const char *fix)
 {
-	snprintf(search->error, search->error_size_bytes, "%s; %s", what, mend);
+	snprintf(search->error, search->error_size_bytes, "%s; %s", what, fix);
 	return rc;
 }
 
@@ -40,7 +40,7 @@ open_device(struct adapter_search *search, struct ibv_device *const *devices, in
 	const char *wanted = search->config->device;
 	char names[NAMES_SIZE_BYTES] = "";
 	char what[160];
-	char mend[NAMES_SIZE_BYTES + 32];
+	char fix[NAMES_SIZE_BYTES + 32];
 
 	for (int i = 0; i < count; i++) {
 		const char *name = ibv_get_device_name(devices[i]);
@@ -66,8 +66,8 @@ open_device(struct adapter_search *search, struct ibv_device *const *devices, in
 			"rdma link add rxe0 type rxe netdev eth0");
 	}
 	snprintf(what, sizeof(what), "there is no RDMA device %.64s", wanted);
-	snprintf(mend, sizeof(mend), "choose one of %s", names);
-	return refuse(search, -ENODEV, what, mend);
+	snprintf(fix, sizeof(fix), "choose one of %s", names);
+	return refuse(search, -ENODEV, what, fix);
 }
 
 /* The requested port, or the first that is active. */
@@ -129,7 +129,7 @@ find_gid(struct adapter_search *search)
 	int32_t wanted = search->config->gid_index;
 	char names[NAMES_SIZE_BYTES] = "";
 	char what[160];
-	char mend[NAMES_SIZE_BYTES + 64];
+	char fix[NAMES_SIZE_BYTES + 64];
 
 	for (ssize_t i = 0; i < count; i++) {
 		const struct ibv_gid_entry *entry = &entries[i];
@@ -147,8 +147,8 @@ find_gid(struct adapter_search *search)
 	if (best == NULL && wanted >= 0 && names[0] != '\0') {
 		snprintf(what, sizeof(what), "port %u of %.64s has no GID %d", search->found.opened.port,
 			search->found.opened.device, wanted);
-		snprintf(mend, sizeof(mend), "choose gid_index from %s, or -1", names);
-		return refuse(search, -EINVAL, what, mend);
+		snprintf(fix, sizeof(fix), "choose gid_index from %s, or -1", names);
+		return refuse(search, -EINVAL, what, fix);
 	}
 	if (best == NULL) {
 		snprintf(what, sizeof(what), "port %u of %.64s has no GID", search->found.opened.port,
@@ -166,18 +166,18 @@ choose_mtu(struct adapter_search *search)
 	uint32_t carried = 128u << search->port.active_mtu;
 	uint32_t wanted = search->config->mtu_bytes;
 	char what[160];
-	char mend[160];
+	char fix[160];
 
 	search->found.opened.mtu_bytes = wanted == 0 ? carried : wanted;
 	if (wanted == 0 || (wanted >= 256 && wanted <= carried && (wanted & (wanted - 1)) == 0))
 		return 0;
 	snprintf(what, sizeof(what), "port %u of %.64s carries packets of %u B, not of %u",
 		search->found.opened.port, search->found.opened.device, carried, wanted);
-	snprintf(mend, sizeof(mend),
+	snprintf(fix, sizeof(fix),
 		"set mtu to 0 or %u, or raise the network's: "
 		"ip link set NETDEV mtu 9000",
 		carried);
-	return refuse(search, -EINVAL, what, mend);
+	return refuse(search, -EINVAL, what, fix);
 }
 
 static int

@@ -93,7 +93,7 @@ static void
 explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *config,
 	const char *backend, int rc)
 {
-	const char *mend = "check the path and `offstage doctor`";
+	const char *fix = "check the path and `offstage doctor`";
 	const struct ofs_storage_ops *ops = find_side(backend);
 	const char *why = ops != NULL && ops->why != NULL ? ops->why() : "";
 
@@ -112,19 +112,19 @@ explain(char *error, size_t error_size_bytes, const struct ofs_storage_config *c
 		return;
 	}
 	if (rc == -ENOSPC || rc == -EFBIG)
-		mend = "free space, or ask for a smaller size";
+		fix = "free space, or ask for a smaller size";
 	else if (rc == -EACCES || rc == -EPERM)
-		mend = "check owner and mode of the file";
+		fix = "check owner and mode of the file";
 	else if (rc == -ENOENT)
-		mend = "create the directory, or name another path";
+		fix = "create the directory, or name another path";
 	else if (rc == -EISDIR)
-		mend = "name a file or a block device, not a directory";
+		fix = "name a file or a block device, not a directory";
 	else if (rc == -ENOMEM)
-		mend = "lower the queue depth or the size, or raise RLIMIT_MEMLOCK";
+		fix = "lower the queue depth or the size, or raise RLIMIT_MEMLOCK";
 	else if (rc == -EINVAL)
-		mend = "check size (above 0, for a file at least one lba), lba and the nvme parameters";
+		fix = "check size (above 0, for a file at least one lba), lba and the nvme parameters";
 	snprintf(error, error_size_bytes, "storage %s%s%s: %s; %s", backend,
-		config->path[0] != 0 ? " on " : "", config->path, strerror(-rc), mend);
+		config->path[0] != 0 ? " on " : "", config->path, strerror(-rc), fix);
 }
 
 static int

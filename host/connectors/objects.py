@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from offstage.bindings.errors import BadInput
 from offstage.host.connectors.late import counters
-from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Kind, Move, State
+from offstage.host.connectors.object_mover import Mover
 from offstage.host.endpoint import Endpoint
 
 __all__ = ["Completion", "ObjectClient", "State", "Stream"]

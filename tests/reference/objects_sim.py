@@ -24,8 +24,8 @@ from offstage.host.connectors import late as late_module
 from offstage.host.connectors import link as link_module
 from offstage.host.connectors import mover as mover_module
 from offstage.host.connectors import moves as moves_module
-from offstage.host.connectors.mover import Mover
 from offstage.host.connectors.moves import Chain, Kind
+from offstage.host.connectors.object_mover import Mover
 
 PAYLOAD, LAYERS, SESSIONS = 64, 2, 16
 FROZEN_S = 1.0

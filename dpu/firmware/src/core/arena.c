@@ -1,41 +1,12 @@
 /*
- * arena.c: slots, their generations and pins.
+ * arena.c: slots, their generations and pins. Which block leaves for another: evict.c.
  *
  * Model: free -> pending or reading -> resident -> free; a slot whose read timed out is quarantined
  * until the owner says that the device no longer writes to it. The generation moves at every
  * assignment and is never 0, so that a reader with an old (slot, generation) always sees the
  * difference. Pinned and dirty slots are never victims.
  */
-#include "internal.h"
-
-/*
- * A guess costs a read, and a wrong guess also costs the block it displaces, so it must be four
- * times as likely to be demanded as that block. A host's guess names the step: if it is right, the
- * demand would soon have displaced the same block, so only its odds count. The core's own chance is
- * that of a demand within many steps.
- */
-static int
-guess_is_worth(const struct ofs_core *core, const struct ofs_candidate *candidate, uint32_t slot)
-{
-	uint32_t bucket = candidate->hinted ? ofs_odds_bucket(candidate->probability)
-										: ofs_chance_bucket(candidate->probability);
-
-	return bucket >= core->slots[slot].score + 2 * OFS_OCTAVE;
-}
-
-static uint32_t
-victim_of(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *candidate)
-{
-	uint32_t slot = core->evict->victim(core, tenant * 2);
-
-	if (slot != OFS_NONE)
-		return slot;
-	slot = core->evict->victim(core, tenant * 2 + 1);
-	if (slot != OFS_NONE && candidate != NULL && core->policy.eviction == OFS_EVICT_SCORE
-		&& !guess_is_worth(core, candidate, slot))
-		return OFS_NONE;
-	return slot;
-}
+#include "evict.h"
 
 uint32_t
 ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
@@ -45,7 +16,7 @@ ofs_slot_take(struct ofs_core *core, uint32_t tenant, uint32_t block,
 
 	core->evict->expect(core, block, candidate == NULL);
 	if (t->free_count == 0) {
-		uint32_t slot = victim_of(core, tenant, candidate);
+		uint32_t slot = ofs_evict_victim(core, tenant, candidate);
 
 		if (slot == OFS_NONE)
 			return OFS_NONE;

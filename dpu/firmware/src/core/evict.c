@@ -1,5 +1,5 @@
 /*
- * evict.c: what the eviction policies share: lists, the choice of policy, a change of set.
+ * evict.c: which block is evicted, and what the policies share: lists, a change of set.
  *
  * Model: every tenant has two sets of resident slots: 0, blocks that no generating session refers
  * to, and 1, the rest. Victims come from set 0 while it has an unpinned slot. A set has OFS_BUCKETS
@@ -107,6 +107,35 @@ ofs_evict_of(uint32_t eviction)
 
 	assert(eviction < OFS_EVICT_COUNT);
 	return policies[eviction];
+}
+
+/*
+ * A guess costs a read, and a wrong guess also costs the block it displaces, so it must be four
+ * times as likely to be demanded as that block. A host's guess names the step: if it is right, the
+ * demand would soon have displaced the same block, so only its odds count. The core's own chance is
+ * that of a demand within many steps.
+ */
+static int
+guess_is_worth(const struct ofs_core *core, const struct ofs_candidate *candidate, uint32_t slot)
+{
+	uint32_t bucket = candidate->hinted ? ofs_odds_bucket(candidate->probability)
+										: ofs_chance_bucket(candidate->probability);
+
+	return bucket >= core->slots[slot].score + 2 * OFS_OCTAVE;
+}
+
+uint32_t
+ofs_evict_victim(struct ofs_core *core, uint32_t tenant, const struct ofs_candidate *candidate)
+{
+	uint32_t slot = core->evict->victim(core, tenant * 2);
+
+	if (slot != OFS_NONE)
+		return slot;
+	slot = core->evict->victim(core, tenant * 2 + 1);
+	if (slot != OFS_NONE && candidate != NULL && core->policy.eviction == OFS_EVICT_SCORE
+		&& !guess_is_worth(core, candidate, slot))
+		return OFS_NONE;
+	return slot;
 }
 
 /* No set has a slot. */

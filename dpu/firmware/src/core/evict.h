@@ -30,6 +30,9 @@ struct ofs_evict_ops {
 extern const struct ofs_evict_ops ofs_evict_lru, ofs_evict_fifo, ofs_evict_random, ofs_evict_s3fifo,
 	ofs_evict_score, ofs_evict_sieve, ofs_evict_lru_k, ofs_evict_arc;
 const struct ofs_evict_ops *ofs_evict_of(uint32_t eviction);
+/* The slot that leaves for a demand, or for the guess `candidate`; OFS_NONE if none may. */
+uint32_t ofs_evict_victim(struct ofs_core *core, uint32_t tenant,
+	const struct ofs_candidate *candidate);
 void ofs_evict_open(struct ofs_core *core);
 void ofs_evict_rebuild(struct ofs_core *core);
 void ofs_evict_forget(struct ofs_core *core, uint32_t tenant);

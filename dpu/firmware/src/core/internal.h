@@ -205,7 +205,7 @@ void ofs_part_want(struct ofs_core *core, uint32_t slot, uint32_t granules);
 uint64_t ofs_part_begin(struct ofs_core *core, uint32_t slot, struct ofs_action *action);
 /* The slot becomes resident: with what was read, or (`read` 0) written whole. */
 void ofs_part_arrive(struct ofs_core *core, uint32_t slot, int read);
-/* fill.c: the end of a read into a slot that is already resident. */
+/* partial_fill.c: the end of a read into a slot that is already resident. */
 void ofs_fill_done(struct ofs_core *core, uint32_t slot);
 void ofs_fill_failed(struct ofs_core *core, uint32_t slot, int rc);
 /* Demands that named more than has arrived: the rest is read too, or they are to retry. */

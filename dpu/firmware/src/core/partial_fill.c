@@ -1,8 +1,8 @@
 /*
- * fill.c: ends of reads into resident slots, and what follows the end of a partial read (the model
- * is in granule.c). A failed fill leaves the slot's bytes, which were checked; a slot that a device
- * may still write is quarantined. If the block's bytes have changed since its part was read, the
- * part is evicted, and the waiting demands are retried for the whole block.
+ * partial_fill.c: ends of reads into resident slots, and what follows the end of a partial read
+ * (the model is in granule.c). A failed fill leaves the slot's bytes, which were checked; a slot
+ * that a device may still write is quarantined. If the block's bytes have changed since its part
+ * was read, the part is evicted, and the waiting demands are retried for the whole block.
  */
 #include "internal.h"
 

@@ -44,7 +44,7 @@ class Endpoint:
     `runtime_dir` and `curve_dir`: see `Control`; None: the secret that the daemon left for this
     user, and no CURVE. `rdma`: the adapter of verbs; None: the first. `timeout_s`: limit for each
     reply of the daemon. `patience_s`: limit for reading or looking up an object, unless the call
-    gives another. `life`: incarnation of a pod's member, and the epoch of the map that names it."""
+    gives another. `incarnation`, `epoch`: of a pod's member, and of the map that names it."""
 
     address: str = DEFAULT_ENDPOINT
     tenant: str = "default"
@@ -56,7 +56,8 @@ class Endpoint:
     rdma: Rdma | None = None
     timeout_s: float = 5.0
     patience_s: float = 5.0
-    life: tuple[int, int] = (0, 0)
+    incarnation: int = 0
+    epoch: int = 0
 
     @classmethod
     def find(
@@ -102,8 +103,10 @@ class Endpoint:
         """The daemon of a pod's member, with runtime folder `runtime_dir/NAME`. `epoch`: accept
         only the incarnation that the map of that epoch names."""
         folder = None if runtime_dir is None else runtime_dir / member.name
-        life = (0, 0) if epoch is None else (member.incarnation, epoch)
-        return replace(self, address=member.endpoint, runtime_dir=folder, life=life)
+        found = replace(self, address=member.endpoint, runtime_dir=folder)
+        if epoch is None:
+            return found
+        return replace(found, incarnation=member.incarnation, epoch=epoch)
 
     def control(self, *, heartbeat: bool = True) -> Control:
         """Log in. BadInput if no daemon answers or it refuses."""
@@ -116,7 +119,8 @@ class Endpoint:
             curve_dir=self.curve_dir,
             heartbeat=heartbeat,
             timeout_s=self.timeout_s,
-            life=self.life,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
         )
 
     def connect(self, timeout_s: float | None = None) -> tuple[Control, Fabric]:

@@ -15,12 +15,11 @@ import zmq
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu import protocol as p
-from offstage.dpu.pod.map import Member
+from offstage.dpu.pod.map import Member, MemberIncarnation
 
 __all__ = ["Peers", "answered", "asks_rightly"]
 
 ANSWER_S = 0.3
-Life = tuple[str, int]
 
 
 class Peers:
@@ -31,25 +30,25 @@ class Peers:
         self._secret = secret
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
-    def ask(self, own: Life, others: Sequence[Member]) -> list[Life]:
+    def ask(self, own: MemberIncarnation, others: Sequence[Member]) -> list[MemberIncarnation]:
         """Ask all of them concurrently; returns those that promised within ANSWER_S."""
         if not self._secret:
             return []
-        asked: dict[zmq.Socket[bytes], tuple[Life, bytes]] = {}
+        asked: dict[zmq.Socket[bytes], tuple[MemberIncarnation, bytes]] = {}
         poller = zmq.Poller()
         for one in others:
-            nonce, life = secrets.token_bytes(16), (one.name, one.incarnation)
-            proof = p.prove_member(self._secret, nonce, "hold", *own, *life)
+            nonce, other = secrets.token_bytes(16), (one.name, one.incarnation)
+            proof = p.prove_member(self._secret, nonce, "hold", *own, *other)
             socket = self._context.socket(zmq.DEALER)
             socket.setsockopt(zmq.LINGER, 0)
-            asked[socket] = (life, nonce)
+            asked[socket] = (other, nonce)
             try:
                 socket.connect(one.endpoint)
                 question = p.Hold(
                     name=own[0],
                     incarnation=own[1],
                     to=one.name,
-                    life=one.incarnation,
+                    to_incarnation=one.incarnation,
                     nonce=nonce,
                     proof=proof,
                 )
@@ -57,14 +56,14 @@ class Peers:
             except zmq.ZMQError:
                 continue
             poller.register(socket, zmq.POLLIN)
-        promised: list[Life] = []
+        promised: list[MemberIncarnation] = []
         until_s = time.monotonic() + ANSWER_S
         while len(promised) < len(asked) and (left_s := until_s - time.monotonic()) > 0:
             for socket, _ in poller.poll(max(1, int(left_s * 1000))):
-                life, nonce = asked[socket]
+                other, nonce = asked[socket]
                 poller.unregister(socket)
-                if self._promised(socket.recv_multipart()[-1], own, life, nonce):
-                    promised.append(life)
+                if self._promised(socket.recv_multipart()[-1], own, other, nonce):
+                    promised.append(other)
         for socket in asked:
             socket.close(0)
         return promised
@@ -73,18 +72,22 @@ class Peers:
         """Close the sockets."""
         self._context.destroy(linger=0)
 
-    def _promised(self, answer: bytes, own: Life, life: Life, nonce: bytes) -> bool:
+    def _promised(
+        self, answer: bytes, own: MemberIncarnation, other: MemberIncarnation, nonce: bytes
+    ) -> bool:
         try:
             reply = p.decode_reply(answer)
         except BadInput:
             return False
-        expected = answered(self._secret, nonce, own, life)
+        expected = answered(self._secret, nonce, own, other)
         return isinstance(reply, p.Held) and hmac.compare_digest(reply.proof, expected)
 
 
-def answered(secret: bytes, nonce: bytes, asking: Life, life: Life) -> bytes:
-    """The proof of a promise from the incarnation `life` to `asking`."""
-    return p.prove_member(secret, nonce, "held", *asking, *life)
+def answered(
+    secret: bytes, nonce: bytes, asking: MemberIncarnation, asked: MemberIncarnation
+) -> bytes:
+    """The proof that `asked` promises `asking`."""
+    return p.prove_member(secret, nonce, "held", *asking, *asked)
 
 
 def asks_rightly(secret: bytes, question: p.Hold) -> bool:
@@ -96,6 +99,6 @@ def asks_rightly(secret: bytes, question: p.Hold) -> bool:
         question.name,
         question.incarnation,
         question.to,
-        question.life,
+        question.to_incarnation,
     )
     return bool(secret) and hmac.compare_digest(question.proof, expected)

@@ -152,7 +152,7 @@ class PodMember:
     def hold(self, request: p.Hold) -> p.Held:
         """Answer a member that cannot reach the map service. Refused: it is no member, means
         another incarnation, or gets no promise."""
-        life = (request.to, request.life)
+        asked = (request.to, request.to_incarnation)
         if not asks_rightly(self._secret, request):
             raise Refused(
                 "unauthenticated",
@@ -160,7 +160,7 @@ class PodMember:
                 request.name,
                 "members of one pod have one etcd",
             )
-        if life != (self._name, self.keeper.standing.incarnation):
+        if asked != (self._name, self.keeper.standing.incarnation):
             self._refuse("foreign")
         asking = (request.name, request.incarnation)
         if not self.keeper.promise(asking):
@@ -170,7 +170,7 @@ class PodMember:
                 self._name,
                 "the member that asks is cut off from it alone",
             )
-        return p.Held(proof=answered(self._secret, request.nonce, asking, life))
+        return p.Held(proof=answered(self._secret, request.nonce, asking, asked))
 
     @property
     def deleting(self) -> bool:
@@ -216,7 +216,7 @@ class PodMember:
         return {
             "phase": keeper.phase,
             "serves": keeper.serves(),
-            "life": standing.incarnation,
+            "incarnation": standing.incarnation,
             "doubt": keeper.doubt,
             "epoch": keeper.newest.epoch,
             "carried_out": standing.epoch,

@@ -13,7 +13,7 @@ from itertools import accumulate
 import msgspec
 
 from offstage.dpu.pod.heat import COLD, Heat, copies_wanted, is_quiet, is_spent, rate, warmed
-from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, Hot, News, Tally
+from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, Hot, ShardReport, Tally
 
 __all__ = ["TURN_NS", "Exceptions"]
 
@@ -64,27 +64,27 @@ class Exceptions:
         self._load = warmed(self._load, demands, now_ns)
         return rate(self._load, now_ns)
 
-    def told(self, news: News, now_ns: int) -> Answer:
+    def told(self, report: ShardReport, now_ns: int) -> Answer:
         """Take in what a host says, and answer it."""
-        kept = self._find(news.name)
-        kept.heat = warmed(kept.heat, news.demands, now_ns)
-        if kept.asked and news.contents and self._has_room():
-            self._contents_bytes += len(news.contents) - len(kept.contents)
-            kept.contents, kept.asked = news.contents, False
-        if news.pinned:
+        kept = self._find(report.name)
+        kept.heat = warmed(kept.heat, report.demands, now_ns)
+        if kept.asked and report.contents and self._has_room():
+            self._contents_bytes += len(report.contents) - len(kept.contents)
+            kept.contents, kept.asked = report.contents, False
+        if report.pinned:
             kept.pinned_until_ns = now_ns + PIN_NS
-        if news.gone in kept.copies:
-            kept.copies.remove(news.gone)
-        if news.made:
+        if report.gone in kept.copies:
+            kept.copies.remove(report.gone)
+        if report.made:
             kept.turn_until_ns = 0
-            if news.made not in kept.copies and len(kept.copies) < COPIES_MAX:
-                kept.copies.append(news.made)
+            if report.made not in kept.copies and len(kept.copies) < COPIES_MAX:
+                kept.copies.append(report.made)
         make, drop = False, ""
-        if news.hot_per_s > 0:
-            make, drop = self._decide(kept, news, now_ns)
-        hot = 0 < news.hot_per_s <= rate(kept.heat, now_ns)
+        if report.hot_per_s > 0:
+            make, drop = self._decide(kept, report, now_ns)
+        hot = 0 < report.hot_per_s <= rate(kept.heat, now_ns)
         if not kept.contents:
-            kept.asked = (bool(kept.copies) or hot or news.pinned) and self._has_room()
+            kept.asked = (bool(kept.copies) or hot or report.pinned) and self._has_room()
         return Answer(tuple(kept.copies), make, drop, kept.asked)
 
     def hot(self, now_ns: int, hot_per_s: float) -> list[Hot]:
@@ -121,17 +121,17 @@ class Exceptions:
         return self._contents_bytes + CONTENTS_MAX <= CONTENTS_SUM_MAX
 
     @staticmethod
-    def _decide(kept: _Kept, news: News, now_ns: int) -> tuple[bool, str]:
+    def _decide(kept: _Kept, report: ShardReport, now_ns: int) -> tuple[bool, str]:
         held, demanded = len(kept.copies), rate(kept.heat, now_ns)
-        if not is_quiet(demanded, held, news.hot_per_s, news.copies_max):
+        if not is_quiet(demanded, held, report.hot_per_s, report.copies_max):
             kept.quiet_since_ns = 0
         elif not kept.quiet_since_ns:
             kept.quiet_since_ns = max(1, now_ns)
-        if is_spent(kept.quiet_since_ns, now_ns, news.cool_ns):
+        if is_spent(kept.quiet_since_ns, now_ns, report.cool_ns):
             kept.quiet_since_ns = 0
             return False, kept.copies.pop()
         if (
-            copies_wanted(demanded, news.hot_per_s, news.copies_max) > held
+            copies_wanted(demanded, report.hot_per_s, report.copies_max) > held
             and now_ns >= kept.turn_until_ns
         ):
             kept.turn_until_ns = now_ns + TURN_NS

@@ -24,6 +24,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from offstage.dpu.pod.map import MemberIncarnation
+
 __all__ = [
     "Refusal",
     "Standing",
@@ -92,12 +94,12 @@ def adopts(carried_out: Collection[str], purges: Iterable[str]) -> bool:
 
 
 def held_since(
-    promises: Mapping[tuple[str, int], int], others: Iterable[tuple[str, int]], now: int
+    promises: Mapping[MemberIncarnation, int], others: Iterable[MemberIncarnation], now: int
 ) -> int | None:
     """As of when a daemon without an answer from the map service counts as confirmed by all other
     members of its newest map: since the earliest of its requests for their last promises.
     `promises`: when each was asked for its last promise. None: one gave none."""
-    asked = [promises.get(life) for life in others]
+    asked = [promises.get(one) for one in others]
     return None if None in asked else min([now, *(one for one in asked if one is not None)])
 
 

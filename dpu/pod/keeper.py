@@ -43,7 +43,15 @@ from offstage.dpu.pod.fence import (
     takes_out,
 )
 from offstage.dpu.pod.history import Seen, brought, comes_of, doubt, doubted
-from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, reconciled
+from offstage.dpu.pod.map import (
+    Living,
+    Member,
+    MemberIncarnation,
+    PodMap,
+    added,
+    leased,
+    reconciled,
+)
 from offstage.dpu.pod.membership import Lease, Membership
 
 __all__ = ["BEATS_PER_LEASE", "Keeper", "boot_ns"]
@@ -56,8 +64,7 @@ LOOK_S = 0.3
 STATIC_NS = 3 * 10**9
 """Used as the lease if the map has none: determines how soon a change of the map is seen."""
 Phase = Literal["away", "adopting", "serving", "over"]
-Life = tuple[str, int]
-Asking = Callable[[Life, Sequence[Member]], Iterable[Life]]
+Asking = Callable[[MemberIncarnation, Sequence[Member]], Iterable[MemberIncarnation]]
 """Asks members on behalf of an incarnation of this daemon; returns those that promised."""
 
 
@@ -99,14 +106,14 @@ class Keeper:
         self._lease: Lease | None = None
         self._said = 0
         self._joined = 0
-        self._reported: dict[Life, int] = {}
+        self._reported: dict[MemberIncarnation, int] = {}
         self._silent = ""
         self._asked: int | None = None  # time of the pending request to the map service
         self._all_promise = True
         self._not_before = 0  # hosts may read memory of the old incarnation for part of its lease
         self._removed = False
-        self._taking: set[Life] = set()
-        self._held: dict[Life, int] = {}  # when each was asked for its last promise
+        self._taking: set[MemberIncarnation] = set()
+        self._held: dict[MemberIncarnation, int] = {}  # when each was asked for its last promise
         self.phase: Phase = "away"
         self.newest = PodMap()
         self.seen, self.holder = seen, holder
@@ -116,7 +123,7 @@ class Keeper:
         """It cannot tell what it missed: there were more changes than the map names, or its store
         is of another pod. Then everything in the store is dropped."""
         self.standing = Standing(0, seen.epoch, 1, 0)
-        self.promised: dict[Life, int] = {}
+        self.promised: dict[MemberIncarnation, int] = {}
         """When this daemon last promised each incarnation not to take it out."""
         serve_until(0)
 
@@ -160,16 +167,16 @@ class Keeper:
                 break
         return self.newest.epoch >= epoch
 
-    def promise(self, life: Life) -> bool:
+    def promise(self, asking: MemberIncarnation) -> bool:
         """Promise another member not to take it out for a whole lease from now on. Refused if the
         map service answers this daemon: then only the other is cut off; or if this daemon has
         begun to take it out. After a refusal this daemon checks the map service immediately."""
         with self._lock:
             now, asked, ttl = self._clock(), self._asked, self.standing.ttl
             waits = asked is not None and now - asked >= ttl // UNANSWERED_PER_LEASE
-            good = (bool(self._silent) or waits) and life not in self._taking
+            good = (bool(self._silent) or waits) and asking not in self._taking
             if good:
-                self.promised[life] = now
+                self.promised[asking] = now
         if not good:
             self._kick.set()
         return good
@@ -308,13 +315,15 @@ class Keeper:
             with contextlib.suppress(OffstageError):
                 lease.end()
             raise
-        life = member.incarnation if lease.ttl_ns else 0
+        incarnation = member.incarnation if lease.ttl_ns else 0
         with self._lock:
             self._lease, self._said, self._joined = lease, self.standing.epoch, pod.epoch
-            self.standing = Standing(life, self.standing.epoch, lease.ttl_ns, asked)
+            self.standing = Standing(incarnation, self.standing.epoch, lease.ttl_ns, asked)
             self.newest, self.seen, self.phase = pod, Seen.of(pod), "adopting"
             self._reported.clear()
-        self._log.info("pod_joined", name=name, life=life, epoch=pod.epoch, lease_ns=lease.ttl_ns)
+        self._log.info(
+            "pod_joined", name=name, incarnation=incarnation, epoch=pod.epoch, lease_ns=lease.ttl_ns
+        )
         self._wake()
 
     def _joined_to(self, found: PodMap, member: Member, lease: Lease) -> PodMap:
@@ -358,7 +367,7 @@ class Keeper:
         self._serve_until(0)
         with self._lock:
             self.phase, lease, self._lease = "over", self._lease, None
-        self._log.warning("pod_fenced", why=why, life=self.standing.incarnation)
+        self._log.warning("pod_fenced", why=why, incarnation=self.standing.incarnation)
         if lease is not None and not lease.lost:
             with contextlib.suppress(OffstageError):
                 lease.end()
@@ -379,13 +388,13 @@ class Keeper:
         """Take members with an ended lease out of the map, if `takes_out` permits."""
         alive = self._membership.alive()
         for one in alive:
-            life = (one.name, one.incarnation)
-            self._reported[life] = max(self._reported.get(life, 0), one.carried_out)
-        lives = {(one.name, one.incarnation) for one in alive}
+            key = (one.name, one.incarnation)
+            self._reported[key] = max(self._reported.get(key, 0), one.carried_out)
+        present = {(one.name, one.incarnation) for one in alive}
         ended = [
             one
             for one in pod.readable
-            if one.incarnation and (one.name, one.incarnation) not in lives
+            if one.incarnation and (one.name, one.incarnation) not in present
         ]
         taken = {(one.name, one.incarnation) for one in ended if self._takes(one)}
         if not taken:
@@ -409,17 +418,17 @@ class Keeper:
             self._wake()
 
     def _takes(self, one: Member) -> bool:
-        life = (one.name, one.incarnation)
+        key = (one.name, one.incarnation)
         with self._lock:
             if takes_out(
                 self._joined,
-                self._reported.get(life, 0),
-                self.promised.get(life),
+                self._reported.get(key, 0),
+                self.promised.get(key),
                 self._clock(),
                 self.standing.ttl,
             ):
-                self._taking.add(life)  # from now on it gets no promise
-            return life in self._taking
+                self._taking.add(key)  # from now on it gets no promise
+            return key in self._taking
 
     def _note_silence(self, why: str) -> None:
         if bool(why) != bool(self._silent):

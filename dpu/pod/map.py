@@ -28,6 +28,7 @@ __all__ = [
     "Former",
     "Living",
     "Member",
+    "MemberIncarnation",
     "PodMap",
     "State",
     "added",
@@ -46,6 +47,8 @@ FORMER_MAX = 4
 HISTORY_MAX, PURGES_MAX = 256, 8
 """Changes that a map names, and deletions of one tenant."""
 State = Literal["up", "draining", "gone"]
+MemberIncarnation = tuple[str, int]
+"""A member's name and its incarnation."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +56,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, about("of the daemon, as people call it")]
     endpoint: Annotated[str, about("its control socket; fabrics are asked of it there")]
-    incarnation: Annotated[int, within(0, 2**62, "which life; 0: any, without leases")] = 0
+    incarnation: Annotated[int, within(0, 2**62, "which incarnation; 0: any, without leases")] = 0
     weight: Annotated[int, within(1, WEIGHT_MAX, "its share against the others'")] = 1
     zone: Annotated[str, about("what fails together with it: a rack, a power feed")] = ""
     state: Annotated[State, about("up, draining or gone")] = "up"
@@ -197,10 +200,10 @@ def moved(pod: PodMap, name: str, state: State) -> PodMap:
 def reconciled(pod: PodMap, alive: Iterable[Member]) -> PodMap:
     """The map after a check of the leases: exactly the members without a lease for their
     incarnation are gone. A member without incarnations (in a static map) is never removed."""
-    lives = {(one.name, one.incarnation) for one in alive}
+    present = {(one.name, one.incarnation) for one in alive}
     members = tuple(
         replace(one, state="gone")
-        if one.incarnation and (one.name, one.incarnation) not in lives
+        if one.incarnation and (one.name, one.incarnation) not in present
         else one
         for one in pod.member
     )

@@ -47,7 +47,7 @@ from offstage.dpu.protocol.message import ErrorCode as ErrorCode
 from offstage.dpu.protocol.message import FabricName as FabricName
 from offstage.dpu.protocol.message import Reply as Reply
 from offstage.dpu.protocol.message import encode as encode
-from offstage.dpu.protocol.pod_calls import Answer, Hot, News, PerSecond, Tally
+from offstage.dpu.protocol.pod_calls import Answer, Hot, PerSecond, ShardReport, Tally
 
 Request = Call[Any]
 
@@ -432,7 +432,7 @@ class FabricShut(Call[Ok], kw_only=True):
 
 
 class ShardsReply(Reply, kw_only=True, omit_defaults=True):
-    """`load`: demands per second of all hosts of the tenant there; an answer for each of `news`."""
+    """`load`: demands per second there of all the tenant's hosts; `answers`: one per report."""
 
     load: float
     answers: list[Answer] = msgspec.field(default_factory=list)
@@ -441,14 +441,16 @@ class ShardsReply(Reply, kw_only=True, omit_defaults=True):
 
 class Shards(Call[ShardsReply], kw_only=True, omit_defaults=True):
     """A host of a pod reports its demands here since its last report: in total (`served`), and of
-    shards whose home this is (`news`). The reply says which members have copies of each, whether
+    shards whose home this is (`reports`). The reply says which members have copies of each, whether
     to make or delete one, and the load here. `hot_per_s` asks for the shards of that rate and
     the pinned; 0: for none."""
 
     by: ClassVar[By] = "tenant"
     served: Count = 0
     tally: Tally = Tally()
-    news: Annotated[list[News], Meta(max_length=4096)] = msgspec.field(default_factory=list)
+    reports: Annotated[list[ShardReport], Meta(max_length=4096)] = msgspec.field(
+        default_factory=list
+    )
     hot_per_s: PerSecond = 0.0
 
 
@@ -460,14 +462,14 @@ class Held(Reply, kw_only=True):
 
 class Hold(Call[Held], kw_only=True):
     """A member of a pod that cannot reach etcd asks another member not to take it out of the map.
-    `to` and `life` (its incarnation) name the member asked; both sides authenticate by the pod's
+    `to` and `to_incarnation` name the member asked; both sides authenticate by the pod's
     secret (`prove_member`)."""
 
     by: ClassVar[By] = "anyone"
     name: Name
     incarnation: Time
     to: Name
-    life: Time
+    to_incarnation: Time
     nonce: Annotated[bytes, Meta(min_length=16, max_length=16)]
     proof: Annotated[bytes, Meta(min_length=32, max_length=32)]
 

@@ -1,4 +1,4 @@
-"""Messages between hosts and the home of a shard, carried by the calls `heat` and `hot`."""
+"""Messages between hosts and the home of a shard, carried by the call `Shards`."""
 
 from typing import Annotated
 
@@ -7,17 +7,17 @@ from msgspec import Meta
 
 from offstage.dpu.protocol.message import Count, Key, Time
 
-__all__ = ["CONTENTS_MAX", "Answer", "Hot", "News", "PerSecond", "Tally"]
+__all__ = ["CONTENTS_MAX", "Answer", "Hot", "PerSecond", "ShardReport", "Tally"]
 
 CONTENTS_MAX = 1 << 16
 PerSecond = Annotated[float, Meta(ge=0, le=2**53)]
 MemberName = Annotated[str, Meta(max_length=64)]
 
 
-class News(msgspec.Struct, frozen=True, array_like=True):
-    """A host's report about one shard. `hot_per_s` and the next: the pod's rule as it has it;
-    `made` and `gone`: members that have a copy since, or no more; `contents`: hashes of its chunks,
-    16 bytes each, where the home said that it does not know them."""
+class ShardReport(msgspec.Struct, frozen=True, array_like=True):
+    """A host's report about one shard. `hot_per_s`, `copies_max` and `cool_ns`: the pod's copy
+    rule as the host knows it; `made` and `gone`: members that got or lost a copy since the last
+    report; `contents`: hashes of its chunks, 16 bytes each, if the home asked for them."""
 
     name: Key
     demands: Count = 0

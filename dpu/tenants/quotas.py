@@ -12,7 +12,7 @@ from offstage.dpu.config.options import Tenant
 from offstage.dpu.log import Log
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Hosts, Refused, TenantState
-from offstage.dpu.tenants.pod_news import Shards
+from offstage.dpu.tenants.shard_reports import Shards
 
 __all__ = ["Quotas", "give", "used"]
 

@@ -49,18 +49,19 @@ class Control:
         curve_dir: Path | None = None,
         timeout_s: float = 5.0,
         heartbeat: bool = True,
-        life: tuple[int, int] = (0, 0),
+        incarnation: int = 0,
+        epoch: int = 0,
     ) -> None:
         """Log in. `tenant` is a tenant's name, or `operator` for policy, reset and drain.
 
         `secret` is the secret or its file; None takes the one that the daemon left for this user in
-        its runtime directory. `curve_dir` has server.key and client.key_secret. `life`: the
-        incarnation of a pod's daemon to log in to, and the epoch of the map that names it. BadInput
-        if no daemon answers or it refuses the login.
+        its runtime directory. `curve_dir` has server.key and client.key_secret. `incarnation`:
+        of the pod's member to log in to, and `epoch`: of the map that names it. BadInput if no
+        daemon answers or it refuses the login.
         """
         self.endpoint = endpoint
         self._connection = Connection(endpoint, name, tenant, secret, runtime_dir, curve_dir)
-        self.timeout_s, self._life = timeout_s, life
+        self.timeout_s = timeout_s
         """Limit for each reply; may be changed after login."""
         self._lock = threading.Lock()
         self._ticket = b""
@@ -72,7 +73,7 @@ class Control:
         self._beat: threading.Thread | None = None
         try:
             self._line, challenge = self._connection.reach(timeout_s)
-            self._login(challenge)
+            self._login(challenge, incarnation, epoch)
         except BaseException:
             self._connection.close()
             raise
@@ -323,10 +324,9 @@ class Control:
             "see whether it still runs: offstage dpu status",
         )
 
-    def _login(self, challenge: p.Challenge) -> None:
+    def _login(self, challenge: p.Challenge, incarnation: int, epoch: int) -> None:
         made = self._connection
         proof = p.prove(made.secret(), challenge.nonce, made.tenant, made.name)
-        incarnation, epoch = self._life
         welcome = self.call(
             p.Prove(nonce=challenge.nonce, proof=proof, incarnation=incarnation, epoch=epoch)
         )

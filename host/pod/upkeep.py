@@ -19,7 +19,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.pod.heat import HALF_LIFE_NS, CopyRule, hot_rate, next_place, read_places
 from offstage.dpu.pod.map import Former
 from offstage.dpu.pod.placement import moved_share, ranked
-from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, News, Tally
+from offstage.dpu.protocol.pod_calls import CONTENTS_MAX, Answer, ShardReport, Tally
 from offstage.host.pod.between_members import Move, Moves
 from offstage.host.pod.fabric import PodFabric
 from offstage.host.pod.joined import LEFT_AT_ONCE, LEFT_MAX, Joined, Silent
@@ -28,7 +28,7 @@ from offstage.host.pod.pod_sessions import RECENT_MAX, PodSessions, Shard
 __all__ = ["TELL_NS", "Counts", "Upkeep", "in_messages"]
 
 TELL_NS = 500_000_000
-NEWS_MAX = 256
+REPORTS_MAX = 256
 """Most entries in one message; the daemon also limits its size."""
 ENVELOPE_BYTES = 512
 """Upper bound of a message's size without its entries."""
@@ -62,16 +62,16 @@ class Counts:
         return self.refilled_blocks / self.asked_blocks if self.asked_blocks else 0.0
 
 
-def in_messages(news: Sequence[News], bytes_max: int) -> Iterator[list[News]]:
+def in_messages(reports: Sequence[ShardReport], bytes_max: int) -> Iterator[list[ShardReport]]:
     """Split entries into messages, at least one. Contents that do not fit are left out."""
-    some: list[News] = []
+    some: list[ShardReport] = []
     left = bytes_max - ENVELOPE_BYTES
-    for one in news:
+    for one in reports:
         size = _size(one)
         if size > bytes_max - ENVELOPE_BYTES:
             one = replace(one, contents=b"")
             size = _size(one)
-        if some and (size > left or len(some) >= NEWS_MAX):
+        if some and (size > left or len(some) >= REPORTS_MAX):
             yield some
             some, left = [], bytes_max - ENVELOPE_BYTES
         some.append(one)
@@ -79,7 +79,7 @@ def in_messages(news: Sequence[News], bytes_max: int) -> Iterator[list[News]]:
     yield some
 
 
-def _size(one: News) -> int:
+def _size(one: ShardReport) -> int:
     return len(msgspec.msgpack.encode(one))
 
 
@@ -95,7 +95,7 @@ class Upkeep:
         self.moves = Moves(fabric, layers)
         self._rule, self._epoch = CopyRule(copies_max=0), -1
         self._next_ns = 0
-        self._made: list[News] = []
+        self._made: list[ShardReport] = []
         self._wanted: set[bytes] = set()
         """Shards whose contents a home asked for."""
         self._switches: dict[tuple[int, int], tuple[Shard, Joined]] = {}
@@ -127,7 +127,7 @@ class Upkeep:
         for one in self._sessions.shards(session):
             self.moves.drop(one.name)
             self._made += [
-                News(one.name, gone=at) for at in self._sessions.copies.get(one.name, ())
+                ShardReport(one.name, gone=at) for at in self._sessions.copies.get(one.name, ())
             ]
         self._sessions.session_close(session, keep=False)
 
@@ -195,7 +195,7 @@ class Upkeep:
         if not homes:
             return
         hot = hot_rate([one.load for one in homes], self._rule)
-        news: dict[Joined, list[News]] = {
+        reports: dict[Joined, list[ShardReport]] = {
             one: [] for one in self._sessions.members if one.usable(now_ns)
         }
         made, self._made = self._made, []
@@ -215,13 +215,13 @@ class Upkeep:
                 if shard is not None and name in self._wanted:
                     self._wanted.discard(name)
                     contents = b"".join(shard.chain)[:CONTENTS_MAX]
-                told = self._news(name, demanded[name], name in pinned, hot, contents)
-                self._at(homes[int(index)], shard, news).append(told)
+                told = self._report(name, demanded[name], name in pinned, hot, contents)
+                self._at(homes[int(index)], shard, reports).append(told)
         for one in made:
             home = homes[int(ranked([o.member for o in homes], [one.name], 1)[0, 0])]
-            news[home].append(one)
+            reports[home].append(one)
         demanded.clear()
-        for at, said in news.items():
+        for at, said in reports.items():
             for some in in_messages(said, at.control.limits.message_size_bytes_max):
                 self._tell(at, some, homes)
 
@@ -234,30 +234,34 @@ class Upkeep:
         for name in self._spread_ns.keys() - self._sessions.copies.keys():
             del self._spread_ns[name]
 
-    def _at(self, home: Joined, shard: Shard | None, news: dict[Joined, list[News]]) -> list[News]:
+    def _at(
+        self, home: Joined, shard: Shard | None, reports: dict[Joined, list[ShardReport]]
+    ) -> list[ShardReport]:
         """The entries for the member that gets the report: a draining member while the shard is
         read there, so that the drain knows it is in use; otherwise the home."""
         at = None if shard is None else shard.at
-        return news[at if at in news and at.member.state == "draining" else home]
+        return reports[at if at in reports and at.member.state == "draining" else home]
 
-    def _news(self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes) -> News:
+    def _report(
+        self, name: bytes, demands: int, pinned: bool, hot: float, contents: bytes
+    ) -> ShardReport:
         rule = self._rule
-        return News(
+        return ShardReport(
             name, demands, pinned, hot, rule.copies_max, rule.cool_s * 10**9, contents=contents
         )
 
-    def _tell(self, at: Joined, news: list[News], homes: list[Joined]) -> None:
+    def _tell(self, at: Joined, reports: list[ShardReport], homes: list[Joined]) -> None:
         moved = self._moved.get(at, {})
         now = {"served": int(at.ends.sum()), "stale": at.stale, "rehomed": at.came, **moved}
         was = self._told.get(at, {})
         tally = {name: max(0, count - was.get(name, 0)) for name, count in now.items()}
-        request = p.Shards(served=tally.pop("served"), news=news, tally=Tally(**tally))
+        request = p.Shards(served=tally.pop("served"), reports=reports, tally=Tally(**tally))
         try:
             reply: p.ShardsReply = at.ask(at.control.call, request)
         except Silent:
             return
         self._told[at], at.load = now, reply.load
-        for one, answer in zip(news, reply.answers, strict=False):
+        for one, answer in zip(reports, reply.answers, strict=False):
             self._take(one.name, answer, at, homes)
 
     # ---- answers of homes ----
@@ -303,7 +307,7 @@ class Upkeep:
         self._note(move, "copied_bytes")
         if move.whole:
             self.counts.copied_shards += 1
-            self._made.append(News(move.name, made=move.target.member.name))
+            self._made.append(ShardReport(move.name, made=move.target.member.name))
 
     def _spread(
         self,

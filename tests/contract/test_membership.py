@@ -218,7 +218,7 @@ def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
     first = membership.announce(living("a", "one"))
     for _ in range(3):
         with pytest.raises(BadInput, match="process 77 on 'here' at 'ipc:///one'"):
-            membership.announce(living("a", "two"), "of another life")
+            membership.announce(living("a", "two"), "of another incarnation")
         first.say(living("a", "one"))
     membership.announce(living("a", "three"), "one")
     with pytest.raises(RunFailed, match="another process's"):

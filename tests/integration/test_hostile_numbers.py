@@ -17,13 +17,15 @@ from offstage.bindings.keys import checksum
 from offstage.bindings.layouts import constant
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
-from offstage.dpu.protocol.pod_calls import News
+from offstage.dpu.protocol.pod_calls import ShardReport
 
 KEY = bytes(range(16))
 OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.Hello(versions=[6, 5], name="h", tenant="red", nonce=KEY),
     lambda session: p.Prove(nonce=KEY, proof=KEY * 2, incarnation=1, epoch=1),
-    lambda session: p.Hold(name="a", incarnation=1, to="b", life=1, nonce=KEY, proof=KEY * 2),
+    lambda session: p.Hold(
+        name="a", incarnation=1, to="b", to_incarnation=1, nonce=KEY, proof=KEY * 2
+    ),
     lambda session: p.Attach(fabric="shm", again=True),
     lambda session: p.Connect(blob=KEY),
     lambda session: p.SessionOpen(select_blocks=4, step_ns=1000),
@@ -37,7 +39,7 @@ OF_HOSTS: list[Callable[[int], p.Request]] = [
     lambda session: p.Shards(
         served=1,
         hot_per_s=1.0,
-        news=[News(name=KEY, demands=1, hot_per_s=1.0, made="a", gone="b", contents=KEY)],
+        reports=[ShardReport(name=KEY, demands=1, hot_per_s=1.0, made="a", gone="b", contents=KEY)],
     ),
     lambda session: p.Status(),
     lambda session: p.PolicyGet(),

@@ -65,8 +65,8 @@ def serves(pod: Leased, net: Cables, name: str) -> bool:
 
 
 def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """It cannot confirm its lease, and the others hear etcd: it serves nobody before the map says
-    that it is gone, though hosts reach it. Repaired, it joins in a new life with what it had."""
+    """Does a daemon cut off from etcd alone stop serving before the map removes it, although hosts
+    still reach it? After the repair it joins as a new incarnation and keeps its blocks."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu1")
@@ -82,8 +82,8 @@ def test_the_one_to_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
 
 
 def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """It keeps its lease, so the map has it; hosts go on without it, and with it when it is
-    fixed: in the same life, with all that it had."""
+    """Do hosts work without a daemon that only etcd reaches? It keeps its lease and stays in the
+    map; after the repair it is the same incarnation and has all its blocks."""
     pod, net, _ = cabled
     driven(pod)
     begun = pod.member("dpu2")

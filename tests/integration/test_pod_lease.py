@@ -69,7 +69,8 @@ def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
         "alone",
         runtime_dir=pod.folder / name,
         timeout_s=2.0,
-        life=(found.incarnation, pod.etcd.map().epoch),
+        incarnation=found.incarnation,
+        epoch=pod.etcd.map().epoch,
     )
     with link.control() as control:
         fabric = open_fabric(control, "shm")
@@ -81,8 +82,8 @@ def joined(pod: Leased, name: str) -> Iterator[tuple[Control, Fabric]]:
 
 @pytest.mark.slow
 def test_killed_and_back(pod: Leased) -> None:
-    """Nobody keeps its lease: others take it out of the map. It comes back in a new life, with the
-    blocks that it had, and nothing is computed again."""
+    """Do the other members remove a killed daemon when its lease ends? It returns as a new
+    incarnation with its blocks, and no block is computed again."""
     first = driven(pod)
     assert first.blocks_corrupt == 0 and first.blocks_verified == first.demands
     epoch = pod.etcd.map().epoch
@@ -100,8 +101,8 @@ def test_killed_and_back(pod: Leased) -> None:
 
 
 def test_stopped_past_its_lease(pod: Leased) -> None:
-    """Hits are in memory that the host has mapped: before the stop they are read, afterwards not
-    one is, though nobody told the host. It joins in a new life, and refuses who means the old."""
+    """Does a host stop reading the mapped memory of a daemon that was stopped past its lease,
+    without being notified? The daemon rejoins and refuses logins to its old incarnation."""
     with joined(pod, "dpu0") as (control, fabric):
         session = control.session_open(select_blocks=BLOCKS)
         names = [bytes([1 + n]) * 16 for n in range(BLOCKS)]
@@ -135,7 +136,8 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
             pod.member("dpu0").endpoint,
             TENANT,
             runtime_dir=pod.folder / "dpu0",
-            life=(1, pod.etcd.map().epoch),
+            incarnation=1,
+            epoch=pod.etcd.map().epoch,
         ).control()
     pod.until(lambda: driven(pod).blocks_recomputed == 0, "it serves nobody")
 
@@ -177,8 +179,8 @@ def ways(tmp_path: Path, etcd: Etcd) -> Iterator[tuple[Leased, dict[str, Cut]]]:
 
 @pytest.mark.slow
 def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
-    """The others hear etcd and promise it nothing: it serves nobody within half its lease, is taken
-    out of the map, and joins in a new life when it hears etcd again. The pod goes on."""
+    """Does a daemon that alone is cut off from etcd get no promise, stop serving within half its
+    lease and leave the map? It joins as a new incarnation when it reaches etcd again."""
     pod, cuts = ways
     driven(pod)
     begun = pod.member("dpu1")
@@ -190,7 +192,8 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
             begun.endpoint,
             TENANT,
             runtime_dir=pod.folder / "dpu1",
-            life=(begun.incarnation, pod.etcd.map().epoch),
+            incarnation=begun.incarnation,
+            epoch=pod.etcd.map().epoch,
         ).control()
     pod.until(lambda: pod.member("dpu1").state == "gone", "it stays in the map")
     assert took_s < PATIENCE_S
@@ -204,8 +207,8 @@ def test_cut_from_etcd_alone(ways: tuple[Leased, dict[str, Cut]]) -> None:
 
 @pytest.mark.slow
 def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
-    """Three leases later all serve still, each by what the others promised, and nothing can be
-    changed. Back, etcd has the same members in the same lives."""
+    """If etcd is down for all, do members serve on by each other's promises, three leases long?
+    The map cannot change; when etcd returns, it lists the same incarnations."""
     driven(pod)
     pod.settle()
     before = pod.etcd.map()
@@ -227,8 +230,8 @@ def test_etcd_is_gone_for_all(pod: Leased, etcd: Etcd) -> None:
 
 @pytest.mark.slow
 def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
-    """Two faults at once: without the promise of a member that is dead nobody serves, until etcd is
-    back."""
+    """Do all members stop serving if etcd is down and one member is dead, which cannot promise?
+    They serve again when etcd is back."""
     pod.settle()
     etcd.kill()
     pod.send("dpu2", signal.SIGKILL)
@@ -239,11 +242,11 @@ def test_with_a_member_dead_etcd_is_missed(pod: Leased, etcd: Etcd) -> None:
 
 
 @pytest.mark.slow
-def test_who_nobody_may_take_out_is_removed_by_an_operator(
+def test_an_operator_removes_a_member_that_no_other_may(
     pod: Leased, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Refused while its lease holds. Dead, and all who knew it in a new life, it stays in the map
-    until somebody says so; hosts then go on without it, and it may come back."""
+    """Can an operator remove a dead member that the others must not, as each joined after its
+    last report? Refused while its lease holds; hosts then work without it, and it may return."""
     driven(pod)
     remove = ["pod", "remove", pod.place, "dpu1"]
     assert run(remove) == 2 and "the lease of dpu1 holds" in capsys.readouterr().err
@@ -264,8 +267,8 @@ def test_who_nobody_may_take_out_is_removed_by_an_operator(
 
 
 def test_two_daemons_of_one_name(pod: Leased, tmp_path: Path) -> None:
-    """The second, over a store of its own, ends with a line that says who has the name, and the
-    first serves on in its life; killed, that one has its name again at once."""
+    """Does a second daemon of the same name exit and say which process has it? The first serves
+    on as the same incarnation; killed, it gets its name back at once."""
     second = tmp_path / "second"
     second.mkdir()
     with contextlib.closing(Leased(second, [pod.place.removeprefix("etcd:")])) as other:

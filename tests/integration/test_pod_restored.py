@@ -46,7 +46,8 @@ def test_a_deletion_survives_a_restored_etcd(tmp_path: Path) -> None:
                     found.endpoint,
                     TENANT,
                     runtime_dir=pod.folder / "dpu0",
-                    life=(found.incarnation, pod.etcd.map().epoch),
+                    incarnation=found.incarnation,
+                    epoch=pod.etcd.map().epoch,
                 ).control()
             assert run(["pod", "accept", pod.place]) == 0
             assert pod.etcd.map().epoch > seen

@@ -64,7 +64,7 @@ GOOD: dict[str, Any] = {
     "generating": True,
     "incarnation": 1,
     "to": "dpu1",
-    "life": 1,
+    "to_incarnation": 1,
     "fabric": "shm",
     "changes": {},
 }

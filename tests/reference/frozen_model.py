@@ -104,8 +104,8 @@ def _way(state: State, came: dict[State, tuple[State | None, str]]) -> str:
 
 def _serves(s: State, rules: type[Rules]) -> bool:
     others = {("p", 1): s.p, ("n", 1): s.n}
-    known = [life for life, one in others.items() if 0 < one.joined <= s.epoch]
-    promises = {life: -one.held for life, one in others.items() if one.held < LATE}
+    known = [key for key, one in others.items() if 0 < one.joined <= s.epoch]
+    promises = {key: -one.held for key, one in others.items() if one.held < LATE}
     since = rules.held_since(promises, known, 0)
     asked = -s.own if since is None else max(-s.own, since)
     return rules.serves(Standing(1, s.epoch, TTL, asked), 0)

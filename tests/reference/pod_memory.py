@@ -107,7 +107,7 @@ class Daemon(Fabric):
         now_ns = self._clock.now_ns()
         load = self.kept.served(request.served, request.tally, now_ns)
         return p.ShardsReply(
-            load=load, answers=[self.kept.told(one, now_ns) for one in request.news]
+            load=load, answers=[self.kept.told(one, now_ns) for one in request.reports]
         )
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:

@@ -46,7 +46,7 @@ class Rules:
         return content in ("A1", "A2")
 
     @staticmethod
-    def same_life(region: int, wanted: int) -> bool:
+    def same_incarnation(region: int, wanted: int) -> bool:
         """The reader's check of the region's incarnation."""
         return region == wanted
 
@@ -58,26 +58,26 @@ class Asked(NamedTuple):
     stage: str
     age: int
     epoch: int
-    life: int
+    incarnation: int
     after_delete: bool
     """It began after the deletion was acknowledged."""
     content: str = ""
     served_by: int = 0
     past: bool = False
-    """When it was served, the map no longer had that life."""
+    """When it was served, the map no longer had that incarnation."""
 
 
 class Kept(NamedTuple):
     """The map that etcd has, as a key of the explored states."""
 
     epoch: int = 1
-    life: int = 1
+    incarnation: int = 1
     gone: bool = False
     floor: int = 0
 
     @property
     def up(self) -> bool:
-        """Whether the daemon's life is a member."""
+        """Whether the daemon is a member."""
         return not self.gone
 
 
@@ -85,7 +85,7 @@ class Kept(NamedTuple):
 def map_of(kept: Kept) -> PodMap:
     """The map itself."""
     state: Any = "gone" if kept.gone else "up"
-    one = Member(name=ME, endpoint="x", incarnation=kept.life, state=state)
+    one = Member(name=ME, endpoint="x", incarnation=kept.incarnation, state=state)
     return PodMap(epoch=kept.epoch, member=(one,), deleted={"t": kept.floor} if kept.floor else {})
 
 
@@ -105,7 +105,7 @@ class State(NamedTuple):
     reported: int = 1
     """The epoch that the daemon said last that it has carried out."""
     acknowledged: bool = False
-    life: int = 1
+    incarnation: int = 1
     own: int = 0
     """Age of the question of its last confirmation, by the daemon's clock."""
     epoch: int = 1
@@ -114,7 +114,7 @@ class State(NamedTuple):
     slot: str = "A1"
     store: str = "A1"
     host_epoch: int = 1
-    host_life: int = 1
+    host_incarnation: int = 1
     asked: Asked | None = None
     answered: int = LATE
     """Age of the question that the daemon answered last, by the host's clock."""
@@ -137,7 +137,7 @@ def explore(rules: type[Rules] = Rules, begin: State = BEGIN, *, restarts: bool 
         state = waiting.popleft()
         try:
             for name, after in steps(state, rules):
-                if after not in came and (restarts or after.life == 1):
+                if after not in came and (restarts or after.incarnation == 1):
                     came[after] = (state, name)
                     waiting.append(after)
         except Broken as broken:
@@ -185,7 +185,7 @@ def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
         return
     stage, age, epoch = s.beat
     yield "keepalive lost", s._replace(beat=None)
-    if stage == "sent" and s.lease <= TTL and s.pod.up and s.pod.life == s.life:
+    if stage == "sent" and s.lease <= TTL and s.pod.up and s.pod.incarnation == s.incarnation:
         yield (
             "etcd takes it",
             s._replace(lease=0, reported=max(s.reported, epoch), beat=("back", age, s.pod.epoch)),
@@ -223,13 +223,13 @@ def _map(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 
 
 def _standing(s: State) -> fence.Standing:
-    return fence.Standing(s.life, s.epoch, TTL, -s.own)
+    return fence.Standing(s.incarnation, s.epoch, TTL, -s.own)
 
 
 def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
-    if s.life == 1:
-        yield "crash and restart", s._replace(life=2, own=LATE, beat=None, slot="")
-    if s.life == 2 and s.pod.life == 1:
+    if s.incarnation == 1:
+        yield "crash and restart", s._replace(incarnation=2, own=LATE, beat=None, slot="")
+    if s.incarnation == 2 and s.pod.incarnation == 1:
         again = Member(name=ME, endpoint="x", incarnation=2)
         pod = kept_of(s.pod, rules.added(map_of(s.pod), again))
         after = s._replace(pod=pod, lease=0, own=0)
@@ -241,7 +241,7 @@ def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
     a = s.asked
     if a is None or a.stage != "sent" or a.kind == "memory":
         return
-    refused = rules.refusal(_standing(s), 0, a.life, a.epoch, writes=a.kind == "put")
+    refused = rules.refusal(_standing(s), 0, a.incarnation, a.epoch, writes=a.kind == "put")
     if refused:
         yield refused, s._replace(asked=None)
     elif a.kind == "put":
@@ -253,19 +253,20 @@ def _daemon(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 
 
 def _served(s: State, a: Asked, content: str) -> Asked:
-    past = s.pod.life != s.life or not s.pod.up
-    return a._replace(stage="back", content=content, served_by=s.life, past=past)
+    past = s.pod.incarnation != s.incarnation or not s.pod.up
+    return a._replace(stage="back", content=content, served_by=s.incarnation, past=past)
 
 
 def _host(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
     if s.host_epoch != s.pod.epoch and s.asked is None:
-        life = s.pod.life if s.pod.up else 0
-        after = s._replace(host_epoch=s.pod.epoch, host_life=life)
-        yield "map read", after if life == s.host_life else after._replace(answered=LATE)
+        incarnation = s.pod.incarnation if s.pod.up else 0
+        after = s._replace(host_epoch=s.pod.epoch, host_incarnation=incarnation)
+        same = incarnation == s.host_incarnation
+        yield "map read", after if same else after._replace(answered=LATE)
     if s.asked is None:
-        if s.host_life == 0:
+        if s.host_incarnation == 0:
             return
-        asked = Asked("read", "sent", 0, s.host_epoch, s.host_life, s.acknowledged)
+        asked = Asked("read", "sent", 0, s.host_epoch, s.host_incarnation, s.acknowledged)
         yield "ask", s._replace(asked=asked)
         yield "write", s._replace(asked=asked._replace(kind="put"))
         if s.slot in ("A1", "A2"):
@@ -278,15 +279,15 @@ def _host(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
     elif a.stage == "back" and a.kind == "read":
         yield "taken", _used(s, a)._replace(asked=None, answered=min(s.answered, a.age))
     elif a.stage == "back" and a.kind == "memory":
-        good = rules.names(a.content) and rules.same_life(a.served_by, a.life)
+        good = rules.names(a.content) and rules.same_incarnation(a.served_by, a.incarnation)
         if good and rules.reads_memory(-s.answered, 0, TTL):
             yield "read", _used(s, a)._replace(asked=None)
 
 
 def _used(s: State, a: Asked) -> State:
     """The host uses what it got, now: what must hold."""
-    if a.served_by != a.life:
-        raise Broken("served by another life than was asked")
+    if a.served_by != a.incarnation:
+        raise Broken("served by another incarnation than was asked")
     if a.past:
         raise Broken("served past a fence")
     if a.content == "B":

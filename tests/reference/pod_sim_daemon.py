@@ -22,14 +22,14 @@ Key = tuple[str, bytes, int]
 
 @dataclass(eq=False)
 class Connection:
-    """A host at one life of a daemon's process."""
+    """A host's connection to one incarnation of a daemon."""
 
     tenant: str
     sessions: dict[int, list[bytes]] = field(default_factory=dict)
 
 
 class Process:
-    """One life of a daemon's process."""
+    """One incarnation of a daemon."""
 
     def __init__(self, daemon: "Daemon") -> None:
         """Over the daemon's store."""

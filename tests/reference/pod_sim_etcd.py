@@ -70,7 +70,7 @@ class LeaseEtcd(Etcd):
 
 
 class SimLease:
-    """`Lease` of one daemon's life."""
+    """`Lease` of one incarnation of a daemon."""
 
     ttl_ns = LEASE_NS
 

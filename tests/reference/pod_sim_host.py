@@ -1,6 +1,6 @@
 """A host of the simulated pod: the product's sessions, fabric and follower over simulated links.
 
-`Wire` is a connection to one life of a daemon, as `Control` and as `Fabric`. A fetch sends a
+`Wire` is a connection to one incarnation of a daemon, as `Control` and as `Fabric`. A fetch sends a
 command, copies by itself what is staged, and ends when the daemon has answered or its time is over.
 Messages are late, lost, or kept for a process that is stopped.
 """
@@ -81,7 +81,7 @@ class Wire(Fabric):
     # ---- messages ----
 
     def _send(self, work: Callable[[], None]) -> None:
-        """To the daemon, if the message gets there; another life knows this connection not."""
+        """Deliver to the daemon, unless lost; a later incarnation ignores this connection."""
         if self._pair in self._cut or self._world.rng.random() < self._loss():
             return
 

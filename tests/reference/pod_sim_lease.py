@@ -6,8 +6,8 @@ hosts log in, put, read, carry blocks from one daemon to another, and read memor
 process. Machines crash and are stopped in the middle of anything; daemons are cut from etcd and
 from each other; etcd loses its quorum.
 
-Held: nobody is served by a life that the map has no more; after a deletion was acknowledged nothing
-comes that was made before it; and when nothing fails any more, everybody serves.
+Checked: no incarnation serves a host after the map has removed it; no block made before an
+acknowledged deletion comes back; and when the faults end, every daemon serves again.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from offstage.dpu.log import Log
 from offstage.dpu.pod.fence import deletion_holds, reads_memory
 from offstage.dpu.pod.history import keeps
 from offstage.dpu.pod.keeper import BEATS_PER_LEASE
-from offstage.dpu.pod.map import Member, PodMap, deleted
+from offstage.dpu.pod.map import Member, MemberIncarnation, PodMap, deleted
 from offstage.dpu.protocol.login import prove_member
 from offstage.dpu.tenants.hosts import Refused
 
@@ -38,7 +38,6 @@ CALL_NS = S // 4
 ANSWER_NS = 300 * MS
 TENANTS = ("red", "blue")
 BLOCKS = 6
-Life = tuple[str, int]
 
 
 class SimDaemon:
@@ -133,9 +132,9 @@ class SimDaemon:
             del blocks[name]
         return {"chunks": 0, "more": len(blocks), "marking": 0, "writing": 0, "named": 0}
 
-    def _ask(self, own: Life, others: Sequence[Member]) -> list[Life]:
+    def _ask(self, own: MemberIncarnation, others: Sequence[Member]) -> list[MemberIncarnation]:
         """As `peers.Peers`: all at once, and who promised in time."""
-        promised: list[Life] = []
+        promised: list[MemberIncarnation] = []
         for one in others:
             other = self.pod.daemons[one.name]
             proof = prove_member(SECRET, bytes(16), "hold", *own, one.name, one.incarnation)
@@ -143,7 +142,7 @@ class SimDaemon:
                 name=own[0],
                 incarnation=own[1],
                 to=one.name,
-                life=one.incarnation,
+                to_incarnation=one.incarnation,
                 nonce=bytes(16),
                 proof=proof,
             )
@@ -151,7 +150,9 @@ class SimDaemon:
             def hold(other: SimDaemon = other, asked: p.Hold = asked) -> None:
                 other.member.hold(asked)
                 self.pod.message(
-                    other.name, self.machine, partial(promised.append, (asked.to, asked.life))
+                    other.name,
+                    self.machine,
+                    partial(promised.append, (asked.to, asked.to_incarnation)),
                 )
 
             self.pod.message(self.name, other.machine, hold)
@@ -206,16 +207,16 @@ class SimHost:
         self.map = newest
 
     def _connected(self, member: Member) -> Any:
-        """To the life that its map has."""
+        """A connection to the incarnation that the host's map names."""
         known = self.connections.get(member.name)
-        if known is not None and known.life == member.incarnation:
+        if known is not None and known.incarnation == member.incarnation:
             return known
         daemon, epoch = self.pod.daemons[member.name], self.map.epoch
         connection = SimpleNamespace(
             tenant=None,
             daemon=daemon,
             machine=daemon.machine,
-            life=member.incarnation,
+            incarnation=member.incarnation,
             asked=0,
         )
 
@@ -267,7 +268,9 @@ class SimHost:
         self.pod.world.sleep(self.pod.rng.randrange(1, 20) * MS)
         if not reads_memory(connection.asked, self._clock(), LEASE_NS):
             raise RunFailed("it has not answered for long")
-        self.pod.check_life(connection.daemon.name, connection.life, "a read of memory")
+        self.pod.check_incarnation(
+            connection.daemon.name, connection.incarnation, "a read of memory"
+        )
         self.pod.counts["memory"] += 1
         self._use(made, block)
 
@@ -280,7 +283,7 @@ class SimHost:
         """At the daemon, in its time."""
         if not connection.daemon.answers(connection):
             raise RunFailed("the connection was ended")
-        self.pod.check_life(connection.daemon.name, connection.life, "an answer")
+        self.pod.check_incarnation(connection.daemon.name, connection.incarnation, "an answer")
 
     def _call(self, connection: Any, work: Callable[[], Any]) -> Any:
         """A question and its answer. RunFailed, Refused: there is none in time, or it is a no."""
@@ -349,17 +352,17 @@ class Pod:
             slow = self.daemons[to.name].slow if to.name in self.daemons else 1
             self.world.deliver(to, self.rng.randrange(MS // 10, 5 * MS) * slow, arrive)
 
-    def check_life(self, name: str, life: int, what: str) -> None:
-        """Broken: the map that is true now has this life no more."""
+    def check_incarnation(self, name: str, incarnation: int, what: str) -> None:
+        """Broken: etcd's map no longer has this incarnation."""
         found = self.etcd.pod.find(name)
         if self.put_back:
             return
         if (
             found is None
-            or (found.state, found.incarnation) == ("gone", life)
-            or found.incarnation > life
+            or (found.state, found.incarnation) == ("gone", incarnation)
+            or found.incarnation > incarnation
         ):
-            raise Broken(f"{what} of {name} in life {life}, and the map has {found}")
+            raise Broken(f"{what} of {name} in incarnation {incarnation}, and the map has {found}")
 
     def check_deleted(self, tenant: str, made: int) -> None:
         """Broken: it was deleted, and that was acknowledged."""

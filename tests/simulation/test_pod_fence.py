@@ -15,7 +15,7 @@ from offstage.dpu.pod.fence import Standing
 @pytest.mark.slow
 def test_the_fence_holds_where_clocks_run_alike() -> None:
     """No restart and no clock that runs behind: what the default suite has time for."""
-    assert explore(begin=State(slow=False, life=1), restarts=False) > 10_000
+    assert explore(begin=State(slow=False, incarnation=1), restarts=False) > 10_000
 
 
 @pytest.mark.slow
@@ -30,24 +30,26 @@ def _full_lease(standing: Standing, now: int, *more: Any, **writes: Any) -> Any:
     return fence.refusal(longer, now, *more, **writes)
 
 
-def _any_life(standing: Standing, now: int, life: int, epoch: int, *, writes: bool) -> Any:
+def _any_incarnation(
+    standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool
+) -> Any:
     return fence.refusal(standing, now, standing.incarnation, epoch, writes=writes)
 
 
-def _any_epoch(standing: Standing, now: int, life: int, epoch: int, *, writes: bool) -> Any:
-    return fence.refusal(standing, now, life, epoch, writes=False)
+def _any_epoch(standing: Standing, now: int, incarnation: int, epoch: int, *, writes: bool) -> Any:
+    return fence.refusal(standing, now, incarnation, epoch, writes=False)
 
 
 LONG = pytest.mark.slow  # the shortest way to the break is long
 RULES: list[tuple[str, Callable[..., Any], str]] = [
     ("refusal", _full_lease, "past a fence"),
-    ("refusal", _any_life, "another life"),
+    ("refusal", _any_incarnation, "another incarnation"),
     ("refusal", _any_epoch, "after its deletion"),
     ("asked_age", lambda age: 0, "past a fence"),
     ("reads_memory", lambda asked, now, ttl: True, "past a fence"),
     ("reads_memory", lambda asked, now, ttl: now - asked <= 3 * ttl // 4, "past a fence"),
     ("names", lambda content: True, "somebody else"),
-    ("same_life", lambda region, wanted: True, "another life"),
+    ("same_incarnation", lambda region, wanted: True, "another incarnation"),
     ("adopts", lambda written, deleted: True, "after its deletion"),
     ("deletion_holds", lambda epoch, members, done: True, "after its deletion"),
 ]

@@ -14,6 +14,7 @@ from pod_sim_chaos import DRIFT, FAULTS, Broken, run_seed
 from offstage.dpu.control import pod_member
 from offstage.dpu.pod import keeper as pod_keeper
 from offstage.dpu.pod.keeper import Keeper
+from offstage.dpu.pod.map import MemberIncarnation
 
 SEEDS = 16
 NOTICED = 200
@@ -56,8 +57,8 @@ def _serves_its_whole_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _promises_though_it_hears(monkeypatch: pytest.MonkeyPatch) -> None:
-    def promise(self: Keeper, life: tuple[str, int]) -> bool:
-        self.promised[life] = self.now()
+    def promise(self: Keeper, asking: MemberIncarnation) -> bool:
+        self.promised[asking] = self.now()
         return True
 
     monkeypatch.setattr(Keeper, "promise", promise)

@@ -101,7 +101,7 @@ def held(
         "every_block_right": any(one.hits or one.wrong for one in samples),
         "every_request_ended": bool(samples or board.broken),
         "every_miss_has_a_reason": any(one.known for one in samples),
-        "nothing_served_past_a_fence": bool(_ended_lives(looks)),
+        "nothing_served_past_a_fence": bool(_ended_incarnations(looks)),
     }
     good = {
         "every_block_right": not any(one.wrong for one in samples),
@@ -121,7 +121,7 @@ def unexplained(samples: Iterable[Sample], reasons: Reasons) -> list[tuple[int, 
 
 def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> list[int]:
     """Requests that began after the map had dropped the incarnation that served them."""
-    ended = _ended_lives(looks)
+    ended = _ended_incarnations(looks)
     return [
         one.number
         for one in samples
@@ -129,14 +129,14 @@ def served_past_a_fence(samples: Iterable[Sample], looks: Sequence[Look]) -> lis
     ]
 
 
-def _ended_lives(looks: Sequence[Look]) -> dict[str, float]:
+def _ended_incarnations(looks: Sequence[Look]) -> dict[str, float]:
     """When the map dropped each incarnation; empty without leases."""
     ended: dict[str, float] = {}
     for before, after in pairwise(looks):
-        for name, (state, life) in before.members.items():
-            now = after.members.get(name, ("gone", life))
-            if life and state != "gone" and (now[0] == "gone" or now[1] != life):
-                ended.setdefault(f"{name}/{life}", after.at_s)
+        for name, (state, incarnation) in before.members.items():
+            now = after.members.get(name, ("gone", incarnation))
+            if incarnation and state != "gone" and (now[0] == "gone" or now[1] != incarnation):
+                ended.setdefault(f"{name}/{incarnation}", after.at_s)
     return ended
 
 

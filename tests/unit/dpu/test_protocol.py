@@ -15,7 +15,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
 from offstage.dpu.protocol.login import negotiate
 from offstage.dpu.protocol.message import Call
-from offstage.dpu.protocol.pod_calls import News
+from offstage.dpu.protocol.pod_calls import ShardReport
 
 KEY = st.binary(min_size=16, max_size=16)
 U32 = st.integers(0, 0xFFFFFFFF)
@@ -41,8 +41,8 @@ REQUESTS = st.one_of(
         id=U32,
         served=U32,
         hot_per_s=st.floats(0, 1e9),
-        news=st.lists(
-            st.builds(News, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4
+        reports=st.lists(
+            st.builds(ShardReport, name=KEY, demands=U32, made=st.text(max_size=64)), max_size=4
         ),
     ),
     st.builds(p.SetGenerating, session=SESSION, generating=st.booleans()),

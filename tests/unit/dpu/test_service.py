@@ -13,7 +13,7 @@ from offstage.dpu import protocol as p
 from offstage.dpu.control.replies import Waiting
 from offstage.dpu.control.service import METHODS
 from offstage.dpu.log import RATE_MAX, Log
-from offstage.dpu.protocol.pod_calls import News
+from offstage.dpu.protocol.pod_calls import ShardReport
 from offstage.dpu.sockets.fd_passing import Handed
 
 
@@ -247,7 +247,7 @@ def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
     red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
     copies = []
     for ticket, made in ((red, "dpu1"), (blue, "")):
-        told = world.answer(ticket, p.Shards(news=[News(b"n" * 16, 7, made=made)]))
+        told = world.answer(ticket, p.Shards(reports=[ShardReport(b"n" * 16, 7, made=made)]))
         assert isinstance(told, p.ShardsReply)
         copies.append(told.answers[0].copies)
     assert copies == [("dpu1",), ()]
@@ -331,7 +331,9 @@ def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[s
 
 def test_a_daemon_of_no_pod_promises_nothing(world: World) -> None:
     """Is what a member of a pod asks refused, as a question that is not for this daemon?"""
-    asks = p.Hold(name="a", incarnation=2**63 - 1, to="b", life=0, nonce=bytes(16), proof=bytes(32))
+    asks = p.Hold(
+        name="a", incarnation=2**63 - 1, to="b", to_incarnation=0, nonce=bytes(16), proof=bytes(32)
+    )
     for ticket in (b"", world.ticket("red")):
         assert world.code(ticket, asks) == "foreign"
     assert world.hosts.counts["requests_failed"] == 0

@@ -244,9 +244,9 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
     assert away.away and away.fenced > 0 and not away.lost
 
 
-def test_a_member_may_come_back_while_calls_to_its_earlier_life_are_in_flight() -> None:
+def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight() -> None:
     """Lost by what its control connection said: what was under way there is put elsewhere, also at
-    its new life, and nothing of the earlier one is read again."""
+    its new incarnation, and nothing of the earlier one is read again."""
     sessions, daemons = pod("up", "up")
     for one in daemons:
         one.calls_max = 16
@@ -424,7 +424,7 @@ def test_a_host_follows_the_map() -> None:
     lost.suspect(0, "killed", lost=True)
     until(lambda: lost not in sessions.members)
     assert [one.registered for one in came] == [[id(landing)], [id(landing)]]
-    until(lambda: daemons[0].closed == 2)  # fabric and connection of the earlier life
+    until(lambda: daemons[0].closed == 2)  # fabric and connection of the earlier incarnation
     kept.pod = replace(
         kept.pod, member=(first, replace(second, state="draining"), replace(third, state="gone"))
     )

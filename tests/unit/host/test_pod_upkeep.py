@@ -13,7 +13,7 @@ from pod_memory import CHUNKS, LAYERS, NUMBERS, PAYLOAD, S, World
 from offstage.bindings.fabric import FetchRequest
 from offstage.dpu import protocol as p
 from offstage.dpu.pod.placement import homes
-from offstage.dpu.protocol.pod_calls import News, Tally
+from offstage.dpu.protocol.pod_calls import ShardReport, Tally
 from offstage.host.pod import between_members as moves
 from offstage.host.pod import upkeep
 from offstage.host.pod.between_members import Move
@@ -149,7 +149,7 @@ def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
 
 
 NEWS = st.builds(
-    News,
+    ShardReport,
     st.binary(min_size=16, max_size=16),
     st.integers(0, 2**40),
     contents=st.integers(0, 5000).map(bytes),
@@ -157,17 +157,17 @@ NEWS = st.builds(
 
 
 @given(st.lists(NEWS, max_size=40), st.integers(4096, 1 << 15))
-def test_news_are_cut_by_their_bytes(news: list[News], bytes_max: int) -> None:
+def test_reports_are_split_by_their_bytes(reports: list[ShardReport], bytes_max: int) -> None:
     """Everything is said once and in order, and contents alone are left out, where one of them is
-    longer than a message; no message is, and there is one also where there is no news."""
-    messages = list(in_messages(news, bytes_max))
+    longer than a message; no message is, and there is one also where there are no reports."""
+    messages = list(in_messages(reports, bytes_max))
     tally = Tally(*[2**62] * 4)
     for some in messages:
-        said = p.Shards(id=2**32 - 1, served=2**40, news=some, tally=tally)
+        said = p.Shards(id=2**32 - 1, served=2**40, reports=some, tally=tally)
         assert len(p.encode(said)) <= bytes_max
     told = [one for some in messages for one in some]
-    assert len(told) == len(news) and messages and (all(messages) or not news)
-    for one, was in zip(told, news, strict=True):
+    assert len(told) == len(reports) and messages and (all(messages) or not reports)
+    for one, was in zip(told, reports, strict=True):
         assert replace(one, contents=was.contents) == was
         assert one.contents == was.contents or len(was.contents) > bytes_max - 600
 

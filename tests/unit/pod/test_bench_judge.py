@@ -216,7 +216,7 @@ def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
 
 
 def test_what_nothing_was_there_for_is_not_judged() -> None:
-    """No lives without leases, no misses of what nobody wrote, nothing without requests."""
+    """No incarnations without leases, no misses of what nobody wrote, nothing without requests."""
     fence = "nothing_served_past_a_fence"
     without = [
         Look(at_s, True, 5, {"dpu1": (state, 0)})
@@ -238,10 +238,10 @@ def test_what_nothing_was_there_for_is_not_judged() -> None:
 
 
 def test_what_is_served_past_a_fence_is_noticed() -> None:
-    """By a life that the map no longer had when the request began; by the next life it may be."""
-    for life, good in ((1, False), (2, True)):
+    """Only the incarnation that the map had when the request began may serve it."""
+    for incarnation, good in ((1, False), (2, True)):
         one = sample(NAME, 9)
-        one.by_member = Counter({f"dpu1/{life}": 10})
+        one.by_member = Counter({f"dpu1/{incarnation}": 10})
         assert held(board_of(one), DONE, looks(), DEADLINE_S)["nothing_served_past_a_fence"] is good
 
 

@@ -44,7 +44,7 @@ def keeper_of(membership: StaticMembership) -> Keeper:
         lambda until_ns: None,
         lambda: None,
         Log("error"),
-        lambda life, others: [],
+        lambda own, others: [],
     )
 
 
@@ -135,7 +135,7 @@ def test_who_waits_for_an_answer_promises_before_it_has_given_up(tmp_path: Path)
         lambda until_ns: None,
         lambda: None,
         Log("error"),
-        lambda life, others: [],
+        lambda own, others: [],
         lambda: now[0],
     )
     keeper.beat()

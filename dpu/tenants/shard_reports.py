@@ -25,7 +25,7 @@ class Shards:
         load = kept.served(request.served, request.tally, now_ns)
         return p.ShardsReply(
             load=load,
-            answers=[kept.told(one, now_ns) for one in request.news],
+            answers=[kept.told(one, now_ns) for one in request.reports],
             hot=kept.hot(now_ns, request.hot_per_s) if request.hot_per_s else [],
         )
 

@@ -1,4 +1,5 @@
-"""A daemon with an archive, and what the tests of it do: texts written, awaited, deleted, lost."""
+"""A daemon with an archive, and the steps of its tests: texts are written, awaited, deleted,
+lost."""
 
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ EVERY = {(ordinal, layer) for ordinal in range(CHUNKS) for layer in range(LAYERS
 
 
 def settings(folder: Path, endpoint: str, access: str, secret: str, **more: str) -> dict[str, str]:
-    """What a daemon in this folder is started with."""
+    """The configuration of a daemon in this folder."""
     keys = folder / "s3.keys"
     keys.write_text(f"{access}\n{secret}\n")
     keys.chmod(0o600)
@@ -71,7 +72,7 @@ def write(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True)
 
 
 def stored(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True) -> int:
-    """Blocks that the tier has of a text, once what is archived had time to come back."""
+    """How many blocks of a text the tier has, after archived blocks had time to come back."""
     with tier.control(tenant, timeout_s=90.0) as control:
         control.attach("shm")
         text = open_text(control, number)
@@ -80,7 +81,7 @@ def stored(tier: Daemon, number: int, tenant: str = TENANT, *, keep: bool = True
 
 
 def lose_store(folder: Path) -> None:
-    """The drive is another one: its blocks are gone, the secrets and the journal are not."""
+    """Replace the drive: its blocks are lost, the secrets and the journal are kept."""
     (folder / "store.ofs").unlink()
 
 

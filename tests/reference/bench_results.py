@@ -37,7 +37,7 @@ LAYER = fabric.Layer(8, 4, 65_536, 3e6, 1e6, 0.33)
 
 
 def fabric_of(ring: fabric.Ring = RING) -> fabric.FabricResult:
-    """What the bench makes of these figures."""
+    """The bench's result for these figures."""
     return fabric.result_of([READS], ring, [TIMERS], LAYER, rounds=7, seed=1)
 
 

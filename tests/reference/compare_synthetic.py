@@ -1,4 +1,4 @@
-"""A comparison whose figures are made up, and known: what its page is tested with."""
+"""A comparison with invented, known figures, for the tests of its page."""
 
 import random
 

@@ -1,5 +1,5 @@
-"""Messages of the control socket by reflection: each kind with what decodes, and with what does not
-belong into each field."""
+"""Messages of the control socket, built by reflection: each kind with values that decode, and with
+values that are invalid for each field."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Decision logs of a random run, and what changes one without breaking its chain of checksums."""
+"""Decision logs of a random run, and edits of a log that leave its chain of checksums intact."""
 
 import random
 

@@ -1,8 +1,8 @@
-"""A plain model of the decision core: the same events, the same actions, no thought for speed.
+"""A plain model of the decision core: the same actions for the same events, without optimization.
 
-One class over four files by subject: here what changes tables; slots and reads, steps, and guesses
-in the files beside it. Methods carry the names of `offstage.bindings.core.Core`, so that one
-test drives both.
+The class is spread over four files by subject: this one changes the tables; the files next to it
+have slots and reads, steps, and guesses. Methods have the names of `offstage.bindings.core.Core`,
+so that one test drives both.
 """
 
 from collections.abc import Sequence
@@ -208,7 +208,8 @@ class Model(Steps):
         return any(self.sessions[number].generating for number in chunk.sessions)
 
     def _sets_change(self, chunk: Chunk) -> None:
-        """Blocks whose chunk began or ceased to be generated from come last in their new set."""
+        """Blocks whose chunk started or stopped being generated from are moved to the end of their
+        new set."""
         for layer in range(self.config.layer_count):
             slot = self.slot_of.get((chunk.number, layer))
             if slot is None or slot.state != "resident":

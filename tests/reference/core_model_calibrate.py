@@ -1,6 +1,6 @@
-"""The plain model's chance of a demand: counted by class, with a weak prior.
+"""The plain model's probability of a demand: counted by class, with a weak prior.
 
-A class is the level of an average, or `TRIVIAL` for what is selected by rule.
+A class is the level of an average, or `TRIVIAL` for blocks selected by rule.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ TRIVIAL = LEVELS
 
 
 def prior(level: int) -> int:
-    """1 % + 30 % (level / 64)^3, in 1/65536; one half for what is trivial."""
+    """1 % + 30 % (level / 64)^3, in 1/65536; one half for trivial blocks."""
     if level == TRIVIAL:
         return 32768
     return 655 + (19661 * level**3 >> 18)

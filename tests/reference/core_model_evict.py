@@ -1,6 +1,6 @@
 """The plain model's eviction orders: one object for each set of each tenant, lists and `min`.
 
-What a policy keeps for the whole tenant, its ghosts above all, is in `Memory`.
+State that a policy keeps for the whole tenant, mainly its ghosts, is in `Memory`.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ Block = tuple[int, int]
 
 
 class Memory:
-    """What eviction keeps for a tenant beside the order of its slots, until it is forgotten."""
+    """A tenant's eviction state besides the order of its slots, until the tenant is forgotten."""
 
     KINDS = ("once", "often", "returns")
 
@@ -64,7 +64,7 @@ def first_free(slots: list[Slot]) -> Slot | None:
 
 
 class Order:
-    """Eviction order of one set of one tenant: LRU; the others change what differs."""
+    """Eviction order of one set of one tenant: LRU; other policies override where they differ."""
 
     def __init__(self, memory: Memory, draw: Callable[[int], int]) -> None:
         self.slots: list[Slot] = []

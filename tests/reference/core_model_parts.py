@@ -1,6 +1,6 @@
 """Parts of the plain model of the decision core: keys, slots, candidates, tenants, sessions.
 
-Written to be read beside `ofs_core.h`, without a thought for speed: lists, dicts and `sorted`.
+Meant to be read together with `ofs_core.h`, and not optimized: lists, dicts and `sorted`.
 """
 
 from collections import OrderedDict
@@ -224,7 +224,7 @@ def empty_ledger() -> dict[str, Any]:
 
 
 class State:
-    """The tables, and what the files of the model ask of each other."""
+    """The tables, and the calls between the files of the model."""
 
     config: CoreConfig
     policy: Policy

@@ -38,7 +38,7 @@ def rank_cut(values: Sequence[int], rank: int) -> int:
 
 
 class Guesses(State):
-    """What `Model` guesses; its tables are the model's."""
+    """The guesses of `Model`; its tables are the model's."""
 
     def guesses_begin(self) -> None:
         self.sequence = self.turn = self.bucket_ns = self.proposed = 0
@@ -85,7 +85,7 @@ class Guesses(State):
                 self.settle(slot)
 
     def settled(self, slot: Slot) -> int:
-        """What was measured, or guessed above it."""
+        """The measured probability, or the guessed one if that is higher."""
         best = self.best_score(slot)
         if slot.lift and best >= slot.lift[1]:
             slot.lift = None
@@ -224,7 +224,7 @@ class Guesses(State):
             yield ordinal, cause, chances[ordinal]
 
     def _window(self, session: Session, number: int, layer: int, begin: bool) -> None:
-        """Everything in it when the session begins, then what is appended."""
+        """The whole window when the session begins, then each appended block."""
         need_ns = self.now + BEGIN_STEPS * session.step_ns
         for ordinal in range(0 if begin else session.windowed[layer], len(session.chunks)):
             if self._in_window(session, ordinal):

@@ -23,7 +23,7 @@ from core_model_parts import (
 
 
 class Steps(Arena):
-    """Demands are classified, what is there is pinned, then misses are read."""
+    """Demands are classified, resident blocks are pinned, then misses are read."""
 
     def step(
         self,
@@ -72,7 +72,7 @@ class Steps(Arena):
         return ends
 
     def _taken_in(self, step: int, scores: Sequence[int]) -> list[int]:
-        """As much of a hint as the policy lets: of equal scores at the cut the first."""
+        """The part of a hint that the policy accepts; of equal scores at the limit, the first."""
         policy = self.policy
         if step % max(1, policy.hint_every_steps):
             return []

@@ -1,4 +1,5 @@
-"""A way to a server on loopback that can be cut: what is under way ends, and nothing new comes."""
+"""A proxy to a server on loopback that can be cut: open connections end, and no new one is
+accepted."""
 
 import contextlib
 import socket

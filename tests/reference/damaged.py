@@ -1,5 +1,5 @@
-"""Blocks that are damaged: on their way to a host, whose checksums then differ from what prefill
-wrote, and in the store of a daemon that is stopped, whose own checksums give it away."""
+"""Damaged blocks: on their way to a host, whose checksums then differ from prefill's, and in the
+store of a stopped daemon, whose own checksums reveal the damage."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -15,7 +15,7 @@ FIX = "needs etcd: apt-get install etcd-server etcd-client"
 
 
 class Etcd:
-    """One member; its data lie in `folder`, so that it comes back with what it had."""
+    """One member; its data are in `folder`, so that a restart keeps them."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         """Start it, at an address of this machine. Skips where etcd is not installed."""

@@ -1,8 +1,8 @@
-"""The sides of the fabric, each with a host over a device: what the contract suite runs over.
+"""The sides of the fabric, each with a host and a device, for the contract suite.
 
-shm and memory, and verbs and nixl where they are there, run over a live device, sim over one in
-virtual time with seeded faults of the host's end or of the port, zmq over a live device behind the
-daemon's own proxy. A new fabric is one line in SIDES.
+shm and memory, and verbs and nixl where available, run over a live device; sim runs over one in
+virtual time, with seeded faults of the host's end or of the port; zmq runs over a live device
+behind the daemon's own proxy. A new fabric is one line in SIDES.
 """
 
 from collections.abc import Callable, Iterator

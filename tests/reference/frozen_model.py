@@ -1,11 +1,12 @@
-"""A pod that etcd may not answer, as a state machine: may a daemon go on by what others promise it?
+"""A pod whose etcd may not answer, as a state machine: may a daemon serve on the promises of
+others?
 
 The decisions are those of `offstage.dpu.pod.fence`. D is the daemon; P is a member that D knows
-from the beginning; N joins at some time, and D knows it from when it has read the map since; a host
-reads D's memory. Each of them hears etcd or does not at any step: a step of its own that needs etcd
-happens or not. What is lost or late needs no step of its own where what is soonest is the worst;
-P's answer may be late all the same, so that it shows from when a promise has to count. Ages stand
-for times, as in `pod_model`.
+from the beginning; N joins at some time, and D knows it once it has read the map after that; a host
+reads D's memory. In any step each of them may or may not reach etcd: a step that needs etcd is
+taken or not. Loss and delay need no steps of their own where the earliest event is the worst case;
+P's answer may be late nevertheless, which shows from when a promise must count. Times are modelled
+as ages, as in `pod_model`.
 """
 
 from collections import deque
@@ -23,7 +24,7 @@ D = ("d", 1)
 
 
 class Rules:
-    """Who decides; a test overrides one to see that it is needed."""
+    """The rules under test; a test overrides one to show that it is needed."""
 
     held_since = staticmethod(fence.held_since)
     takes_out = staticmethod(fence.takes_out)
@@ -160,7 +161,7 @@ def _older(age: int, cap: int = LATE) -> int:
 
 
 def _time(s: State) -> Iterator[tuple[str, State]]:
-    """P's and N's clocks tick always: they wait, and who waits too long does no harm."""
+    """The clocks of P and N always tick: they only wait, and waiting longer does no harm."""
 
     def other(one: Other, *, mine: bool) -> Other:
         aged = one._replace(promised=_older(one.promised, CAP))

@@ -1,7 +1,7 @@
-"""Inputs of the GPU's kernels, drawn from a seed, and what they must give, in float64.
+"""Inputs of the GPU kernels, drawn from a seed, and their expected results in float64.
 
-Whatever no kernel may look at is NaN: blocks that nobody selected, tokens beyond a block's count,
-memory that is allocated and not yet written (`poisoned`).
+Everything that a kernel must not read is NaN: blocks that are not selected, tokens beyond a block's
+count, memory that is allocated and not yet written (`poisoned`).
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """What `attend` takes; the scales are those of keys and values."""
+    """The arguments of `attend`; the scales are those of keys and values."""
 
     queries: Any
     keys: Any

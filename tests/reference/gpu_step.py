@@ -1,8 +1,8 @@
-"""A decode step of graphs over a pool of blocks, with the model's own work left out or stood in.
+"""A decode step of graphs over a pool of blocks, with the model's own work omitted or replaced.
 
-Layers of keys and values from a seed; each layer's selection, the look at what is missing, and the
-attention over it, as the agent of a GPU node would run them. Every block exists; which of them the
-pool is said to hold is the case's business.
+Layers of keys and values are drawn from a seed; the step runs each layer's selection, its check for
+missing blocks, and its attention, as the agent of a GPU node would. Every block exists; the case
+decides which of them count as in the pool.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ class StepCase:
         self.selected[layer].slots[session] = -1
 
     def run(self) -> list[tuple[int, Any]]:
-        """One step; what each layer's hook found missing, and put in."""
+        """Run one step; returns the blocks that each layer's hook found missing and inserted."""
         lacking = []
 
         def hook(layer: int) -> None:

@@ -1,5 +1,5 @@
-"""A host that sends numbers no host has a use for, by whatever fields the messages and the port's
-commands have; and an honest host of the same tenant, whose bytes are checked meanwhile."""
+"""A host that sends invalid numbers in every field of the messages and of the port's commands; and
+an honest host of the same tenant, whose bytes are checked meanwhile."""
 
 import contextlib
 import math
@@ -35,7 +35,7 @@ IN_PROGRESS = -115
 
 
 def plain(value: Any) -> Any:
-    """A message as what it is encoded from, with every field."""
+    """The plain values that a message is encoded from, with every field."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def absurd(value: Any) -> Iterator[Any]:
-    """What a field of this value is not meant to hold."""
+    """Values that a field with this value is not meant to hold."""
     if isinstance(value, bool):
         yield from (2, None)
     elif isinstance(value, int | float):
@@ -88,7 +88,7 @@ def twisted(message: Any) -> Iterator[Any]:
 
 
 class Attacker:
-    """A host, or the operator, that says what it likes over a socket of its own."""
+    """A host, or the operator, that sends arbitrary bytes over its own socket."""
 
     def __init__(self, tier: Daemon, tenant: str, fabric: p.FabricName = "shm") -> None:
         self._tier, self._tenant, self._fabric = tier, tenant, fabric
@@ -110,7 +110,7 @@ class Attacker:
         return session
 
     def ask(self, message: Any, *payload: bytes) -> Any:
-        """The answer to these words, whatever they are; there is one."""
+        """Send these bytes and return the answer; there always is one."""
         self._socket.send_multipart([self.ticket, msgspec.msgpack.encode(message), *payload])
         assert self._socket.poll(int(WAIT_S * 1000)), f"no answer to {str(message)[:300]}"
         body = self._socket.recv_multipart()[0]
@@ -193,7 +193,7 @@ class Honest:
 
 
 class RawPort:
-    """A port whose submission ring is written by hand."""
+    """A port whose submission ring the test writes directly."""
 
     def __init__(self, control: Control) -> None:
         _, (region, port, self._bell) = fetch_descriptors(control.attach("shm"), WAIT_S)
@@ -215,7 +215,7 @@ class RawPort:
         return memory[begin : begin + count * kind.itemsize].view(kind)
 
     def run(self, commands: Any) -> Any:
-        """Send commands, no more than the ring holds, and wait until each has ended: how, in any
+        """Send commands, no more than the ring holds, and wait for their completions, in any
         order."""
         places = (self._tail + np.arange(len(commands))) % self.entry_count
         self._ring[places] = commands

@@ -1,7 +1,8 @@
-"""Processes under users of their own: what an intruder tries on a daemon from outside, and an
-honest host for its victim.
+"""Processes under other users: the attacks of an intruder on a daemon, and an honest host as its
+victim.
 
-They are run as forks of the test (`testbeds.beds.child`)."""
+They run as forks of the test (`testbeds.beds.child`).
+"""
 
 import contextlib
 import ctypes
@@ -109,13 +110,14 @@ def take(path: str, token: str) -> dict[str, Any]:
 
 
 def write_region(fd: int) -> None:
-    """The descriptor is for reading only; opened anew, it is not, unless something forbids it."""
+    """The descriptor is read-only; reopening it would make it writable unless something forbids
+    that."""
     again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     mmap.mmap(again, 4096, mmap.MAP_SHARED, mmap.PROT_WRITE).close()
 
 
 def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
-    """Attach, give others the chance to take what is promised, then fetch it, write and read."""
+    """Attach, give others the chance to take the promised blocks, then fetch, write and read."""
     with Control(endpoint, tenant=tenant, secret=Path(secret)) as control:
         attached = control.attach()
         print(json.dumps({"socket": attached.socket_path, "token": attached.token}), flush=True)
@@ -138,7 +140,7 @@ def host(endpoint: str, tenant: str, secret: str) -> dict[str, Any]:
 
 
 def listen(secret_file: str) -> dict[str, Any]:
-    """Where a daemon was: answer as it would, under a secret of one's own, until told to stop."""
+    """Impersonate the daemon at its address, under a secret of its own, until stopped."""
     secret, heard = Path(secret_file).read_bytes(), []
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)

@@ -35,7 +35,7 @@ class Silent:
         return no_guesses()
 
     def step(self, view: View) -> npt.NDArray[np.void]:
-        """No guess, but for what `happens`."""
+        """Makes no guess, only calls `happens`."""
         return self.happens(view) if view.step == STEP else no_guesses()
 
     def happens(self, view: View) -> npt.NDArray[np.void]:
@@ -89,8 +89,8 @@ class KillsOnce(Silent):
 
 
 class Waits(Silent):
-    """Waits at its step until the file `LAB_MARK` is there, and says in `LAB_MARK.reached` who
-    waits."""
+    """Waits at its step until the file `LAB_MARK` exists, and writes to `LAB_MARK.reached` which
+    instance waits."""
 
     name = "waits"
 
@@ -105,8 +105,8 @@ class Waits(Silent):
 
 
 class SecondWaits(Waits):
-    """As `Waits`, but the one that is opened first passes: points of one seed end together, so what
-    has ended when another waits is another seed's."""
+    """Like `Waits`, but the first one opened does not wait: the seeds of one point end together, so
+    a seed that has ended while another waits is a different one."""
 
     name = "second-waits"
 

@@ -1,8 +1,9 @@
-"""A device that does what it is asked as late as it may: blocks in numpy behind staging rows.
+"""A device that does its work as late as it may: blocks in numpy behind staging rows.
 
-Commits wait in a queue until somebody looks at the blocks or needs the rows again, and take what
-the rows hold then. Code that reads the blocks without a commit, writes rows that are not its own,
-or takes `landing` for `storage` gives wrong bytes here, and on a GPU only now and then.
+Commits wait in a queue until the blocks are read or the rows are needed again, and copy the content
+that the rows have then. Code that reads the blocks without a commit, writes rows that it does not
+own, or confuses `landing` with `storage` gets wrong bytes here every time; on a GPU only now and
+then.
 """
 
 from collections import deque

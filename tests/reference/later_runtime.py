@@ -1,8 +1,8 @@
-"""A CUDA runtime whose streams do what they were asked as late as they may, on the CPU's memory.
+"""A CUDA runtime whose streams work as late as they may, on the CPU's memory.
 
-A stream is a queue of copies, waits and events; nothing in it happens before somebody looks: at an
-event, or at the blocks. Code that forgets to wait, or waits for the wrong thing, reads old bytes
-here, and on a GPU only now and then. For tests alone: no figure is made with it.
+A stream is a queue of copies, waits and events; none of them runs before an event or the blocks are
+read. Code that does not wait, or waits for the wrong event, reads old bytes here every time; on a
+GPU only now and then. For tests only: no figure is made with it.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ class LaterRuntime:
         self._ask(stream, "copy", tuple(targets.tolist()), tuple(sources.tolist()), size_bytes)
 
     def drain(self, stream: int = COMPUTE) -> None:
-        """What has been asked of a stream happens, and what it waits for before."""
+        """Run everything queued on a stream, after the events that it waits for."""
         self._run(stream, until=None)
 
     def _ask(self, stream: int, *what: Any) -> None:
@@ -69,7 +69,7 @@ class LaterRuntime:
 
 
 class LaterBatchMemory(StagedMemory):
-    """`StagedMemory` over it: whoever looks at the blocks is a kernel of the compute stream."""
+    """`StagedMemory` over it: any read of the blocks counts as a kernel of the compute stream."""
 
     def __init__(self, device: Any, blocks: int, block_bytes: int, rows: int) -> None:
         self.runtime = LaterRuntime()

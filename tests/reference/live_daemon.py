@@ -1,7 +1,7 @@
-"""A real daemon in a process of its own, and hosts at it whose blocks anyone can check.
+"""A real daemon in its own process, and hosts whose blocks can be checked.
 
-The daemon is on io_uring over a file where the kernel allows it. The bytes of a block follow from
-its text, its place in it and its layer, so whoever reads one knows what was written.
+The daemon uses io_uring over a file where the kernel allows it. The bytes of a block follow from
+its text, its place in the text and its layer, so every reader knows the expected content.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ CONFIG = {
 def daemon(
     folder: Path, tenants: Sequence[str] | Mapping[str, Any] = (TENANT,), **changed: str
 ) -> Iterator[Daemon]:
-    """`started` with CONFIG, but for what is `changed` (`section__key`)."""
+    """`started` with CONFIG and the changes in `changed` (`section__key`)."""
     own = {name.replace("__", "."): value for name, value in changed.items()}
     with started(folder, CONFIG | own, tenants) as running:
         yield running
@@ -66,7 +66,7 @@ def started(
     tenants: Sequence[str] | Mapping[str, Any] = (TENANT,),
     within: Sequence[str] = (),
 ) -> Iterator[Daemon]:
-    """A daemon on what `folder` holds; killed on the way out, if it still runs."""
+    """A daemon over the contents of `folder`; killed at the end if it still runs."""
     running = start(sections_of(folder, options, tenants), folder, within=within, append=True)
     try:
         yield running
@@ -77,8 +77,8 @@ def started(
 def sections_of(
     folder: Path, options: Mapping[str, str], tenants: Sequence[str] | Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A daemon's configuration, `options` by `section.key`. `tenants`: their names, or what their
-    tables say by name."""
+    """A daemon's configuration, `options` by `section.key`. `tenants`: their names, or their tables
+    by name."""
     sections: dict[str, Any] = {"daemon": {"runtime_dir": str(folder / "run")}}
     sections["storage"] = {"path": str(folder / "store.ofs")}
     for name, value in options.items():
@@ -107,8 +107,8 @@ def frozen(tier: Daemon) -> Iterator[None]:
 
 
 def block(text: int, ordinal: int, layer: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-    """The bytes of one block [PAYLOAD]: nobody else writes them. Every other one has two values of
-    one exponent, of which a codec leaves next to nothing."""
+    """The bytes of one block [PAYLOAD], which differ from all others. Every other block has two
+    values of one exponent, which a codec reduces to almost nothing."""
     rng = np.random.default_rng([text, ordinal, layer])
     low, high = (64, 66) if ordinal % 2 else (0, 256)
     return rng.integers(low, high, PAYLOAD, np.uint8)
@@ -163,8 +163,8 @@ def put(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int
 
 @dataclass
 class Worker:
-    """A host that puts and fetches until the daemon is gone or it is to stop; `acknowledged` is
-    what it knows."""
+    """A host that puts and fetches until the daemon is gone or the worker is stopped;
+    `acknowledged`: the blocks whose puts were acknowledged."""
 
     tier: Daemon
     number: int
@@ -217,7 +217,7 @@ class Worker:
 
 
 def check_text(tier: Daemon, number: int, acknowledged: set[tuple[int, int, int]]) -> int:
-    """Read one text whole: what was acknowledged is there, the rest is right or absent."""
+    """Read a whole text: acknowledged blocks are there, the others are right or absent."""
     with tier.control() as control, open_driver(control.attach("shm")) as driver:
         text = open_text(control, number)
         there = 0
@@ -235,7 +235,7 @@ def check_text(tier: Daemon, number: int, acknowledged: set[tuple[int, int, int]
 
 
 def scrape(tier: Daemon, token: str) -> str:
-    """What a scrape with this token is shown: that of the operator, or a tenant's."""
+    """The reply to a scrape with this token, of the operator or of a tenant."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{tier.metrics_port}/metrics",
         headers={"Authorization": f"Bearer {token}"},

@@ -1,4 +1,4 @@
-"""What LMCache is told of a daemon of the tests."""
+"""LMCache's configuration for a daemon of the tests."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""Clients of one daemon turn by turn: the connectors' movers, over a daemon that is a dict.
+"""Clients of one daemon, one turn at a time: the connectors' movers over a daemon that is a dict.
 
-Nothing runs by itself. `World.choose` says who goes on next: a mover by one turn, the daemon by one
-block of a call that is under way, or a fault: a client's death, a block that is lost or damaged, a
-full store, a drive that takes no delete, a daemon that starts again. So one list of choices is one
-order of everything.
+Nothing runs by itself. `World.choose` selects the next event: one turn of a mover, one block of a
+call in flight at the daemon, or a fault: a client dies, a block is lost or damaged, the store is
+full, the drive fails a delete, the daemon restarts. So a list of choices determines the order of
+all events.
 """
 
 import errno
@@ -45,7 +45,7 @@ class Behind(AssertionError):
 
 @dataclass
 class Session:
-    """One object's, of one client. `head`: what was there when it was opened."""
+    """The session of one object and one client. `head`: the head block when it was opened."""
 
     client: int
     name: bytes
@@ -70,7 +70,7 @@ class Flight:
 
 @dataclass
 class World:
-    """The daemon, what it stores in the order in which it came, and the clients by number."""
+    """The daemon, its stored blocks in the order of arrival, and the clients by number."""
 
     choose: Callable[[int], int]
     store: dict[Place, bytes] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class World:
             raise RunFailed("it is gone", "the daemon", "start it")
 
     def put(self, place: Place, data: bytes) -> int:
-        """First put wins. That a block is damaged nobody knows before it is read."""
+        """The first put wins. A damaged block is noticed only when it is read."""
         there = self.store.get(place)
         if there is None and self.full:
             return -errno.ENOSPC
@@ -154,7 +154,7 @@ class World:
     # ---- faults ----
 
     def faults(self) -> list[tuple[str, int]]:
-        """What may go wrong now."""
+        """The faults that are possible now."""
         kinds = {
             "lose": range(len(self.store)),
             "damage": range(len(self.store)),
@@ -167,17 +167,17 @@ class World:
         return [(kind, number) for kind in kinds if self.left[kind] for number in kinds[kind]]
 
     def kill(self, number: int) -> None:
-        """A client dies: its sessions are closed, and what it had sent is done or not."""
+        """A client dies: its sessions are closed; calls that it had sent are carried out or not."""
         del self.movers[number]
         self.flights = [one for one in self.flights if one.client != number]
         self.sessions = {one: it for one, it in self.sessions.items() if it.client != number}
 
     def lose(self, number: int) -> None:
-        """A block is gone from the store, whoever has it open."""
+        """A block disappears from the store, even if a session has it open."""
         self.forget(sorted(self.store)[number])
 
     def damage(self, number: int) -> None:
-        """A block is not what was written."""
+        """A block's content differs from what was written."""
         self.damaged.add(sorted(self.store)[number])
 
     def fill(self, _: int) -> None:
@@ -193,8 +193,8 @@ class World:
         self.now_s += FROZEN_S
 
     def restart(self, number: int) -> None:
-        """The daemon ends and starts again, without so many of the blocks that came last, and with
-        what the drive did not delete."""
+        """The daemon restarts without the newest `number` blocks, and with those that the drive
+        failed to delete."""
         self.starts += 1
         self.flights, self.sessions = [], {}
         for place in list(self.store)[len(self.store) - number :]:
@@ -205,9 +205,9 @@ class World:
     # ---- what is there ----
 
     def state(self) -> Hashable:
-        """All that what comes depends on, but for how the clients' operations ended: of two orders
-        that came to the same state, one has to be gone on with. Names of sessions are no part of
-        it, and times only by what is left."""
+        """Everything that determines the further course, except how the clients' operations ended:
+        of two orders that reach the same state, only one needs to be continued. Names of sessions
+        are left out; times are included only as time remaining."""
         of_client = Counter[int]()
         names = dict[int, tuple[int, int]]()
         for number, one in self.sessions.items():
@@ -273,7 +273,7 @@ class World:
             yield self._chain(chain, names)
 
     def _left(self, until_s: float) -> int:
-        """In ms; what is far away is far away."""
+        """In ms; long times are all the same."""
         return min(round(1000 * (until_s - self.now_s)), 10**6) if until_s else -1
 
     def _chain(self, chain: Chain | None, names: dict[int, tuple[int, int]]) -> Hashable:
@@ -304,7 +304,7 @@ class World:
 
 @dataclass
 class Wake:
-    """Stands in for a condition: nobody waits, time passes."""
+    """Replaces a condition variable: no thread waits, virtual time passes."""
 
     world: World
 

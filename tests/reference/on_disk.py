@@ -1,4 +1,4 @@
-"""What a folder holds, to be compared with what it holds later."""
+"""The contents of a folder, to be compared with its later contents."""
 
 import hashlib
 import stat
@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Of everything below it by its name: mode, owner, size, time of the last change of its bytes
-    in ns, and digest or target. Of a folder no size and time: what is in it says more."""
+    """Of everything below the folder, by name: mode, owner, size, mtime in ns, and digest or link
+    target. Folders have no size and time, since their entries say more."""
     return {str(path.relative_to(folder)): _of(path) for path in sorted(folder.rglob("*"))}
 
 

@@ -256,7 +256,8 @@ def metrics() -> str:
 
 
 def calls() -> str:
-    """Every control call with its fields, its reply, who may make it and what its class says."""
+    """Every control call with its fields, its reply, its permitted callers and its class's
+    docstring."""
     from offstage.dpu.protocol import CALLS
 
     rows = (
@@ -267,13 +268,13 @@ def calls() -> str:
 
 
 def fields_of(message: Any) -> str:
-    """The name of a message and what it holds beside its number."""
+    """A message's name and its fields, except its number."""
     names = ", ".join(name for name in message.__struct_fields__ if name != "id")
     return f"`{message.__name__}({names})`" if names else f"`{message.__name__}`"
 
 
 def figures(definitions: Iterable[Any]) -> str:
-    """What each key of a result is, as the page of a report says it too."""
+    """The meaning of each key of a result, as a report's page has it."""
     rows = []
     for one in definitions:
         formula = f" `{one.formula}`" if one.formula else ""

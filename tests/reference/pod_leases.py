@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 
 class Leased:
-    """A pod of `names`, whose map is in etcd; runtime folders lie in `folder`, by name."""
+    """A pod of `names` with its map in etcd; runtime folders are in `folder`, by name."""
 
     def __init__(self, folder: Path, addresses: list[str], lease_s: int = LEASE_S) -> None:
         """No daemon is started yet."""
@@ -40,8 +40,8 @@ class Leased:
         endpoint: str = "",
         within: Sequence[str] = (),
     ) -> Daemon:
-        """Start it, with what its store has, by a command that is preceded by `within`; it is a
-        member when this returns."""
+        """Start a daemon on its existing store, with the command prefix `within`; it is a member
+        when this returns."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         sections: dict[str, Any] = {
@@ -74,7 +74,7 @@ class Leased:
         return found
 
     def asked(self, name: str, within: Sequence[str]) -> dict[str, Any]:
-        """The status that the daemon gives to a program beside it. RunFailed: none."""
+        """The status that the daemon returns to a local program. RunFailed: no answer."""
         done = subprocess.run(
             [
                 *within,
@@ -118,7 +118,7 @@ class Leased:
         self.until(known, "not all know the newest map")
 
     def log(self, name: str) -> str:
-        """What it logged."""
+        """The daemon's log."""
         return (self.folder / name / "daemon.log").read_text(encoding="utf-8")
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Daemons of a pod in memory, which keep what is put, with the real tables of a home; a host over
-them with the product's sessions, fabric and upkeep, and a clock by hand."""
+"""Daemons of a pod in memory, which store the blocks and have the real tables of a home; a host
+over them with the product's sessions, fabric and upkeep, and a manual clock."""
 
 import errno
 import hashlib

@@ -1,11 +1,12 @@
 """A small pod as a state machine: etcd with one map and one lease, a daemon, a host; every order.
 
-The decisions are those of `offstage.dpu.pod`, its fence and its map; what is here are the clocks,
-the messages, and what may go wrong: a message is late or lost, a process stops between any two of
-its steps, the daemon crashes and comes back, it gives its memory to somebody else, one clock runs a
-tick behind. Ages stand for times: how long ago, counted by the clock of who keeps it.
+The decisions are those of `offstage.dpu.pod`, its fence and its map; this file adds the clocks, the
+messages and the faults: a message is late or lost, a process stops between any two of its steps,
+the daemon crashes and restarts, it reuses its memory for another key, one clock is a tick behind.
+Times are modelled as ages, by the clock of the process that keeps them.
 
-Of one tenant: A1 was written before the tenant's deletion, A2 after it. B is somebody else's.
+Blocks of one tenant: A1 was written before the tenant's deletion, A2 after it. B has another
+key.
 """
 
 from collections import deque
@@ -25,7 +26,8 @@ ME = "dpu0"
 
 
 class Rules:
-    """Who decides, as the product does; a test overrides one to see that it is needed."""
+    """The rules under test, by default the product's; a test overrides one to show that it is
+    needed."""
 
     confirmed = staticmethod(fence.confirmed)
     refusal = staticmethod(fence.refusal)
@@ -90,7 +92,8 @@ def map_of(kept: Kept) -> PodMap:
 
 
 def kept_of(before: Kept, pod: PodMap) -> Kept:
-    """What a transition made of it, under the next epoch; the same where it changed nothing."""
+    """The map after a transition, under the next epoch; unchanged if the transition changed
+    nothing."""
     if pod == map_of(before):
         return before
     (one,) = pod.member
@@ -155,7 +158,7 @@ def _way(state: State, came: dict[State, tuple[State | None, str]]) -> str:
 
 
 def steps(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
-    """Every next state with the name of what happens."""
+    """Every next state, with the name of its event."""
     yield from _time(s)
     yield from _lease(s, rules)
     yield from _map(s, rules)
@@ -198,7 +201,7 @@ def _lease(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 
 
 def _carried_out(s: State, rules: type[Rules]) -> State:
-    """What the map of the daemon's epoch deleted is gone from slot and store."""
+    """Slot and store no longer have what the map of the daemon's epoch deleted."""
     floor = s.pod.floor if s.pod.floor <= s.epoch else 0
     purges = ("deletion",) if floor else ()
     written: dict[str, tuple[str, ...]] = {"A1": (), "A2": ("deletion",)}
@@ -285,13 +288,13 @@ def _host(s: State, rules: type[Rules]) -> Iterator[tuple[str, State]]:
 
 
 def _used(s: State, a: Asked) -> State:
-    """The host uses what it got, now: what must hold."""
+    """The host uses its result now; Broken if an invariant does not hold."""
     if a.served_by != a.incarnation:
         raise Broken("served by another incarnation than was asked")
     if a.past:
         raise Broken("served past a fence")
     if a.content == "B":
-        raise Broken("memory of somebody else was read")
+        raise Broken("memory of another key was read")
     if a.content == "A1" and a.after_delete:
         raise Broken("read after its deletion was acknowledged")
     return s

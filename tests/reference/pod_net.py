@@ -21,7 +21,7 @@ KERNEL = "needs a kernel with network namespaces, veth and bridges"
 
 
 class Cables:
-    """`within[NAME]`: what a command is preceded by to run there; `address[NAME]`: for hosts."""
+    """`within[NAME]`: the prefix of a command that runs there; `address[NAME]`: for hosts."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         """Make them, all whole. Skips where this machine cannot."""

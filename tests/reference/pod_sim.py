@@ -1,9 +1,9 @@
-"""A whole pod in virtual time from one seed: daemons, an etcd, hosts, and what fails meanwhile.
+"""A whole pod in virtual time from one seed: daemons, an etcd, hosts, and faults.
 
-Held, whatever fails: no wrong byte, no tenant over its quota nor charged for what is not there,
-every request ends, every miss of a block that was acknowledged has a reason; and when nothing fails
-any more, everything is hit again, unless a store is full. What leases
-fence is explored by itself: `pod_model`.
+Checked under every fault: no wrong byte; no tenant is over its quota or charged for absent blocks;
+every request ends; every miss of an acknowledged block has a reason. When the faults end, every
+block is hit again unless a store is full. The fence of leases is explored separately, in
+`pod_model`.
 """
 
 import errno
@@ -69,7 +69,8 @@ class Pod:
         self.world.spawn(Machine(name), body)
 
     def check_quotas(self) -> None:
-        """What is charged is what is there, within bounds, and memory has only that."""
+        """Tenants are charged for exactly what is stored, within bounds; memory has only stored
+        blocks."""
         for daemon in self.daemons.values():
             there = Counter(key[0] for key in daemon.stored)
             if there != daemon.charged or max(there.values(), default=0) > QUOTA_BLOCKS:
@@ -201,7 +202,7 @@ class SimHost:
         return missed
 
     def _used(self, row: int, key: Key) -> None:
-        """The host uses what it got, now."""
+        """The host uses its result now."""
         self.pod.counts["hits"] += 1
         if not (self.rows[row] == content(key)).all():
             raise Broken(f"wrong bytes for {key}")
@@ -239,7 +240,7 @@ class SimHost:
 
 
 def run_seed(seed: int, faults: int = 5) -> Counter[str]:
-    """One world to its end; what was counted. Broken: what must not happen did."""
+    """Run one world to its end; returns the counts. Broken: an invariant does not hold."""
     pod = Pod(seed)
     pod_fabric.LOOK_NS = 20 * MS
     try:

@@ -1,5 +1,5 @@
-"""What goes wrong in the pod of `pod_sim_lease`, drawn from one seed: machines, links, etcd and its
-copies, and deletions in between; at the end all is healed and everybody is to serve."""
+"""The faults of the pod in `pod_sim_lease`, drawn from one seed: of machines, links, etcd and its
+copies, with deletions in between; at the end all faults are healed and every daemon must serve."""
 
 from collections import Counter
 from functools import partial
@@ -25,8 +25,8 @@ CALM_NS = 6 * LEASE_NS
 def run_seed(
     seed: int, folder: Path, faults: int = 8, drift: float = DRIFT, *, restores: bool = False
 ) -> Counter[str]:
-    """One world to its end; what was counted. `restores`: etcd is put back too, to an older copy.
-    Broken: what must not happen did."""
+    """Run one world to its end; returns the counts. `restores`: etcd is also restored from older
+    copies. Broken: an invariant does not hold."""
     pod = Pod(seed, folder, drift)
     try:
         pod.world.spawn(Machine("chaos"), lambda: _chaos(pod, faults, restores))

@@ -1,7 +1,7 @@
 """A daemon of the simulated pod: a plain model of a store with tenants, quotas and a disk.
 
-A share of the store is staged in memory that hosts read by themselves, whatever the process does.
-What is stored outlives a process; sessions, connections and memory do not.
+A part of the store is staged in memory that hosts read directly, whatever the process does. The
+store survives the process; sessions, connections and memory do not.
 """
 
 import errno

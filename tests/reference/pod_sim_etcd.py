@@ -15,8 +15,8 @@ SECRET = bytes(32)
 
 
 class LeaseEtcd(Etcd):
-    """With keys under leases, which end by etcd's clock; without a quorum none ends, and a new
-    leader gives each its whole time again."""
+    """With keys under leases, which end by etcd's clock; without a quorum no lease ends, and a new
+    leader restarts each lease in full."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, PodMap(epoch=1))

@@ -1,8 +1,8 @@
 """A host of the simulated pod: the product's sessions, fabric and follower over simulated links.
 
 `Wire` is a connection to one incarnation of a daemon, as `Control` and as `Fabric`. A fetch sends a
-command, copies by itself what is staged, and ends when the daemon has answered or its time is over.
-Messages are late, lost, or kept for a process that is stopped.
+command, copies staged blocks directly, and ends when the daemon has answered or its time is over.
+Messages are late, lost, or held back while a process is stopped.
 """
 
 import errno
@@ -130,7 +130,7 @@ class Wire(Fabric):
         return int(self._call(lambda: self.process.open(self._conn)))
 
     def call(self, request: Any) -> Any:
-        """See `Control`; a daemon here keeps no list of what is hot."""
+        """See `Control`; this daemon keeps no list of hot shards."""
         return p.ShardsReply(load=0.0)
 
     def append(self, session: int, contents: list[bytes]) -> p.Appended:
@@ -164,7 +164,7 @@ class Wire(Fabric):
     # ---- as Fabric ----
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
-        """A command, and copies by itself of what is staged."""
+        """Send a command, and copy staged blocks directly."""
         self._check()
         conn, own = self._conn, [int(one) for one in request.ordinals]
         session, layer, rows = request.session, request.layer, np.array(request.rows)
@@ -176,7 +176,7 @@ class Wire(Fabric):
             fetch.rcs[at] = 0
 
         def copy(at: int, key: Key) -> None:
-            """By itself, whatever the process does: its memory is there as long as it is."""
+            """Direct copies need no process: the memory exists as long as the machine does."""
             if fetch in self._flying and key in self.process.memory and not self._dead():
                 take(at, key)
 
@@ -211,7 +211,7 @@ class Wire(Fabric):
         return fetch
 
     def put_begin(self, request: PutRequest) -> Put:
-        """What is put has to be what its name says."""
+        """The content of a put must match its name."""
         self._check()
         put, conn, layer = Put(request), self._conn, request.layer
         put.rcs[:] = -errno.ETIMEDOUT
@@ -243,7 +243,7 @@ class Wire(Fabric):
                 self._world.wake(self._waiting)
 
     def poll(self, timeout_ns: int = 0) -> list[Any]:
-        """What has ended, or is over."""
+        """The calls that have ended, or whose time is over."""
         self._check()
         self._expire()
         if not self._ended and timeout_ns and self._flying:
@@ -261,11 +261,11 @@ class Wire(Fabric):
                 self._end(call)
 
     def fetch_end(self, fetch: Fetch) -> FetchResult:
-        """What it has by now."""
+        """The result so far."""
         return fetch.result()
 
     def put_end(self, put: Put) -> NDArray[np.int32]:
-        """What it has by now."""
+        """The result so far."""
         return put.rcs
 
     def _dead(self) -> bool:

@@ -1,10 +1,9 @@
-"""Leases, epochs and deletions of a whole pod in virtual time from one seed: what a fence promises.
+"""Leases, epochs and deletions of a whole pod in virtual time from one seed: does the fence hold?
 
-The product's keeper of a lease and what a daemon does as a member (`dpu.pod.keeper`,
-`dpu.control.pod_member`) run on each daemon, by a clock that drifts, over an etcd with leases;
-hosts log in, put, read, carry blocks from one daemon to another, and read memory without asking any
-process. Machines crash and are stopped in the middle of anything; daemons are cut from etcd and
-from each other; etcd loses its quorum.
+Each daemon runs the product's keeper of a lease and its pod member (`dpu.pod.keeper`,
+`dpu.control.pod_member`) by a clock that drifts, over an etcd with leases; hosts log in, put, read,
+carry blocks from one daemon to another, and read memory directly. Machines crash and stop at any
+point; daemons are cut off from etcd and from each other; etcd loses its quorum.
 
 Checked: no incarnation serves a host after the map has removed it; no block made before an
 acknowledged deletion comes back; and when the faults end, every daemon serves again.
@@ -41,7 +40,7 @@ BLOCKS = 6
 
 
 class SimDaemon:
-    """A name: its drive, and the process of now. `blocks`: by tenant, when what stands under a
+    """A name with its drive and its current process. `blocks`: by tenant, when the block under each
     name was made; on the drive, and in memory that hosts read."""
 
     def __init__(self, pod: "Pod", number: int, rate: float) -> None:
@@ -53,7 +52,7 @@ class SimDaemon:
         self.start()
 
     def start(self) -> None:
-        """A process over what the drive has."""
+        """Start a process over the contents of the drive."""
         self.machine = Machine(self.name, self.rate)
         self.until_ns = 0
         self.logged_in: list[Any] = []
@@ -133,7 +132,7 @@ class SimDaemon:
         return {"chunks": 0, "more": len(blocks), "marking": 0, "writing": 0, "named": 0}
 
     def _ask(self, own: MemberIncarnation, others: Sequence[Member]) -> list[MemberIncarnation]:
-        """As `peers.Peers`: all at once, and who promised in time."""
+        """Like `peers.Peers`: ask all concurrently; returns those that promised in time."""
         promised: list[MemberIncarnation] = []
         for one in others:
             other = self.pod.daemons[one.name]
@@ -161,8 +160,8 @@ class SimDaemon:
 
 
 class SimHost:
-    """A host of one tenant. What it holds it has read or made; nothing of it outlives a deletion
-    that it has heard of."""
+    """A host of one tenant. It holds blocks that it has read or made, and discards them when it
+    learns of a deletion."""
 
     def __init__(self, pod: "Pod", number: int) -> None:
         self.pod, self.name = pod, f"host{number}"
@@ -196,7 +195,7 @@ class SimHost:
                 self.connections.pop(member.name, None)
 
     def _look(self) -> None:
-        """A newer map that deleted what is its own ends all that it has of older ones."""
+        """If a newer map deleted the tenant's blocks, discard everything held."""
         try:
             newest = self.client.map()
         except OffstageError:
@@ -230,12 +229,12 @@ class SimHost:
         return connection
 
     def _make(self, connection: Any, block: int) -> None:
-        """Compute a block anew, and put it."""
+        """Compute a block again, and put it."""
         self.held[block] = self.pod.world.now
         self._put(connection, block)
 
     def _carry(self, connection: Any, block: int) -> None:
-        """Put what was read elsewhere."""
+        """Put a block that was read from another daemon."""
         if block in self.held:
             self._put(connection, block)
 
@@ -340,7 +339,7 @@ class Pod:
         return self.rng.uniform(1 - self._drift, 1 + self._drift)
 
     def message(self, sender: str, to: Machine, call: Callable[[], None]) -> None:
-        """It comes, late, or is lost. What it raises, somebody else's is."""
+        """It arrives late or is lost. Errors of the call are ignored here."""
 
         def arrive() -> None:
             try:

@@ -1,9 +1,9 @@
 """Virtual time for a whole pod: processes that take turns, messages between them, and an etcd.
 
-Each process is a thread, of which exactly one runs at a time: it runs until it sleeps or waits, and
-then whatever is due next does. So code that waits, as the product's does, is driven unchanged, and
-a seed gives one order of everything. A process that is stopped runs no further until it goes on, in
-the middle of whatever it did; one that is killed never does.
+Each process is a thread, of which exactly one runs at a time: it runs until it sleeps or waits,
+then the next event that is due runs. So blocking code such as the product's runs unchanged, and a
+seed determines the order of all events. A stopped process stops in the middle of its work until it
+is resumed; a killed one never resumes.
 """
 
 import heapq
@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 class Machine:
-    """What can be stopped, killed and cut: the processes of one daemon or host."""
+    """The processes of one daemon or host, which can be stopped, killed and cut off."""
 
     def __init__(self, name: str, rate: float = 1.0) -> None:
         """`rate`: of its clock."""
@@ -134,7 +134,7 @@ class World:
             raise one.failed
 
     def go_on(self, of: Machine) -> None:
-        """A machine that was stopped takes up what came meanwhile."""
+        """A stopped machine resumes and handles the messages that arrived meanwhile."""
         of.stopped = False
         late, of.late = of.late, []
         for call in late:
@@ -160,7 +160,7 @@ class World:
 
 
 class Etcd:
-    """One map, answered by a quorum or by nobody. `cut`: who does not reach it."""
+    """One map, which only a quorum serves. `cut`: the names that cannot reach it."""
 
     def __init__(self, world: World, pod: PodMap) -> None:
         """With the map of its first epoch."""
@@ -176,12 +176,12 @@ class Client:
     fresh = False
 
     def __init__(self, etcd: Etcd, of: Machine) -> None:
-        """Nobody is asked yet."""
+        """Sends nothing yet."""
         self._etcd, self._of = etcd, of
         self._last = PodMap()
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """A question and its answer. RunFailed: either was lost, and the work may be done."""
+        """A request and its answer. RunFailed: either was lost; the work may have been done."""
         world, etcd = self._etcd.world, self._etcd
         begun = world.now
         world.sleep(world.rng.randrange(1, 3) * MS)

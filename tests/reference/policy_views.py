@@ -1,4 +1,4 @@
-"""What a policy of the laboratory is opened with and shown, made by hand."""
+"""Hand-made arguments and views for policies of the laboratory."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a cut of the power leaves of files: the bytes that were synced, under names that were."""
+"""The files after a power cut: the bytes and names that were synced."""
 
 import os
 import stat
@@ -8,8 +8,8 @@ import pytest
 
 
 class Medium:
-    """Takes note of each `os.fsync` of this process, from where it is made on: of what was there
-    before, what is synced again is on the medium."""
+    """Records each `os.fsync` of this process from its construction on; of files that existed
+    before, whatever is synced again is on the medium."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bytes: dict[tuple[int, int], bytes] = {}
@@ -30,6 +30,6 @@ class Medium:
             self._names[one] = (inode.st_dev, inode.st_ino)
 
     def left(self, path: Path) -> bytes | None:
-        """Of the file if the power were cut now; None: no such name."""
+        """The file's content after a power cut now; None: no file of that name."""
         inode = self._names.get(path.resolve())
         return None if inode is None else self._bytes.get(inode, b"")

@@ -30,6 +30,6 @@ def imports_of(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 
 def forget() -> None:
-    """Let go of all trees."""
+    """Release all trees."""
     for cached in (parsed, functions_of, imports_of):
         cached.cache_clear()

@@ -2,7 +2,7 @@
 
 It shares no code with the firmware's own host: blob, region, port and immediate values are those of
 docs/reference/protocol.md and memory-map.md. One queue pair, one command at a time, every wait with
-a deadline. It checks as a host must: what does not agree is None, never bytes.
+a deadline. It checks records as a host must: a mismatch returns None, never bytes.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def xxh3(data: bytes) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """What a STEP says of one demand."""
+    """A STEP's result for one demand."""
 
     slot: int
     generation: int
@@ -264,7 +264,7 @@ class PyverbsHost:
         return RecvWR(num_sge=1, sg=[SGE(self.room.buf, 1, self.room.lkey)])
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Take what ends and what arrives until it is so."""
+        """Process completions and arrivals until the condition holds."""
         until_s = time.monotonic() + TIMEOUT_S
         while not done():
             count, ended = self.cq.poll(16)

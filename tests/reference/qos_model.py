@@ -1,7 +1,7 @@
-"""The scheduler of qos.h in the plainest words: lists, searched through.
+"""The scheduler of qos.h as plain code: lists that are searched.
 
-Nothing is kept that can be found out: a bucket is the history of what was taken, and covers an item
-where no window of time would see more than burst + rate * window with it.
+It stores nothing that can be derived: a bucket is the history of the bytes taken, and covers an
+item if no window of time would have more than burst + rate * window with it.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""A daemon's answers without sockets: the service over a device that is given, and who logs in."""
+"""A daemon's answers without sockets: the service over a given device, and logins."""
 
 import io
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def hello(tenant: str, name: str = "h") -> p.Hello:
 
 
 class NoAttachments:
-    """Closes what it is given and remembers who left."""
+    """Closes attachments and records which hosts left."""
 
     def __init__(self) -> None:
         self.forgotten: list[bytes] = []
@@ -57,7 +57,7 @@ class NoAttachments:
 
 @dataclass
 class World:
-    """The service, and what stands around it."""
+    """The service and its surroundings."""
 
     service: Service
     hosts: Hosts

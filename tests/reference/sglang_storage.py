@@ -1,9 +1,9 @@
-"""SGLang's own factory makes our storage backend, in the environment that has SGLang.
+"""Makes our storage backend by SGLang's own factory, in the environment that has SGLang.
 
 `sglang_storage.py EXTRA` with the JSON of `--hicache-storage-backend-extra-config`. Pages go
-through the calls that its cache controller makes, with its file backend beside ours; with
-SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE its own injector stands between. The last line is what
-was seen, as JSON.
+through the calls that its cache controller makes, with its file backend next to ours; with
+SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE its own fault injector stands between. The last line is
+the observations, as JSON.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The smallest side of a fabric: what a new one begins as. Copy it, and replace the dictionary.
+"""The smallest side of a fabric, to start a new one from: copy it, and replace the dictionary.
 
 It keeps blocks in this process, so a call has ended when it has begun, and every other method is a
-default of `Fabric`. A side that is slower leaves `ended` False and overrides `_advance`, which sets
-it once the link has answered; one that knows scores, guesses or pins overrides their methods too.
+default of `Fabric`. A slower side leaves `ended` False and overrides `_advance`, which sets it once
+the link has answered; one with scores, guesses or pins overrides their methods too.
 """
 
 import errno
@@ -24,7 +24,7 @@ class SmallestFabric(Fabric):
         self._blocks: dict[tuple[int | None, int, int], bytes] = {}
 
     def fetch_begin(self, request: FetchRequest) -> Fetch:
-        """Copy what is there into its row; what is not has its -errno."""
+        """Copy each present block into its row; an absent one gets its -errno."""
         fetch: Fetch = self._admit(Fetch(request))  # or RunFailed: too many are in flight
         for place, (ordinal, row) in enumerate(zip(request.ordinals, request.rows, strict=True)):
             block = self._blocks.get((request.session, request.layer, int(ordinal)))

@@ -1,10 +1,10 @@
 """Drives of a real SPDK target, for the tests marked `spdk`.
 
-One nvmf_tgt for all tests of a process, started with the first drive that is asked for and ended
-with the process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and
-what is on it is lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the
-transport id of a drive that another machine's target serves. What is missing is a skip that names
-the fix.
+One nvmf_tgt serves all tests of a process; it starts with the first drive and ends with the
+process. A drive of this machine is used where OFFSTAGE_SPDK_PCIE has its address, and its contents
+are lost; RDMA where OFFSTAGE_SPDK_RDMA has the IP address of an RDMA device, or the transport id of
+a drive that another machine's target serves. If something is missing, the test skips and names the
+fix.
 """
 
 import atexit

@@ -32,7 +32,7 @@ class LayerBytes:
 
     @property
     def share(self) -> float:
-        """What selection adds to the step without it."""
+        """The time that selection adds, as a share of the step without it."""
         return self.bounds / (self.weights + self.selected_kv)
 
 

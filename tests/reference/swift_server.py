@@ -70,14 +70,14 @@ user_tier_writer = {secret} .admin
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Swift:
-    """The four servers; `stop` and `start` keep what is stored."""
+    """The four servers; `stop` and `start` keep the stored objects."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

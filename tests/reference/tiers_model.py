@@ -1,5 +1,5 @@
-"""Tiers below the arena as plain lists: which one has a block, and what moves. No time but a clock
-that counts in ns; the side in C is held to it."""
+"""Tiers below the arena as plain lists: which tier has a block, and what moves. The only time is a
+clock that counts ns; the implementation in C is compared with it."""
 
 from dataclasses import dataclass, field
 

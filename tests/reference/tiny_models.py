@@ -62,6 +62,6 @@ def save_model(folder: Path, architecture: str, changes: dict[str, Any]) -> None
 
 
 def save_text(path: Path, letters: int = TEXT_BYTES) -> Path:
-    """A text of so many letters, which is as many tokens."""
+    """A text with this many letters, which are as many tokens."""
     path.write_text("".join(chr(97 + (i * i + i // 7) % 23) for i in range(letters)))
     return path

@@ -1,7 +1,7 @@
-"""A server that speaks as much of S3 as the archive asks, in memory, and fails when it is told to.
+"""A server with the part of S3 that the archive uses, in memory, with faults on command.
 
-It stands beside the real one (swift_server.py) for what no real server does on command: to be full,
-to answer errors, to take its time, to hand out other bytes. It looks at no signature.
+It complements the real one (swift_server.py) with what no real server does on command: be full,
+answer errors, delay, return other bytes. It checks no signature.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ PAGE = 5  # names of one page, so that every listing has several
 
 class TinyS3:
     """Serves from `with` to its end. `objects`: name to bytes. `fail`: (status, code) for every
-    call, `fail_puts` for puts; `delay_s` of each; `cut`: so many objects are sent but for their
-    second half; `page`: the answer to every call, as of a server that is something else; `drips`:
-    every answer comes a byte at a time and has no end; `keeps`: a delete is confirmed, not done;
-    `hidden`: objects that the next listing lacks."""
+    call, `fail_puts` for puts; `delay_s` of each; `cut`: the number of objects that are sent
+    without their second half; `page`: the answer to every call, as of a server that is no S3;
+    `drips`: every answer comes a byte at a time and never ends; `keeps`: a delete is confirmed but
+    not done; `hidden`: objects that the next listing omits."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

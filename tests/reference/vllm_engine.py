@@ -77,7 +77,7 @@ def rot(llm: Any, place: int, tokens: list[int]) -> None:
 
 
 def stop(pid: int) -> None:
-    """The daemon is frozen when it is asked for the next load that no step waits for."""
+    """Freeze the daemon at the next load that no step waits for."""
     apart = worker_side()._copies._apart
     client = apart._client
 

@@ -48,7 +48,7 @@ RULES: list[tuple[str, Callable[..., Any], str]] = [
     ("asked_age", lambda age: 0, "past a fence"),
     ("reads_memory", lambda asked, now, ttl: True, "past a fence"),
     ("reads_memory", lambda asked, now, ttl: now - asked <= 3 * ttl // 4, "past a fence"),
-    ("names", lambda content: True, "somebody else"),
+    ("names", lambda content: True, "another key"),
     ("same_incarnation", lambda region, wanted: True, "another incarnation"),
     ("adopts", lambda written, deleted: True, "after its deletion"),
     ("deletion_holds", lambda epoch, members, done: True, "after its deletion"),

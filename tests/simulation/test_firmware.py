@@ -1,8 +1,8 @@
-"""Does the whole firmware keep its promises in virtual time, whatever a seed brings?
+"""Does the whole firmware keep its invariants in virtual time, for every seed?
 
-The program is dpu/firmware/test/simulate.c: it checks what must hold all along (see
-test/support_simulate.h) and aborts with the seed and the step where it does not. Here it is built
-and given seeds; a seed that fails stays a failing seed.
+The program is dpu/firmware/test/simulate.c: it checks the invariants at every step (see
+test/support_simulate.h), and aborts with the seed and the step where one fails. This test builds it
+and gives it seeds; a seed that fails is a seed that always fails.
 """
 
 import shutil
@@ -40,7 +40,8 @@ def run(program: Path, seed: int, runs: int, steps: int) -> list[dict[str, str]]
 
 
 def test_seeds(program: Path) -> None:
-    """Do the promises hold, and did the runs see what they are for: faults, losses, strictness?"""
+    """Do the invariants hold, and did the runs meet what they are for: faults, losses,
+    strictness?"""
     figures = run(program, 1, SEEDS, STEPS)
     assert len(figures) == SEEDS
 
@@ -56,7 +57,7 @@ def test_seeds(program: Path) -> None:
 
 
 def test_one_seed_is_one_run(program: Path) -> None:
-    """Does a seed reproduce every decision, counter and answer, and another seed not?"""
+    """Does a seed reproduce every decision, counter and answer, and another seed does not?"""
     first, again = (run(program, 77, 5, STEPS) for _ in range(2))
     assert first == again
     assert len({one["hash"] for one in first}) == 5

@@ -1,6 +1,7 @@
-"""Is what a reader gets of an object one put, whole, whoever else writes, leases, dies or loses
-blocks meanwhile? One list of choices is one order of everything. OFFSTAGE_OBJECT_SEEDS says how
-many are drawn, OFFSTAGE_OBJECT_ORDERS how many deviations those of the small cases have."""
+"""Is an object that a reader gets always one whole put, whatever other clients write, lease, lose
+or leave unfinished? A list of choices determines the order of all events. OFFSTAGE_OBJECT_SEEDS:
+the number of random lists; OFFSTAGE_OBJECT_ORDERS: the most deviations in a list for the small
+cases."""
 
 import os
 import random
@@ -41,7 +42,7 @@ class Asked:
     """What the buffer held when the end was told."""
 
     def submit(self, world: World) -> None:
-        """Ask the client's mover for it."""
+        """Submit it to the client's mover."""
 
         def ended(move: Move, state: State, what: str) -> None:
             self.state, self.left = state, self.data.copy()
@@ -63,9 +64,9 @@ def bytes_of(seed: int, size: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]
 
 
 def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> None:
-    """Until all has ended that can: each step is a choice among those who can go on, and of what
-    goes wrong, of each kind so often. By default the daemon does what is under way before anybody
-    goes on, and nothing goes wrong."""
+    """Run until every operation that can end has ended: each step chooses among the clients that
+    can proceed and the faults, each kind of fault a limited number of times. By default the daemon
+    finishes its calls first, and no fault occurs."""
     world.left = Counter(left)
     for one in asked:
         if one.kind is Kind.PUT:
@@ -89,7 +90,8 @@ def go_on(world: World, asked: list[Asked], done: list[Asked], **left: int) -> N
 
 
 def check(asked: list[Asked], puts: list[Asked], found: Counter[str]) -> None:
-    """What was read is one put, whole, and no buffer was written after its end."""
+    """The result of a read is one whole put, and no buffer was written after its operation
+    ended."""
     for one in asked:
         assert one.left is None or np.array_equal(one.left, one.data), "written after its end"
         found[f"{one.kind.name} {one.state.value if one.state else 'killed'}"] += 1
@@ -98,7 +100,7 @@ def check(asked: list[Asked], puts: list[Asked], found: Counter[str]) -> None:
 
 
 def settle(world: World, puts: list[Asked]) -> None:
-    """When all others have gone and there is room, a put is taken, and is what is read."""
+    """When all other clients have left and there is room, a put succeeds and is read back."""
     for client in list(world.movers):
         world.kill(client)
     world.full, world.lasting = False, True
@@ -110,7 +112,7 @@ def settle(world: World, puts: list[Asked]) -> None:
 
 
 def drawn(rng: random.Random, weight: float) -> Callable[[int], int]:
-    """Choices of a seed: often what goes on by itself, so that seeds get far."""
+    """Random choices of a seed, biased towards progress, so that runs get far."""
 
     def choose(count: int) -> int:
         return rng.randrange(count) if rng.random() < weight else rng.randrange(min(count, 3))
@@ -119,9 +121,9 @@ def drawn(rng: random.Random, weight: float) -> Callable[[int], int]:
 
 
 def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers of one key, readers, holders of leases, a store that loses and damages blocks, is
-    full and does not delete, clients that die, a daemon that starts again: is no read a mixture,
-    and does the key work when they have gone?"""
+    """With several writers of one key, readers, holders of leases, a store that loses and damages
+    blocks, fills up and fails deletes, clients that die and a daemon that restarts: is no read a
+    mixture, and does the key work when they have left?"""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
     found = Counter[str]()
@@ -187,7 +189,8 @@ def test_of_many_writers_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_delete_that_may_not_last_is_no_success(
     monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
-    """The drive takes no delete: is an object's delete refused, and a put that replaces one?"""
+    """If the drive fails deletes, are the delete of an object and a put that replaces one
+    refused?"""
     world = World(lambda _: 0)
     stepped(monkeypatch, [world])
     asked = [
@@ -201,13 +204,14 @@ def test_a_delete_that_may_not_last_is_no_success(
 
 
 class Known(Exception):
-    """An order came to a state from which others went on."""
+    """This order reached a state from which others have been continued."""
 
 
 @dataclass
 class Order:
-    """One list of choices: those given, then 0. `counts`: of how many was each chosen; `left`: so
-    many more of them might be others; `seen`: states, and with how many left they were come to."""
+    """One list of choices: the given ones, then 0. `counts`: the number of alternatives of each
+    choice; `left`: how many more deviations are allowed; `seen`: states, and the deviations left
+    when they were reached."""
 
     world: World
     prefix: list[int]
@@ -227,8 +231,8 @@ class Order:
 
 
 def orders(deviations: int, begin: Callable[[], World]) -> Iterator[World]:
-    """A world for each list of choices with at most so many that are not 0. What comes to a state
-    from which others went on with as many left ends as Known."""
+    """A world for each list of choices with at most this many that are not 0. A run that reaches a
+    state from which others have continued with as many deviations left ends as Known."""
     todo: list[list[int]] = [[]]
     seen: dict[int, int] = {}
     while todo:
@@ -261,11 +265,10 @@ def small_cases() -> list[Any]:
 def test_all_orders_of_the_small_cases(
     monkeypatch: pytest.MonkeyPatch, case: str, leased: bool, deviations: int
 ) -> None:
-    """A writer, or two, of the key of an object, and a reader, while a third may lease what is
-    there: is no order of them with two deviations a mixture, and does the key work afterwards? A
-    deviation is a step that comes out of its turn or a fault: a client dies, a block is lost or
-    damaged, the store is full, the drive takes no delete, the daemon starts again without what came
-    last."""
+    """With one or two writers of an object's key, a reader, and perhaps a third client that leases
+    the object: is no order with two deviations a mixture, and does the key work afterwards? A
+    deviation is a step out of turn or a fault: a client dies, a block is lost or damaged, the store
+    is full, the drive fails deletes, the daemon restarts without the newest blocks."""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
     monkeypatch.setattr(moves, "HELD_S", 0.05)  # more turns of it have no other states
@@ -308,9 +311,9 @@ def test_all_orders_of_the_small_cases(
 
 @pytest.mark.parametrize("leased", [False, True])
 def test_what_is_given_up_leaves_nothing(monkeypatch: pytest.MonkeyPatch, leased: bool) -> None:
-    """A bounded read and a lookup with a lease while the daemon is frozen at any point, and a put
-    beside them: in no order is a buffer written after its end, a session or a call left over, or
-    the same key not read afterwards."""
+    """With a bounded read, a lookup with a lease and a concurrent put, while the daemon freezes at
+    any point: does no order write a buffer after its operation ended, leak a session or a call, or
+    leave the key unreadable?"""
     worlds: list[World] = []
     stepped(monkeypatch, worlds)
     found, size, puts = Counter[str](), 3 * PAYLOAD, list[Asked]()

@@ -1,7 +1,8 @@
-"""Whatever fails of a pod whenever: are its hosts' blocks right, and does every request end?
+"""Are the hosts' blocks right, and does every request end, under every fault of a pod?
 
 The product's host of a pod, its sessions, fabric, suspicion and follower, over daemons, links and
-an etcd in virtual time. One seed is one order of everything."""
+an etcd in virtual time. One seed determines the order of all events.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ def run_seeds(seeds: range) -> Counter[str]:
 
 
 def test_whatever_fails() -> None:
-    """And that the seeds do meet faults, misses and their reasons."""
+    """No invariant fails, and the seeds do meet faults, misses and their reasons."""
     found = run_seeds(range(SEEDS))
     assert all(found[fault] for fault in FAULTS)
     assert found["hits"] > 1000 and found["elsewhere"] > 0 and found["EHOSTDOWN"] > 0
@@ -35,7 +36,7 @@ def test_whatever_fails_longer() -> None:
 
 
 def _wrong_row(fabric: PodFabric) -> None:
-    """What came is said to be in another row than it is."""
+    """Fetched blocks are reported in the wrong rows."""
     right = fabric.fetch_end
 
     def end(fetch: Any) -> Any:
@@ -63,7 +64,8 @@ def test_a_host_that_mixes_up_its_blocks_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_placement_that_changes_by_itself_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time another home: what was put is not found where nothing fails any more."""
+    """Every lookup computes another home: blocks that were put are missed after all faults have
+    ended."""
     turn = [0]
 
     def anywhere(members: Sequence[Joined], shard: Any) -> Joined:
@@ -76,7 +78,7 @@ def test_a_placement_that_changes_by_itself_is_noticed(monkeypatch: pytest.Monke
 
 
 def test_a_miss_that_is_invented_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home that has all and is said to have nothing."""
+    """A home that has all blocks reports none."""
     right = pod_sessions.PodSessions._told
 
     def told(self: Any, shard: Any, batch: Any) -> Any:

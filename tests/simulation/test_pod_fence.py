@@ -1,5 +1,5 @@
-"""Whatever is late, lost, stopped or comes back: does the fence of a pod hold, and is each rule of
-it needed? Every order of events of a small pod, over the product's own functions."""
+"""Does the fence of a pod hold under every delay, loss, stop and restart, and is each of its rules
+needed? Explores every order of events of a small pod, over the product's own functions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,14 +14,14 @@ from offstage.dpu.pod.fence import Standing
 
 @pytest.mark.slow
 def test_the_fence_holds_where_clocks_run_alike() -> None:
-    """No restart and no clock that runs behind: what the default suite has time for."""
+    """Without restarts and slow clocks, for a quicker run."""
     assert explore(begin=State(slow=False, incarnation=1), restarts=False) > 10_000
 
 
 @pytest.mark.slow
 def test_the_fence_holds() -> None:
-    """Never served past a fence, no block of somebody else read as the old one, and nothing deleted
-    read after that was acknowledged."""
+    """No read is served past a fence, no memory of another key is taken for the block, and no
+    deleted block is read after its deletion was acknowledged."""
     assert explore() > 1_000_000
 
 
@@ -60,7 +60,7 @@ RULES: list[tuple[str, Callable[..., Any], str]] = [
     [pytest.param(*one, marks=LONG if at in (2, 3) else ()) for at, one in enumerate(RULES)],
 )
 def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], said: str) -> None:
-    """Without it an invariant breaks, and the way there is told."""
+    """Without the rule an invariant fails, and the error names the steps to it."""
     rules = type("Without", (Rules,), {name: staticmethod(wrong)})
     with pytest.raises(Broken, match=said) as broken:
         explore(rules)
@@ -68,7 +68,7 @@ def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], said: str) ->
 
 
 def test_the_shares_of_a_lease_leave_room_for_clocks() -> None:
-    """Half for the daemon and three eighths for the host, of any length: an eighth is left."""
+    """A daemon uses half of a lease and a host three eighths, of any length: an eighth is left."""
     for ttl in (1, 3, 7, 8, 1000, 5_000_000_001):
         own, host = ttl // 2, 3 * ttl // 8
         assert fence.serves(Standing(1, 1, ttl, 0), own) and fence.reads_memory(0, host, ttl)

@@ -1,5 +1,5 @@
-"""Where etcd answers nobody, may the members of a pod serve on by what they promise each other, and
-is each rule of that needed? Every order of events, over the product's own functions."""
+"""If etcd is down for all, may the members of a pod serve on by promises to each other, and is each
+rule of that needed? Explores every order of events, over the product's own functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,16 @@ from offstage.dpu.pod import fence
 
 
 def test_alone_in_its_map() -> None:
-    """One that knows of no other serves on, and who joins meanwhile may not take it out."""
+    """A daemon that knows no other member serves on, and one that joins meanwhile may not remove
+    it."""
     states, lasting = explore(begin=State(p=Other(0)))
     assert states > 5_000 and lasting
 
 
 @pytest.mark.slow
 def test_it_holds_and_lasts() -> None:
-    """Never served nor read out of the map; and served long after its lease has ended."""
+    """A removed daemon is never read and serves no host; a daemon does serve long after its lease
+    ended."""
     states, lasting = explore()
     assert states > 300_000 and lasting
 
@@ -48,7 +50,7 @@ RULES: list[tuple[str, Callable[..., Any], State]] = [
     [pytest.param(*one, marks=LONG if at in (1, 3, 4, 6) else ()) for at, one in enumerate(RULES)],
 )
 def test_each_rule_is_needed(name: str, wrong: Callable[..., Any], begin: State) -> None:
-    """Without it a daemon serves, or is read, that is out of the map, and the way there is told."""
+    """Without the rule a removed daemon serves or is read, and the error names the steps to it."""
     rules = type("Without", (Rules,), {name: staticmethod(wrong)})
     with pytest.raises(Broken, match="takes D out"):
         explore(rules, begin)

@@ -1,4 +1,4 @@
-"""Does a store on a failing device lose only what it says, and serve only what was written?
+"""Does a store on a failing device lose only what it reports, and serve only what was written?
 
 One seed draws the faults of the simulated drive; a failure names the seed that reproduces it.
 """
@@ -25,13 +25,14 @@ STEPS = 1_500
 
 
 def payload(key: int, layer: int) -> bytes:
-    """Noise, or for every third key two values of one exponent: next to nothing when coded."""
+    """Noise, or for every third key two values of one exponent, which compress to almost
+    nothing."""
     rng, length = random.Random(key * 7 + layer), 1 + (key * 97 + layer) % 2048
     return rng.randbytes(length) if key % 3 else bytes(rng.choices(b"@A", k=length))
 
 
 def config(seed: int) -> StoreConfig:
-    """Every other seed codes what shrinks."""
+    """Every other seed compresses blocks where that saves space."""
     return replace(CONFIG, codec=seed % 2 * (DTYPES.index("fp8_e4m3") + 1))
 
 
@@ -54,7 +55,7 @@ def drive(seed: int, faults: Faults) -> Storage:
 
 
 class Run:
-    """Puts, gets and deletes in flight together; what was acknowledged is remembered."""
+    """Puts, gets and deletes in flight together; the run remembers the acknowledged ones."""
 
     def __init__(self, storage: Storage, store: Store, seed: int, honest_reads: bool) -> None:
         self.gone: set[tuple[int, int]] = set()  # deleted since
@@ -114,8 +115,8 @@ class Run:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_failing_writes_lose_nothing_acknowledged(seed: int) -> None:
-    """Writes end with EIO, short or torn: is every acknowledged block there after a restart, and
-    no block of a delete that was waited for, though its own writes failed now and then too?"""
+    """If writes end with EIO, short or torn: is every acknowledged block there after a restart, and
+    no block whose delete was waited for, although the delete's own writes failed at times too?"""
     with drive(seed, Faults(eio=4_000, short=20_000, torn=20_000)) as storage:
         store = Store(storage, config(seed))
         run = Run(storage, store, seed, honest_reads=False)
@@ -144,7 +145,7 @@ def test_failing_writes_lose_nothing_acknowledged(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_lying_reads_are_never_data(seed: int) -> None:
-    """Reads end well with a flipped byte: is each one caught, and counted?"""
+    """If reads succeed with a flipped byte, is each of them detected and counted?"""
     with (
         drive(seed, Faults(corrupt=150_000)) as storage,
         Store(storage, config(seed)) as store,
@@ -175,7 +176,7 @@ def test_a_good_drive_refuses_nothing(seed: int) -> None:
 
 
 def test_a_hung_device_holds_up_nobody_but_its_callers() -> None:
-    """Does close return while I/O hangs, and does what hung end once the device is back?"""
+    """Does close return while I/O hangs, and do the hung requests end once the device is back?"""
     with drive(3, Faults()) as storage:
         with Store(storage, CONFIG) as store:
             assert store.put_wait(1, 0, PAYLOADS[1, 0]) == 0

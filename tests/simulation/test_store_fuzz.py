@@ -1,7 +1,8 @@
-"""Can any damage to a store file crash recovery, or make it serve bytes that nobody wrote?
+"""Can any damage to a store file crash recovery, or make the store serve bytes that were not
+written?
 
-Damage is drawn by Hypothesis: bytes flipped, runs copied elsewhere, the file cut short. The readers
-are two: the store itself, and `storefile`, which shares no code with it and must agree.
+Hypothesis draws the damage: bytes flipped, ranges copied elsewhere, the file truncated. Two readers
+must agree: the store itself, and `storefile`, which shares no code with it.
 """
 
 import errno
@@ -28,7 +29,7 @@ KEYS = range(1, 13)
 
 
 def payload(key: int, layer: int) -> bytes:
-    """Noise, or for even keys two values of one exponent: next to nothing when coded."""
+    """Noise, or for even keys two values of one exponent, which compress to almost nothing."""
     rng, length = random.Random(key * 2 + layer), 200 + key * 60 + layer
     return rng.randbytes(length) if key % 2 else bytes(rng.choices(b"@A", k=length))
 
@@ -44,8 +45,8 @@ def device(path: Path) -> Storage:
 
 @pytest.fixture(scope="module", params=["off", "fp8_e5m2"])
 def image(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> bytes:
-    """A store with full and open segments, deleted blocks, and two copies of some; in one of the
-    two images what shrinks is coded."""
+    """A store with full and open segments, deleted blocks, and two copies of some; one of the two
+    images has compressed blocks."""
     config = replace(CONFIG, codec=("off", *DTYPES).index(request.param))
     path = tmp_path_factory.mktemp("store") / "good.offstage"
     for life in range(2):
@@ -86,7 +87,7 @@ def test_damage_is_a_miss_and_never_data(
     copies: list[tuple[int, int, int]],
     cut: int,
 ) -> None:
-    """Is each block either itself or absent, whatever was done to the file?"""
+    """Is each block either itself or absent, whatever the damage to the file?"""
     path = tmp_path_factory.mktemp("fuzz") / "store.offstage"
     path.write_bytes(damaged(image, edits, copies, cut))
     try:
@@ -145,7 +146,7 @@ def test_both_readers_tell_the_same(tmp_path: Path, image: bytes) -> None:
 
 
 def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
-    """Does each kind of wrong file get its own line, with a fix?"""
+    """Does each kind of wrong file get its own error in one line, with a fix?"""
     path = tmp_path / "store.offstage"
 
     def line(data: bytes) -> str:
@@ -173,7 +174,7 @@ def test_what_is_no_store_is_one_line(tmp_path: Path, image: bytes) -> None:
 
 
 def test_two_stores_on_one_file(tmp_path: Path, image: bytes) -> None:
-    """Is the second told who holds it, and does the first lose nothing?"""
+    """Does the second one's error name the holder, and does the first lose nothing?"""
     path = tmp_path / "store.offstage"
     path.write_bytes(image)
     with device(path) as storage, Store(storage, CONFIG, str(path)) as store:

@@ -1,7 +1,8 @@
-"""Does a store behave as a dict that may only lose what was deleted, expired or never acknowledged?
+"""Does a store behave like a dict that loses only entries that were deleted, expired or never
+acknowledged?
 
-Hypothesis draws sequences of operations over a small simulated store, restarts among them, and
-holds every answer to a plain dict; after every rule the store's own counts are recounted.
+Hypothesis draws sequences of operations over a small simulated store, including restarts, and
+compares every answer with a plain dict; after every rule the store's own counts are recounted.
 """
 
 import errno
@@ -32,7 +33,7 @@ LAYER = st.integers(0, LAYERS - 1)
 
 
 def payload(key: int, layer: int) -> bytes:
-    """The bytes follow from the name, as a content hash would have it."""
+    """The bytes follow from the name, as with a content hash."""
     length = 1 + (key * 131 + layer * 17) % 1024
     if key % 2:
         return bytes((key * 7 + layer * 3 + at) % 251 for at in range(length))
@@ -118,7 +119,8 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.now_s > 1_000)
     @rule()
     def restart(self) -> None:
-        """What was not deleted must come back; what was may, unless somebody waited for that."""
+        """Blocks that were not deleted must come back; deleted ones may, unless the delete was
+        waited for."""
         before = {name for name in self.expiry if self.alive(name)}
         self.store.close()
         self.store = Store(self.storage, self.config, now_s=self.now_s)
@@ -146,7 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class CodedMachine(StoreMachine):
-    """The same promises of a store that codes what shrinks, and overwrites what is deleted."""
+    """The same for a store that compresses blocks and overwrites deleted ones."""
 
     codec = DTYPES.index("fp8_e4m3") + 1
     erase = True
@@ -159,7 +161,7 @@ TestCodedMachine.settings = settings(stateful_step_count=80, max_examples=40)
 
 
 def test_deleting_everything_frees_everything() -> None:
-    """Is the space of what is gone counted back to the last segment?"""
+    """Is the space of deleted blocks returned, down to the last segment?"""
     machine = StoreMachine()
     names = [(key, layer) for key in range(1, 13) for layer in range(LAYERS)]
     for key, layer in names:

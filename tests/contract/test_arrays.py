@@ -33,7 +33,7 @@ def open_torch(device: str = "cpu", **options: Any) -> Arrays:
 
 
 def open_torch_batch() -> Arrays:
-    """The CUDA side's copies over a runtime of the tests, each as late as it may be."""
+    """The CUDA side's copies over a runtime of the tests that does each as late as it may."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterBatchArrays
 
@@ -70,7 +70,8 @@ CALLS = st.lists(
 def test_blocks_hold_what_was_committed_or_written_last(
     name: str, calls: list[tuple[str, list[int]]], seed: int
 ) -> None:
-    """Landings of several fetches at once, committed in any order, beside writes and reads."""
+    """Do blocks hold the last commit or write, with several fetches landing at once, committed in
+    any order, and writes and reads between them?"""
     random = np.random.default_rng(seed)
     memory = SIDES[name]().memory(BLOCKS, BLOCK_BYTES, ROWS)
     expected = np.zeros((BLOCKS, BLOCK_BYTES), np.uint8)
@@ -138,8 +139,8 @@ def test_arrays_go_there_and_back(side: Arrays) -> None:
 
 @given(counts=st.lists(st.integers(1, 7), max_size=60), seed=st.integers(0, 99))
 def test_runs_of_the_ring_never_overlap(counts: list[int], seed: int) -> None:
-    """Whatever is taken, committed and waited for: two runs that are out share no row, a run is
-    only refused while others are out, and a copy is waited for before its rows are given again."""
+    """In any sequence of takes, commits and waits: do no two runs in use share a row, is a run
+    refused only while others are in use, and is a copy waited for before its rows are reused?"""
     random = np.random.default_rng(seed)
     ring = StagingRing(7)
     owner = [-1] * ring.rows

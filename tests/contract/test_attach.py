@@ -1,6 +1,6 @@
-"""What does a host's end refuse, and what does a port outlive?
+"""What does a host's end refuse, and what does a port survive?
 
-Blobs and headers that were changed, descriptors of something else, and garbage in a port's memory.
+Modified blobs and headers, descriptors of other objects, and garbage in a port's memory.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""Does every fabric keep the one contract of `Fabric`? What came is compared byte for byte."""
+"""Does every fabric keep the one contract of `Fabric`? Every fetched byte is compared."""
 
 import errno
 import threading
@@ -30,8 +30,8 @@ def test_miss_then_hit(host: Host) -> None:
 
 
 def test_a_slot_is_remembered_and_forgotten(host: Host) -> None:
-    """Over a network a block that was read before is read without its directory entry; one whose
-    slot holds another by now is an ordinary miss. Every byte is compared, as always."""
+    """Over a network a block that was read before is read without its directory entry; if its slot
+    was reused, that is an ordinary miss. Every byte is compared, as always."""
     if not isinstance(host.fabric, Driver):
         pytest.skip("messages have no slots: the driver beside the daemon remembers them")
     far = host.device.simulated or host.device.config.fabric != "shm"
@@ -47,7 +47,7 @@ def test_a_slot_is_remembered_and_forgotten(host: Host) -> None:
 
 
 def test_a_bench_of_reads_finds_every_block(host: Host) -> None:
-    """Reads that are under way together land beside each other, so that each agrees."""
+    """Concurrent reads land in separate rows, so that each compares equal."""
     if not isinstance(host.fabric, Driver) or host.device.simulated:
         pytest.skip("the bench reads one-sidedly, in real time")
     assert not host.put(range(SLOTS)).any()
@@ -58,8 +58,8 @@ def test_a_bench_of_reads_finds_every_block(host: Host) -> None:
 
 
 def test_guesses_are_read_before_their_layer_asks(host: Host) -> None:
-    """What a host names ahead is there or on its way when it is demanded, by the device's own
-    account; without the hint it would be cold. Nobody waits for a hint."""
+    """Are blocks that a host hints at present or in flight when demanded, by the device's own
+    ledger? Without the hint they would be cold. No call waits for a hint."""
     assert not host.put(range(8)).any()
     guesses = np.zeros(4, GUESS)
     guesses["layer"], guesses["ordinal"] = LAYER, range(4)
@@ -126,8 +126,8 @@ def test_scores_alone_are_a_hint(host: Host) -> None:
 
 
 def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
-    """Does the ledger count what crossed the fabric: all scores of a host that was told nothing,
-    those that the policy takes in from then on, and all again?"""
+    """Does the ledger count the bytes that crossed the fabric: all scores of a host that got no
+    limit, then those that the policy accepts, then all again?"""
     scores = np.arange(300, 300 + BLOCKS, dtype=np.uint16)
     before = 0
     for limits, size in (

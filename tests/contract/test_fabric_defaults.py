@@ -1,7 +1,7 @@
-"""Is a side that begins fetches and puts, and no more, a whole fabric?
+"""Is a side that only begins fetches and puts a complete fabric?
 
-`tests/reference/smallest_fabric.py` is what a new one is copied from; the defaults of `Fabric` do
-the rest. Every side that moves blocks runs through `test_fabric.py` as well.
+New fabrics are copied from `tests/reference/smallest_fabric.py`; the defaults of `Fabric` do the
+rest. Every side that moves blocks runs through `test_fabric.py` as well.
 """
 
 import errno
@@ -36,7 +36,7 @@ def fabric() -> SmallestFabric:
 
 
 def test_what_was_put_comes(fabric: SmallestFabric) -> None:
-    """In the rows asked for, with length and checksum; what was never put has its errno."""
+    """In the requested rows, with length and checksum; a block never put has its errno."""
     asked = request([4, 9, 2])
     done = fabric.fetch(asked)
     assert done.rcs.tolist() == [0, -errno.ENOENT, 0] and done.failed_count == 1
@@ -49,7 +49,8 @@ def test_what_was_put_comes(fabric: SmallestFabric) -> None:
 
 
 def test_calls_are_told_once_ended_and_given_up(fabric: SmallestFabric) -> None:
-    """Each is reported once, as many as may be in flight are, and one that is given up is none."""
+    """Is each call reported once, is the limit of calls in flight kept, and is a call that was
+    given up not reported?"""
     begun: list[Fetch] = [fabric.fetch_begin(request([n])) for n in range(fabric.calls_max)]
     with pytest.raises(RunFailed) as caught:
         fabric.fetch_begin(request([0]))

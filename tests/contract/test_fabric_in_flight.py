@@ -15,7 +15,7 @@ from offstage.bindings.fabric import PutRequest
 
 
 def test_several_in_flight_end_each_with_its_own(host: Host) -> None:
-    """Eight fetches begun together bring what they would have brought one by one, in any order."""
+    """Do eight fetches begun together return the same as one by one, ending in any order?"""
     assert not host.put(range(64)).any()
     begun = [(list(range(n, 64, 8)), *host.begin(list(range(n, 64, 8)))) for n in range(8)]
     for ordinals, fetch, target in reversed(begun):
@@ -55,7 +55,7 @@ def test_more_calls_than_there_may_be_are_told(host: Host) -> None:
 
 
 def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
-    """Without any time a block of the store does not come; the one beside it does."""
+    """A block of the store with a deadline of zero does not arrive; the concurrent one does."""
     assert not host.put(range(4)).any()
     hasty, _ = host.begin([0, 1], timeout_ns=0)
     patient, target = host.begin([2, 3])
@@ -67,8 +67,8 @@ def test_a_deadline_ends_its_own_call_only(host: Host) -> None:
 
 
 def test_what_is_given_up_is_written_no_more(host: Host) -> None:
-    """As many as may be in flight, given up again and again, some that have ended: their targets
-    stay as they are left, none is reported, and what is begun beside and after them comes."""
+    """Calls are given up again and again with the limit in flight, some after they ended: their
+    targets stay unchanged, none is reported, and concurrent and later calls succeed."""
     assert not host.put(range(48)).any()
     patient, target = host.begin(list(range(40, 48)), timeout_ns=60_000_000_000)
     left = []

@@ -1,8 +1,8 @@
-"""Whatever parts of blocks are asked for in whatever order: are they right, or a miss, over every
-storage and every way that a host reads?
+"""Are parts of blocks, requested in any order, right or a miss, over every storage and every way
+that a host reads?
 
-The model is the bytes that were put. A block has eight granules, the arena room for a few blocks,
-so that blocks come in part, are filled up, leave, and come again.
+The model is the bytes that were put. A block has eight granules, and the arena has room for a few
+blocks, so blocks are read in part, completed, evicted, and read again.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def config_of(backend: str, folder: Path, **changes: Any) -> BareConfig:
 
 
 class Host:
-    """One driver, what it put, and how it reads parts of that."""
+    """One driver, the blocks that it put, and how it reads parts of them."""
 
     def __init__(self, device: BareDevice, driver: Driver) -> None:
         self.device, self.driver = device, driver
@@ -125,13 +125,13 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 
 
 def test_any_order_of_parts_is_right(host: Host) -> None:
-    """No fault: everything comes, and is what was put."""
+    """Without faults every part arrives and equals the bytes that were put."""
     assert host.drawn(seed=1) == 0
 
 
 def test_only_the_part_is_read(host: Host) -> None:
-    """One granule is one granule and the logical block that describes it, and a fill is that one
-    alone: what is there is not read again, and what was is a hit."""
+    """A read of one granule is that granule and the logical block that describes it, and completing
+    a block reads only the missing part: present granules are not read again, and count as hits."""
     first, _ = host.fetch([0], [0b1])
     read = host.device.ledger()["demand_bytes_read"]
     assert not first.rcs.any() and read == GRANULE + 512
@@ -169,7 +169,7 @@ def test_parts_of_what_is_there_whole(host: Host) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_corrupt_granule_is_a_miss(tmp_path: Path, seed: int) -> None:
-    """Flipped bytes on the way from the drive: what comes is right, what does not is an error."""
+    """With bytes flipped between drive and arena, is each part either right or an error?"""
     config = config_of("sim", tmp_path, corrupt_per_million=100_000, seed=seed)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -179,8 +179,8 @@ def test_a_corrupt_granule_is_a_miss(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_error_of_the_drive_ends_every_demand(tmp_path: Path, seed: int) -> None:
-    """Reads that fail, those into slots that have a part too: each demand ends, what comes is
-    right, what a slot had is there still; and what is put again is there."""
+    """If reads fail, also into slots that hold a part already: does every demand end, is what
+    arrives right, does a slot keep its part, and is a block that is put again there?"""
     config = config_of("sim", tmp_path, io_error_per_million=50_000, seed=seed)
     with BareDevice(config, simulated=True) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -196,8 +196,8 @@ def test_an_error_of_the_drive_ends_every_demand(tmp_path: Path, seed: int) -> N
 
 
 def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
-    """The arbiter charges a tenant's share with what is read, as the ledger counts it: with a part,
-    with what a slot is filled up by, and with the whole."""
+    """Does the arbiter charge a tenant's share for the bytes read, as the ledger counts them: for a
+    part, for completing a slot, and for the whole?"""
     with BareDevice(config_of("sim", tmp_path), simulated=True) as device, device.driver() as one:
         host = Host(device, one)
         host.put()
@@ -212,7 +212,7 @@ def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
 
 
 def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:
-    """What a fetch of granules left in the driver's table is not taken for the bench's own."""
+    """Does the bench ignore what a fetch of granules left in the driver's table?"""
     config = replace(config_of("emulated", tmp_path), demand_max=16, slot_count=2 * BLOCKS)
     with BareDevice(config) as device, device.driver() as driver:
         host = Host(device, driver)
@@ -277,7 +277,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_row_is_never_written_past(tmp_path: Path) -> None:
-    """Rows that are narrower than a granule are refused in one line, and hold what they held."""
+    """Are rows narrower than a granule refused with a one-line error and left unchanged?"""
     with BareDevice(config_of("sim", tmp_path), simulated=True) as device, device.driver() as one:
         host = Host(device, one)
         host.put()

@@ -1,4 +1,4 @@
-"""Do a file and a real etcd keep a pod's map alike: epochs, races, and while they are gone?"""
+"""Do a file and a real etcd keep a pod's map alike: epochs, races, and outages?"""
 
 import threading
 import time
@@ -21,7 +21,8 @@ TTL_S = 2
 
 @dataclass
 class Side:
-    """Where a map is kept: `open` another connection, and make it `gone` and `back` again."""
+    """A place for the map: `open` another connection; `gone` and `back` end and restore the
+    service."""
 
     name: str
     open: Callable[[], Membership]
@@ -131,7 +132,7 @@ def test_who_announces_itself_is_alive(side: Side) -> None:
 
 
 def test_a_lease_that_is_not_kept_ends(etcd: Etcd) -> None:
-    """One that is kept lasts longer than its time; the other's member is then gone for all."""
+    """A lease that is confirmed outlasts its time; otherwise its member is gone for all."""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     kept, silent = (membership.announce(member(name, 9)) for name in "ab")
@@ -150,7 +151,7 @@ def test_a_lease_that_is_not_kept_ends(etcd: Etcd) -> None:
 
 
 def test_killed_and_started_again_it_has_what_it_acknowledged(etcd: Etcd) -> None:
-    """Another address of the list, which nobody listens at, does not matter."""
+    """An unused address in the list of endpoints makes no difference."""
     membership = EtcdMembership(["127.0.0.1:1", etcd.address], TTL_S)
     pod = membership.change(lambda pod: added(pod, member("x", 77)))
     etcd.kill()
@@ -186,8 +187,8 @@ def test_an_empty_map_is_none(tmp_path: Path) -> None:
 
 
 def test_a_change_whose_answer_was_lost_is_made_once(etcd: Etcd) -> None:
-    """etcd made it, and nobody heard: what was written is recognised, so that a member that joined
-    is not told that it is there already."""
+    """etcd made the change, but its answer was lost: is the written change recognised, so that a
+    member that joined is not refused as already present?"""
     membership = EtcdMembership([etcd.address, etcd.address])
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     request, lost = membership._http.request, []
@@ -211,8 +212,9 @@ def living(name: str, holder: str) -> Living:
 
 
 def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
-    """The second is refused, and told who has it; the first keeps it, in every beat. A process that
-    shows the holder of before has it at once, and who was displaced does not take it back."""
+    """Is a second daemon of the name refused with the holder's address, while the first keeps it
+    through every heartbeat? A process that presents the previous holder's id gets the name at once,
+    and the displaced one cannot take it back."""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     first = membership.announce(living("a", "one"))
@@ -229,8 +231,8 @@ def test_a_name_is_of_one_daemon_while_its_lease_lives(etcd: Etcd) -> None:
 
 
 def test_another_cluster_has_the_map_and_it_is_in_doubt(etcd: Etcd, tmp_path: Path) -> None:
-    """As where a snapshot is restored into a new cluster: whoever reads it sees that, who saw
-    nothing before too, until it is accepted."""
+    """If a snapshot is restored into a new cluster, does every reader see that the map is in doubt,
+    even one that saw no map before, until it is accepted?"""
     membership = EtcdMembership([etcd.address], TTL_S)
     membership.call("kv/deleterange", {"key": "AA==", "range_end": "AA=="})
     pod = membership.change(lambda pod: added(pod, member("a", 5)))

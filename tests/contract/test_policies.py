@@ -30,7 +30,7 @@ LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)
 
 @dataclass(frozen=True)
 class Case:
-    """A workload in small; `grows`: a block is written every so many steps, 0 never."""
+    """A small workload; `grows`: a block is written every that many steps, 0 never."""
 
     name: str
     layers: int = 6
@@ -137,7 +137,7 @@ def scrambled(case: Case, shown: list[View]) -> Iterator[View]:
 
 
 def check_range(opener: Opener, case: Case) -> None:
-    """Every answer passes the checks of `checked.py`, and what was shown is as it was."""
+    """Every answer passes the checks of `checked.py`, and the view is unchanged."""
     shown = views(case)
     before = [(one.selected.tobytes(), one.scores.tobytes()) for one in shown]
     run(opener(case), case, shown)
@@ -188,7 +188,8 @@ CHECKS = (check_range, check_determinism, check_sessions, check_causality)
 def opener(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Opener:
-    """Opens the policy anew; `rising` is the one of the how-to page, read from the page."""
+    """Opens a new instance of the policy; `rising` is the one on the how-to page, read from the
+    page."""
     (tmp_path / "rising.py").write_text(CODE.findall(PAGE.read_text(encoding="utf-8"))[0])
     monkeypatch.syspath_prepend(str(tmp_path))
     combined = parse(request.param)
@@ -227,7 +228,7 @@ def test_every_policy_has_something_to_say(opener: Opener) -> None:
 
 
 class Silent:
-    """What the cheats below have in common; keeps the contract."""
+    """The common part of the cheating policies below; keeps the contract itself."""
 
     name: ClassVar[str] = "silent"
     uses: ClassVar[str] = "nothing"
@@ -281,14 +282,14 @@ class Forgets(Silent):
 
 
 class Peeks(Silent):
-    """Tells after the first layer what the last one selected."""
+    """Reveals after the first layer what the last one selected."""
 
     def step(self, view: View) -> Any:
         return one_guess(int(view.selected[-1, 0]))
 
 
 class PeeksAtNext(Silent):
-    """Tells after each layer what the one behind it wants most: a mistake of one row."""
+    """Reveals after each layer the top choice of the next one: an off-by-one row."""
 
     def step(self, view: View) -> Any:
         best = view.scores.argmax(axis=1)
@@ -298,7 +299,7 @@ class PeeksAtNext(Silent):
 
 
 class PeeksAtDraft(Silent):
-    """Tells after the first layer what a draft model is done with after the second."""
+    """Reveals after the first layer what a draft model finishes only after the second."""
 
     def step(self, view: View) -> Any:
         assert view.draft is not None
@@ -306,7 +307,7 @@ class PeeksAtDraft(Silent):
 
 
 class PredictsEarly(Silent):
-    """Tells after the first layer what the third one predicts of the fourth."""
+    """Reveals after the first layer what the third one predicts of the fourth."""
 
     def step(self, view: View) -> Any:
         assert view.predicted is not None
@@ -314,7 +315,7 @@ class PredictsEarly(Silent):
 
 
 class PredictsFirst(Silent):
-    """Tells after the first layer what early exit says of the next step's first."""
+    """Reveals after the first layer what early exit predicts of the next step's first."""
 
     def step(self, view: View) -> Any:
         assert view.predicted is not None
@@ -322,7 +323,7 @@ class PredictsFirst(Silent):
 
 
 class LearnsEarly(Silent):
-    """Sets a layer's probability by what the layers behind it have shown in this very step."""
+    """Sets a layer's probability from the results of later layers of the same step."""
 
     def step(self, view: View) -> Any:
         answer = one_guess(0)
@@ -381,7 +382,7 @@ class HoldsAFile(Silent):
 
 
 def test_state_that_cannot_be_copied_is_refused() -> None:
-    """In a line that says what to keep instead?"""
+    """Does the error say in one line what to keep instead?"""
     case = CASES[0]
     with pytest.raises(BadInput, match="cannot be copied"):
         run(Opened((HoldsAFile,), case.setting), case, views(case))

@@ -1,8 +1,8 @@
 """Does every side of the storage seam keep the one contract of storage.h?
 
-A new back end is one line in SIDES; one of an installed package is there by itself. Where the
-kernel forbids io_uring its cases skip and say so; so do those of SPDK without a target (`-m spdk`,
-tests/reference/spdk_drives.py says what it takes).
+A new back end is one line in SIDES; one of an installed package is found automatically. Where the
+kernel forbids io_uring its cases skip with that reason; so do those of SPDK without a target (`-m
+spdk`; tests/reference/spdk_drives.py lists the requirements).
 """
 
 import errno
@@ -72,7 +72,7 @@ class Side:
 
 @dataclass(frozen=True)
 class SpdkSide(Side):
-    """A drive of a real target; what stands for its file is a mark in the folder."""
+    """A drive of a real target; a marker in the folder stands for its file."""
 
     def open(self, folder: Path, **more: Any) -> Storage:
         path = spdk_drives.drive(str(self.options["transport"]), SIZE_BYTES)
@@ -224,7 +224,7 @@ def test_a_reopened_file_keeps_its_bytes(side: Side, tmp_path: Path) -> None:
 def test_bad_configuration_is_one_line_with_a_fix(
     side: Side, tmp_path: Path, wrong: dict[str, int]
 ) -> None:
-    """Is what cannot work refused at open, before the file is touched?"""
+    """Is an impossible configuration refused at open, before the file is touched?"""
     with pytest.raises(BadInput, match="choose") as caught:
         side.open(tmp_path, **wrong)
     assert "\n" not in str(caught.value)
@@ -270,8 +270,8 @@ def free_first(side: Side, folder: Path) -> None:
 
 
 def test_a_discard_is_taken_where_it_was_asked_for(side: Side, tmp_path: Path) -> None:
-    """Does it end with its bytes, leave what lies beside it, and give way to the next write; and
-    is it refused by a side that takes none, or was not told to?"""
+    """Does a discard remove its bytes, leave adjacent ones, and allow the next write; and is it
+    refused by a side that does not support it or has it disabled?"""
     takes = side.backend in ("sim", "spdk")
     buffer, back = Buffer(SIZE_BYTES), Buffer(SIZE_BYTES)
     buffer.view[:] = os.urandom(SIZE_BYTES)
@@ -353,7 +353,7 @@ BLOCKS = st.integers(0, SIZE_BYTES // 4096 - 1)
 def test_any_sequence_agrees_with_plain_bytes(
     side: Side, tmp_path: Path, steps: list[tuple[str, int, int]]
 ) -> None:
-    """Do reads, several in flight at once, return what the last write left, for any sequence?"""
+    """Do reads, several in flight at once, return the last write, for any sequence?"""
     (tmp_path / "device").unlink(missing_ok=True)
     model = bytearray(SIZE_BYTES)
     buffer = Buffer(SIZE_BYTES)

@@ -1,8 +1,8 @@
-"""Do all sides of the timing seam behave alike, from Python, and can one come from elsewhere?
+"""Do all sides of the timing seam behave alike, from Python, and can another package add one?
 
-The same contract as test/test_timing.c, over every side that `TIMINGS` registers: one that another
-package registers is held to it too. And over two of other extensions: a chip, whose units block
-each other and serve by priority, and tiers, which remember where a block is.
+The same contract as test/test_timing.c, over every side that `TIMINGS` registers, also those of
+other packages. And over two extensions: a chip, whose units block each other and serve by priority,
+and tiers, which remember where a block is.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ LAYERS, STEPS, WIDTH, BLOCKS = 2, 20, 4, 32
 
 
 def chip(costs: Costs) -> Timing:
-    """A front end, and behind it a medium whose queue is short."""
+    """A front end, followed by a medium with a short queue."""
     front = Unit("front", queue="priority", fixed_ps=1000 * costs.command_ns, latency_ps=700)
     medium = Unit("medium", servers=2, queue_max=1, fixed_ps=1000 * costs.read_ns, mib_ps=100_000)
     there = (Stage("front"), Stage("medium"))
@@ -130,7 +130,7 @@ def test_a_reset_drops_what_is_owed(side: str) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_an_engine_decodes_over_it(side: str) -> None:
-    """Every demand ends, whoever knows when; a device that takes time ends no sooner."""
+    """Does every demand end, and does a device that takes time end no sooner?"""
     config = EngineConfig(1, 1000, append_steps=3, hit_ns=50, timing=SIDES[side](COSTS))
     rows, end_ns = decode(config)
     free_rows, free_ns = decode(EngineConfig(1, 1000, append_steps=3, timing="free"))
@@ -163,7 +163,8 @@ def test_a_wrong_name_and_a_foreign_version_are_refused() -> None:
 
 
 def test_a_deadlock_of_the_device_is_told_by_name() -> None:
-    """Two routes hold what the other wants, without a queue between: the engine cannot go on."""
+    """Two routes hold the units that the other needs, with no queue between them: does the engine
+    report the deadlock with their names?"""
     there, back = Stage("there"), Stage("back")
     units = (Unit("there", queue_max=0, fixed_ps=10**6), Unit("back", queue_max=0, fixed_ps=10**6))
     routes = {

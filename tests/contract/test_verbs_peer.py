@@ -1,7 +1,7 @@
 """Does the documented layout suffice for a host that shares no code with ours?
 
 A host written with pyverbs attaches to a live device: it reads directory and records one-sidedly,
-writes puts and commands, and believes only what agrees.
+writes puts and commands, and accepts only what passes its checks.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Does the judge of a live pod notice what must not happen, and count what a fault cost?"""
+"""Does the judge of a live pod detect violations, and count what a fault cost?"""
 
 import json
 from collections import Counter
@@ -92,7 +92,8 @@ def test_what_a_death_cost() -> None:
 
 
 def test_hits_that_do_not_come_back() -> None:
-    """Two seconds below what the others have; and below it to the phase's end."""
+    """Hits that stay below the others' for two seconds, and hits that stay below to the phase's
+    end."""
     some = [sample(NAME, number, 3, marked=4) for number in (6, 7)]
     found = judged(board_of(*some), DONE, looks(), DEADLINE_S)
     assert found.phases[NAME].back_s == 3.0 and not found.missed
@@ -123,7 +124,7 @@ def misses(was: str, now: str, error: str = "", acked_s: float = 7.0) -> dict[st
     ],
 )
 def test_what_must_not_happen_is_noticed(verdict: str, one: Sample) -> None:
-    """Also a miss whose reason came later than itself."""
+    """Also a miss whose reason came later than the miss itself."""
     assert all(held(board_of(), DONE, looks(), DEADLINE_S).values())
     found = held(board_of(one), DONE, looks(), DEADLINE_S)
     assert [name for name, met in found.items() if not met] == [verdict]
@@ -152,7 +153,8 @@ STRUCK = [
     ],
 )
 def test_a_fault_is_no_reason_for_what_is_missed_long_after(miss: Any, explained: bool) -> None:
-    """But for what was written elsewhere meanwhile, once. Every member has been struck by then."""
+    """Except for a block that was written elsewhere meanwhile, once. By then every member has been
+    struck."""
     one = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 0.1, misses=Counter({miss: 1}))
     assert Reasons(STRUCK, [], [], DEADLINE_S).has(one, miss) is explained
 
@@ -189,7 +191,7 @@ def test_a_fault_is_a_reason_for_its_time(
 
 
 def test_who_left_the_pod_took_its_blocks_along() -> None:
-    """Those that it had been given by then; who is drained took none."""
+    """A member that left took the blocks that it had by then; a drained one took none."""
     states = [(10.0, "up", "up"), (20.0, "up", "draining"), (30.0, "gone", "draining")]
     changes = [
         Look(at_s, True, number, {"dpu0": ("up", 0), "dpu4": (joined, 0), "dpu1": (one, 0)})
@@ -216,7 +218,8 @@ def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
 
 
 def test_what_nothing_was_there_for_is_not_judged() -> None:
-    """No incarnations without leases, no misses of what nobody wrote, nothing without requests."""
+    """Without leases, known blocks or requests there is no verdict on incarnations, misses or
+    blocks."""
     fence = "nothing_served_past_a_fence"
     without = [
         Look(at_s, True, 5, {"dpu1": (state, 0)})
@@ -252,7 +255,7 @@ def test_a_host_that_broke_is_noticed() -> None:
 
 
 def test_what_is_asked_is_the_seeds() -> None:
-    """Every phase asks the same but for what is asked once; another seed asks something else."""
+    """Every phase requests the same blocks except the ones requested once; another seed differs."""
     documents = Documents(1)
     one, other = (documents.asks(name, 10, 20) for name in ("none", NAME))
     same = [a == b for a, b in zip(one, other, strict=True)]
@@ -284,9 +287,9 @@ def test_verdict_and_missed_aim_stand_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A connection that waited twice its deadline, and perhaps a wrong byte: does the verdict
-    decide with `--strict` and without, the aim with it alone, is each told that decides, and the
-    file written?"""
+    """With a connection that waited twice its deadline, and perhaps a wrong byte: does the verdict
+    decide the exit code with and without `--strict`, the aim only with it; is each deciding one
+    named, and the file written?"""
     board = board_of(sample(NAME, 3, wrong=wrong, marked=4))
     board.waited_s["host0", "dpu1", 0] = 2 * DEADLINE_S
     found = judged(board, DONE, looks(), DEADLINE_S)
@@ -302,8 +305,8 @@ def test_verdict_and_missed_aim_stand_in_one_line(
 def test_a_host_that_breaks_leaves_the_phases_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second phase ends a host before it is struck: are file, page and table there with the
-    first one, and does the line say what broke, with exit code 1?"""
+    """A host breaks in the second phase, before the fault: are file, page and table there with the
+    first phase, and does the error say what broke, with exit code 1?"""
     asked: list[str] = []
 
     def ask(board: Board, phase: str, begin_s: float) -> None:

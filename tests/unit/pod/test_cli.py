@@ -1,4 +1,5 @@
-"""Does `offstage pod` change a map as told, say what that moves, and refuse in one line?"""
+"""Does `offstage pod` change a map as requested, print what that moves, and reject bad input in one
+line?"""
 
 import json
 from pathlib import Path
@@ -14,7 +15,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
 
 
 def test_add_drain_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file is written by the first; a member that nobody runs does not answer, and is shown."""
+    """The first command writes the file; a member without a daemon is shown as not answering."""
     place = str(tmp_path / "pod.toml")
     told(capsys, "add", place, "a", f"ipc://{tmp_path}/a")
     joined = told(capsys, "add", place, "b", f"ipc://{tmp_path}/b", "--weight", "3")

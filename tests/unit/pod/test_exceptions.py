@@ -20,7 +20,8 @@ def report(demands: int = 0, made: str = "", contents: bytes = b"") -> ShardRepo
 
 
 def test_one_host_at_a_time_makes_a_copy() -> None:
-    """Whoever tells next is not asked too, until the copy is there or the turn has passed."""
+    """The next host to report gets no such request until the copy exists or the turn has
+    expired."""
     home = Exceptions()
     assert home.told(report(5000), S) == Answer((), make=True, unknown=True)
     assert home.told(report(100, contents=NAME), 2 * S) == Answer()
@@ -58,7 +59,8 @@ def test_a_copy_that_was_lost_is_told_of_no_more() -> None:
 
 
 def test_what_a_drain_pushes() -> None:
-    """The hot and the pinned, the hottest first; a pin ends when nobody says it any more."""
+    """The hot and the pinned shards, the hottest first; a pin ends when no host reports it any
+    more."""
     home = Exceptions()
     home.told(report(5000), S)
     home.told(ShardReport(OTHER, 1, pinned=True), S)
@@ -91,8 +93,8 @@ def test_load_and_tally_are_of_all_hosts() -> None:
 
 
 def test_what_a_host_says_stays_bounded() -> None:
-    """A host may say anything that its message allows: do sums stay what a reply can carry, are
-    contents kept only where they were asked for, and of one tenant only so many?"""
+    """A host may send anything that its message allows: do sums stay within what a reply can carry,
+    and are contents kept only if requested, and only up to the tenant's limit?"""
     home = Exceptions()
     for _ in range(4):
         home.served(2**32 - 1, Tally(stale=2**63 - 1, filled_bytes=2**63 - 1), S)

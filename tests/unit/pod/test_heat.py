@@ -25,7 +25,8 @@ RATES = st.floats(0, 1e9)
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 60 * S)), max_size=20))
 def test_heat_is_the_sum_of_what_decayed(demands: list[tuple[int, int]]) -> None:
-    """Told in any pieces it is the sum over demands, each halved per half-life since."""
+    """However demands are split into reports, heat is their sum, each halved per half-life
+    since."""
     heat, now_ns = COLD, 0
     for count, gap_ns in demands:
         now_ns += gap_ns

@@ -80,7 +80,7 @@ def test_removed_from_a_map_without_leases_it_stays_out(membership: Counted) -> 
 
 
 class Leasing(StaticMembership):
-    """Grants leases, which nobody watches."""
+    """Grants leases and never expires them."""
 
     def __init__(self, path: Path, lease_ns: int) -> None:
         super().__init__(path)
@@ -92,7 +92,7 @@ class Leasing(StaticMembership):
 
 
 def test_all_members_have_one_lease(tmp_path: Path) -> None:
-    """What one promises another holds for a lease: of two it would be over for the one first."""
+    """A promise holds for a lease: with two lengths it would end earlier for one member."""
     place, other = tmp_path / "pod.toml", Member(name="b", endpoint="ipc:///b", incarnation=1)
     StaticMembership(place).change(lambda pod: added(leased(pod, "b", 5 * 10**9), other))
     longer = Leasing(place, 50 * 10**9)
@@ -107,7 +107,7 @@ def test_all_members_have_one_lease(tmp_path: Path) -> None:
 
 
 class Slow(StaticLease):
-    """Of whoever keeps the map and does not answer: `meanwhile` is done while the daemon waits."""
+    """A map service that does not answer: `meanwhile` runs while the daemon waits."""
 
     def __init__(self) -> None:
         self.ttl_ns, self.lost = LEASE_NS, False
@@ -119,9 +119,9 @@ class Slow(StaticLease):
 
 
 def test_who_waits_for_an_answer_promises_before_it_has_given_up(tmp_path: Path) -> None:
-    """Members ask etcd at unlike times. With a member of etcd dead the first that noticed was
-    refused by those that waited for their answers still, and served nobody until an election had
-    ended: hits were lost though etcd is in no path of a block."""
+    """Members query etcd at different times. When a member of etcd died, the first daemon to notice
+    was refused by those that still waited for their answers, and was fenced until an election had
+    ended: hits were lost although etcd is not in a block's path."""
     place, lease = Leasing(tmp_path / "pod.toml", LEASE_NS), Slow()
     place.change(lambda pod: pod)
     place.lease = lease

@@ -1,4 +1,4 @@
-"""Does a member of a pod drop what it must drop, and let in whom it may?"""
+"""Does a member of a pod delete what it must, and admit only the hosts that it may?"""
 
 import threading
 from pathlib import Path
@@ -85,7 +85,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
-    """Its epochs begin anew: what it deleted under a low one is deleted here too."""
+    """Its epochs start over: deletions under a low epoch are carried out here too."""
     for _ in range(5):
         world.map.change(lambda pod: deleted(pod, "lab"))
     world.start()
@@ -101,8 +101,8 @@ def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
 def test_what_a_member_carried_out_outlives_a_cut_before_it_is_told(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file beside the store has the deletion when the member says that it carried it out: with
-    an older one, a store that comes back could serve under a map that went back."""
+    """Is a deletion in the file next to the store before the member reports it as carried out? With
+    an older file, a store that comes back could serve under a map that was rolled back."""
     medium, told = Medium(monkeypatch), []
     member = world.start()
     path = world.folder / "a" / "memory.pod"
@@ -122,8 +122,9 @@ def test_what_a_member_carried_out_outlives_a_cut_before_it_is_told(
 
 
 def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> None:
-    """Also where its counter has passed the store's since: epoch 6 of what was put back is not the
-    one that was carried out. Nobody is served; accepted, what it deleted is deleted here too."""
+    """Also if the map's counter has since passed the store's: epoch 6 of the restored map is not
+    the one that was carried out. No host is served; once accepted, the map's deletions are carried
+    out here too."""
     saved = world.place.read_bytes()
     for _ in range(3):
         world.map.change(lambda pod: pod)
@@ -146,8 +147,9 @@ def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> 
 
 
 def test_a_deletion_that_a_map_lost_is_carried_out_everywhere(world: World) -> None:
-    """The member that has carried it out brings it back; another, whose store saw nothing after the
-    copy, serves nobody meanwhile, and drops what it has before it serves."""
+    """Does the member that has carried a deletion out restore it to the map? Another, whose store
+    saw nothing after the backup, serves no host meanwhile, and deletes its blocks before it
+    serves."""
     world.map.change(lambda pod: pod)
     other = world.start("b")
     saved = world.place.read_bytes()
@@ -194,7 +196,7 @@ def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
 
 
 def test_who_was_away_for_longer_than_a_map_names_drops_all_that_it_has(world: World) -> None:
-    """It cannot tell what it missed, and that stops nobody else."""
+    """It cannot tell what it missed; no other member is affected."""
     world.start()
     before = world.device.purges
     for _ in range(HISTORY_MAX):
@@ -213,7 +215,7 @@ def test_what_was_carried_out_is_not_done_again(world: World) -> None:
 
 @pytest.mark.parametrize("what", ["chunks", "more", "marking", "writing", "named"])
 def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str) -> None:
-    """Also nothing that a write under way would bring back, or that somebody has in use still."""
+    """This includes blocks that a write in flight would restore, and blocks still in use."""
     member = world.start()
     nonce = world.hosts.challenge(
         p.Hello(versions=[6], name="host", tenant="lab", nonce=b"a" * 16)
@@ -232,7 +234,8 @@ def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str)
 
 
 def test_who_knows_a_newer_map_is_let_in_when_it_is_carried_out(world: World) -> None:
-    """Else a host reads here what is deleted, and puts it where the deletion is done already."""
+    """Otherwise a host would read deleted blocks here, and put them where the deletion is done
+    already."""
     member = world.start()
     newer = world.map.change(lambda pod: deleted(pod, "lab"))
     for turned in (lambda: None, member.keeper.beat):

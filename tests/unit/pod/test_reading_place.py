@@ -1,9 +1,9 @@
 """Do a live host and the laboratory read a shard at the same member, after the same events?
 
-Both ask `dpu.pod.heat.read_places`; what each makes of its answer is compared here, over who is in
-the map, who is suspected, who holds the shard, which copies there are, how loaded all are, and
-the number drawn. A member that was home before the map changed is not suspected here: the
-laboratory then asks the next best, and a live host does not.
+Both call `dpu.pod.heat.read_places`; this test compares what each makes of its answer, over the
+members in the map, the suspected ones, the holders of the shard, its copies, the loads, and the
+number drawn. A member that was home before the map changed is not suspected here: the laboratory
+then asks the next best, and a live host does not.
 """
 
 from types import SimpleNamespace
@@ -138,7 +138,7 @@ class Events:
         return sessions.members.index(shard.at)
 
     def lab(self) -> int:
-        """Where the laboratory does; the home where nobody has it."""
+        """The member where the laboratory reads; the home if no member has the shard."""
         looked = self.tier.look(0, ONE.blocks, 0, NOW_NS)
         assert looked.run in (0, CHUNKS)
         return int((looked.source if looked.run else looked.home)[0])

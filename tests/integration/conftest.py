@@ -1,5 +1,5 @@
-"""Experiments of the laboratory in small: a folder with a spec, and policies that go wrong; and
-what tests of vLLM run, and object servers."""
+"""Small experiments of the laboratory: a folder with a spec, and policies that fail; also fixtures
+for tests of vLLM, and object servers."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Do kept chunks go to a real S3 server and come back right, whatever is killed or fails?
+"""Do kept chunks go to a real S3 server and come back right, under kills and faults?
 
 The server is OpenStack Swift with its S3 API (tests/reference/swift_server.py), where it is
-installed; what no server does on command is asked of a small one in memory.
+installed; a small one in memory does what no real server does on command.
 """
 
 import random
@@ -108,8 +108,9 @@ def test_kills_while_objects_go_up_leave_nothing_wrong(tmp_path: Path, swift: Sw
 
 @pytest.mark.slow
 def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift: Swift) -> None:
-    """A session deletes while the server is gone, the daemon is killed, both come again, with
-    another drive: is the text gone, from the bucket too, and the other tenant's by its purge?"""
+    """A session deletes while the server is away, the daemon is killed, and both restart with
+    another drive: is the text gone, also from the bucket, and the other tenant's after its
+    purge?"""
     more = settings(tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="deletes")
     with daemon(tmp_path, ("red", "blue"), **more) as tier:
         for number, tenant in ((1, "red"), (2, "red"), (3, "blue")):
@@ -132,8 +133,8 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
 
 @pytest.mark.slow
 def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swift) -> None:
-    """All of Swift is stopped in its tracks: do hosts write, read and leave meanwhile, and does
-    what waited go up when it goes on?"""
+    """All of Swift is suspended: do hosts write, read and leave meanwhile, and are waiting objects
+    uploaded when it resumes?"""
     more = settings(
         tmp_path, swift.endpoint, ACCESS, SECRET, archive__prefix="hangs", archive__wait="200ms"
     )
@@ -162,8 +163,8 @@ def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swi
 def test_a_server_that_fails_costs_no_block(
     tmp_path: Path, tiny: TinyS3, how: tuple[int, str]
 ) -> None:
-    """Full, broken, busy, closed to us: are all blocks served from the store, is it counted, and is
-    what it did not take there once it does again?"""
+    """The server is full, broken, busy, or denies access: are all blocks served from the store, are
+    errors counted, and are refused objects uploaded once it accepts them?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         settled(tier)
@@ -206,7 +207,8 @@ def test_other_bytes_are_no_blocks(tmp_path: Path, tiny: TinyS3) -> None:
 
 
 def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) -> None:
-    """Half of an object comes, and the server goes away: is it no damage, and asked for again?"""
+    """The server disappears after half of an object: is that not counted as damage, and is the
+    object requested again?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -259,8 +261,8 @@ def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> Non
 
 
 def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None:
-    """`return_tokens_min` above the text, and at it: does nothing come back and all, and what the
-    pace of returns is, does the daemon know by then?"""
+    """With `return_tokens_min` above the text's length nothing comes back, with it at the length
+    all does; does the daemon then know the pace of returns?"""
     tokens = CHUNKS * int(CONFIG["arena.block_tokens"])
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     with daemon(tmp_path, **more) as tier:
@@ -284,8 +286,8 @@ def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None
 def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
     tmp_path: Path, tiny: TinyS3
 ) -> None:
-    """Two texts, and `dpu purge --keep` of one: is what the store keeps what the bucket keeps, also
-    where the drive is another one afterwards, and does the rest never come back?"""
+    """After `dpu purge --keep` of one of two texts: does the bucket keep what the store keeps, also
+    after the drive was replaced, and does the rest never come back?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__chunk_tokens="1")
     with daemon(tmp_path, **more) as tier:
         write(tier, 1)
@@ -313,8 +315,8 @@ def test_a_purge_that_keeps_some_leaves_the_same_in_the_bucket(
 
 
 def test_an_engines_objects_come_back_and_go(tmp_path: Path, tiny: TinyS3) -> None:
-    """Objects of an engine, of any size: are they there from the bucket alone, byte for byte, and
-    gone from it once the engine deletes them?"""
+    """Are an engine's objects of any size restored from the bucket alone, byte for byte, and
+    deleted from it once the engine deletes them?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
     made = {bytes([n]) * 8: random.Random(n).randbytes(1000 + 7001 * n) for n in range(1, 6)}
     keys, shapes = list(made), [len(one) for one in made.values()]

@@ -1,4 +1,4 @@
-"""Does a daemon hold what it promised where the bucket's answers drip in, or come short?"""
+"""Does a daemon keep its promises if the bucket's answers arrive slowly or incomplete?"""
 
 from collections.abc import Iterator
 from pathlib import Path

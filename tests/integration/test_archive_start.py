@@ -1,4 +1,4 @@
-"""Does a daemon whose archive is wrong say so in one line at its start?"""
+"""Does a daemon with a wrong archive configuration say so in one line at its start?"""
 
 import subprocess
 import sys

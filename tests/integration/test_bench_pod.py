@@ -1,6 +1,7 @@
-"""Does a live pod under load give right blocks and a reason for every miss, whatever fails?
+"""Does a live pod under load return right blocks, with a reason for every miss, under every fault?
 
-Seconds of what `offstage bench pod` does for minutes. Nothing of it is timed."""
+Seconds of what `offstage bench pod` does for minutes. Nothing here is timed.
+"""
 
 import json
 from pathlib import Path

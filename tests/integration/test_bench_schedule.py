@@ -1,6 +1,7 @@
-"""Does a live pod meet what the laboratory says of a schedule, with right blocks?
+"""Does a live pod agree with the laboratory's result for a schedule, with right blocks?
 
-Seconds of what `offstage bench schedule` does for minutes. Nothing of it is timed."""
+Seconds of what `offstage bench schedule` does for minutes. Nothing here is timed.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +34,8 @@ def save(path: Path, count: int) -> Path:
 def test_hosts_keep_what_the_laboratory_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By turns it is the order of arrival alone that says what a host keeps: equal to the token."""
+    """In round robin only the order of arrival decides what a host keeps: the counts are equal to
+    the token."""
     trace = save(tmp_path / "mooncake.jsonl", 60)
     words = ["--requests", "60", "--seconds", "1", "--saturated", "4", "--kept", "9"]
     before = tmp_path / "pod/work/dpus/dpu0/store.kv"  # of a run before: it is not in the way

@@ -1,7 +1,7 @@
 """Is a DPU set up, driven and stopped over ssh? Against a plain sshd in a network namespace.
 
-What only a machine of one's own should be changed by (systemd, its users, sysctl, pip) are programs
-of the test there: they note what they were asked for, and `systemctl` starts what the unit says.
+Programs that would change this machine (systemd, useradd, sysctl, pip) are replaced by scripts that
+record their arguments; `systemctl` starts the command of the unit.
 """
 
 import json
@@ -69,7 +69,7 @@ def base(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(base: Path) -> Iterator[list[str]]:
-    """What a command of the host is preceded by; an sshd answers on the other side."""
+    """The prefix of a command of the host; an sshd listens on the other side."""
     if not Path(SSHD).exists() or shutil.which("ssh-keygen") is None:
         pytest.skip("no sshd; apt-get install --no-install-recommends openssh-server")
     try:

@@ -1,4 +1,5 @@
-"""Is every message of the control socket taken whole or refused in one line, whatever is in it?"""
+"""Is every message of the control socket accepted whole or refused in one line, whatever its
+content?"""
 
 import contextlib
 import os
@@ -43,7 +44,7 @@ def tier(
 
 @pytest.fixture
 def others(tier: Daemon) -> Path:
-    """What somebody else has beside the store, of each kind."""
+    """Other files next to the store, one of each kind."""
     folder = tier.log.parent / "others"
     with contextlib.suppress(FileExistsError):
         (folder / "folder").mkdir(parents=True)
@@ -81,8 +82,8 @@ def ask(control: Control, fields: dict[Any, Any], ticket: bytes | None = None) -
 def test_no_field_of_any_message_ends_the_daemon_or_changes_a_file(
     tier: Daemon, others: Path, who: str
 ) -> None:
-    """Each field of each message with what does not belong there: one answer, of one line where it
-    is an error, none by a mistake of ours, and every file as it was."""
+    """Invalid values in each field of each message: is there one answer, of one line if it is an
+    error, none of them an internal error, and is every file unchanged?"""
     before = held(tier)
     tenant, ticket = (p.OPERATOR if who == "operator" else TENANT), b"" if who == "nobody" else None
     for kind in p.CALLS:

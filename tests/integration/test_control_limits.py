@@ -48,8 +48,8 @@ def check_open(tier: Daemon) -> None:
 
 
 def test_handshakes_without_end_lock_nobody_out(tier: Daemon) -> None:
-    """1,100 connections that shook hands and stay: are host and operator let in? They took every
-    descriptor before."""
+    """With 1,100 connections that completed a handshake and stay open: are host and operator
+    admitted? They used to take every descriptor."""
     host, port = tier.endpoint.removeprefix("tcp://").split(":")
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     with contextlib.ExitStack() as held:
@@ -98,7 +98,8 @@ def test_logins_of_a_tenant_leave_room_for_the_operator(tier: Daemon) -> None:
 
 
 def test_metrics_show_a_tenant_to_itself_and_to_the_operator(tier: Daemon) -> None:
-    """Without a token, with a wrong one, with the tenant's, with the operator's: what is shown?"""
+    """What does a scrape show without a token, with a wrong one, with the tenant's, with the
+    operator's?"""
     red = metrics_token(read_secret(tier.runtime_dir / "red.secret"))
     operators = (tier.runtime_dir / "metrics.token").read_text().strip()
     for token in ("", "wrong", red[:-1]):

@@ -77,7 +77,8 @@ def test_an_operator_reaches_it_with_a_key_by_name_and_on_the_spot_without(
 
 
 def test_each_reason_is_told_from_the_next(tier: Daemon, base: Path) -> None:
-    """No key, another daemon's key, a client that is not known, and nobody there at all."""
+    """Does each cause have its own error: no key, another daemon's key, an unknown client, no
+    daemon?"""
     with pytest.raises(BadInput, match="does not know this client's key"):
         reach(tier.endpoint, base, "stranger")
     with pytest.raises(BadInput, match="may want CURVE"):
@@ -106,7 +107,7 @@ def test_a_key_counts_once_it_is_added(tier: Daemon, base: Path) -> None:
 
 
 def test_a_daemon_whose_clients_have_no_key_does_not_start(tmp_path: Path) -> None:
-    """An empty clients/: nobody could connect, and ready would be no truth."""
+    """With an empty clients/ no client could connect, and a ready line would be false."""
     assert run(["keys", "make", "server", str(tmp_path / "keys")]) == 0
     config = load(
         overrides={"daemon.curve_dir": f"{tmp_path}/keys", "storage.backend": "emulated"},

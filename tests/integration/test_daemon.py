@@ -231,9 +231,9 @@ def test_a_drained_daemon_takes_no_new_work_until_it_is_undrained(tmp_path: Path
 
 
 def test_a_store_whose_tenants_secret_is_lost_is_not_served(tmp_path: Path) -> None:
-    """With another secret no block would be found: is the start refused, where the secret is gone,
-    naming the copy that cures it, and where it is another one; and has the store its blocks then?
-    Does a tenant that has none begin as ever?"""
+    """With another secret no block would be found: is the start refused if the secret is missing,
+    naming the copy to restore, or is another one; are the blocks there once it is restored? Does a
+    tenant without a store start normally?"""
     with daemon(tmp_path) as served, served.control() as control:
         driver = take_driver(control.attach())
         write_and_read(control, driver)
@@ -392,8 +392,8 @@ def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_lacks_records_fails_its_run(tmp_path: Path) -> None:
-    """One fetch of 32 demands, and a ring of 16: does the daemon serve to its end, drain, write
-    down what is lost, and exit with 1 and one line of it?"""
+    """A fetch of 32 demands and a ring of 16: does the daemon serve to its end, drain, record how
+    much was lost, and exit with 1 and one line about it?"""
     run = tmp_path / "recorded"
     with daemon(tmp_path, daemon__record_dir=str(run), limits__records="16") as served:
         with served.control() as control:

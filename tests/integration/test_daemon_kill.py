@@ -1,8 +1,8 @@
-"""Does `kill -9` of the daemon, or of a host, at any moment lose what was acknowledged?
+"""Does `kill -9` of the daemon, or of a host, at any moment lose acknowledged blocks?
 
 The daemon is the real one, on io_uring over a file where the kernel allows it. A host puts and
-fetches without a pause; the daemon is killed at a random moment and started again on the same
-store. Every put that was acknowledged must be there with its bytes, and nothing else may be served.
+fetches without pause; the daemon is killed at a random moment and restarted on the same store.
+Every acknowledged put must be there with its bytes, and no other bytes may be served.
 """
 
 import os
@@ -77,7 +77,7 @@ CODED = {"store__codec": "fp8_e4m3", "storage__lba": "512"}
     ids=["plain", "coded"],
 )
 def test_a_dozen_kills_of_the_daemon(tmp_path: Path, kills: int, changed: dict[str, str]) -> None:
-    """Is every acknowledged write-through block there after each of so many kills?"""
+    """Is every acknowledged write-through block there after each of a dozen kills?"""
     figures = kill_loop(tmp_path, kills, 1, **changed)
     assert bool(inspect(tmp_path / "store.ofs")["coded"]) == bool(changed)
     assert figures["acknowledged"] >= kills and figures["checked"] >= figures["acknowledged"]
@@ -101,7 +101,7 @@ def test_two_hundred_kills_of_the_daemon(tmp_path: Path) -> None:
     ids=["through", "back", "back-coded"],
 )
 def test_kills_of_a_host(tmp_path: Path, write: str, changed: dict[str, str]) -> None:
-    """Does the daemon take back what a killed host held, and go on for the others?"""
+    """Does the daemon reclaim a killed host's resources, and keep serving the others?"""
     rng = random.Random(3)
     acknowledged: set[tuple[int, int, int]] = set()
     with daemon(tmp_path, store__write=write, store__dirty_max="32", **changed) as tier:
@@ -129,7 +129,7 @@ def test_kills_of_a_host(tmp_path: Path, write: str, changed: dict[str, str]) ->
 
 
 def test_an_idle_daemon_sleeps(tmp_path: Path) -> None:
-    """Do turns of the reactor belong to sleeps, and not to spinning, while nobody asks anything?"""
+    """Does an idle daemon's reactor sleep rather than spin?"""
     with daemon(tmp_path) as tier, tier.control("operator") as operator, tier.control() as host:
         with open_driver(host.attach("shm")):
             before = operator.status()["device"]
@@ -148,7 +148,7 @@ def test_an_idle_daemon_sleeps(tmp_path: Path) -> None:
 
 
 def host_main(endpoint: str, runtime_dir: str, number: str) -> None:
-    """The host that will be killed: says on stdout what was acknowledged."""
+    """The host to be killed: prints its acknowledged puts to stdout."""
     rng = random.Random(int(number))
     control = Control(endpoint, tenant=TENANT, runtime_dir=Path(runtime_dir))
     driver = open_driver(control.attach("shm"))

@@ -164,7 +164,7 @@ def test_with_curve_only_known_keys_get_in(tmp_path: Path) -> None:
 
 
 def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path) -> None:
-    """Is the socket of mode 0600, and does a daemon start over what a killed one left?"""
+    """Is the socket of mode 0600, and does a daemon start although a killed one left its socket?"""
     path = tmp_path / "control"
     for _ in range(2):
         with daemon(tmp_path, daemon__endpoint=f"ipc://{path}") as tier:
@@ -174,7 +174,7 @@ def test_an_ipc_endpoint_is_this_users_alone_and_outlives_a_kill(tmp_path: Path)
 
 
 def test_the_ready_line_goes_to_a_descriptor(tmp_path: Path) -> None:
-    """The launcher reads what comes by descriptor 3 alone: the standard output is thrown away."""
+    """Does the launcher need only descriptor 3? Standard output is discarded."""
     script = ["sh", "-c", 'exec "$@" --ready-fd 3 3>&1 >/dev/null', "sh"]
     with daemon(tmp_path, script) as tier:
         assert tier.ready["event"] == "ready"

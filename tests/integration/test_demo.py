@@ -1,4 +1,4 @@
-"""Does `offstage demo`, started as a user starts it, tell the truth about what it ran?"""
+"""Does `offstage demo`, started as a user starts it, report correctly what it ran?"""
 
 import json
 import re
@@ -46,7 +46,7 @@ def demo(folder: Path, *words: str) -> dict[str, Any]:
 
 
 def check_run(one: dict[str, Any]) -> None:
-    """What must hold of every run."""
+    """The properties of every run."""
     assert RUN_KEYS <= set(one)
     assert one["blocks_corrupt"] == one["blocks_recomputed"] == 0
     assert one["blocks_verified"] == one["demands"] == sum(one["ends"].values()) > 0
@@ -152,8 +152,8 @@ def test_the_curve_passes_through_the_run_that_it_is_made_of(
 
 
 def test_a_warm_start_is_that_of_virtual_time(quick: tuple[Path, dict[str, Any]]) -> None:
-    """The same guesses before the first step, live and in virtual time: what they bring is there
-    when it is demanded, and both hit alike."""
+    """With the same guesses before the first step, live and in virtual time: are the guessed blocks
+    there when demanded, with equal hits?"""
     summary = quick[1]
     assert summary["workload"]["warm_up"] and summary["workload"]["processes"] == PROCESSES
     runs = {one["name"]: one for one in summary["runs"][len(ARMS) :]}
@@ -284,8 +284,8 @@ def test_a_corrupt_block_fails_the_demo(
 def test_a_demo_whose_recording_lacks_something_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rings too small for what comes between two looks: are summary and page there, with how much
-    was lost, and the exit code 1?"""
+    """With rings too small for the events between two polls: are summary and page there, with how
+    much was lost, and is the exit code 1?"""
     write = daemon.write_config
 
     def small(path: Path, sections: daemon.Sections) -> None:

@@ -1,10 +1,12 @@
-"""A drive that fails below the running daemon, under io_uring where there is one: EIO and ENOSPC.
+"""Does the running daemon survive errors of its drive, EIO and ENOSPC, under io_uring where
+possible?
 
-A file that is cut short under the store reads nothing past its new end. A loop device gives the
-errors of a block device: its backing file is cut short (EIO), or is sparse on a file system that
-fills up (ENOSPC). The kernel refuses writes behind the limit of a file's size (EFBIG), which is set
-from outside while the daemon runs. What was acknowledged and still stands is served, nothing wrong
-ever is, whoever asks is told in one line, and the daemon goes on, and is well once the drive is.
+Past the new end of a truncated file the store reads nothing. A loop device returns the errors of a
+block device: its backing file is truncated (EIO), or is sparse on a file system that fills up
+(ENOSPC). The kernel refuses writes beyond the file size limit (EFBIG), which is lowered from
+outside while the daemon runs. Acknowledged blocks that still exist are served, wrong bytes never
+are, each affected caller gets a one-line error, and the daemon continues, and recovers when the
+drive does.
 """
 
 import errno
@@ -30,7 +32,7 @@ Place = tuple[int, int]  # ordinal, layer
 
 
 def fill(driver: Driver, text: Text) -> list[Place]:
-    """Put the whole text; what was acknowledged."""
+    """Put the whole text; returns the acknowledged blocks."""
     done = []
     for layer in range(LAYERS):
         for first in range(0, CHUNKS, 16):
@@ -131,7 +133,7 @@ def disk(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def test_a_block_device_whose_reads_fail(tmp_path: Path, disk: tuple[str, Path]) -> None:
-    """The loop device has EIO for what its file no longer holds."""
+    """The loop device returns EIO for the truncated part of its file."""
     device, backing = disk
     with daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier:
         check_cut(tier, backing)
@@ -140,8 +142,8 @@ def test_a_block_device_whose_reads_fail(tmp_path: Path, disk: tuple[str, Path])
 def test_a_block_device_that_fills_up_and_has_room_again(
     tmp_path: Path, disk: tuple[str, Path]
 ) -> None:
-    """ENOSPC of the device below, in the middle of puts: is it told as such, are all that were
-    acknowledged there and right, and are puts taken again once there is room?"""
+    """If the device below returns ENOSPC during puts: is that reported as such, are all
+    acknowledged blocks there and right, and do puts succeed again once there is room?"""
     device, backing = disk
     with (
         daemon(tmp_path, storage__size=f"{STORE}", storage__path=device) as tier,
@@ -183,9 +185,9 @@ def refuse_writes(tier: Daemon, refuse: bool) -> None:
 
 
 def test_a_drive_whose_writes_fail_and_go_on(tmp_path: Path) -> None:
-    """Each write of a segment fails in the running daemon. Is every put told, all that stood there
-    served and counted, a delete that cannot be written an error; and once writes go on, is what was
-    refused taken, and the delete one that outlasts a kill?"""
+    """If each write of a segment fails in the running daemon: is every put reported, is every older
+    block there served and counted, is a delete that cannot be written an error; and when writes
+    succeed again, are refused puts accepted, and does the delete survive a kill?"""
     with daemon(tmp_path, storage__size=f"{STORE}", storage__io_timeout="1s") as tier:
         with (
             tier.control(p.OPERATOR) as operator,

@@ -60,8 +60,8 @@ def write_and_read(control: Control, fabric: Fabric) -> tuple[int, np.ndarray]:
 
 @pytest.mark.parametrize("name", ["shm", "zmq"])
 def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
-    """Over each fabric of a real daemon; and a host learns with a session how much of its scores
-    the policy takes in, sends no more, and the ledger counts what it sent."""
+    """Over each fabric of a real daemon; a host learns with its session how many of its scores the
+    policy accepts, sends no more, and the ledger counts what it sent."""
     with daemon(tmp_path) as (tier, control):
         fabric = open_fabric(control, name)
         session, keys = write_and_read(control, fabric)

@@ -1,5 +1,5 @@
-"""A daemon that is frozen while somebody reads from it: does whoever waits hear of it in time, and
-is nothing of his written after that?"""
+"""If the daemon freezes during a read, does the waiting host learn of it in time, and are its
+buffers not written after that?"""
 
 import re
 from pathlib import Path
@@ -28,8 +28,8 @@ def step(worker: Copies, one: Step) -> None:
 
 
 def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
-    """Are the blocks named to the engine while the daemon is still frozen, none of them written by
-    what comes when it goes on, and is what is loaded then right again?"""
+    """Is the engine given the failed blocks while the daemon is still frozen, are they not written
+    when it resumes, and are later loads right?"""
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
         where = Endpoint(
@@ -59,7 +59,7 @@ def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
 
 
 def told(begin: Any, *given: Any, **more: Any) -> Completion:
-    """As `ObjectClient.wait`, and a failure where nobody is told."""
+    """Like `ObjectClient.wait`, but fails if there is no notification."""
     found: list[Completion] = []
     begin(*given, **more, tell=found.append)
     until(lambda: bool(found))
@@ -69,9 +69,9 @@ def told(begin: Any, *given: Any, **more: Any) -> Completion:
 @pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("fabric", ["shm", "zmq"])
 def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leased: bool) -> None:
-    """Frozen before the object has its session, or (leased) with its blocks on their way: are the
-    read and a lookup LATE while the daemon is frozen, and is, once it goes on, their buffer as it
-    was left, nothing leased, no session left over, a put beside them done and the key read?"""
+    """Frozen before the object has its session, or (leased) with its blocks in flight: are the read
+    and a lookup LATE while the daemon is frozen? Once it resumes: is their buffer unchanged,
+    nothing leased, no session left, a concurrent put done and the key readable?"""
     size = 300 * PAYLOAD  # more than the arena has
     data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     with daemon(tmp_path, limits__sessions="64", limits__context_tokens="32768") as tier:

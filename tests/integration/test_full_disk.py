@@ -1,7 +1,8 @@
-"""On a disk that is really full: is the host told, does the daemon live on, is nothing lost?
+"""On a disk that is really full: does the host get an error, does the daemon continue, is nothing
+lost?
 
-The daemon runs in a mount namespace of its own with a disk of 24 MiB, under a store of 64 MiB
-whose file was made sparse, as on a file system that cannot reserve.
+The daemon runs in its own mount namespace with a disk of 24 MiB, and a store of 64 MiB in a sparse
+file, as on a file system that cannot reserve space.
 """
 
 import errno

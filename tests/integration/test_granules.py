@@ -30,7 +30,7 @@ GRANULES = ["--granule-tokens", "4"]
 
 @contextlib.contextmanager
 def daemon(folder: Path, granule_tokens: int, **storage: Any) -> Iterator[Daemon]:
-    """Of the tiny geometry, with little room, so that most of what is demanded is read."""
+    """With the tiny geometry and little room, so that most demands are read."""
     folder.mkdir(exist_ok=True)
     sections = {
         "arena": {
@@ -64,7 +64,7 @@ def ledger(tier: Daemon) -> dict[str, Any]:
 
 @pytest.mark.parametrize("backend", ["posix", pytest.param("io_uring", marks=pytest.mark.slow)])
 def test_only_what_was_selected_is_read(tmp_path: Path, backend: str) -> None:
-    """A quarter of a block is a quarter of its bytes, and each granule is what prefill wrote."""
+    """A quarter of a block costs a quarter of its bytes, and each granule has prefill's bytes."""
     storage = {"backend": backend, "path": str(tmp_path / "s")}
     with daemon(tmp_path / "d", 4, **storage) as tier:
         one = drive(tier, tmp_path / "out", *GRANULES)

@@ -65,7 +65,7 @@ def begin_cold(tier: Daemon, **policy: str) -> None:
 
 
 def drive(tier: Daemon, out: Path, *more: str) -> dict[str, Any]:
-    """Run it; the only run of the summary, with the workload beside it."""
+    """Run it; returns the summary's only run, together with the workload."""
     assert run(words_of(tier, "--steps", str(STEPS), "--out", str(out), *more)) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (out / "report.html").read_text().startswith("<!doctype html>")
@@ -101,7 +101,8 @@ def test_over_each_fabric_and_each_run_for_itself(tier: Daemon, tmp_path: Path) 
 
 
 def test_without_prefetch_it_is_the_lru_it_is_held_against(tier: Daemon, tmp_path: Path) -> None:
-    """The LRU that the daemon counts beside a run, and a run that is that LRU."""
+    """Does a run without prefetch, with LRU, equal the LRU shadow that the daemon counts beside
+    it?"""
     begin_cold(tier, prefetchers="", eviction="lru")
     one = drive(tier, tmp_path)
     check_run(one)
@@ -120,9 +121,9 @@ def test_a_policy_is_named_and_pays_its_traffic(tier: Daemon, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
-    """MLA, two sessions of unlike length, six query heads over one latent of 112 + 16 numbers: with
-    Triton's selection, by bounds in 8 bits, and its attention every demand is numpy's, every block
-    what prefill wrote, and what was sampled of the outputs is dense attention in float64."""
+    """MLA, two sessions of different length, six query heads over one latent of 112 + 16 numbers:
+    with Triton's selection, by bounds in 8 bits, and its attention every demand equals numpy's,
+    every block has prefill's bytes, and the sampled outputs equal dense attention in float64."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
@@ -228,7 +229,8 @@ def test_what_the_stores_checksum_refuses_is_computed_again(tmp_path: Path) -> N
 def test_a_second_host_of_a_tenant_is_refused_before_it_prefills(
     tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both would count in one ledger: is the second told so, and not after minutes of decoding?"""
+    """Two hosts would count in one ledger: does the second get the error at once, rather than after
+    minutes of decoding?"""
     with tier.control() as other:
         other.attach("shm")
         puts = puts_of(tier)
@@ -298,7 +300,7 @@ def test_a_daemon_that_goes_away_is_one_line(tmp_path: Path) -> None:
 
 
 def read_until(process: "subprocess.Popen[bytes]", text: bytes) -> None:
-    """Read what it says on stderr until `text` is there."""
+    """Read its stderr until `text` appears."""
     assert process.stderr is not None
     seen = b""
     until_s = time.monotonic() + WAIT_S

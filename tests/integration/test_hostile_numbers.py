@@ -1,5 +1,5 @@
-"""Does a number of a host, in whatever field of whatever message or command, cost more than its
-refusal: an answer, the daemon, or what another host of the same tenant is served?"""
+"""Can a number that a host sends, in any field of any message or command, do more than cause a
+refusal: cost an answer, the daemon, or what another host of the same tenant gets?"""
 
 import errno
 import os
@@ -104,7 +104,7 @@ ENDS = ("SessionClose", "SessionsOpen", "Detach")
 
 
 def test_no_field_of_an_operators_request_harms_a_host(tier: Daemon) -> None:
-    """The same with who may do it, and every key of the policy with numbers as text."""
+    """The same as operator, including every key of the policy with numbers as text."""
     codes: Counter[str] = Counter()
     with Honest(tier) as honest:
         operator = Attacker(tier, p.OPERATOR)
@@ -198,9 +198,8 @@ def test_no_field_of_a_command_harms_another_host(tier: Daemon) -> None:
 
 @pytest.mark.slow
 def test_commands_of_random_numbers_harm_no_other_host(tier: Daemon) -> None:
-    """So many commands whose every field is drawn, most of them small and some any number, with
-    drawn bytes in their payloads: each is answered, and the other host reads on.
-    OFFSTAGE_HOSTILE_COMMANDS: how many."""
+    """Commands with random fields, most of them small, and random payloads: is each answered, and
+    does the other host keep reading? OFFSTAGE_HOSTILE_COMMANDS: how many."""
     rng = np.random.default_rng(7)
     codes: Counter[int] = Counter()
     sent = 0

@@ -1,8 +1,8 @@
 """Does a running daemon change its storage and its fabrics without losing a block or a session?
 
-The daemon is the real one. Hosts put and fetch without a pause while its blocks move from a file to
-another; it is killed at random moments of a move and started again with the configuration it had.
-What is marked `spdk` moves to real targets: tests/reference/spdk_drives.py says what it takes.
+The daemon is the real one. Hosts put and fetch without pause while its blocks move from one file to
+another; it is killed at random moments of a move and restarted with the old configuration. Tests
+marked `spdk` move to real targets: tests/reference/spdk_drives.py lists the requirements.
 """
 
 import json
@@ -91,15 +91,15 @@ def fill(tier: Daemon, numbers: range, acknowledged: Names) -> None:
 
 
 def room(tier: Daemon) -> int:
-    """What a host is told that the store holds."""
+    """The capacity of the store that a host is told."""
     with tier.control() as control:
         return int(control.status()["store_payload_bytes"])
 
 
 def test_blocks_move_under_load_from_side_to_side(tmp_path: Path) -> None:
-    """io_uring or posix to posix in a larger file, then to an emulated drive, with two hosts at
-    work all along: are all blocks there, on the new storage only, was no call of a host refused,
-    and has the store grown for whoever asks how much fits?"""
+    """From io_uring or posix to posix in a larger file, then to an emulated drive, under load of
+    two hosts: are all blocks on the new storage only, was no call of a host refused, and does the
+    reported capacity grow?"""
     acknowledged: Names = set()
     with daemon(tmp_path, **SMALL) as tier, tier.control("operator") as operator:
         fill(tier, range(100, 110), acknowledged)
@@ -405,7 +405,7 @@ def test_blocks_leave_the_daemons_own_target_which_then_ends(tmp_path: Path) -> 
 @pytest.mark.spdk
 @pytest.mark.timeout(400)
 def test_a_target_that_dies_in_the_middle_of_a_move_ends_the_move(tmp_path: Path) -> None:
-    """Does the daemon go on with what it has, all blocks there, where the new drive is lost?"""
+    """If the new drive is lost, does the daemon continue on the old one, with all blocks?"""
     acknowledged: Names = set()
     with spdk_drives.start() as target:
         tcp, _ = drives(target)

@@ -1,10 +1,10 @@
-"""Does `kill -9` at any moment lose an acknowledged block, or bring bytes that nobody wrote?
+"""Does `kill -9` at any moment lose an acknowledged block, or return bytes that were not written?
 
 A writer process (this file, run as a script) mixes puts, gets and deletes on a store file that is
 nearly full, so that the cleaner works too. It reports through a pipe: a block is acknowledged once
 its line has left the process, and given up before its deletion begins. The parent kills it at a
-random moment, recovers the store, and reads every block that was acknowledged. A block whose delete
-was waited for is reported too, and is not found again.
+random moment, recovers the store, and reads every acknowledged block. Deletes that were waited for
+are reported too, and their blocks must not be found again.
 """
 
 import errno
@@ -110,7 +110,7 @@ class Writer:
         self.deleted |= set(names)
 
     def wait(self) -> str:
-        """What was deleted for good by now, of all that was deleted when the wait began."""
+        """Wait for the deletes so far; returns those that are now permanent."""
         if not self.waited and self.deleted:
             self.waited, self.deleted = self.deleted, set()
             self.tickets = {tenant: 0 for tenant in range(2)}
@@ -143,7 +143,7 @@ class Writer:
 
 
 def read_report(report: str, stored: Names, gone: Names) -> tuple[int, int]:
-    """Folds the writer's lines into `stored` and what is `gone`; how many puts and deletes."""
+    """Apply the writer's lines to `stored` and `gone`; returns the numbers of puts and deletes."""
     puts = deletes = 0
     for line in report.splitlines(keepends=True):
         kind, *rest = line.split()
@@ -189,7 +189,8 @@ def live_and_die(
 
 
 def kill_loop(path: Path, backend: str, codec: str, kills: int, seed: int) -> dict[str, float]:
-    """Kills so many writers; every acknowledged block is read after each. Figures of the run."""
+    """Kill this many writers; every acknowledged block is read after each. Returns figures of the
+    run."""
     stored: Names = set()
     figures = {"kills": 0, "puts": 0, "deletes": 0, "gone": 0, "blocks_read": 0}
     recovery_s: list[float] = []
@@ -249,7 +250,8 @@ def test_a_dozen_kills(tmp_path: Path, backend: str, codec: str) -> None:
 @pytest.mark.spdk
 @pytest.mark.parametrize("transport", ["TCP", "VFIOUSER"])
 def test_six_kills_over_spdk(transport: str) -> None:
-    """Does it on a drive of a real target too, which keeps what the killed one had sent?"""
+    """The same on a drive of a real target, which completes the writes that the killed process had
+    sent."""
     import spdk_drives  # beside the tests: the writer does not need it
 
     path = Path(spdk_drives.drive(transport, SIZE_BYTES))

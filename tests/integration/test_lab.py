@@ -1,4 +1,4 @@
-"""Does `offstage lab` give the same bytes however it is run, and compute only what is missing?"""
+"""Does `offstage lab` give the same bytes however it is run, and compute only missing parts?"""
 
 import json
 import os
@@ -36,8 +36,8 @@ def test_slabs_of_any_length_give_the_same_bytes(
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) -> None:
-    """Ctrl-C in the middle of the second seed: one line, 130, and the rest gives what a whole run
-    does; what the first seed gave is kept."""
+    """After Ctrl-C in the second seed: is there one line and exit code 130, does the rest give the
+    same as a whole run, and is the first seed's result reused?"""
     text = SPEC.replace("lab_policies:Silent", "lab_policies:SecondWaits")
     (lab_folder / "e.toml").write_text(text)
     words = ["run", "e.toml", "--out", "out", "--jobs", jobs]
@@ -60,7 +60,7 @@ def test_an_interrupted_run_goes_on_where_it_was(jobs: str, lab_folder: Path) ->
 
 
 def test_parts_that_are_lost_or_torn_are_made_again(lab_whole: Path, lab_folder: Path) -> None:
-    """One is gone, one cut short, one empty, one with a wrong byte; the others stay."""
+    """One is missing, one truncated, one empty, one has a wrong byte; the others are reused."""
     shutil.copytree(lab_whole, lab_folder / "out")
     parts = sorted((lab_folder / "out/parts").iterdir())
     assert len(parts) == 2 * 5, "two seeds of four points and the bounds"

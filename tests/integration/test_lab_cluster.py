@@ -33,12 +33,12 @@ class Cluster:
         self.begun: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self, failures: int = 0) -> "subprocess.Popen[bytes]":
-        """`dask scheduler`; a task may kill so many workers before it is given up."""
+        """`dask scheduler`; a task may kill this many workers before it is given up."""
         address = ("--host", "127.0.0.1", "--port", str(self.port))
         return self._begin("scheduler", *address, failures=failures)
 
     def workers(self, count: int) -> "subprocess.Popen[bytes]":
-        """`dask worker` with so many processes, begun again when they die."""
+        """`dask worker` with this many processes, restarted when they die."""
         sizes = ["--nworkers", str(count), "--nthreads", "1", "--local-directory", str(self.folder)]
         return self._begin("worker", self.address, *sizes)
 
@@ -60,7 +60,7 @@ class Cluster:
         return process
 
     def end(self) -> None:
-        """All that was begun, with what it began."""
+        """Kill all processes that were started, and their children."""
         for process in reversed(self.begun):
             kill(process)
 
@@ -125,7 +125,8 @@ def test_what_kills_a_worker_costs_its_own_point_only(cluster: Cluster, lab_fold
 
 
 def test_a_scheduler_that_goes_away_is_one_line(own: Cluster, lab_folder: Path) -> None:
-    """In the middle of a point; what was done before is kept."""
+    """If the scheduler disappears in the middle of a point, is there a one-line error, and are
+    finished parts kept?"""
     scheduler = own.scheduler()
     own.workers(1)
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))

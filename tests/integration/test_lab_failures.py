@@ -1,4 +1,4 @@
-"""Does `offstage lab` go on past whatever fails, and say it in one line?"""
+"""Does `offstage lab` continue after failures, and report each in one line?"""
 
 import json
 import resource
@@ -15,7 +15,7 @@ from offstage.testbeds.report.page.files import read_lab_summary
 
 
 def test_workers_end_with_the_process_that_began_them(lab_folder: Path) -> None:
-    """After kill -9 of the command nobody computes on."""
+    """After kill -9 of the command no worker runs on."""
     (lab_folder / "e.toml").write_text(SPEC.replace("lab_policies:Silent", "lab_policies:Waits"))
     begun = subprocess.Popen(
         [*LAB, "run", "e.toml", "--out", "out", "--jobs", "2"], stderr=subprocess.DEVNULL
@@ -57,7 +57,8 @@ def test_a_sweep_goes_on_past_what_fails(
 def test_bounds_of_a_sweep_that_contradicts_itself_fail(
     lab_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The bounds of what can be run are printed, and the exit code is 1 with the other's reason."""
+    """The bounds of the points that can be run are printed; the exit code is 1, with the reason for
+    the other."""
     (lab_folder / "e.toml").write_text(SPEC + '\n[sweep]\n"selection.k_blocks" = [8, 2]\n')
     assert here("bounds", "e.toml", "--out", "out", "--format", "json") == 1
     output, error = capsys.readouterr()

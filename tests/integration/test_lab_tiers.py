@@ -83,7 +83,7 @@ def points(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_read_every_hit_and_every_wait_is_some_tiers(runs: dict[str, Path]) -> None:
-    """The ledger's rows know nothing of tiers: what they add up to is what the tiers do."""
+    """Do the tiers' counts add up to the ledger's, which does not know tiers?"""
     for folder in runs.values():
         table = pq.read_table(folder / "ledger.parquet").to_pylist()
         for number, point in enumerate(points(folder)):
@@ -110,8 +110,8 @@ def test_every_read_every_hit_and_every_wait_is_some_tiers(runs: dict[str, Path]
 
 
 def test_exclusive_copies_hold_more_and_move_more(runs: dict[str, Path]) -> None:
-    """The same capacities: exclusive ones hold other blocks each, so less is read from the store;
-    what leaves is copied down."""
+    """At equal capacities exclusive tiers hold distinct blocks, so less is read from the store;
+    evicted blocks are copied down."""
     inclusive, exclusive = (points(runs[name])[0]["tiers"] for name in ("inclusive", "exclusive"))
     assert exclusive[-1]["served"] < inclusive[-1]["served"]
     assert sum(one["demoted"] or 0 for one in inclusive) == 0
@@ -120,8 +120,8 @@ def test_exclusive_copies_hold_more_and_move_more(runs: dict[str, Path]) -> None
 
 
 def test_the_counts_are_those_that_were_committed(runs: dict[str, Path]) -> None:
-    """Golden: a change of behaviour on purpose writes `golden/data/tiers.json` anew, from what this
-    prints, and the commit says why."""
+    """Golden: an intended change of behaviour replaces `golden/data/tiers.json` by this test's
+    output, and the commit says why."""
     found = {name: [_counts(point) for point in points(folder)] for name, folder in runs.items()}
     assert found == json.loads(DATA.read_text()), json.dumps(found)
 
@@ -145,7 +145,7 @@ def test_two_processes_and_short_slabs_give_the_same(
 
 
 def test_pictures_and_tables_show_every_tier_of_every_way(runs: dict[str, Path]) -> None:
-    """Ways differ in what lies below: each is a panel of its own, named by its tiers."""
+    """Hierarchies differ in the lower tiers: each has its own panel, named by its tiers."""
     summaries = [read_lab_summary(folder / "summary.json") for folder in runs.values()]
     view = view_of([point for one in summaries for point in one.points])
     assert len(view.facets) == len(WAYS)

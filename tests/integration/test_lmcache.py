@@ -47,7 +47,7 @@ class Bits(set[int]):
 
 
 class Interface:
-    """Stands in for LMCache's L2AdapterInterface: what it is told."""
+    """Replaces LMCache's L2AdapterInterface, and records its arguments."""
 
     def __init__(self, max_capacity_bytes: int = 0) -> None:
         self.told: list[tuple[Any, ...]] = []
@@ -122,7 +122,7 @@ def test_the_adapter_stores_looks_up_loads_and_deletes(tier: Daemon) -> None:
 
 
 def test_what_was_stored_here_is_leased_without_a_layout(tier: Daemon) -> None:
-    """Does a lookup that is not told sizes lease what this adapter has stored, and nothing else?"""
+    """Does a lookup without sizes lease the objects that this adapter stored, and no others?"""
     adapter, own = Adapter(params(tier)), SimpleHash(key(20))
     for number in (20, 21):  # the second is another's, as far as this one knows
         stores = adapter if number == 20 else Adapter(params(tier))
@@ -188,7 +188,8 @@ def test_a_frozen_daemon_holds_neither_interface_up(tier: Daemon) -> None:
 
 
 def test_objects_are_kept_until_they_are_moved(tier: Daemon) -> None:
-    """LMCache's `byte_array` does not own its memory: is what does kept until a task has ended?"""
+    """LMCache's `byte_array` does not own its memory: is the owner kept alive until a task has
+    ended?"""
     adapter, gone = Adapter(params(tier)), []
     for submit in (adapter.submit_store_task, adapter.submit_load_task):
         alive = Alive(3 * PAYLOAD, gone)
@@ -298,7 +299,7 @@ def test_keys_that_differ_anywhere_are_other_objects() -> None:
 
 
 def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Daemon) -> None:
-    """Does a look lease what was stored here, until it is read, replaced or deleted here?"""
+    """Does a lookup lease objects stored here, until they are read, replaced or deleted here?"""
     client, other = NativeClient(**params(tier)), client_of(params(tier))
     data, target = memoryview(np.random.default_rng(9).bytes(2 * PAYLOAD)), bytearray(2 * PAYLOAD)
 
@@ -325,7 +326,7 @@ def test_what_the_native_client_finds_is_leased_until_it_is_read(tier: Daemon) -
 
 
 def test_the_native_client_ends_batches_on_one_descriptor(tier: Daemon) -> None:
-    """Do set, exists, get and delete end with what became of each object?"""
+    """Do set, exists, get and delete end with the result of each object?"""
     client, size = NativeClient(**params(tier)), 3 * PAYLOAD + 7
 
     def end(ticket: int) -> tuple[bool, list[bool]]:

@@ -96,7 +96,7 @@ def test_a_bench_without_lmcache_is_one_line(capsys: pytest.CaptureFixture[str])
 
 
 def told(verified: str, stored: int) -> str:
-    """What LMCache's bench prints of 4 objects of 1 MB in two rounds."""
+    """The output of LMCache's bench for 4 objects of 1 MB in two rounds."""
     row = {"keys_per_round": 2, "duration_p50_ms": 4.0}
     rows = {
         "op_0": row | {"operation": "Store", "total_success": stored},
@@ -107,7 +107,7 @@ def told(verified: str, stored: int) -> str:
 
 
 def test_rates_are_of_what_was_stored_and_verified() -> None:
-    """An object that was not stored, or bytes that nobody compared, give no rate."""
+    """Is there no rate if an object was not stored, or bytes were not compared?"""
     good = "All 2 keys data verified OK."
     rates = rates_of(told(good, 4), 4, 1000, "fs")
     assert rates == {name: pytest.approx(2 * 1.024 / 0.004) for name in ("store", "load")}

@@ -1,8 +1,8 @@
-"""Do a daemon and a host that are two processes exchange blocks over NIXL, and survive each other?
+"""Do a daemon and a host in two processes exchange blocks over NIXL, and survive each other?
 
-The daemon is a process of its own; the host is this one, or a third. `ofs_*` of both ends run over
-real agents with UCX. UCX reads its environment once in a process, so what is to run over TCP
-alone runs in processes of its own.
+The daemon is a separate process; the host is this one, or a third. `ofs_*` of both ends run over
+real agents with UCX. UCX reads its environment once in a process, so cases over TCP alone run in
+separate processes.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ def read(fabric: Fabric, session: int, keys: np.ndarray) -> None:
 
 
 def test_blocks_go_there_and_back_and_the_next_host_finds_them(tmp_path: Path) -> None:
-    """Two hosts one after the other at one daemon: a port that was closed leaves nothing behind."""
+    """Two hosts one after the other at one daemon: does a closed port leave nothing behind?"""
     with start(tmp_path) as tier:
         with attached(tier) as (control, fabric):
             session, _ = write_and_read(control, fabric)
@@ -198,7 +198,8 @@ def test_over_tcp_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
-    """A host whose UCX may use less than NIXL needs: one line, and no traceback."""
+    """If the host's UCX allows fewer transports than NIXL needs: is there one line, and no
+    traceback?"""
     with start(tmp_path) as tier:
         words = [
             "host",

@@ -1,4 +1,4 @@
-"""Does the notebook run as it stands, in Jupyter's own kernel, and leave what a paper needs?"""
+"""Does the notebook run unchanged in Jupyter's own kernel, and produce the figures for a paper?"""
 
 import csv
 import json

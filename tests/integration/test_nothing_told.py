@@ -1,4 +1,5 @@
-"""Does a secret, a key or a hash of contents leave the daemon by what it writes or shows?"""
+"""Does a secret, a key or a hash of contents leave the daemon through anything that it writes or
+shows?"""
 
 import base64
 import json
@@ -27,8 +28,8 @@ COMMANDS = (["dpu", "status"], ["dpu", "ledger"], ["dpu", "policy", "show"])
 
 
 def written(name: str, secret: bytes) -> dict[str, bytes]:
-    """Every form in which bytes are told: as they are and turned round, in digits of 16, of 64 with
-    each alphabet, escaped, and as the numbers of 64 bits that a core has of them."""
+    """Every encoding of bytes that output might use: raw and reversed, hexadecimal, base64 in each
+    alphabet, escaped, and as the core's 64-bit numbers."""
     forms = {
         "raw": secret,
         "turned": secret[::-1],
@@ -64,8 +65,8 @@ def found(needles: dict[str, bytes], told: dict[str, bytes]) -> list[str]:
 
 @pytest.fixture
 def needles(tmp_path: Path) -> dict[str, bytes]:
-    """Of each tenant's secret, of the keys that follow from it, and of what its host appends. The
-    secret lies in a file of the tenant's."""
+    """The encodings of each tenant's secret, of the keys derived from it, and of the hashes that
+    its host appends. The secret is in the tenant's file."""
     all_of_them = {}
     for name in TENANTS:
         secret = secrets.token_bytes(32)
@@ -86,7 +87,7 @@ def needles(tmp_path: Path) -> dict[str, bytes]:
 
 
 def content(secret: bytes, at: int) -> bytes:
-    """A hash of tokens, which nobody else would name."""
+    """A hash of tokens that no other caller would name."""
     return object_key(secret + bytes([at]))[:16]
 
 
@@ -134,7 +135,7 @@ def drive(tier: Daemon, folder: Path) -> None:
 
 
 def shown(tier: Daemon, capfd: pytest.CaptureFixture[str]) -> dict[str, bytes]:
-    """What anybody can be shown of it."""
+    """Everything that the daemon shows to any caller."""
     told = {}
     for words in COMMANDS:
         for form in ("json", "text"):

@@ -58,8 +58,8 @@ def get(client: ObjectClient, key: bytes, size: int) -> tuple[State, NDArray[np.
 
 @pytest.mark.parametrize("seed", range(3))
 def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
-    """Two clients of a tenant put, replace, read and delete at random sizes: does either ever read
-    anything but what was put last, whole, and of the size that it asks for?"""
+    """Two clients of a tenant put, replace, read and delete at random sizes: does every read return
+    the last put, whole, and of the requested size?"""
     rng, model = random.Random(seed), dict[bytes, NDArray[np.uint8]]()
     with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
         for turn in range(60):
@@ -84,7 +84,8 @@ def test_objects_are_what_a_dict_would_hold(tier: Daemon, seed: int) -> None:
 
 
 def test_a_batch_ends_on_one_descriptor(client: ObjectClient) -> None:
-    """Are batches that were begun together told of once each, by a descriptor that then waits?"""
+    """Is each of several concurrent batches reported once, through one descriptor, which then
+    blocks?"""
     data = [bytes_of(i, 5 * PAYLOAD) for i in range(24)]
     keys = [b"batch/%d" % i for i in range(24)]
     tickets = {client.put(keys[i : i + 8], data[i : i + 8]) for i in range(0, 24, 8)}
@@ -104,8 +105,8 @@ def sent(client: ObjectClient, count: int) -> bool:
 
 
 def test_a_stream_is_there_when_it_is_committed(tier: Daemon, client: ObjectClient) -> None:
-    """Is what is filled by and by sent before the rest is there, absent until it is committed and
-    whole from then on; and is what was dropped, or left when the client closes, absent?"""
+    """Is an object that is filled in steps sent before it is complete, absent until the commit and
+    whole afterwards; and is one that was dropped, or left open when the client closes, absent?"""
     sizes = (700, 4 * PAYLOAD, 12 * PAYLOAD + 9)
     data = [bytes_of(20 + size, size) for size in sizes]
     keys, kept, dropped = ([b"%s/%d" % (name, i) for i in range(3)] for name in (b"s", b"k", b"d"))
@@ -132,8 +133,8 @@ def test_a_stream_is_there_when_it_is_committed(tier: Daemon, client: ObjectClie
 
 
 def test_parts_land_in_order_and_lost_objects_are_named(client: ObjectClient) -> None:
-    """Is each part of a batch told of once, in order, when it is in all buffers, with the object
-    that is absent, and at the end the one that is a byte short, named?"""
+    """Is each part of a batch reported once, in order, when it is in all buffers; and are an absent
+    object, and one that is a byte short, named?"""
     size, data = 9 * PAYLOAD + 100, bytes_of(6, 9 * PAYLOAD + 100)
     for key in (b"p/0", b"p/2"):
         assert put(client, key, data) is DONE
@@ -216,7 +217,8 @@ def test_a_model_of_another_layout_finds_nothing_and_says_so(
 def test_another_size_is_unreadable_and_one_line(
     client: ObjectClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is an object that is shorter or longer than the engine wants told apart from none, once?"""
+    """Is an object that is shorter or longer than requested distinguished from an absent one, and
+    logged once?"""
     assert put(client, b"sized", bytes_of(3, 4 * PAYLOAD)) is DONE
     for size in (4 * PAYLOAD - 1, 3 * PAYLOAD, 5 * PAYLOAD, 4 * PAYLOAD + 1):
         assert get(client, b"sized", size)[0] is UNREADABLE
@@ -226,7 +228,8 @@ def test_another_size_is_unreadable_and_one_line(
 
 
 def test_a_lease_keeps_an_object_and_its_end_lets_go(tier: Daemon) -> None:
-    """Is what one client leases there, though another deletes it, until it lets go?"""
+    """Does an object that one client leases stay until released, though another client deletes
+    it?"""
     data = bytes_of(4, 6 * PAYLOAD)
     with ObjectClient(where(tier)) as one, ObjectClient(where(tier)) as other:
         assert put(one, b"held", data) is DONE
@@ -256,7 +259,7 @@ with ObjectClient(Endpoint(sys.argv[1], sys.argv[2], runtime_dir=Path(sys.argv[3
 
 
 def test_processes_share_a_daemon(tier: Daemon, client: ObjectClient) -> None:
-    """Does one process read what another put?"""
+    """Does one process read the put of another?"""
     run = subprocess.run(
         [sys.executable, "-c", PUTTER, tier.endpoint, TENANT, str(tier.runtime_dir)],
         capture_output=True,
@@ -325,8 +328,8 @@ def test_leases_give_way_together(tier: Daemon) -> None:
 
 
 def test_bytes_are_copied_while_sessions_are_opened(client: ObjectClient) -> None:
-    """Puts begun before they have a session: do all go out as they are, more of them than the
-    window has room for, and are those dropped that must wait for what lies there?"""
+    """Puts that start before they have a session: are all sent intact, though they exceed the
+    window, and are puts dropped that must wait for an existing object?"""
     count = 12
     control, fabric = client._mover._link.control, client._mover._link.fabric
     assert isinstance(fabric, Driver)
@@ -370,7 +373,7 @@ def test_what_is_leased_keeps_its_room(tmp_path: Path) -> None:
 
 
 def test_an_expired_object_is_replaced_where_it_is_still_staged(tmp_path: Path) -> None:
-    """Is what was put last read, and not what the tier's memory still has under that name?"""
+    """Is the last put read, and not the copy that the tier's memory still has under that name?"""
     size = 5 * PAYLOAD
     with daemon(tmp_path, store__ttl="1s") as brief, ObjectClient(where(brief)) as client:
         assert put(client, b"k", bytes_of(1, size)) is DONE
@@ -385,8 +388,8 @@ def test_an_expired_object_is_replaced_where_it_is_still_staged(tmp_path: Path) 
 def test_a_daemon_that_is_killed_and_comes_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed among puts: does every one end, does all that was acknowledged come back whole to the
-    same client, and is a block that rotted meanwhile told as unreadable?"""
+    """Killed during puts: does every put end, are all acknowledged objects whole for the same
+    client after the restart, and is a block that was damaged meanwhile reported as unreadable?"""
     address, size, keys = f"ipc://{tmp_path}/d", 9 * PAYLOAD, [b"%d" % i for i in range(64)]
     data = {key: bytes_of(100 + i, size) for i, key in enumerate(keys)}
     with daemon(tmp_path, daemon__endpoint=address) as first:

@@ -47,8 +47,8 @@ def damage(store: Path, blocks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("leased", [False, True])
 def test_other_bytes_behind_a_damaged_block(tmp_path: Path, leased: bool) -> None:
-    """With and without the lease of a third client, which has the second put refused: is what is
-    read before, beside and after it one put whole, or nothing?"""
+    """With and without the lease of a third client, which makes the second put fail: does every
+    read before, during and after it return one whole put, or nothing?"""
     keys = [b"mixed%d" % i for i in range(ROUNDS)]
     with daemon(tmp_path) as tier, ObjectClient(where(tier)) as client:
         data = [bytes_of(i) for i in range(ROUNDS)]

@@ -24,7 +24,7 @@ SIZE, COUNT = (2 * LAYERS + 1) * PAYLOAD - 5, 24  # the last block is not whole
 
 
 class Pinning(Driver):
-    """Stands in for verbs where there is no RDMA device: it reads only into what is registered."""
+    """Stands in for verbs where there is no RDMA device: it reads only into registered memory."""
 
     pins = True
     registrations = 0
@@ -87,8 +87,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def test_what_is_registered_once_is_not_again(tier: Daemon) -> None:
-    """Does a read into registered memory register only the head of each object and its end, whose
-    block is not whole, and a read elsewhere all, each for as long as it lasts?"""
+    """Does a read into registered memory register only each object's head and its partial last
+    block, and a read into other memory all of it, each only for the time of the read?"""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         fabric = client._mover._link.fabric
@@ -125,7 +125,8 @@ def test_what_is_given_up_is_registered_no_more(tier: Daemon) -> None:
 
 
 def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> None:
-    """More ranges than a fabric has room for: one error for who asks, and reads go on."""
+    """With more ranges than a fabric has room for: does the caller get one error, and do reads go
+    on?"""
     with ObjectClient(PinningEndpoint.of_engine(settings(tier))) as client:
         keys, data = fill(client)
         pieces = np.zeros((1000, 16), np.uint8)
@@ -142,8 +143,8 @@ def test_what_cannot_be_registered_is_said_and_ends_nothing(tier: Daemon) -> Non
 
 
 def test_memory_is_registered_again_with_another_daemon(tmp_path: Path) -> None:
-    """The daemon is killed and another comes: is what was registered with the first, and what was
-    registered while there was none, registered with the other?"""
+    """The daemon is killed and another starts: is the memory that was registered with the first,
+    and while there was none, registered with the new one?"""
     address = {"daemon__endpoint": f"ipc://{tmp_path}/d"}
     with daemon(tmp_path, **address) as first:
         client = ObjectClient(PinningEndpoint.of_engine(settings(first) | {"timeout_s": 5.0}))

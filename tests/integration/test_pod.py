@@ -32,7 +32,7 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
 
 
 class Sends(Silent):
-    """Sends a daemon a signal when so many tokens were decoded."""
+    """Sends a signal to a daemon after this many decoded tokens."""
 
     def __init__(self, pod: Pod, number: int, what: int) -> None:
         self._process, self._what, self._left = pod.tiers[number].process, what, -1
@@ -100,8 +100,8 @@ def check(one: PodResult) -> None:
 
 
 def test_one_tier_of_three(pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each serves its part and agrees with the host on what; the second run finds every block, by
-    another fabric; the blocks that are demanded are those of any tier."""
+    """Each member serves its part and agrees with the host on it; the second run finds every block,
+    over another fabric; the demanded blocks are the same as with any tier."""
     assert run(words_of(pod, "--out", str(tmp_path / "out"))) == 0
     first = json.loads(capsys.readouterr().out)
     assert first.pop("failed") == []
@@ -139,8 +139,9 @@ def test_what_a_drained_member_has_is_read(pod: Pod) -> None:
     ],
 )
 def test_one_dies_under_way(fabric: str, what: int, tmp_path: Path) -> None:
-    """What it had is computed again and put at other members: no wrong byte, no token fewer. The
-    others' ledgers still agree with the host, and the report says who was lost."""
+    """Are the lost blocks computed again and put at other members, with no wrong byte and no
+    missing token? The others' ledgers still agree with the host, and the report names the lost
+    member."""
     with pytest.raises(Dead), pod_of(3, tmp_path) as pod:
         found = driven(pod, fabric, Sends(pod, 2, what))
         check(found)
@@ -157,7 +158,7 @@ class Dead(Exception):
 def test_a_purge_is_acknowledged_when_all_have_carried_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both members; then one is killed, and the purge says who is left."""
+    """With both members; then one is killed, and the purge names it as missing."""
     with pytest.raises(Dead), pod_of(2, tmp_path) as pod:
         words = [pod.place, TENANT, "--runtime-dir", str(tmp_path), "--format", "json"]
         assert run(["pod", "purge", *words]) == 0
@@ -204,7 +205,7 @@ def test_a_corrupt_block_fails_the_run(
 def test_a_member_whose_ledger_differs_fails_the_run(
     pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One demand more in each ledger than the host was told of: is pod.json there, and the exit
+    """With one demand more in each ledger than the host counted: is pod.json there, and is the exit
     code 1?"""
     told = Control.ledger
     looks: dict[Control, int] = {}

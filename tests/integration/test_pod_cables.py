@@ -1,7 +1,8 @@
-"""What does a cable cost that is cut? Daemons in network namespaces, under leases of a real etcd.
+"""What does a cut cable cost? Daemons in network namespaces, under leases of a real etcd.
 
-A cut cable says nothing: packets go nowhere, no connection ends, and all has to be found out by
-clocks. Every block that comes is compared."""
+A cut cable drops packets without ending connections, so only timeouts reveal it. Every fetched
+block is compared.
+"""
 
 import time
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def driven(pod: Leased) -> PodResult:
 
 
 def serves(pod: Leased, net: Cables, name: str) -> bool:
-    """What the daemon itself says, asked in its own namespace where no cable is needed."""
+    """Whether the daemon says that it serves, asked in its own namespace without a cable."""
     said = pod.asked(name, net.within[name])
     return bool(said["pod"]["serves"])
 
@@ -100,8 +101,8 @@ def test_the_one_to_hosts_and_others(cabled: tuple[Leased, Cables, Etcd]) -> Non
 
 
 def test_between_daemons_with_and_without_etcd(cabled: tuple[Leased, Cables, Etcd]) -> None:
-    """etcd's word is enough for each. Without it they have only each other's, which does not come:
-    nobody serves, until somebody is heard again."""
+    """Do daemons cut off from each other serve on while etcd answers? Without etcd they need each
+    other's promises: they stop serving until the links are back."""
     pod, net, etcd = cabled
     driven(pod)
     net.part(apart=True)

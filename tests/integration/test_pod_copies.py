@@ -1,5 +1,5 @@
-"""Do copies take load off a hot member, is who joins filled by what is asked and no more, and does
-a drain take along what is read? Over real daemons, every block checked."""
+"""Do copies take load off a hot member, does a joining member receive only requested shards, and
+does a drain move the shards in use? Over real daemons, with every block checked."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -50,7 +50,8 @@ def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
 
 @pytest.fixture
 def cold(tmp_path: Path) -> Iterator[Pod]:
-    """A pod of its own: in one that other runs have heated, nobody says what they left."""
+    """A pod of its own: after other runs have heated a shared one, the counts would be
+    unpredictable."""
     with pod_of(4, tmp_path) as one:
         yield one
 
@@ -60,8 +61,8 @@ def change(pod: Pod, transition: Callable[[PodMap], PodMap]) -> PodMap:
 
 
 def driven(pod: Pod, progress: Silent | None = None, **more: Any) -> PodResult:
-    """A run that follows the map; every block that came was right and none was computed again.
-    Homes are told twice a second: what they are to know takes a run of seconds on any machine."""
+    """A run that follows the map; every fetched block was right and none was computed again. Hosts
+    report to homes twice a second: so a run takes seconds on any machine."""
     settings: dict[str, Any] = {"context_tokens": 4096, "time_per_token_s": 0.001, **more}
     options = DriveOptions(geometry=geometry("tiny"), **settings)
     membership = open_membership(pod.place)
@@ -106,8 +107,8 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
 
 
 def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> None:
-    """A member joins under way, and one is drained under way: only shards whose home changed are
-    brought there, about what any placement moves, and the next run finds all of it at home."""
+    """A member joins and one is drained during a run: are only shards whose home changed moved,
+    about as many as any placement must, and does the next run find all of them at home?"""
     before = change(pod, lambda one: one)
     last, none = before.member[3], CopyRule(copies_max=0)
     change(pod, partial(replace, member=before.member[:3], shard_tokens=512, copies=none))
@@ -128,8 +129,8 @@ def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> 
 
 
 def test_a_shard_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
-    """What was written before a join is found by who opens it after, at its home of before, and is
-    brought home; without the map's memory of before it would be computed again."""
+    """Are shards written before a join read at their former home afterwards, and moved home?
+    Without the former homes in the map they would be computed again."""
     change(pod, lambda one: moved(moved(one, "dpu2", "up"), "dpu1", "draining"))
     change(pod, lambda one: replace(one, former=()))
     driven(pod, sessions=2, steps=4, seed=7)
@@ -142,8 +143,8 @@ def test_a_shard_is_read_where_it_was_until_it_is_home(pod: Pod) -> None:
 def test_a_drain_pushes_what_was_hot_and_nothing_else(
     cold: Pod, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Right after a run, whose sessions are closed: what it demanded much of at one member goes to
-    the new homes by the command alone, and the next run reads none of that from the drained one."""
+    """Right after a run, with its sessions closed: does the command alone move the hot shards of
+    one member to their new homes, and does the next run read none of them at the drained one?"""
     pod, rule = cold, CopyRule(copies_max=0, hot_blocks_per_s=1)
     change(pod, partial(replace, shard_tokens=512, copies=rule))
     before = driven(pod, sessions=2, steps=40, seed=7, time_per_token_s=0.05)

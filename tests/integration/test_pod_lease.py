@@ -158,7 +158,7 @@ def test_a_deletion_reaches_who_was_away(pod: Leased, capsys: pytest.CaptureFixt
 
 
 def serves(pod: Leased, name: str) -> bool:
-    """What the daemon itself says."""
+    """Whether the daemon says that it serves."""
     at = pod.member(name).endpoint
     link = Endpoint(at, "operator", runtime_dir=pod.folder / name, timeout_s=20.0)
     with link.control(heartbeat=False) as control:
@@ -167,7 +167,7 @@ def serves(pod: Leased, name: str) -> bool:
 
 @pytest.fixture
 def ways(tmp_path: Path, etcd: Etcd) -> Iterator[tuple[Leased, dict[str, Cut]]]:
-    """A pod each of whose daemons has a way to etcd of its own."""
+    """A pod in which each daemon has its own path to etcd."""
     cuts = {name: Cut(etcd.address) for name in NAMES}
     with leased(tmp_path, [etcd.address]) as pod:
         for name, cut in cuts.items():

@@ -1,6 +1,6 @@
 """Do the alert rules and the dashboard fit what a daemon really exports, as Prometheus sees it?
 
-A Prometheus of its own on loopback, with its data in a scratch folder, scrapes a running daemon.
+A private Prometheus on loopback, with its data in a scratch folder, scrapes a running daemon.
 """
 
 import json
@@ -116,7 +116,7 @@ def test_every_alert_is_evaluated_and_one_is_raised_by_its_cause(
 
 
 def guess_logins(endpoint: str, count: int) -> None:
-    """By hand: a host whose secret is another one never gets as far as to prove it."""
+    """Over a raw socket: a `Control` with a wrong secret would stop before it sends its proof."""
     hello = p.Hello(versions=list(p.VERSIONS), name="host", tenant="red", nonce=bytes(16))
     with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
         raw.connect(endpoint)
@@ -170,7 +170,7 @@ def test_the_dashboard_asks_what_prometheus_takes(prometheus: str) -> None:
 def test_a_watched_daemon_is_a_line_an_interval(
     tier: Daemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As text with one heading, as JSON with figures; what is no time is refused."""
+    """As text with one heading, as JSON with figures; an invalid interval is refused."""
     words = ["dpu", "status", "--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
     assert run([*words, "--watch", "100ms", "--count", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()

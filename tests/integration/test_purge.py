@@ -1,4 +1,4 @@
-"""Is what was purged, deleted or expired gone, for good and for its tenant alone?"""
+"""Are purged, deleted or expired blocks gone for good, and for their tenant alone?"""
 
 import json
 import signal
@@ -44,7 +44,7 @@ def write_text(tier: Daemon, tenant: str, number: int, *, keep: bool = True) -> 
 
 
 def delete_text(tier: Daemon, tenant: str, number: int) -> None:
-    """What was archived is named again, and not kept."""
+    """Open the text again, and close it without keeping it."""
     with tier.control(tenant) as control:
         control.attach("shm")
         control.session_close(open_text(control, number).session, keep=False)
@@ -64,8 +64,9 @@ def purge(tier: Daemon, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_what_was_purged_is_gone_for_its_tenant_alone_also_after_a_kill(tmp_path: Path) -> None:
-    """The operator has a tenant keep less, coldest first, and then nothing: is what is told true,
-    has the other tenant its blocks still, and does a kill right after bring nothing back?"""
+    """The operator reduces a tenant to fewer blocks, coldest first, then to none: are the reported
+    counts true, does the other tenant keep its blocks, and does a kill right after restore
+    nothing?"""
     with daemon(tmp_path, ("red", "blue")) as tier:
         for number in (1, 2):
             write_text(tier, "red", number)
@@ -102,8 +103,8 @@ def object_client(tier: Daemon) -> ObjectClient:
 
 def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
     """Texts and objects share segments, and every other one is deleted: by a session that does not
-    keep it, by an object's key, by a purge to so many blocks. The daemon is killed after each
-    answer: has the next one all that was kept, and nothing of what was deleted?"""
+    keep it, by an object's key, by a purge to a number of blocks. The daemon is killed after each
+    answer: does the next one have everything kept, and nothing deleted?"""
     data = np.random.default_rng(5).integers(0, 256, 3 * PAYLOAD, np.uint8)
     with daemon(tmp_path) as tier:
         for number in (1, 2, 3):
@@ -139,7 +140,7 @@ def test_an_acknowledged_delete_never_comes_back(tmp_path: Path) -> None:
 
 
 def in_file(store: Path, number: int) -> int:
-    """Blocks of a text whose bytes stand in the store's file, in any logical block."""
+    """The blocks of a text whose bytes are in the store's file, in any logical block."""
     raw = store.read_bytes()
     found = {raw[at : at + PAYLOAD] for at in range(0, len(raw), PAYLOAD)}
     return sum(
@@ -150,8 +151,8 @@ def in_file(store: Path, number: int) -> int:
 
 
 def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
-    """With store.erase: when a delete is answered, or a block has expired, is there a byte of it
-    left in the file, in any copy, beside one that is kept? Without, they are there to be found."""
+    """With store.erase: once a delete is answered, or a block has expired, is no byte of it in the
+    file, in any copy, nor next to a kept block? Without it they are found there."""
     size = {"storage__size": "16MiB"}
     with daemon(tmp_path, **size) as tier:
         write_text(tier, TENANT, 1, keep=False)
@@ -172,8 +173,8 @@ def test_erased_bytes_stand_nowhere_in_the_store(tmp_path: Path) -> None:
 
 
 def test_a_tenant_purges_its_own_and_an_unknown_one_is_one_line(tmp_path: Path) -> None:
-    """May a tenant drop what is its own and nothing of another, also what it has in use? Is bad
-    input one line that names the fix?"""
+    """May a tenant delete only its own blocks, including those in use? Does bad input get one line
+    that names the fix?"""
     with daemon(tmp_path, ("red", "blue")) as tier:
         write_text(tier, "red", 1)
         write_text(tier, "blue", 3)

@@ -1,5 +1,5 @@
-"""Does one tenant's archive keep another from its share, now or after a restart? Does a tenant at a
-bound of its own lose its own or hear so, and nobody else?"""
+"""Does one tenant's archive take from another's share, now or after a restart? Does a tenant at its
+own limit lose its own blocks or get an error, with no effect on other tenants?"""
 
 import contextlib
 import errno
@@ -121,9 +121,9 @@ def check(tier: Daemon, tenant: str, number: int) -> int:
 
 
 def test_a_tenant_at_a_bound_of_its_own_loses_its_own_or_is_refused(tmp_path: Path) -> None:
-    """Red has a bound of chunks, green one of the store, blue none, and there is room for ten times
-    as much. Red and green archive beyond it: their coldest go. What is all in sessions is refused,
-    with a reason of its own. Blue loses nothing; and so it is after a restart."""
+    """Red has a limit of chunks, green one of the store, blue none, and there is room for ten times
+    as much. Red and green archive beyond it: their coldest are evicted. If all are in use by
+    sessions, the put fails with its own error. Blue loses nothing, also after a restart."""
     with daemon(tmp_path, BOUNDED, limits__sessions="64") as tier:
         with host(tier, "blue") as (control, driver):
             for number in range(3):

@@ -1,6 +1,6 @@
-"""Does a real model decode from the daemon what it decodes by itself?
+"""Does a real model decode the same from the daemon as by itself?
 
-Tiny models with random weights here; one that was trained, where there is one (`OFFSTAGE_MODELS`).
+Uses tiny models with random weights, and a trained one where available (`OFFSTAGE_MODELS`).
 """
 
 import json
@@ -49,7 +49,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def own_logits(model: Path, tokens: list[int]) -> Any:
-    """Dense attention over all tokens at once, by nobody but the library."""
+    """Dense attention over all tokens at once, by the library alone."""
     import torch
     import transformers
 
@@ -128,8 +128,8 @@ def test_what_it_generates_is_what_the_library_generates(
 def test_a_copy_with_equal_times_and_other_weights_finds_nothing(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """Of two models whose files have the same names, sizes and times, does the second one write its
-    own blocks and read no other's, and does a copy of the first, later, write none?"""
+    """Two models have files of the same names, sizes and times: does the second write its own
+    blocks and read none of the first's, and does a later copy of the first write none?"""
     import transformers
 
     first = model_of(tmp_path / "1", "qwen2")
@@ -176,7 +176,8 @@ def test_what_had_no_effect_stands_under_the_headline(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An arena and a pool that hold the whole text, selections beyond it, an end that is not read,
-    and predicting a tier that has everything; where all of them count, none is told."""
+    and prediction for a tier that has everything are listed; where every setting has an effect,
+    none is."""
     model = model_of(tmp_path, "llama")
     sizes = [
         "--context-tokens",
@@ -295,9 +296,9 @@ def test_a_daemon_that_is_served_as_the_error_says_takes_the_blocks(
 def test_what_is_predicted_is_staged_before_its_layer_asks(
     tier: Daemon, text: Path, tmp_path: Path
 ) -> None:
-    """The tier reads ahead what the next layer's query is predicted to select, and the ledger
-    counts it as predicted; fetched ahead too, it is in the pool when its layer runs. Neither
-    changes a selection: what the model says is the same to the bit."""
+    """The tier prefetches the predicted selection of the next layer, and the ledger counts it as
+    predicted; if it is fetched ahead too, it is in the pool when its layer runs. Neither changes a
+    selection: the model's output is the same to the bit."""
     model = model_of(tmp_path, "llama")
     found = {}
     for ahead in ("none", "hint", "fetch"):
@@ -317,8 +318,8 @@ def test_what_is_predicted_is_staged_before_its_layer_asks(
 
 @pytest.mark.slow
 def test_a_model_decodes_by_the_gpus_kernels(tier: Daemon, text: Path, tmp_path: Path) -> None:
-    """Under Triton's interpreter: with every block the model itself, with fewer what the host's
-    selectors and torch's kernel give."""
+    """Under Triton's interpreter: with every block the model's own output, with fewer the same as
+    the host's selectors and torch's kernel."""
     pytest.importorskip("triton", reason="pip install '.[triton]'")
     if not interpreted():
         pytest.skip("a GPU is there: python tests/gpu/run_all.py checks it")
@@ -361,9 +362,9 @@ def models() -> Path:
 def test_a_trained_model_decodes_at_8k(
     models: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Point by point what is promised of a model with genuine attention: all blocks give the model
-    itself, fewer a perplexity that falls towards it, and the next layer's query predicts most of
-    the selection in layers 2 to 5, as the model's own page says, and little in layer 1."""
+    """A model with genuine attention: with all blocks its own output, with fewer a perplexity that
+    falls towards its own, and the next layer's query predicts most of the selection in layers 2 to
+    5, as the model's page says, and little in layer 1."""
     with start(tmp_path_factory.mktemp("daemon"), 6, 8192, 8192, 800) as tier:
         found = {}
         plan = ("mass", "29"), ("quest", "16,64,all"), ("quest8", "16,64")

@@ -77,8 +77,8 @@ def test_a_ledger_that_differs_fails_the_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A daemon that counts one demand more than the host was told of: is model.json there, with how
-    many, and the exit code 1?"""
+    """With a daemon that counts one demand more than the host: is model.json there, with the
+    difference, and is the exit code 1?"""
     told = Control.ledger
     looks = iter(range(100))
 

@@ -141,9 +141,9 @@ def test_the_page_is_drawn_and_says_nothing_on_the_console(
 def probe(
     browser: SimpleNamespace, page: Path, tmp_path: Path, width: int, script: str
 ) -> dict[str, Any]:
-    """What the script says of the page at that width. The page's own policy forbids the probe, so
-    the probed copy goes without one. It stands in a frame, because a window is never narrower than
-    500 pixels."""
+    """The script's output for the page at that width. The page's own policy forbids the probe, so
+    the probed copy has no policy. It is in a frame, because a window is at least 500 pixels
+    wide."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     probed = tmp_path / "probed.html"
     probed.write_text(text.replace("</body>", script + "</body>"))
@@ -175,8 +175,8 @@ def test_it_fits_the_screen_and_shows_tips(
 def test_a_labs_page_fits_and_its_labels_do_not_meet(
     browser: SimpleNamespace, request: pytest.FixtureRequest, tmp_path: Path, width: int, which: str
 ) -> None:
-    """Labels are placed by an estimate of their width: the browser says what they really cover. A
-    table that is wider than the page scrolls in its card and keeps its first column."""
+    """Labels are placed by an estimate of their width: the browser measures what they really cover.
+    A table that is wider than the page scrolls in its card and keeps its first column."""
     shown: Path = request.getfixturevalue(which)
     assert browser.screenshot(shown, tmp_path / "page.png", width, HEIGHT, "dark") == []
     found = probe(browser, shown, tmp_path, width, PROBE_LABELS)

@@ -78,7 +78,8 @@ def opened(tier: Daemon, pool: Pool, **more: Any) -> Storage:
 
 
 def test_pages_are_kept_by_all_calls(tier: Daemon) -> None:
-    """Is what was set there by every way of asking, as far as the first hole, and right?"""
+    """Does every kind of lookup find the stored pages, up to the first hole, with the right
+    bytes?"""
     pool, keys = Pool(), [f"{i:064x}" for i in range(6)]
     storage = opened(tier, pool)
     assert storage.batch_set(keys[:3], list(pool.pages[:3])) and storage.set(keys[4], pool.pages[4])

@@ -1,7 +1,7 @@
-"""Do eight hosts of three tenants under users of their own live well beside a hostile one?
+"""Do eight hosts of three tenants under separate users work well next to a hostile one?
 
-Seconds of what `offstage bench soak` does for minutes. Nothing of it is timed: everybody has come
-to work before the time begins.
+Seconds of what `offstage bench soak` does for minutes. Nothing is timed: all hosts are at work
+before the measured time begins.
 """
 
 import os
@@ -25,7 +25,7 @@ from offstage.testbeds.bench.soak_hostile import ATTACKS
 def test_memory_is_judged_when_the_run_is_long_enough(
     seconds: float, step: int, flat: bool | None
 ) -> None:
-    """Growth of 1 MiB a sample is a leak; in two seconds nobody can tell."""
+    """Growth of 1 MiB a sample is a leak; two seconds are too short to judge."""
     held = [Level((100 << 20) + number * step, 1, 1) for number in range(40)]
     found = replace(SOAK, seconds=seconds, samples=[Look(0.0, one, 1, 0.1, 1) for one in held])
     judge(found)
@@ -35,8 +35,9 @@ def test_memory_is_judged_when_the_run_is_long_enough(
 
 @pytest.mark.slow
 def test_honest_hosts_get_their_bytes_whatever_a_hostile_one_does() -> None:
-    """Every block right and there, nothing refused to the other tenants, the ledgers equal, the
-    daemon as small as before, the operator let in, nothing of the operator's granted."""
+    """Is every block right and there, nothing refused to the other tenants, are the ledgers equal,
+    the daemon as small as before, the operator admitted, and no operator call granted to the
+    hostile one?"""
     if os.getuid() != 0:
         pytest.skip("takes five users; run it as root")
     found = bench_soak(seconds=2.0)

@@ -1,6 +1,6 @@
-"""Does storage spdk keep its contract where a real target dies, stops, lies or is slow?
+"""Does storage spdk keep its contract if a real target dies, stops, returns wrong bytes or is slow?
 
-Marked `spdk`; tests/reference/spdk_drives.py says what it takes.
+Marked `spdk`; tests/reference/spdk_drives.py lists the requirements.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def pattern(storage: Storage, seed: int) -> Buffer:
 
 
 def wait(storage: Storage, seconds: float) -> list[Done]:
-    """What completes within so many seconds, until nothing is in flight."""
+    """The completions within this many seconds, until nothing is in flight."""
     found: list[Done] = []
     end = time.monotonic() + seconds
     while storage.stats()["in_flight"] > 0 and time.monotonic() < end:
@@ -70,7 +70,7 @@ def wait(storage: Storage, seconds: float) -> list[Done]:
 @pytest.mark.parametrize("size", [4 * KIB, 64 * KIB, MIB])
 @pytest.mark.parametrize("depth", [1, 8, 32, 128])
 def test_bytes_come_back_at_every_depth_and_size(transport: str, size: int, depth: int) -> None:
-    """Do blocks written and read so deep and so large, in any order, hold what was written?"""
+    """Do reads return what was written, at every queue depth and size, in any order?"""
     path = spdk_drives.drive(transport, SIZE_BYTES)
     places = list(range(0, SIZE_BYTES, size))[: 2 * depth]
     noise, back = Buffer(len(places) * size), Buffer(len(places) * size)
@@ -150,7 +150,8 @@ def test_a_short_stop_is_not_noticed(target: Target) -> None:
 
 
 def test_a_target_that_is_back_in_time_is_not_noticed(target: Target) -> None:
-    """Does what was in flight reach the same drive once the connection was lost and made again?"""
+    """Do requests in flight complete on the same drive after the connection was lost and made
+    again?"""
     path = target.serve(target.memory_drive("back", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     listener = dict(word.split(":", 1) for word in path.split()[:-1])
@@ -168,7 +169,7 @@ def test_a_target_that_is_back_in_time_is_not_noticed(target: Target) -> None:
 
 
 def test_a_flush_after_a_loss_fails_once(target: Target) -> None:
-    """Is a writer told that what a write cache held may be gone?"""
+    """Does the writer get an error, since the contents of a write cache may be lost?"""
     path = target.serve(target.memory_drive("flush", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     listener = dict(word.split(":", 1) for word in path.split()[:-1])
@@ -185,7 +186,7 @@ def test_a_flush_after_a_loss_fails_once(target: Target) -> None:
 
 
 def test_errors_of_a_drive_are_those_of_io_uring(target: Target) -> None:
-    """Are a drive's failure, its silence and its slowness what the seam says?"""
+    """Do a drive's errors, timeouts and delays appear as the seam specifies?"""
     target.memory_drive("below", SIZE_BYTES)
     target.call("bdev_error_create", base_name="below")
     slow = 200_000
@@ -232,7 +233,7 @@ def test_several_drives_are_one(target: Target) -> None:
 
 
 def test_a_namespace_has_one_user(target: Target) -> None:
-    """Is a second storage refused while the first is open, and let in afterwards?"""
+    """Is a second storage refused while the first is open, and admitted afterwards?"""
     path = target.serve(target.memory_drive("one", SIZE_BYTES))
     with open_drive(path), pytest.raises(OffstageError, match="in use"):
         open_drive(path)
@@ -258,7 +259,7 @@ def test_a_namespace_has_one_user(target: Target) -> None:
     ],
 )
 def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
-    """Does every wrong path say what is wrong and how to fix it, at once?"""
+    """Does every wrong path get an immediate error with its fix?"""
     spdk_drives.program()
     with pytest.raises(OffstageError, match=words) as caught:
         open_drive(path)
@@ -267,7 +268,7 @@ def test_what_cannot_be_reached_is_one_line(path: str, words: str) -> None:
 
 
 def test_a_wrong_subsystem_namespace_size_or_block_is_one_line(target: Target) -> None:
-    """Is what the target has not named, with the fix?"""
+    """Does the error name what the target lacks, with the fix?"""
     path = target.serve(target.memory_drive("wrong", SIZE_BYTES))
     for wrong, words in (
         ({"path": path + "x"}, "subnqn"),
@@ -290,8 +291,8 @@ def test_a_target_that_is_stopped_at_open_is_given_up(target: Target) -> None:
 
 
 def test_what_listens_and_is_no_target_is_one_line() -> None:
-    """Is a port told by its address where it takes a connection and says nothing, and where it says
-    something else; within a deadline, and without the words of SPDK's log that name nothing?"""
+    """Does the error name the address of a port that accepts connections but sends nothing, or
+    something else; within a deadline, and without SPDK's uninformative log?"""
     spdk_drives.program()
 
     def refusal(port: int) -> str:
@@ -361,8 +362,8 @@ def test_what_carries_something_is_refused_until_it_is_erased(target: Target) ->
 def test_a_file_that_carries_something_is_refused_by_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a file of the daemon's own target, which ends with it, not told as a drive to erase; and
-    is it looked for where the daemon is, and not where its target is?"""
+    """Is a file of the daemon's own target, which ends with it, not called a drive to erase; and is
+    it looked up from the daemon's directory, not the target's?"""
     monkeypatch.chdir(tmp_path)
     file = Path("blocks")
     file.write_bytes(bytes(512) + b"EFI PART" + bytes(SIZE_BYTES - 520))
@@ -386,7 +387,7 @@ def test_a_file_that_carries_something_is_refused_by_its_own_name(
 
 def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> None:
     """Is a flipped byte, which the target reports as a success, a miss for the store and never a
-    block; and is a target that has no memory for an I/O nobody's trouble?"""
+    block; and is a target that lacks memory for an I/O retried without an error?"""
     target.memory_drive("below", SIZE_BYTES)
     target.call("bdev_error_create", base_name="below")
     inject = {"name": "EE_below", "io_type": "read", "num": 1}
@@ -418,7 +419,7 @@ def test_a_drive_that_lies_and_one_that_is_short_of_memory(target: Target) -> No
 
 
 def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
-    """Is a host that the target's list does not have told so?"""
+    """Does a host that is not in the target's list get that reason?"""
     path = target.serve(target.memory_drive("closed", SIZE_BYTES))
     nqn = path.split("subnqn:")[1]
     target.call("nvmf_subsystem_allow_any_host", nqn=nqn, allow_any_host=False)
@@ -431,8 +432,8 @@ def test_a_target_that_admits_others_only_is_one_line(target: Target) -> None:
 
 
 def test_a_target_of_our_own_is_started_again_where_it_was(tmp_path: Path) -> None:
-    """Killed: does it come back at its address with its bytes, and is it given up after so many
-    times; and is what a killed starter left cleaned by the next?"""
+    """After a kill: does it return at its address with its bytes, is it given up after the limit of
+    restarts, and is what a killed starter left cleaned up by the next?"""
     chosen = config.load(
         overrides={
             "storage.backend": "spdk",

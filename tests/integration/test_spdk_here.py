@@ -1,8 +1,8 @@
-"""Does storage spdk use what a drive of this machine has: placement handles, and huge pages?
+"""Does storage spdk use the features of this machine's drive: placement handles, and huge pages?
 
-Marked `spdk`; the drive is the one whose PCI address is in OFFSTAGE_SPDK_PCIE, and what is on it is
+Marked `spdk`; the drive is the one whose PCI address is in OFFSTAGE_SPDK_PCIE, and its contents are
 lost. QEMU has one with flexible data placement: docs/how-to/links-and-drives.md. Each writer is a
-process of its own, since SPDK keeps its memory, and its hold on a drive, until the process ends.
+separate process, since SPDK keeps its memory, and its hold on a drive, until the process ends.
 """
 
 import json
@@ -54,7 +54,7 @@ with Storage(StorageConfig("spdk", path, queue_depth_max=4, huge=huge)) as stora
 
 
 def child(text: str, *arguments: str) -> str:
-    """What a new process prints."""
+    """The output of a new process."""
     done = subprocess.run(
         [sys.executable, "-c", text, *arguments],
         capture_output=True,
@@ -105,8 +105,8 @@ def placement(address: str) -> dict[int, int]:
 
 
 def test_each_tenants_segments_have_a_handle_of_their_own() -> None:
-    """Does the drive itself count what was rewritten in place on its first handle, each tenant's
-    records on one of the others, and nothing on what no tenant has?"""
+    """Does the drive itself count in-place rewrites on its first handle, each tenant's records on
+    one of the others, and nothing on unused handles?"""
     path = spdk_drives.drive("PCIe", 64 << 20)
     address = os.environ["OFFSTAGE_SPDK_PCIE"]
     if shutil.which("nvme") is None or not os.access(PCI / "drivers_probe", os.W_OK):

@@ -14,8 +14,8 @@ from offstage.testbeds.cli import run
 
 
 def test_a_tenant_among_floods_gets_its_blocks(tmp_path: Path) -> None:
-    """A victim among floods of every kind: did each of its blocks come, and were hits hits, as many
-    as alone? Its slots are its own, and it is told to ask again never."""
+    """A victim among floods of every kind: does each of its blocks arrive, with as many hits as
+    alone? It has its own slots, and is never told to retry."""
     found = bench_tenants(seconds=0.1, folder=tmp_path)
     hits = {name: phase.hit_percent for name, phase in found.phases.items()}
     assert len(set(hits.values())) == 1 and set(hits) == {

@@ -17,7 +17,8 @@ SIZES = ["--sessions", "1", "--steps", "4"]
 
 
 def check_report(out: Path, link: str) -> None:
-    """Three arms, each held against the first; what ran it, and what of it was real."""
+    """Three arms, each compared with the first; which testbed ran them, and which parts were
+    real."""
     summary = json.loads((out / "summary.json").read_text())
     none, window, every = summary["runs"]
     assert [one["name"] for one in summary["runs"]] == ["none", "window", "window+ema+shared"]
@@ -35,7 +36,7 @@ def check_report(out: Path, link: str) -> None:
 
 @pytest.mark.slow
 def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -> None:
-    """`up`, `run` on the same daemon, whose policy is its own again, and `down`."""
+    """`up`, `run` on the same daemon, with its policy restored afterwards, and `down`."""
     out = tmp_path / "bed"
     assert run(["testbed", "up", "local", *SIZES, "--out", str(out)]) == 0
     up = find(out)
@@ -57,7 +58,7 @@ def test_one_that_is_up_is_used_and_stays_until_it_is_put_down(tmp_path: Path) -
 
 
 def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) -> None:
-    """The host in one, the daemon in the other, at the rate that was asked for."""
+    """The host in one, the daemon in the other, at the requested rate."""
     try:
         netns.check()
     except BadInput as error:
@@ -74,8 +75,8 @@ def test_two_namespaces_are_linked_shaped_and_gone_afterwards(tmp_path: Path) ->
 def test_arms_with_a_corrupt_block_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each arm's host, a process of its own, exits with 1: is the summary of all arms there, and
-    the exit code 1?"""
+    """Each arm's host is a process that exits with 1: is the summary of all arms there, and is the
+    exit code 1?"""
     words = Up.host
 
     def damaged(up: Up, *more: str) -> list[str]:

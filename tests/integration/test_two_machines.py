@@ -209,8 +209,8 @@ def test_the_page_is_followed_by_two_users_on_two_machines(readers: Readers) -> 
 @pytest.mark.nixl
 @pytest.mark.usefixtures("nixl_library")
 def test_the_page_about_nixl_is_followed_on_the_same_machines(readers: Readers) -> None:
-    """With the keys and the configuration of the other page: do its two commands, as they stand,
-    bring every block over TCP alone as it was written?"""
+    """With the keys and the configuration of the other page: do the two commands, exactly as
+    printed, transfer every block intact over TCP alone?"""
     readers.world.more["UCX_TLS"] = "tcp"  # two machines share no memory, two namespaces do
     readers.follow(HOW_TO / "run-host-and-dpu.md", until="offstage dpu serve")
     readers.follow(HOW_TO / "links-and-drives.md")
@@ -225,7 +225,7 @@ def until_ready(output: Path, daemon: "subprocess.Popen[bytes]") -> None:
 
 
 def refusal(world: World, line: str) -> str:
-    """What the node is told of a daemon that is stopped."""
+    """The node's error for a daemon that is stopped."""
     said = world.run("node", f"{line} && exit 1 || [ $? -eq 3 ]")
     assert "Traceback" not in said and len(said.splitlines()) == 1
     return said

@@ -136,7 +136,7 @@ def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
 
 
 def test_a_login_needs_the_tenants_secret_whoever_comes(world: World) -> None:
-    """Is a user whom the tenant's door would let in still asked for the tenant's secret?"""
+    """Does a user that the tenant's socket admits still need the tenant's secret?"""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
     assert one.wait() == 1 and "does not prove that it has" in one.complaint()
 

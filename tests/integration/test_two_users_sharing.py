@@ -1,5 +1,5 @@
-"""Two users of one tenant, one of whom puts other bytes under the other's prefix before it does:
-what does each read, where the tenant shares, and where its users do not?"""
+"""Of two users of one tenant, one puts forged bytes under the other's prefix first: what does each
+read where the tenant shares, and where its users do not?"""
 
 import encodings.ascii
 import encodings.idna  # noqa: F401
@@ -43,13 +43,13 @@ def bytes_of(user: int, *shape: int) -> Any:
 
 
 def whose(data: Any) -> int:
-    """The user whose bytes they are; 0: nobody's."""
+    """The user whose bytes they are; 0: no user's."""
     return next((one for one in USERS if np.array_equal(data, bytes_of(one, *data.shape))), 0)
 
 
 def visit(endpoint: str, tenant: str, secret: str, forged: bool = False) -> dict[str, Any]:
-    """Name the prefix that both users name, put one's own blocks, read what is there then.
-    `forged`: by the names that the daemon gives the victim's chunks."""
+    """Name the prefix that both users name, put one's own blocks, then read the prefix. `forged`:
+    under the names that the daemon gives the victim's chunks."""
     found: dict[str, Any] = {}
     names = [bytes([n]) * 16 for n in range(CHUNKS)]
     if forged:
@@ -144,8 +144,8 @@ def does(user: int, act: Any, tier: Daemon, base: Path, tenant: str, *more: Any)
 
 def test_a_poisoned_prefix_stays_in_a_tenant_that_shares_and_in_no_other(base: Path) -> None:
     """The first put wins where users share, as the threat model says. Where they do not, does each
-    read what it put itself, after a restart too, and does a purge reach both? And does the
-    recording of it replay?"""
+    read its own put, also after a restart, does a purge reach both, and does the recording
+    replay?"""
     with daemon(base, tenants(base), daemon__record_dir=str(base / "first")) as tier:
         shown = {one["name"]: one["sharing"] for one in status(tier)["tenants"]}
         assert shown == {TOGETHER: "tenant", APART: "user"}
@@ -202,8 +202,8 @@ def test_what_the_archive_brings_back_is_each_users_own(base: Path) -> None:
 
 
 def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
-    """zmq knows tenants, not users: is a host of it let in where users share, and refused in one
-    line where they do not?"""
+    """zmq knows tenants, not users: is its host admitted where users share, and refused in one line
+    where they do not?"""
     with daemon(base, tenants(base)) as tier:
         assert does(VICTIM, attach_over_zmq, tier, base, TOGETHER) == {}
         refused = does(VICTIM, attach_over_zmq, tier, base, APART)["refused"]
@@ -211,8 +211,8 @@ def test_a_fabric_that_tells_no_users_apart_is_refused(base: Path) -> None:
 
 
 def test_a_tenant_that_ceases_to_share_finds_nothing_of_before(base: Path) -> None:
-    """While all shared a user put what the victim's chunks are to be named by: is that found by
-    nobody once they do not share, and again once they do?"""
+    """While all shared, a user put forged bytes under the names of the victim's chunks: does no
+    user find them once users do not share, and do they reappear once they share again?"""
     together, apart = ({APART: table} for table in tenants(base).values())
     with daemon(base, together) as tier:
         assert does(MALLORY, visit, tier, base, APART, True) == {"stored": 0, "read": MALLORY}

@@ -1,4 +1,4 @@
-"""Does a host whose RDMA connection was lost go on by itself, with its sessions?"""
+"""Does a host recover by itself from a lost RDMA connection, with its sessions?"""
 
 import errno
 import threading
@@ -28,7 +28,8 @@ PATIENCE_NS = 60_000_000_000
 
 
 def test_a_port_has_another_connection_and_the_same_sessions(rdma: Adapter) -> None:
-    """The device lets go of a host's connection: the host is told, and the next one goes on."""
+    """The device drops a host's connection: is the host notified, and does the next connection
+    continue?"""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=32,
@@ -71,8 +72,8 @@ def link(rdma: Adapter, tmp_path: Path) -> Iterator[tuple[Control, VerbsDriver]]
 
 
 def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
-    """A fetch and a put under way, one that begins, and one by polling, each over a connection that
-    is gone: all end well, on another one."""
+    """A fetch and a put in flight, a new one, and one by polling, each over a lost connection: does
+    each succeed over a new one?"""
     control, fabric = link
     source = np.random.default_rng(3).integers(0, 256, (BLOCKS, PAYLOAD), np.uint8)
     session = control.session_open(select_blocks=BLOCKS)
@@ -100,7 +101,7 @@ def test_a_host_goes_on_by_itself(link: tuple[Control, VerbsDriver]) -> None:
 
 
 def lose(control: Control) -> None:
-    """The daemon lets go of the connection, as after a loss that only it has noticed."""
+    """The daemon drops the connection, as after a loss that only it has noticed."""
     while True:
         try:
             control.attach("verbs", again=True)
@@ -121,8 +122,8 @@ def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) ->
 def test_an_address_of_nobody_holds_up_its_host_alone(
     link: tuple[Control, VerbsDriver], tmp_path: Path
 ) -> None:
-    """A host answers with a GID that takes its time to resolve: are others answered meanwhile, and
-    is the host told that there is no way?"""
+    """A host answers with a GID that is slow to resolve: are others answered meanwhile, and does
+    the host learn that there is no route?"""
     control, fabric = link
     fabric.reopen(Attachment(control.attach("verbs", again=True).blob))
     own = fabric.answer() or b""

@@ -1,6 +1,6 @@
-"""Is an adapter that is not as it was asked for refused in one line with the fix?
+"""Is an adapter that differs from the request refused in one line with the fix?
 
-Each attempt is a process of its own: a process opens one adapter.
+Each attempt is a separate process: a process opens one adapter.
 """
 
 import os
@@ -42,7 +42,7 @@ def refusal(call: str, *before: str) -> str:
 
 @pytest.mark.verbs
 def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
-    """Does it name what is there instead?"""
+    """Does the error name the existing ones?"""
     calls = {
         "device='nowhere'": (f"no RDMA device nowhere; choose one of .*{rdma.device}"),
         "port=99": f"{rdma.device} has no port 99; ",
@@ -56,7 +56,7 @@ def test_an_adapter_gid_port_or_mtu_that_is_not_there(rdma: Adapter) -> None:
 
 
 def test_too_little_memory_may_be_locked() -> None:
-    """Is what cannot be pinned said before anything is, with the limit and the fix?"""
+    """Is memory beyond the limit refused before any is pinned, with the limit and the fix?"""
     root = os.geteuid() == 0
     if root and shutil.which("setpriv") is None:
         pytest.skip("root may lock memory beyond any limit; apt-get install util-linux")

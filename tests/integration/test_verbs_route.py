@@ -1,7 +1,7 @@
-"""Does a host with several RDMA adapters take the one that the way to its daemon leads through?
+"""Does a host with several RDMA adapters take the one on the route to its daemon?
 
-The kernel says it, by rdma_cm. The second adapter is a soft one that the test makes, with a cable
-to nobody; its neighbour there stands in the kernel's table, so that there is a way to it.
+The kernel determines it, through rdma_cm. The second adapter is a soft one that the test makes,
+with an unconnected cable; its neighbour is in the kernel's table, so that a route exists.
 """
 
 import subprocess
@@ -81,7 +81,7 @@ def test_the_way_to_the_daemon_chooses(rdma: Adapter, blob: bytes, second: str) 
 
 
 def test_what_is_named_or_not_known_stays(rdma: Adapter, blob: bytes) -> None:
-    """Is a named adapter never another, and what the kernel knows no way to left to the default?"""
+    """Does a named adapter stay, and does the default apply if the kernel knows no route?"""
     for named in (Rdma("other"), Rdma(port=2), Rdma(gid_index=7)):
         assert by_route(blob, named) == named
     of_the_link = bytes.fromhex("fe80" + 12 * "00" + "0001")

@@ -1,4 +1,4 @@
-"""vLLM on the tier: is what it generates the same with and without, and is less computed?"""
+"""vLLM on the tier: does it generate the same tokens with and without it, and compute less?"""
 
 import json
 import signal
@@ -20,9 +20,9 @@ from offstage.testbeds.bench.engines.bed import bed_of
 def test_what_is_generated_is_the_same_with_the_tier(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Does vLLM generate the same with the tier as without: when it fills it, when another engine
-    reuses what the first one stored, when an object is truncated, which it then stores again, when
-    another engine's prefill is waited for in vain, and when the daemon is lost?"""
+    """Does vLLM generate the same tokens with the tier as without: when it fills the tier, when
+    another engine reuses the first one's objects, when an object is truncated and stored again,
+    when another engine's prefill never arrives, and when the daemon is lost?"""
     prompts = [prompt(n) for n in range(4)]
     with engine(python, model, tmp_path, None) as alone:
         expected = alone.ask(*prompts)
@@ -52,8 +52,8 @@ def test_what_is_generated_is_the_same_with_the_tier(
 def test_no_request_waits_for_the_load_of_another(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """The daemon is frozen while a request loads from it: does another one, which came with it, end
-    first, and are the tokens of both what they were? And afterwards, is it loaded?"""
+    """The daemon is frozen while a request loads from it: does another request, which arrived with
+    it, end first, are the tokens of both unchanged, and do later loads work?"""
     bounds = {"patience_s": 10.0, "patience_min_s": 10.0, "timeout_s": 60.0}
     with daemon(tmp_path, **SIZES) as tier, engine(python, model, tmp_path, tier, **bounds) as one:
         expected = one.ask(prompt(0), prompt(1))["tokens"]
@@ -75,8 +75,8 @@ def test_no_request_waits_for_the_load_of_another(
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path) -> None:
-    """Of a model that two workers share: is what was stored found, is a block missing where one
-    worker's part is no good, and stored again, and is what is generated always the same?"""
+    """With a model that two workers share: are stored blocks found, is a block missing if one
+    worker's part is bad, and stored again, and are the generated tokens always the same?"""
     prompts, two = [prompt(n) for n in range(2)], {"tensor_parallel_size": 2}
     with engine(python, model, tmp_path, None, two) as alone:
         expected = alone.ask(*prompts)
@@ -100,9 +100,9 @@ def test_two_workers_keep_their_parts(python: Path, model: Path, tmp_path: Path)
 def test_failures_pollute_nothing_and_all_is_told(
     python: Path, model: Path, tmp_path: Path
 ) -> None:
-    """With vLLM's own cache on, two requests that share a prefix lose a block of it while they
-    load: is it computed for both, does neither cache keep anything wrong, do subscribers hear of
-    each block that is stored, and do Prometheus' counters say what happened?"""
+    """With vLLM's own cache on, two requests that share a prefix lose a block while they load: is
+    it computed for both, does neither cache keep a wrong block, do subscribers hear of each stored
+    block, and do Prometheus' counters show what happened?"""
     prompts = [prompt(0), [*prompt(0)[: 7 * BLOCK], *prompt(1)[7 * BLOCK :]]]
     events = zmq.Context.instance().socket(zmq.SUB)
     events.subscribe(b"")

@@ -150,8 +150,8 @@ def served(bin_folder: Path, model: Path, folder: Path, tier: Daemon) -> Iterato
 def test_conversations_of_vllms_own_client(
     bin_folder: Path, client: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Does the page's `vllm serve` start, does every turn end well for the client for
-    conversations that vLLM ships, and do the metrics say how the tier had what was read?"""
+    """Does the page's `vllm serve` start, does every turn end well for the conversations that
+    vLLM's client ships, and do the metrics say where the tier had the blocks?"""
     pages = sorted((ROOT / "docs").rglob("*.md"))
     (tmp_path / "text.txt").write_text("\n".join(page.read_text() for page in pages))
     (tmp_path / "talks.json").write_text(json.dumps(TALKS))

@@ -39,7 +39,7 @@ clock_gettime(clockid_t id, struct timespec *now)
 
 
 def preload(folder: Path) -> str:
-    """A library as the daemon's LD_PRELOAD, behind what is loaded there already."""
+    """A library in the daemon's LD_PRELOAD, after those already there."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler: apt-get install gcc")

@@ -1,4 +1,4 @@
-"""Does a real daemon tell what its drive was written, in status, ledger and metrics?"""
+"""Does a real daemon report what its drive was written, in status, ledger and metrics?"""
 
 import json
 import subprocess
@@ -72,8 +72,8 @@ def try_to_write(tier: Daemon, number: int) -> int:
 
 
 def test_a_chunk_is_written_when_it_has_come_twice(tmp_path: Path) -> None:
-    """With `admit_named_min` 1: nothing at the first session, all at the second, and what is there
-    again at any later policy."""
+    """With `admit_named_min` 1: nothing is written at the first session, everything at the second,
+    and stored blocks are found under any later policy."""
     with daemon(tmp_path, policy__admit_named_min="1") as tier:
         assert try_to_write(tier, 1) == 0 and stored(tier, 1) == 0
         assert try_to_write(tier, 2) == 0
@@ -148,8 +148,8 @@ def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_nobody_names_for_as_long_as_it_is_kept_is_dropped(tmp_path: Path) -> None:
-    """With `keep` of a minute: is what was named again still there after it, what was not gone, in
-    a log that replays, and is it written and read anew as ever?"""
+    """With `keep` of a minute: are chunks that were named again still there after it, are the
+    others gone, in a log that replays, and are they written and read again as usual?"""
     record = tmp_path / "record"
     with daemon(tmp_path, daemon__record_dir=str(record), policy__keep="1min") as tier:
         write(tier, 1)

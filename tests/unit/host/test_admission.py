@@ -1,4 +1,5 @@
-"""Does an agent take first what shares with what decodes, in time, and refuse what is too much?"""
+"""Does an agent admit requests that share blocks with decoding ones first, in time, and refuse
+those that exceed its limits?"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,5 @@
-"""Does every paged kernel give a batch of sessions what dense softmax over the tokens gives?"""
+"""Does every paged kernel give the same for a batch of sessions as dense softmax over the
+tokens?"""
 
 import importlib.util
 from dataclasses import dataclass, replace
@@ -31,8 +32,8 @@ PADDING = 1 << 30
 
 @dataclass(frozen=True)
 class Case:
-    """A pool full of noise, and for each session of a batch a query and a selection whose blocks
-    are partly filled. Layer 1 has another shape than layer 0, in the same rows."""
+    """A pool full of noise, and for each session of a batch a query and a selection with partly
+    filled blocks. Layer 1 has another shape than layer 0, in the same rows."""
 
     kind: KvGeometry
     queries: npt.NDArray[np.float32]
@@ -48,7 +49,8 @@ class Case:
         return used.view(np.float16).reshape(len(storage), *shape)
 
     def run(self, name: str, **change: Any) -> npt.NDArray[np.float32]:
-        """The kernel's output, in host memory; tables are padded with what must not be read."""
+        """The kernel's output, in host memory; tables are padded with entries that must not be
+        read."""
         case = replace(self, **change)
         arrays = open_arrays(arrays_of(name))
         counts = block_tables(case.counts)
@@ -150,7 +152,7 @@ def test_kernels_agree_with_the_reference(name: str, case: Case) -> None:
 @settings(deadline=None, max_examples=15)
 @given(case=CASES)
 def test_a_batch_is_its_sessions_one_by_one(name: str, case: Case) -> None:
-    """What a session gets does not depend on who else is in the batch, nor on its row."""
+    """A session's output depends neither on the other sessions nor on its row."""
     alone = [
         case.run(name, queries=case.queries[i : i + 1], indices=[own], counts=[case.counts[i]])[0]
         for i, own in enumerate(case.indices)
@@ -191,7 +193,8 @@ def test_kernels_ignore_order_and_what_is_not_selected(name: str, case: Case) ->
 @pytest.mark.parametrize("name", ["reference", *FAST])
 @pytest.mark.parametrize("value_type", ["bfloat16", "float32"])
 def test_how_numbers_are_stored_changes_nothing(name: str, value_type: ValueType) -> None:
-    """The same numbers, such as every type can hold, in blocks of another type: the same bits."""
+    """The same numbers, which every type can represent, in blocks of another type: the same
+    bits."""
     case = make_case(2, 4, 16, 32, [9, 0, 3], 5)
     rows = case.blocks(case.storage)
     rows[...] = (rows * 8).round() / 8  # what float16 and bfloat16 hold alike
@@ -232,7 +235,7 @@ def test_how_many_sessions_torch_gathers_at_once_does_not_change_the_result(
 
 
 def test_torch_gathers_no_block_that_is_not_selected() -> None:
-    """Not even to mask it afterwards: another session's block may be on its way into the pool."""
+    """Not even to mask it afterwards: another session's block may be in flight into the pool."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     overrides = pytest.importorskip("torch.overrides")
     case = make_case(2, 4, 16, 32, [9, 0, 2, 5], 7)
@@ -253,7 +256,7 @@ def test_torch_gathers_no_block_that_is_not_selected() -> None:
 
 @pytest.mark.gpu
 def test_cuda_agrees_with_the_reference() -> None:
-    """The same call over a pool on the device, whose output stays there."""
+    """The same call over a pool on the device, where the output stays."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device: run on a GPU node with the driver installed")

@@ -1,4 +1,4 @@
-"""Does a baseline's local tier give back what was put, and count as the device would?
+"""Does a baseline's local tier return what was put, and count as the device would?
 
 Over the firmware's drive with and without kept blocks, and over drives that fail or hang.
 """
@@ -41,7 +41,7 @@ Make = Callable[..., LocalTier]
 
 
 class MemoryDrive:
-    """A drive whose I/Os end at the next poll; `result`: what reads end with, if not well."""
+    """A drive whose I/Os end at the next poll; `result`: the result of reads, if they fail."""
 
     name, warning, depth = "memory", "", 6
 
@@ -90,7 +90,7 @@ def names(first: int = 0, count: int = CHUNKS) -> list[bytes]:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A tier of so many slots over a file, read by the firmware's storage."""
+    """A tier of this many slots over a file, read by the firmware's storage."""
 
     def made(slots: int, keep: bool, store: LocalStore | None = None) -> LocalTier:
         store = store or LocalStore(tmp_path / "blocks", LAYERS, PAYLOAD, 2 * CHUNKS)
@@ -118,7 +118,7 @@ def filled(tier: LocalTier) -> int:
 
 
 def fetch(tier: LocalTier, session: int, ordinals: list[int], **more: Any) -> FetchResult:
-    """One fetch into rows in reverse; what came is compared byte for byte."""
+    """One fetch into rows in reverse order; fetched bytes are compared."""
     wanted = np.array(ordinals, np.uint32)
     target = np.zeros((len(wanted) + 1, PAYLOAD + 8), np.uint8)
     index = np.arange(len(wanted), 0, -1, dtype=np.uint32)
@@ -141,8 +141,8 @@ def fetch(tier: LocalTier, session: int, ordinals: list[int], **more: Any) -> Fe
     keep=st.booleans(),
 )
 def test_kept_blocks_are_those_of_a_plain_lru(wanted: list[list[int]], keep: bool) -> None:
-    """Ends against a model of six lines, and bytes against what was put; with nothing kept there
-    is no hit."""
+    """Ends are compared with a model of six lines, bytes with what was put; with no kept blocks
+    there is no hit."""
     store = LocalStore(Path("unused"), LAYERS, PAYLOAD, CHUNKS)
     tier = LocalTier(store, MemoryDrive(8, store), keep=keep)
     session, model, seen = filled(tier), OrderedDict[int, None](), set[int]()
@@ -170,7 +170,8 @@ def test_kept_blocks_are_those_of_a_plain_lru(wanted: list[list[int]], keep: boo
 
 
 def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> None:
-    """One read for both, whoever asks while it is on its way."""
+    """Do two sessions that request a block share its one read: late while in flight, shared
+    afterwards?"""
     tier = make(8, keep=True)
     first, second = filled(tier), opened(tier)
     wanted = np.array([3, 4], np.uint32)
@@ -188,7 +189,7 @@ def test_a_block_that_another_session_brought_is_shared_or_late(make: Make) -> N
 
 
 def test_a_store_outlives_the_tiers_over_it(make: Make) -> None:
-    """The next baseline reads what the first has written, with nothing in memory."""
+    """The next baseline reads what the first wrote, with nothing in memory."""
     tier = make(4, keep=True)
     filled(tier)
     tier.close()

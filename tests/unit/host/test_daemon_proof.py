@@ -1,4 +1,4 @@
-"""What does a host hand to a process that has its daemon's port and not its secret?"""
+"""What does a host reveal to a process that has its daemon's port but not its secret?"""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def honest(hello: p.Hello, said: p.Challenge) -> bytes:
 
 
 class Impostor:
-    """Answers as a daemon does, proves itself as `prove` says, and keeps all that it was told."""
+    """Answers like a daemon, proves itself as `prove` says, and records every message."""
 
     def __init__(self, prove: Prove, port: int = 0, fabric_key: bytes = b"") -> None:
         self.prove, self.fabric_key, self.fabric = prove, fabric_key, ""
@@ -140,7 +140,7 @@ def other_secret(hello: p.Hello, said: p.Challenge) -> bytes:
 
 
 def reflected(hello: p.Hello, said: p.Challenge) -> bytes:
-    """What the host itself would say to the nonce."""
+    """The host's own proof for the nonce."""
     said.nonce = hello.nonce
     return p.prove(SECRET, hello.nonce, hello.tenant, hello.name)
 
@@ -176,7 +176,8 @@ def test_who_does_not_prove_the_secret_hears_hello_alone(prove: Prove) -> None:
 
 @pytest.mark.parametrize("heartbeat", [False, True])
 def test_who_takes_the_port_later_hears_hello_alone(heartbeat: bool) -> None:
-    """A daemon that ends, and somebody else on its port: is its host's next call said to him?"""
+    """A daemon ends, and another process takes its port: does that process receive the host's next
+    call?"""
     with listening(honest) as daemon:
         control = login(daemon.endpoint, heartbeat=heartbeat)
         control.set_generating(1, True)
@@ -192,8 +193,8 @@ def test_who_takes_the_port_later_hears_hello_alone(heartbeat: bool) -> None:
 
 
 def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
-    """Its connection broke, and it has the secret: does the next call reach it, and do those that
-    came while nobody was there say so and spoil nothing?"""
+    """The connection broke, and the daemon has the secret: does the next call reach it, and do
+    calls made during the outage fail without side effects?"""
     with listening(honest) as daemon:
         control = login(daemon.endpoint)
     for _ in range(2):
@@ -206,7 +207,7 @@ def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
 
 
 def test_the_zmq_fabric_is_whoever_has_the_proved_key() -> None:
-    """Somebody at the fabric's endpoint without the daemon's key: does a frame come to him?"""
+    """A process at the fabric's endpoint lacks the daemon's key: does it receive a frame?"""
     mine = zmq.curve_keypair()[0]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     plain, keyed = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
@@ -223,14 +224,14 @@ def test_the_zmq_fabric_is_whoever_has_the_proved_key() -> None:
 
 
 def test_a_fabric_without_a_key_gets_nothing() -> None:
-    """A daemon whose libzmq has no CURVE: is its fabric refused in one line?"""
+    """A daemon's libzmq lacks CURVE: is its fabric refused in one line?"""
     with listening(honest) as daemon, login(daemon.endpoint) as control:
         with pytest.raises(BadInput, match="libzmq has no CURVE"):
             connect(control)
 
 
 def test_descriptors_come_from_the_daemons_user(tmp_path: Path) -> None:
-    """Is somebody else's process at the daemon's Unix socket told the token?"""
+    """Does another user's process at the daemon's Unix socket receive the token?"""
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"] or USER != 0:
         pytest.skip("takes another user; run it as root, outside of a user namespace")
     path = tmp_path / "s"

@@ -40,11 +40,12 @@ RETAINED = 4  # enum ofs_end
 
 @dataclass
 class FakeFabric(Fabric):
-    """Blocks by their keys; what is fetched lands as late as it may: when the fetch is reported.
+    """Blocks by their keys; a fetch lands as late as it may: when it is reported.
 
     `last_first`: of the fetches in flight the newest ends first. `spoil` and `lose`: fetches, by
-    the order of their begin, whose first block comes damaged, with a checksum that fits it, or not
-    at all. `calls`: what was called, in order."""
+    the order of their begin, whose first block arrives damaged, with a matching checksum, or not at
+    all. `calls`: the calls, in order.
+    """
 
     calls_max: int = 8
     last_first: bool = False
@@ -107,7 +108,7 @@ def key_of(session: int, layer: int, ordinal: int) -> npt.NDArray[np.uint64]:
 
 
 class World:
-    """Sessions whose blocks a fake fabric has, and a decoder over them."""
+    """Sessions whose blocks are in a fake fabric, and a decoder over them."""
 
     def __init__(
         self,
@@ -279,8 +280,8 @@ def test_the_gpus_kernels_decode_what_the_host_decodes(name: str) -> None:
 
 
 def test_one_layer_of_all_sessions_is_asked_for_together() -> None:
-    """Every session's demands are under way before the first is waited for; the order in which
-    they are begun is that of the batch, however many fit and in whatever order they end."""
+    """Every session's demands are in flight before the first is waited for; they begin in the order
+    of the batch, however many fit and in whatever order they end."""
     world = World(FakeFabric())
     world.run(1)
     layer = [("begin", n) for n in range(3)] + [("end", n) for n in range(3)]
@@ -366,8 +367,8 @@ def timed_world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_layer_ahead_demands_the_same_and_waits_from_its_own_turn_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the first layer has waited since before it was due: 350, the others 300 each. What is
-    demanded, in which order, and what the kernel reads do not change; the spans say the same."""
+    """Only the first layer has waited since before it was due: 350, the others 300 each. The
+    demands, their order, and what the kernel reads do not change; the spans agree."""
     plain = World(FakeFabric())
     plain.run(2)
     world = timed_world(monkeypatch)
@@ -380,7 +381,7 @@ def test_a_layer_ahead_demands_the_same_and_waits_from_its_own_turn_on(
 
 
 def test_what_arrives_meanwhile_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer whose blocks came while the one before was computed has no stall at all."""
+    """A layer whose blocks arrived during the previous one's compute has no stall at all."""
     world = timed_world(monkeypatch)
     control: Any = None
     tails = [TailBlock(control, world.decoder, lambda o: 7 << 96 | o) for _ in world.sessions]
@@ -402,7 +403,7 @@ def test_what_arrives_meanwhile_delays_nobody(monkeypatch: pytest.MonkeyPatch) -
 
 
 class StampedArrays(LaterArrays):
-    """A device whose marks are 1,000 apart, whatever the host's clock says."""
+    """A device whose marks are 1,000 apart, independent of the host's clock."""
 
     source = "the test"
 
@@ -422,8 +423,8 @@ class StampedArrays(LaterArrays):
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_on_a_device_the_stall_is_what_its_stream_waited(ahead: bool) -> None:
-    """Between its own marks around what a layer waits for, and not what the host saw: once for each
-    layer and session, also where the host waited 150 for each fetch."""
+    """The stall is between the device's marks around a layer's wait, not the host's time: once for
+    each layer and session, although the host waited 150 for each fetch."""
     world = World(FakeFabric(stall_ns=150), StampedArrays())
     world.record.timeline.begin_tick()
     record = world.run(1, ahead)
@@ -435,7 +436,7 @@ def test_on_a_device_the_stall_is_what_its_stream_waited(ahead: bool) -> None:
 
 
 def test_of_a_timeline_the_tick_of_a_long_stall_is_shown() -> None:
-    """That of the 90th percentile, with its own spans; spans outside a tick are nobody's."""
+    """The tick of the 90th percentile, with its own spans; spans outside a tick belong to none."""
     timeline = Timeline()
     timeline.add("stall", 0, 0, 1_000)
     assert timeline.shown() == (0, [])

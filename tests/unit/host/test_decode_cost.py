@@ -67,7 +67,7 @@ def file(tmp_path: Path) -> Path:
     ("batch", "tokens"), [(1, 512), (8, 4096), (1, 2048), (4, 512), (4, 2048), (3, 777)]
 )
 def test_between_what_was_measured_it_is_a_plane(batch: int, tokens: int, file: Path) -> None:
-    """All layers: what each takes whatever the length, and what goes with sessions and tokens."""
+    """Over all layers: a constant part, and parts that grow with sessions and tokens."""
     expected = 4 * (30_000 + batch * tokens * 1_000 / 64)
     assert read(file).token_ns(DEMO, batch, tokens) == pytest.approx(expected, abs=4)
 
@@ -106,8 +106,8 @@ def test_a_file_that_is_none_is_one_line(content: Any, problem: str, tmp_path: P
 
 
 def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> None:
-    """Measured here, written, and what the run after it goes by; what selection takes stands beside
-    it and is in no token's time."""
+    """Is a calibration measured, written and used by the next run, with the cost of selection in
+    its own column and in no token's time?"""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     out = tmp_path / "tiny.json"
     words = [
@@ -163,8 +163,8 @@ def test_what_cannot_be_calibrated_is_one_line(
 def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the sessions and the selection of the run; said beside it, in a demo's summary and in the
-    manifest of a lab run on a modelled chip, and refused beside a given time."""
+    """At the run's sessions and selection; reported in a demo's summary and in the manifest of a
+    lab run on a modelled chip, and refused together with a given time."""
     given = {"sessions": 4, "out": tmp_path, "storages": ("measured",)}
     options = options_of(given, time_per_token=None, decode_cost=file)
     assert options.time_per_token_s == pytest.approx(4 * (30e-6 + 4 * 32 * 1e-6))

@@ -1,4 +1,4 @@
-"""Do the host's fabrics refuse what a wrong or hostile other side sends, in one line each?"""
+"""Do the host's fabrics refuse messages of a wrong or hostile other end, in one line each?"""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Do the geometries cost what their publishers say, and are impossible ones refused?"""
+"""Do the geometries have the sizes that their publishers state, and are impossible ones refused?"""
 
 from dataclasses import replace
 

@@ -104,7 +104,7 @@ def test_a_query_may_be_beyond_half_precision(shape: Shape, value_type: str) -> 
 
 
 def test_sixty_four_sessions_of_mixed_length() -> None:
-    """Each gets what it gets alone, to the bit: nobody's tokens depend on who else is there."""
+    """Each gets the same as alone, to the bit: no session's tokens depend on the others."""
     widths = [(7 * session) % 4 for session in range(64)]
     shape = replace(SHAPES[1], kv_heads=1)
     case = attention_case(shape, "bfloat16", widths, 5)
@@ -164,7 +164,7 @@ def test_a_cpu_without_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_command_line_refuses_it_too() -> None:
-    """Where the GPU was asked for and is not there: one line, exit 2, no traceback."""
+    """If a GPU is requested and absent: one line, exit 2, no traceback."""
     bare = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     command = offstage_words("demo", "--quick", "--kernel", "triton")
     done = subprocess.run(command, capture_output=True, text=True, env=bare, timeout=300)
@@ -174,8 +174,8 @@ def test_the_command_line_refuses_it_too() -> None:
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu(tmp_path: Path) -> None:
-    """What the interpreter runs need not compile: machine code for a GPU that is not there, in the
-    shapes of Llama and of DeepSeek, with shared memory that a multiprocessor has."""
+    """The interpreter does not compile: do the kernels compile to machine code for an absent GPU,
+    in the shapes of Llama and of DeepSeek, within a multiprocessor's shared memory?"""
     bare = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, str(COMPILE)],

@@ -1,7 +1,7 @@
-"""Is a GPU that cannot be used one line that names the fix, where it was asked for?
+"""Is a requested GPU that cannot be used refused in one line that names the fix?
 
-A GPU too old, too small, with another driver, or one that cupy does not see: each is stood in for
-at the one call by which the host would find out.
+The GPU is too old, too small, has another driver, or is not seen by cupy: each case is simulated at
+the one call by which the host would find out.
 """
 
 import sys
@@ -23,7 +23,7 @@ OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040).
 
 
 def test_another_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch only warns of is the reason in the one line, and is not printed beside it."""
+    """Torch's warning becomes the reason in the one line, and is not printed separately."""
 
     def none() -> bool:
         warnings.warn(OLD_DRIVER, stacklevel=2)
@@ -54,7 +54,7 @@ def test_an_older_architecture_is_refused(
 
 
 def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too little memory on the device: how much was wanted, where, and what to change."""
+    """With too little device memory: how much was needed, where, and what to change."""
 
     def full(*shape: Any, **more: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 40.00 GiB")

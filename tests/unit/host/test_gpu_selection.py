@@ -43,7 +43,7 @@ def shape_of(kv_heads: int, group: int, tokens: int, dim: int) -> KvGeometry:
 
 
 def table_of(kind: str, blocks: int, heads: int, dim: int, dtype: torch.dtype) -> Table:
-    """With numbers in it that nobody may read."""
+    """Padded with numbers that must not be read."""
     stored = {"quest8": torch.int8, "mean_key": torch.float32}.get(kind, dtype)
     table = Table.new(blocks, 1 if kind == "mean_key" else 2, heads, dim, stored, "cpu")
     table.numbers.copy_(torch.full_like(table.numbers, 101 if kind == "quest8" else torch.nan))
@@ -109,10 +109,10 @@ def test_scores_are_those_of_the_hosts_selectors(
 def test_bounds_in_8_bits_are_bounds(
     shape: KvGeometry, value_type: str, spread: int, seed: int
 ) -> None:
-    """Of channels that differ by many orders of magnitude: each bound as it is stored is on the
-    outer side of the exact one, so no block's score is below the true bound, both in float64; the
-    kernel's own score is below it by no more than its float32 sum rounds. Stored is, to the bit,
-    what the host rounds to, however the tokens came."""
+    """For channels that differ by many orders of magnitude: each stored bound is on the outer side
+    of the exact one, so no block's score is below the true bound, both in float64; the kernel's own
+    score is below it by at most its float32 rounding. The stored value is, to the bit, what the
+    host rounds to, in whatever pieces the tokens came."""
     random = np.random.default_rng(seed)
     _, heads, tokens, dim = shape.block_shape()
     size = random.standard_normal((5, heads, tokens, dim)) * 2.0 ** random.integers(
@@ -173,8 +173,8 @@ SCORES = st.lists(
 def test_the_best_are_those_that_the_host_selects(
     values: list[float], top: int, runners_up: int, sinks: int, window: int, short: int
 ) -> None:
-    """Ties, infinities and NaN, sessions shorter than sinks and window; runners-up are what a
-    selection of more blocks would have had besides; levels are the host's."""
+    """With ties, infinities and NaN, and sessions shorter than sinks and window; runners-up are the
+    blocks that a larger selection would add; levels equal the host's."""
     given_scores = np.array([values, values[::-1]], np.float32)
     lengths = [len(values), max(0, len(values) - short)]
     k_blocks = sinks + window + top

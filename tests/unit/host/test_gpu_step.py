@@ -1,7 +1,7 @@
-"""Does a step of graphs do each layer's work once, in order, with the hook where it belongs?
+"""Does a step of graphs do each layer's work once, in order, with the hook in its place?
 
-On the CPU a graph is its work, done again: the structure is what is tested here, and the selection
-that the hook sees. On a GPU the same step is checked by tests/gpu/run_all.py.
+On the CPU a graph is its work, done again: this tests the structure, and the selection that the
+hook sees. On a GPU the same step is checked by tests/gpu/run_all.py.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_hooks_stand_between_the_graphs() -> None:
-    """Before the attention of its layer, after the selection; whatever the number of replays."""
+    """After the selection and before the attention of its layer, for any number of replays."""
     said: list[str] = []
 
     def layer(number: int) -> Layer:
@@ -58,7 +58,7 @@ def test_a_step_over_the_pool_is_attention_over_what_was_selected() -> None:
 
 
 def test_the_hook_has_the_scores_of_all_blocks() -> None:
-    """The hint: levels of every block of each session, none for what is not there yet."""
+    """The hint: levels of every block of each session, none for absent blocks."""
     case = StepCase(sessions=2, blocks=9, layers=1, select_blocks=5, device="cpu")
     case.run()
     hint = case.selected[0].hint
@@ -67,7 +67,8 @@ def test_the_hook_has_the_scores_of_all_blocks() -> None:
 
 
 def test_a_new_token_opens_a_block() -> None:
-    """Lengths are read by the graph, not built into it: the next step sees the block added."""
+    """The graph reads the lengths, they are not built into it: the next step sees the added
+    block."""
     case = StepCase(sessions=2, blocks=9, layers=1, select_blocks=5, device="cpu")
     case.run()
     case.selected[0].tokens[1] += case.block_tokens
@@ -84,8 +85,8 @@ def test_a_shorter_selection_leaves_the_rest_of_the_table_unread() -> None:
 
 
 def test_the_bytes_of_a_layer_of_llama_by_hand() -> None:
-    """What the docs' shares are of: 436 MB of weights, 2 x 8 x 128 x 64 numbers of 2 bytes a block,
-    2 x 8 x 128 bounds of a block, or half of it and a byte for each 32 channels."""
+    """The basis of the shares in the docs: 436 MB of weights, 2 x 8 x 128 x 64 numbers of 2 bytes a
+    block, 2 x 8 x 128 bounds of a block, or half of it and a byte for each 32 channels."""
     shape, widths = geometry("llama-3-8b"), (4096, 14336)
     projections = 4096 * (4096 + 1024 + 1024) + 4096 * 4096
     for bits, row in ((16, 2 * 8 * 128 * 2), (8, 2 * 8 * 128 + 8 * 4)):

@@ -1,8 +1,8 @@
-"""Is what a host reads in granules what whole blocks would give it, whatever it appends, writes,
-closes and opens again?
+"""Does a host that reads granules get the same as with whole blocks, however it appends, writes,
+closes and reopens?
 
-Under both lies a plain tier: a dictionary of whole blocks, and sessions whose chunks are named by
-all that came before them. Over it random hosts; the model is the bytes of each granule's identity.
+Both are over a plain tier: a dictionary of whole blocks, and sessions whose chunks are named by
+their whole prefix. Random hosts use it; the model is the bytes of each granule's identity.
 """
 
 import errno
@@ -113,7 +113,7 @@ class PlainTier(Driver):
 
 
 class Host:
-    """A host in granules over the tier, and what it knows of its one session."""
+    """A host in granules over the tier, and its knowledge of its one session."""
 
     def __init__(self, tier: PlainTier) -> None:
         self.tier: Any = tier
@@ -220,7 +220,8 @@ def test_granules_are_those_of_whole_blocks(ops: list[tuple[str, int, Any]]) -> 
 
 
 def test_a_put_that_fails_is_told_and_not_kept() -> None:
-    """Whoever completes the block hears of it; what does not come is a miss, never other bytes."""
+    """The caller that completes the block gets the error; an absent block is a miss, never other
+    bytes."""
     tier = PlainTier()
     host = Host(tier)
     host.append(3, in_flight=False)

@@ -196,8 +196,8 @@ def test_an_adapter_is_its_files(tmp_path: Path) -> None:
 def test_an_adapter_that_changes_under_its_number_is_not_shared(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """vLLM keeps what it loaded, or loads anew: nobody tells. Is the adapter left alone from then
-    on, with one line in the log, and those of other numbers not?"""
+    """vLLM may keep the loaded adapter or reload it, without notice. Is the adapter excluded from
+    then on, with one line in the log, and are those of other numbers not?"""
     path, other = adapter_files(tmp_path / "1", 1), adapter_files(tmp_path / "2", 2)
     held = Adapters(time.time_ns() + 10**9)
     assert held.of(adapter(path)) is not None

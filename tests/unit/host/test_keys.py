@@ -255,7 +255,8 @@ def test_what_the_construction_cannot_hold_is_refused() -> None:
 
 
 def test_a_latent_is_its_key() -> None:
-    """Nothing lies behind it, and what a query of its width gives is the process's score."""
+    """Is a latent block the key itself, and does its product with a query of its width follow the
+    process's score?"""
     kind = geometry("tiny-mla")
     pools, names = KvPools(7, kind), identities(60)
     blocks = pools.blocks(2, names, np.arange(60))

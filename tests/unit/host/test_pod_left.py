@@ -1,4 +1,5 @@
-"""Does every member hear of the sessions that ended, and of what is not kept, whoever was away?"""
+"""Does every member learn of sessions that ended, and of blocks to delete, even one that was
+away?"""
 
 import pytest
 from pod_memory import CHUNKS, LAYERS, NUMBERS, World
@@ -6,8 +7,9 @@ from pod_memory import CHUNKS, LAYERS, NUMBERS, World
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(keep: bool) -> None:
-    """By a turn of its own, once, and kept as it was said; a close that was carried out and
-    whose answer did not come is no reason to leave the member."""
+    """Is a session that was closed while its member was away closed there once, by a turn of
+    upkeep, with its `keep` as given? A close that was carried out but whose answer was lost does
+    not make the member suspect."""
     world = World(2)
     world.write(*NUMBERS)
     session, _ = world.opened(*NUMBERS)
@@ -37,8 +39,8 @@ def _blocks(world: World) -> int:
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("turns", [4, 6, 8, 60])
 def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: bool) -> None:
-    """Where it was before somebody joined, where it was brought, also while that goes on; what
-    another session reads stays where that reads it, until that goes too."""
+    """Is a session's data deleted at its former home and where it was moved, even during the move,
+    while data that another session reads stays until that one is deleted too?"""
     world = World(3)
     world.write(*NUMBERS)
     world.write(*range(100, 120))
@@ -56,7 +58,7 @@ def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: boo
 
 
 def test_what_is_not_kept_goes_at_its_copies() -> None:
-    """And its home hears that they are gone."""
+    """And its home learns that the copies are gone."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]
@@ -74,7 +76,8 @@ def test_what_is_not_kept_goes_at_its_copies() -> None:
 
 
 def test_what_is_not_kept_goes_in_the_next_life_of_a_member() -> None:
-    """It died with its store before it heard of that: whoever logs in to it anew says so."""
+    """The member died with its store before it learned of a deletion: does the next login repeat
+    it?"""
     world = World(2)
     world.write(*NUMBERS)
     session, _ = world.opened(*NUMBERS)

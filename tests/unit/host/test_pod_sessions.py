@@ -1,4 +1,4 @@
-"""Are shards named and placed so that what is shared is found, also without a member?"""
+"""Are shards named and placed so that shared ones are found, also without a member?"""
 
 import dataclasses
 import errno
@@ -27,7 +27,7 @@ LAYERS = 2
 
 
 class Daemon:
-    """The control connection and the fabric of a daemon that keeps what it is told. `silent`: it
+    """The control connection and the fabric of a daemon that stores what it gets. `silent`: it
     answers nothing; `broken`: its connection ends at the next put; `later`: after that; `slow`: it
     acknowledges no put in time; `fenced`: its lease is not confirmed; `refuses`: its answer."""
 
@@ -198,7 +198,7 @@ def test_a_silent_member_loses_its_shards_and_no_others() -> None:
 
 
 def test_a_drained_member_is_asked_for_what_nobody_else_has() -> None:
-    """What it stored is read there; what is new goes elsewhere."""
+    """Blocks that it alone stores are read there; new ones go to other members."""
     sessions, daemons = pod("up", "draining")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
     all_up, _ = pod("up", "up")
@@ -215,7 +215,7 @@ def test_a_drained_member_is_asked_for_what_nobody_else_has() -> None:
 
 @pytest.mark.parametrize("when", ["broken", "later"])
 def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
-    """Every block is put at who answers, by its own name, and the put says that all is well."""
+    """Every block is put at a member that answers, under its own name, and the put succeeds."""
     sessions, daemons = pod("up", "up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 41)))
@@ -230,8 +230,8 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_lost(when: str) -> None:
 
 
 def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
-    """A member whose lease is not confirmed says so of each block: it is left alone and not lost,
-    and what was not put there is put elsewhere."""
+    """A member without a confirmed lease refuses each block: it is avoided but not lost, and the
+    refused blocks are put at another member."""
     sessions, daemons = pod("up", "up")
     session = sessions.session_open(select_blocks=8)
     sessions.append(session, chunks(*range(1, 41)))
@@ -245,8 +245,8 @@ def test_a_put_goes_to_the_next_home_where_the_first_is_fenced() -> None:
 
 
 def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight() -> None:
-    """Lost by what its control connection said: what was under way there is put elsewhere, also at
-    its new incarnation, and nothing of the earlier one is read again."""
+    """Its control connection reports it lost: are the calls in flight put at another member or at
+    its new incarnation, and is nothing read from the earlier one?"""
     sessions, daemons = pod("up", "up")
     for one in daemons:
         one.calls_max = 16
@@ -292,8 +292,8 @@ def test_a_put_that_nobody_takes_ends() -> None:
     ],
 )
 def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> None:
-    """Who refuses is left alone for a while, and its shards go elsewhere; only one that knows the
-    host no more is lost."""
+    """A member that refuses is avoided for a while, and its shards go to others; only one that no
+    longer knows the host is lost."""
     sessions, daemons = pod("up", "up")
     daemons[1].refuses = refusal
     sessions.append(sessions.session_open(select_blocks=8), chunks(*range(1, 41)))
@@ -304,7 +304,8 @@ def test_a_refusal_is_no_lost_connection(refusal: OffstageError, lost: bool) -> 
 
 
 def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
-    """Shards that went elsewhere hold nothing there once it is asked again."""
+    """Sessions of shards that moved to other members are closed at the slow one once it is used
+    again."""
     sessions, daemons = pod("up", "up")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
     sessions.append(old, chunks(*range(1, 41)))
@@ -320,7 +321,8 @@ def test_what_was_left_at_a_slow_member_is_closed_there() -> None:
 
 
 def test_one_that_stopped_costs_its_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suspect is asked again when it has answered a probe, and not because time went by."""
+    """A suspected member is used again after it has answered a probe, not because time has
+    passed."""
     sessions, daemons = pod("up", "up")
     now_ns = [10**9]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
@@ -362,8 +364,8 @@ def test_what_a_newer_map_deletes_is_not_read_on_an_old_connection() -> None:
 
 
 def test_a_host_does_not_follow_a_map_that_went_back() -> None:
-    """Nor one far past what it saw that does not come of it; it says so, and follows when an
-    operator has accepted it."""
+    """Nor a much newer one that does not descend from the map it saw; it reports that, and follows
+    when an operator has accepted the map."""
     sessions, _ = pod("up", "up")
     kept = Kept(sessions)
     fabric, login = PodFabric(sessions), lambda *_: None
@@ -397,8 +399,8 @@ class Kept:
 
 
 def test_a_host_follows_the_map() -> None:
-    """Who joins takes its shards, who is gone is not asked, who came back is logged in to anew
-    and has what is registered; who is drained takes nothing new."""
+    """A joining member takes its shards, a removed one gets no requests, a returning one gets a new
+    login and the registered memory; a drained one gets nothing new."""
     sessions, daemons = pod("up", "up")
     fabric = PodFabric(sessions)
     landing = np.zeros((2, 64), np.uint8)

@@ -1,4 +1,4 @@
-"""Are blocks brought where they are to be and nowhere else, whoever fails meanwhile?"""
+"""Are blocks moved to their homes and nowhere else, whatever fails meanwhile?"""
 
 import re
 from typing import Any
@@ -21,8 +21,8 @@ from offstage.host.pod.upkeep import in_messages
 
 
 def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
-    """Read at the home of before at once, without a miss; at the new one when it is all there, and
-    only the shards whose home changed have moved. What nobody asks for stays."""
+    """Are shards read at the former home at once, without a miss, and at the new one once all of a
+    shard is there? Only requested shards whose home changed are moved."""
     world = World(3)
     names = world.write(*NUMBERS)
     world.write(*range(100, 140))
@@ -45,8 +45,8 @@ def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
 
 
 def test_sessions_that_part_in_a_shard_come_home_each_with_its_own() -> None:
-    """Shards of one name and other tails: what they share is moved once, and neither is read at
-    home before its own tail is there."""
+    """For shards of one name and different tails: the common part is moved once, and neither is
+    read at home before its own tail is there."""
     world = World(2)
     tails = [(1, 2, 3, 4), (1, 2, 5, 6)], [(7, 8, 9, 10), (7, 8, 11, 12)]
     tails += ([(21, 22, 23, 24), (21, 22, 25, 26)], [(31, 32, 33, 34), (31, 32, 35, 36)])
@@ -75,8 +75,8 @@ def test_what_was_asked_by_a_session_that_is_gone_is_brought_too() -> None:
 
 @pytest.mark.parametrize("fault", ["full", "broken", "loses"])
 def test_a_move_that_fails_costs_no_block(fault: str) -> None:
-    """The new home takes no session, or the one before ends or loses blocks: what can be read is
-    right, nothing is read at a home that lacks some of it, and no session is left open."""
+    """If the new home refuses a session, or the former home ends or loses blocks: what can be read
+    is right, nothing is read at a home that lacks part of it, and no session is left open."""
     world = World(3)
     world.write(*NUMBERS)
     world.join(3)
@@ -102,8 +102,8 @@ TABLE = set(re.findall(r"    (\w+) +-> (\w+)  ", moves.__doc__ or ""))
 def test_a_move_changes_its_state_as_the_table_says(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in no other way, whatever fails; without a fault every step of the table is taken but
-    that of a batch of which nothing came."""
+    """And in no other way, whatever fails; without faults every transition of the table is taken,
+    except for a batch of which nothing arrived."""
     seen = set()
 
     class Watched(Move):
@@ -127,9 +127,9 @@ def test_a_move_changes_its_state_as_the_table_says(
 
 
 def test_one_that_stopped_is_asked_once_and_not_for_each_move() -> None:
-    """A home that answers nothing keeps the decode loop waiting for one question, however many
-    shards were to be brought there, and what it does not close itself is closed when it is back;
-    one that is full is not suspected."""
+    """A home that answers nothing delays the decode loop by one request, however many shards were
+    to be moved there, and sessions that it could not close are closed when it is back; a full one
+    is not suspected."""
     world = World(3)
     world.write(*NUMBERS)
     world.join(3)
@@ -173,8 +173,7 @@ def test_reports_are_split_by_their_bytes(reports: list[ShardReport], bytes_max:
 
 
 def test_many_contents_are_told_in_several_messages() -> None:
-    """The contents of all shards of a host are asked for at once, and are more than one message
-    has room for."""
+    """The home requests the contents of all shards of a host at once, which exceed one message."""
     world = World(1)
     home = world.daemons["dpu0"]
     home.limits.message_size_bytes_max = 4096
@@ -207,7 +206,8 @@ def test_what_is_known_of_an_earlier_life_is_forgotten() -> None:
 
 
 def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
-    """Its home says so, and the last that the host knows is that it was read at who is lost."""
+    """The host last read a shard at a member that is lost by now: is the home's request for a copy
+    ignored?"""
     world = World(3, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     shard = world.sessions.recent[name]
@@ -220,8 +220,8 @@ def test_no_copy_is_made_out_of_a_connection_that_ended() -> None:
 
 
 def test_a_hot_shard_is_read_at_copies_and_they_go_when_it_cools() -> None:
-    """Six sessions of one shard: copies are made and read, right; then nobody demands it, and
-    they are deleted at the members that had them, while the home keeps its own."""
+    """Six sessions of one shard: copies are made and read, with the right bytes; when demand ends,
+    they are deleted at their members, while the home keeps its own."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
     sessions = [world.opened(1, 2, 3, 4)[0] for _ in range(6)]

@@ -14,7 +14,8 @@ SHAPE = geometry("tiny")
 
 
 class PlainPool:
-    """The model: who is resident, who is pinned, and the rest in the order their pins ended."""
+    """The model: the resident blocks, the pinned ones, and the rest in the order their pins
+    ended."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -103,8 +104,8 @@ def apply(pool: HbmPool, model: PlainPool, call: str, key: Key, ordinals: list[i
 @settings(max_examples=200, deadline=None)
 @given(calls=CALLS, size=st.integers(1, 14))
 def test_pool_agrees_with_a_plain_model(calls: list[tuple[str, Key, list[int]]], size: int) -> None:
-    """Which blocks are resident, in which order they would leave, and what fits: always equal.
-    Nobody's bytes are given to two blocks, and a refused call changes nothing."""
+    """Resident blocks, their eviction order and the free space always equal the model's. No row is
+    given to two blocks, and a refused call changes nothing."""
     pool, model = HbmPool(SHAPE, size), PlainPool(size)
     for call, key, ordinals in calls:
         apply(pool, model, call, key, ordinals)
@@ -137,7 +138,7 @@ def test_least_recently_selected_block_leaves_first_and_pinned_ones_never() -> N
 
 
 def test_a_call_that_names_resident_blocks_counts_them_as_taken() -> None:
-    """Three idle blocks, one of them wanted again: three new ones beside it do not fit."""
+    """Three idle blocks, one of them requested again: three new ones with it do not fit."""
     pool = HbmPool(SHAPE, 3)
     pool.allocate("a", 0, [0, 1, 2])
     pool.release("a", 0)

@@ -1,4 +1,4 @@
-"""Does the schedule weigh prefix against load as documented, and does nobody wait for ever?"""
+"""Does the schedule weigh prefix against load as documented, and does no request starve?"""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def begin(kind: Any, matched: list[list[int]], total: list[int], **given: Any) -
 
 
 def test_weight_one_is_where_the_first_token_comes_first() -> None:
-    """Of all hosts the score is largest where work ahead and what is left to compute are least."""
+    """The score is largest at the host with the least queued work and the least left to compute."""
     matched, ahead = np.array([[0, 3000, 6000]]), np.array([0, 2000, 7000])
     total = np.array([8000])
     waits = ahead + (total[0] - matched[0])

@@ -1,4 +1,4 @@
-"""Does a host that sends only what the policy takes in of its scores change nothing but bytes?"""
+"""Does a host that sends only the scores that the policy accepts change nothing but the bytes?"""
 
 from typing import Any
 
@@ -24,7 +24,8 @@ BLOCKS, STEPS, PAYLOAD = 96, 24, 4096
 
 
 def taken_in(limits: tuple[int, int, int], scores: list[int]) -> list[int]:
-    """What the core makes of a step's scores, said again: of equal ones at the cut the first."""
+    """The scores that the core keeps of a step, computed again: of equal ones at the limit the
+    first."""
     most, _, bits = limits
     order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
     kept = set(order[: most or len(order)])
@@ -39,8 +40,8 @@ def taken_in(limits: tuple[int, int, int], scores: list[int]) -> list[int]:
 def test_what_comes_is_what_the_core_would_have_kept(
     limits: tuple[int, int, int], step: int, scores: list[int]
 ) -> None:
-    """Whatever the scores, does the core make the same of what was sent as of all, and is that
-    never more bytes than all, and no more than the limits say where nothing is ambiguous?"""
+    """Whatever the scores, does the core get the same from what was sent as from all; is that never
+    more bytes than all, and no more than the limits where nothing is ambiguous?"""
     sent = pack(limits, step, np.array(scores, np.uint16))
     if step % limits[1]:
         assert sent.count == 0 and sent.data == b""
@@ -65,7 +66,8 @@ def test_bytes_that_no_host_packs_are_refused(flags: int) -> None:
 
 
 def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[str, Any]]:
-    """The ends of a seeded decode in virtual time, and the ledger; `told`: the host knows."""
+    """The ends of a seeded decode in virtual time, and the ledger; `told`: the host knows the
+    limits."""
     config = BareConfig(
         payload_size_bytes=PAYLOAD,
         slot_count=24,
@@ -101,8 +103,8 @@ def decided(hints: tuple[int, int, int], told: bool) -> tuple[list[Any], dict[st
 
 @pytest.mark.parametrize("hints", [(8, 1, 16), (8, 2, 8), (0, 1, 8), (90, 1, 8), (90, 3, 16)])
 def test_decisions_and_ledger_are_those_of_all_scores(hints: tuple[int, int, int]) -> None:
-    """Is every demand's end and every counter but the bytes the same, whether a host sends all of
-    its scores and the core limits them, or only what it was told the policy takes in?"""
+    """Is every demand's end and every counter except the bytes the same, whether a host sends all
+    of its scores and the core limits them, or only those that the policy accepts?"""
     every, whole = decided(hints, told=False)
     few, limited = decided(hints, told=True)
     assert few == every

@@ -1,4 +1,4 @@
-"""Do scores bound and follow the real q.k, and is a selection what its rule says?"""
+"""Do scores bound and follow the real q.k, and does a selection follow its rule?"""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Does what a host thinks of a member change as the table of the state machine says?"""
+"""Does a host's view of a member change as the table of the state machine says?"""
 
 import re
 
@@ -33,7 +33,7 @@ def test_the_table_of_the_module_is_what_happens(state: State, event: Event) -> 
 
 @given(st.lists(st.tuples(st.sampled_from(Event), st.integers(0, 3 * SUSPECT_NS))))
 def test_lost_is_for_good_and_a_silence_counts_once(events: list[tuple[Event, int]]) -> None:
-    """Whatever comes: the first reason stays, and failures within SUSPECT_NS are one suspicion."""
+    """Lost is final with its first reason, and failures within SUSPECT_NS are one suspicion."""
     one, now_ns, counted_ns, first = Suspicion(lambda: 1), SUSPECT_NS, -SUSPECT_NS, ""
     for number, (event, later_ns) in enumerate(events):
         now_ns, before = now_ns + later_ns, one.count

@@ -1,7 +1,7 @@
-"""Are transfers asked in an order that cannot give wrong bytes, and is the fastest one taken?
+"""Are transfers issued in an order that cannot give wrong bytes, and is the fastest one chosen?
 
-The bytes themselves are compared in tests/contract/test_arrays.py; here is the sequence of the
-CUDA side, over a stub of the runtime, and what a machine without it says.
+The bytes themselves are compared in tests/contract/test_arrays.py; this tests the sequence of the
+CUDA side, over a stub of the runtime, and the errors on a machine without it.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ COMPUTE, COPIES = 0, 1
 
 
 def test_a_copy_waits_for_what_was_asked_before_its_blocks_were_given_away() -> None:
-    """And not for the kernel that was asked after that: the two run beside each other. What is
-    asked after the copy waits for it."""
+    """And not for a kernel issued after that, which runs concurrently? Work issued after the copy
+    waits for it."""
     pytest.importorskip("torch", reason="pip install '.[host]'")
     from later_runtime import LaterRuntime
 
@@ -101,7 +101,7 @@ def test_without_a_runtime_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_fastest_that_works_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one that is absent or fails, whatever it claims."""
+    """Not one that is absent or fails, whatever speed it claims."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
 
     def broken(storage: Any, staging: Any) -> Any:
@@ -179,8 +179,8 @@ class StubAgent:
 
 
 def test_nixl_puts_registered_rows_into_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an agent of its own, which for `gpudirect` is given the RDMA transports alone; what fails
-    there is one line."""
+    """Through its own agent, which for `gpudirect` gets the RDMA transports alone; a failure there
+    is one line."""
     torch = pytest.importorskip("torch", reason="pip install '.[host]'")
     api = SimpleNamespace(nixl_agent=StubAgent, nixl_agent_config=lambda backends: backends)
     monkeypatch.setattr(nixl, "_api", lambda: api)

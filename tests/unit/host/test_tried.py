@@ -1,4 +1,4 @@
-"""Is an engine's version that nobody tried a line in the log, when a connector is made?"""
+"""Is an untested version of an engine logged in one line when a connector is made?"""
 
 from types import SimpleNamespace
 from typing import Any

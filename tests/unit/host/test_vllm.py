@@ -1,4 +1,4 @@
-"""Does vLLM's scheduler match, plan and save what it should? Over a stand-in of the tier."""
+"""Does vLLM's scheduler match, plan and save the right blocks? Over a stand-in of the tier."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ SIZE = 100
 
 
 class Store:
-    """Stands in for an object client: what is stored; lookups end when it is told to `answer`."""
+    """Stands in for an object client: the stored objects; lookups end at the call of `answer`."""
 
     def __init__(self) -> None:
         self.stored: set[bytes] = set()
@@ -71,7 +71,7 @@ def arrive(store: Store, tokens: list[int], events: bool = False, **more: Any) -
 
 
 def test_a_key_is_of_all_tokens_up_to_its_end() -> None:
-    """Do keys differ by every token before, by salt and adapter, and not by what comes after?"""
+    """Do keys depend on every token before, on salt and adapter, and not on later tokens?"""
     tokens, salt = list(range(13)), salt_of(request("r", []))
     keys = chain(tokens, BLOCK, salt)
     assert len(keys) == 3 and chain(tokens[:8], BLOCK, salt) == keys[:2]
@@ -108,8 +108,8 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adapters:
 def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
     held: Adapters, tmp_path: Path
 ) -> None:
-    """Does one engine find what another stored with equal files at another path, and not what it
-    stored with other files under the same name?"""
+    """Does an engine find what another stored with equal files at another path, and miss what it
+    stored with different files under the same name?"""
     tokens, found = list(range(13)), []
     first = adapter(tmp_path / "1", 1)
     store = Store()
@@ -127,8 +127,8 @@ def test_an_adapter_of_the_same_name_with_other_weights_is_a_miss(
 
 
 def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path) -> None:
-    """Its files change after a request was looked up: is nothing loaded or saved for it, what was
-    leased let go, nothing of its step stored, and a later request not looked up?"""
+    """Its files change after the lookup of a request: is nothing loaded or saved for it, are its
+    leases released, is nothing of its step stored, and is a later request not looked up?"""
     store, lora, tokens = Store(), adapter(tmp_path / "1", 1), list(range(13))
     plans = Plans(store, BLOCK, SIZE, adapters=held)  # type: ignore[arg-type]
     one = request("r", tokens, lora_request=lora)
@@ -160,7 +160,7 @@ def test_an_adapter_that_changes_is_left_to_vllm(held: Adapters, tmp_path: Path)
 def test_the_longest_stored_prefix_is_matched(
     count: int, stored: int, computed: int, matched: int
 ) -> None:
-    """Is it whole blocks, beyond what vLLM has, and never the last token?"""
+    """Is it whole blocks, beyond vLLM's own, and never the last token?"""
     store, tokens = Store(), list(range(count))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys[:stored])
@@ -172,7 +172,7 @@ def test_the_longest_stored_prefix_is_matched(
 
 
 def test_a_hole_ends_the_prefix_and_is_filled() -> None:
-    """Is what lies behind an absent block computed, and saved together with it?"""
+    """Are the blocks after an absent one computed, and saved together with it?"""
     store, tokens = Store(), list(range(17))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys)
@@ -187,8 +187,8 @@ def test_a_hole_ends_the_prefix_and_is_filled() -> None:
 
 
 def test_blocks_are_saved_once_when_their_tokens_are_known() -> None:
-    """Are blocks of a prompt in parts, and of what is generated, saved as they fill, once, and not
-    before the tokens are there that name them?"""
+    """Are blocks of a chunked prompt, and generated ones, saved once as they fill, and not before
+    the tokens in their names are known?"""
     plans, one = arrive(Store(), list(range(10)))
     saved = []
     for computed in (6, 10, 13):  # of the last step vLLM has not told the tokens yet
@@ -200,7 +200,8 @@ def test_blocks_are_saved_once_when_their_tokens_are_known() -> None:
 
 
 def test_a_block_that_did_not_load_is_saved_again() -> None:
-    """Is it saved with all that follows it, and is the worker told that it was noted?"""
+    """Is it saved with all that follows it, and does the worker learn that the failure was
+    noted?"""
     store, tokens = Store(), list(range(17))
     keys = chain(tokens, BLOCK, salt_of(request("r", [])))
     store.stored.update(keys)
@@ -234,8 +235,8 @@ def test_a_lookup_that_nobody_answers_is_a_miss() -> None:
 
 
 def test_bounds_are_what_they_are_set_to() -> None:
-    """Is a load, and a lookup, bounded by what was set until it is known how long computing takes,
-    then by that and by no less than what was set?"""
+    """Is a load, and a lookup, bounded by the setting until the time of computing is known, then by
+    that time, but no less than the setting?"""
     store = Store()
     plans = Plans(store, BLOCK, SIZE, patience_s=60.0, patience_min_s=0.5)  # type: ignore[arg-type]
     assert plans.plan({}, lambda _: []).patience_s == 60.0
@@ -306,8 +307,8 @@ def test_hints_come_by_both_doors() -> None:
 
 
 def test_a_pause_keeps_and_asks_back() -> None:
-    """Is what a request has stored leased past its end, and brought back by when it resumes; and
-    of one that shares less, is less saved?"""
+    """Are a request's stored blocks leased beyond its end, and prefetched by the time it resumes;
+    and for a request that shares less, is less saved?"""
     store, tokens = Store(), list(range(17))
     wish = {"prefetch": {"in_seconds": 3}, "retain": {"seconds": 60}, "share": {"tokens": 8}}
     plans, one = arrive(store, tokens, kv_transfer_params={"offstage": wish})
@@ -319,8 +320,8 @@ def test_a_pause_keeps_and_asks_back() -> None:
 
 
 def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
-    """Beside another one that waits or runs: is it loaded apart, with a bound of its own, and when
-    all workers have their part, is learned from it what its fetch took?"""
+    """If another request waits or runs: is it loaded asynchronously, with its own bound, and once
+    all workers have their part, is the fetch time learned from it?"""
     store, tokens = Store(), list(range(13))
     store.stored.update(shards(chain(tokens, BLOCK, salt_of(request("r", []))), 2))
     plans = Plans(store, BLOCK, SIZE, ranks=2, patience_s=60.0)  # type: ignore[arg-type]
@@ -356,7 +357,8 @@ def test_only_a_request_that_is_alone_is_loaded_within_its_step() -> None:
 
 
 def test_subscribers_are_told_of_what_is_stored_and_gone() -> None:
-    """Is each block told by vLLM's hash once it is stored, and again when it was not there?"""
+    """Is each block announced by vLLM's hash once it is stored, and removed once it was found
+    absent?"""
     plans, _ = arrive(Store(), list(range(9)), events=True)
     step = plans.plan({"r": 9}, lambda _: [5, 6])
     assert plans.events() == []
@@ -399,7 +401,8 @@ def test_a_prefix_is_fetched_while_computing_seems_to_cost_nothing() -> None:
 
 
 def test_pictures_and_no_daemon_are_left_to_vllm() -> None:
-    """Is what its tokens do not name neither matched nor saved, nor anything without a tier?"""
+    """Are requests that tokens do not fully name neither matched nor saved, and none without a
+    tier?"""
     for plans, one in (
         arrive(Store(), list(range(9)), mm_features=["a"]),
         (Plans(None, BLOCK, SIZE), request("r", list(range(9)))),
@@ -419,8 +422,8 @@ def test_a_finished_request_lets_go() -> None:
 
 
 def test_a_block_is_there_when_all_workers_have_their_part() -> None:
-    """Of two workers: is a hit only what both have stored, is each part leased and let go, and are
-    subscribers told once, when the second part is stored?"""
+    """With two workers: is a hit only a block that both have stored, is each part leased and
+    released, and are subscribers notified once, when the second part is stored?"""
     store = Store()
     plans = Plans(store, BLOCK, SIZE, events=True, ranks=2)  # type: ignore[arg-type]
     one = request("r", list(range(9)))

@@ -1,4 +1,4 @@
-"""Do the workers of the vLLM connector copy out, send, load and leave out what they should? Over
+"""Do the workers of the vLLM connector copy out, send, load and skip the right blocks? Over
 stand-ins of the tier and of vLLM's memory."""
 
 import threading
@@ -19,8 +19,8 @@ from offstage.host.model.identity import digest_of, files_of
 
 
 class Memory:
-    """Stands in for an object client: objects by key; what is not there cannot be read. Reads land
-    a part at a time, when `land` is called; `order` is what came when."""
+    """Stands in for an object client: objects by key; absent ones cannot be read. Reads land a part
+    at a time, at the call of `land`; `order` is the order of events."""
 
     streams_max = 8
 
@@ -124,7 +124,8 @@ def test_layers_that_nobody_waited_for_did_not_load() -> None:
 
 
 def test_nothing_computed_from_a_block_that_failed_is_saved() -> None:
-    """Is it told once, its memory left, and no request that has it saved until that was noted?"""
+    """Is the failure reported once, its memory left unchanged, and no request with that block saved
+    until it was noted?"""
     memory = Memory()
     worker, layers = copies(memory, 0)
     before = layers[0].clone()
@@ -197,7 +198,7 @@ def test_an_object_on_its_way_is_not_stored_twice() -> None:
 
 
 def test_a_step_is_timed_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is what the model took in the step's time, also where vLLM begins loads after it ran?"""
+    """Is the model's time included in the step's, also when vLLM begins loads after it ran?"""
     now = [10.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("offstage.host.connectors.vllm.copies.time", clock)
@@ -259,9 +260,9 @@ def test_a_load_that_never_ends_is_computed(told_late: str) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_no_step_waits_for_a_load_apart(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do steps go on while it has not come, is nothing of it written before all of it is there, and
-    is its request named once, with what took how long? And is it computed where it comes too late,
-    with nothing written after that?"""
+    """While an asynchronous load is in flight, do steps go on, is nothing of it written before all
+    of it has arrived, and is its request reported once, with its time? If it arrives too late, is
+    it computed, with nothing written after that?"""
     memory, told = Memory(), list[Any]()
     worker, layers = copies(memory, 0)
     monkeypatch.setattr(memory, "get", lambda _, *told_of, **more: told.append((*told_of, more)))

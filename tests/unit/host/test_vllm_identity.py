@@ -1,4 +1,4 @@
-"""What does the vLLM connector say that KV is of, and when does it say nothing is shared?"""
+"""Which identity does the vLLM connector give KV, and when does it share nothing?"""
 
 import json
 import os
@@ -15,7 +15,7 @@ from offstage.host.connectors.vllm import _client_of, _threads
 
 
 def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
-    """vLLM's configuration, as far as what KV is of follows from it."""
+    """The parts of vLLM's configuration that determine the identity of KV."""
     text = json.dumps({"rope_theta": more.pop("rope_theta", 1), "_name_or_path": model})
     fields: dict[str, Any] = {
         "model": model,
@@ -44,7 +44,7 @@ def config_of(model: str, extra: dict[str, Any], **more: Any) -> Any:
 
 @pytest.fixture
 def layouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A vLLM stand-in; by its configuration what an object client is told that objects are of."""
+    """A vLLM stand-in; returns the identity that an object client gets for a configuration."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     platform = SimpleNamespace(is_cpu=lambda: False, device_name="some GPU")
     names = {
@@ -121,7 +121,8 @@ def test_the_log_says_when_a_hit_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One line what KV is of and what reading it cost, one when tokens are sure to be equal?"""
+    """Is there one line with the identity of KV and the cost of reading it, and one when tokens are
+    sure to be equal?"""
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", invariant)
     (tmp_path / "model.safetensors").write_bytes(bytes(100))
     layouts(tmp_path)

@@ -1,4 +1,4 @@
-"""A device without firmware: what the daemon's control plane is tested against in unit tests."""
+"""A device without firmware, for unit tests of the daemon's control plane."""
 
 import os
 import threading
@@ -52,7 +52,7 @@ TENANT_FIGURES = (
 
 
 class FakeDevice(Device):
-    """Keeps what it was told; refuses what the firmware would refuse. A call that is not answered
+    """Records what it was told; refuses what the firmware would refuse. A call that is not answered
     here fails, since there is no firmware below."""
 
     boot_id = 77

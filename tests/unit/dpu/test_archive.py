@@ -1,4 +1,4 @@
-"""Is an archived object what was packed and nothing else; does the journal keep what it took?"""
+"""Is an archived object exactly what was packed, and does the journal keep its entries?"""
 
 import os
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_foreign_name_has_no_chunks(name: str) -> None:
 
 
 def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> None:
-    """What `add` took is there at the next open, what is done is not, and a line that a kill cut
+    """Are added entries there at the next open, and finished ones not? A line that a kill truncated
     was never acknowledged."""
     first = Journal(tmp_path / "j")
     first.add(["a", "b", "c"])
@@ -68,8 +68,9 @@ def test_the_journal_outlives_its_writer_but_for_half_a_line(tmp_path: Path) -> 
 
 
 def test_what_is_no_journal_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
-    """Another's bytes, a link, a pipe, a folder, what others may read or own: is each refused in
-    one line, not waited for, and neither written, replaced, followed nor made private?"""
+    """Another file's bytes, a link, a pipe, a folder, a file that others may read or own: is each
+    refused in one line, without waiting, and neither written, replaced, followed nor made
+    private?"""
     text = tmp_path / "text"
     text.write_text("# Notes\n- milk\n")
     text.chmod(0o600)
@@ -106,8 +107,8 @@ def test_a_full_queue_drops_the_oldest_and_counts() -> None:
 
 
 def test_a_chunk_is_sent_once_and_a_deleted_one_never() -> None:
-    """Groups of a chain go up once; what is deleted leaves queue and tables, and is noted where it
-    may be in the bucket."""
+    """Are groups of a chain uploaded once? A deleted one leaves queue and tables, and is journaled
+    if it may be in the bucket."""
     state, tenant = State(queue_max=9, group=2, layers=3), Tenant(0, "t/", KEY)
     tenant.is_listed = True
     state.closed(tenant, KEYS, 0.0)

@@ -1,5 +1,4 @@
-"""Does the archive keep what it has, whatever one answer of a server, or of what stands in its
-place, says?"""
+"""Does the archive keep its data whatever a single answer of a server, or of an impostor, says?"""
 
 import threading
 import weakref
@@ -85,7 +84,7 @@ def test_what_is_damaged_twice_and_a_head_agrees_goes(
 def test_one_that_is_not_found_once_is_still_known(
     tiny: TinyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is a 404 of a server that may be another a miss, and no deletion?"""
+    """Is a 404 of a server that may be another one a miss, and no deletion?"""
     (held, tenant), bucket = tables(), bucket_of(tiny)
     read(held, tenant, bucket)
     read(held, tenant, bucket)
@@ -108,7 +107,8 @@ def test_a_page_confirms_neither_a_put_nor_a_delete(tiny: TinyS3) -> None:
 
 
 def test_a_delete_that_a_read_contradicts_is_not_done(tiny: TinyS3) -> None:
-    """A 204 of who deletes nothing, and a 404 that names no key: is the object still to go?"""
+    """After a 204 of a server that deletes nothing, and a 404 that names no key: does the deletion
+    stay pending?"""
     bucket = bucket_of(tiny)
     tiny.objects[NAME] = b"x"
     tiny.keeps = True

@@ -1,4 +1,4 @@
-"""Does what is deleted stay so, and what is archived become whole, whatever fails on the way?
+"""Do deletions last, and do archived chunks become complete, whatever fails on the way?
 
 The archive's tables and workers over a bucket and a store that are dictionaries.
 """
@@ -51,8 +51,8 @@ class Store:
 
 
 class Objects:
-    """As Bucket. `away`: nothing answers; `after`: a put fails so once the object is there;
-    `hidden`: what the next listing lacks."""
+    """Like Bucket. `away`: nothing answers; `after`: a put fails after the object was stored;
+    `hidden`: objects that the next listing omits."""
 
     def __init__(self) -> None:
         self.names_: dict[str, bytes] = {}
@@ -180,8 +180,8 @@ def test_a_delete_before_the_listing_reaches_the_bucket(
 def test_a_listing_that_came_short_brings_no_deleted_chunk_back(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, everything: bool, when: str, restart: bool
 ) -> None:
-    """A chunk, or all, is deleted before the first listing, or after it and before another; it
-    lacks what the bucket has. Is the chunk's object gone, and unknown to the next start?"""
+    """A chunk, or all, is deleted before the first listing, or between two; the listing is
+    incomplete. Is the chunk's object gone, and unknown after the next start?"""
     first, second = "t/" + name_of(KEYS[:2]), "t/" + name_of(KEYS[2:])
     bed.bucket.names_ = dict.fromkeys((first, second), b"")
     bed.bucket.away, bed.bucket.hidden = when == "before", {first, second}
@@ -292,7 +292,8 @@ def test_what_the_listing_finds_is_not_sent_and_a_delete_reaches_every_object() 
 
 
 def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
-    """What the store lost by it leaves the tables and is in the journal before it is said so."""
+    """Do the chunks that a purge deleted leave the tables and enter the journal before the purge is
+    acknowledged?"""
     bed.bucket.names_ = {"t/" + name_of(KEYS[:2]): b"", "t/" + name_of(KEYS[2:]): b""}
     bed.start()
     bed.settled()
@@ -308,7 +309,8 @@ def test_a_purge_is_noted_while_the_server_is_away(bed: Bed) -> None:
 
 
 def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
-    """A device over the bed's state and workers whose store loses so many chunks with each call."""
+    """A device over the bed's state and workers whose store deletes this many chunks with each
+    call."""
 
     def purge(tenant: int, keep_blocks: int, again: bool) -> dict[str, int]:
         return {
@@ -330,8 +332,9 @@ def _purging(bed: Bed, chunks: list[int], more: list[int]) -> ArchivedDevice:
 def test_a_purge_that_is_asked_again_ends(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, chunks: list[int], more: list[int], looks: int
 ) -> None:
-    """The store is slow to look at, and the operator asks until nothing is left to do: is it looked
-    at once all that it loses is gone, anew where it lost some meanwhile, and does that end?"""
+    """The store is slow to scan, and the operator repeats the purge until nothing is left to do: is
+    the store scanned once all that it deletes is gone, again if it deleted more meanwhile, and does
+    that end?"""
     bed.bucket.names_ = {"t/" + name_of([KEYS[0]]): b"", "t/" + name_of([KEYS[1]]): b""}
     bed.start()
     bed.settled()
@@ -368,7 +371,7 @@ def test_a_purge_of_all_ends_before_the_listing(bed: Bed) -> None:
 
 
 def test_an_upload_becomes_whole_and_never_less(bed: Bed) -> None:
-    """The store cannot be read at first, then has one layer, all, two: what has the bucket?"""
+    """The store cannot be read at first, then has one layer, all, two: what is in the bucket?"""
 
     def layers() -> int:
         _, blocks = unpack(SHAPE, KEY, name_of(KEYS), bed.bucket.names_[ALL])

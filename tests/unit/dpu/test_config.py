@@ -1,4 +1,4 @@
-"""Does the configuration say what was given, by whom, and what is wrong with it in one line?"""
+"""Does the configuration show each value and its source, and report errors in one line?"""
 
 import contextlib
 from pathlib import Path
@@ -24,7 +24,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_each_source_wins_over_the_weaker_one_and_is_named(tmp_path: Path) -> None:
-    """Command line, environment, file, default: who wins, and does `show` say so?"""
+    """Command line, environment, file, default: which wins, and does `show` say so?"""
     file = write(tmp_path, '[arena]\nsize = "1MiB"\npayload = "4KiB"\nlayers = 3\n')
     environ = {"OFFSTAGE_ARENA_SIZE": "2MiB", "OFFSTAGE_ARENA_PAYLOAD": "8KiB", "PATH": "/bin"}
     config = load(file, {"arena.size": "3MiB"}, environ)
@@ -114,7 +114,7 @@ def test_values_that_contradict_each_other_are_refused(
 def test_users_that_cannot_be_told_apart_are_not_said_to_be(
     tmp_path: Path, lines: str, words: str
 ) -> None:
-    """Is `sharing` refused, in one line, where it could keep nobody apart?"""
+    """Is `sharing` refused, in one line, where users cannot be distinguished?"""
     tenant = f"[[tenant]]\nname = 'a'\n{lines}"
     with pytest.raises(BadInput, match=words) as raised:
         derive(load(write(tmp_path, tenant), PATH, {}))

@@ -1,4 +1,4 @@
-"""Does a host whose address takes long to resolve hold up nobody but itself?"""
+"""Does a host whose address is slow to resolve delay only itself?"""
 
 import os
 import signal
@@ -20,7 +20,7 @@ DEADLINE_S = 100.0
 
 
 def ended(connects: Connects) -> list[Any]:
-    """What ends next: who waited, and the error."""
+    """The next connect to end: its host, and the error."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
         if found := connects.ended():
@@ -30,8 +30,8 @@ def ended(connects: Connects) -> list[Any]:
 
 
 def test_a_port_is_detached_after_its_connect(device: Any) -> None:
-    """The firmware connects no port beside its detach: is a host that leaves meanwhile put off, a
-    second connect refused, and a detach of another port done at once?"""
+    """The firmware cannot connect and detach a port at once: is the detach of a leaving host
+    deferred, a second connect refused, and a detach of another port done at once?"""
     woken = threading.Event()
     connects = Connects(device, woken.set)
     (slow, _), (other, _) = device.attach(0, "verbs"), device.attach(0, "verbs")
@@ -50,7 +50,8 @@ def test_a_port_is_detached_after_its_connect(device: Any) -> None:
 
 
 def test_what_a_connect_was_refused_for_comes_back(device: Any) -> None:
-    """Both what the firmware says and what nobody expected; then the port can be connected."""
+    """Both the firmware's errors and unexpected exceptions are returned; then the port can be
+    connected."""
     connects = Connects(device, lambda: None)
     port, _ = device.attach(0, "verbs")
     connects.begin(port, b"nowhere", 1)

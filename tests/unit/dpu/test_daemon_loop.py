@@ -164,8 +164,8 @@ def test_a_failed_start_leaves_the_socket_free(tmp_path: Path, device: Any) -> N
 def test_a_host_that_comes_is_not_taken_for_one_whose_process_ended(
     tmp_path: Path, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that the loop was told of is closed, and the process of a host that comes in the
-    same turn gets its number: does the host live, until a turn in which its process has ended?"""
+    """A connection is closed after the loop was notified of it, and a new host's process gets its
+    number in the same turn: does the host stay until a turn in which its own process has ended?"""
     daemon = make(tmp_path, device)
     pidfd = os.pidfd_open(os.getpid())
     host = Host(b"ticket", "new", None, time.monotonic())

@@ -1,4 +1,4 @@
-"""Is a delete answered when it is true, and what is said where the drive refuses it?"""
+"""Is a delete acknowledged only when it is done, and what is the answer if the drive refuses it?"""
 
 from typing import Any
 

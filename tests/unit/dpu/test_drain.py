@@ -1,4 +1,4 @@
-"""Does the drain move as its table says, and is everybody answered who asked for one?"""
+"""Does the drain change state as its table says, and does every caller of a drain get an answer?"""
 
 import io
 import time

@@ -22,7 +22,7 @@ def write(root: Path, path: str, text: str | bytes = "") -> None:
 
 
 def with_drive(root: Path, head: bytes = b"", name: str = "nvme0n1") -> Path:
-    """A machine with one NVMe drive of 1 TB; `head` is what stands first on it."""
+    """A machine with one NVMe drive of 1 TB; `head` is its first bytes."""
     folder = f"sys/class/block/{name}"
     write(root, f"{folder}/size", f"{10**12 // 512}\n")
     write(root, f"{folder}/dev", "259:0\n")
@@ -150,7 +150,7 @@ def loop(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_daemon_is_refused_a_real_drive_with_a_real_file_system(loop: str) -> None:
-    """The signatures above are ours; is what mkfs writes found on a real block device?"""
+    """The signatures above are ours; are those that mkfs writes found on a real block device?"""
     config = load(overrides={"storage.path": loop, "storage.size": "16MiB"}, environ={})
     check_store_file(config)
     try:

@@ -1,4 +1,4 @@
-"""Is what was acknowledged still in its file after the power is cut?"""
+"""Are acknowledged entries still in their file after a power cut?"""
 
 from pathlib import Path
 
@@ -30,8 +30,8 @@ def test_a_file_is_there_whole_with_its_bytes_name_and_mode(tmp_path: Path, medi
 
 
 def test_the_journal_of_deletes_outlives_a_cut(tmp_path: Path, medium: Medium) -> None:
-    """A delete that was taken is on the disk when `add` returns, also in a journal that is new, and
-    so is what a journal that is written anew has of the former."""
+    """Is an accepted delete on the disk when `add` returns, also in a new journal, and do the
+    entries of the former survive a rewrite?"""
     path = tmp_path / "journal"
     first = Journal(path)
     assert medium.left(path) == b""

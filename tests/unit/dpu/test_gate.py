@@ -1,4 +1,4 @@
-"""Does the gate before the control socket bound what a peer may have of it, and shut none out?"""
+"""Does the gate before the control socket limit what a peer can use, and lock no other out?"""
 
 import contextlib
 import io
@@ -115,7 +115,8 @@ def test_messages_come_through_whole_and_in_any_number(control: ControlSocket) -
 
 
 def test_whoever_has_most_connections_makes_room(control: ControlSocket, tmp_path: Path) -> None:
-    """Eight may connect: do fifty shut nobody out, over the network's way or the operator's own?"""
+    """Eight may connect: do fifty lock no other peer out, over the network's socket or the
+    operator's?"""
     with contextlib.ExitStack() as held:
         for _ in range(50):
             held.enter_context(shake(control.gate.endpoint))
@@ -189,7 +190,7 @@ def test_a_taken_port_and_a_dead_daemons_path(tmp_path: Path) -> None:
 
 
 def test_hellos_of_one_connection_cost_no_other_its_login() -> None:
-    """A flood of Hello: does whoever said one before still prove its login?"""
+    """During a flood of Hello: can a peer that said Hello before still prove its login?"""
     from offstage.dpu.protocol import OPERATOR, Hello, prove
 
     hosts = Hosts(None, [], b"secret" * 4, 8, quiet())  # type: ignore[arg-type]

@@ -51,8 +51,8 @@ def test_login_needs_the_secret_of_that_tenant_and_a_nonce_counts_once(world: Wo
 
 
 def test_a_secret_file_that_is_replaced_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    """It names the blocks, so the secret of the start goes on: is a file that says another one
-    logged once, and named to who logs in by it, until the old one is back?"""
+    """Blocks are named by the secret, so that of the start stays valid: is a changed file logged
+    once, and named in the error of a login with the new secret, until the old one is back?"""
     stream = io.StringIO()
     file = tmp_path / "red.secret"
     tenant = TenantState("red", 0, b"r" * 32, 8, secret_file=str(file))

@@ -1,4 +1,4 @@
-"""Is a move asked for, followed and refused as its record and this machine say?"""
+"""Is a move started, tracked and refused as its record and this machine say?"""
 
 import io
 import threading
@@ -44,7 +44,7 @@ def made(path: Path) -> bytes:
 
 
 def forward(path: Path, to: Path, uuid: bytes, next_uuid: bytes, damage: bool = False) -> None:
-    """What the firmware writes at a switch, written a second time from the page of the format."""
+    """The firmware's record of a switch, written independently from the page of the format."""
     record = np.zeros(1, FORWARD)
     record["magic"] = int.from_bytes(FORWARD_MAGIC, "little")
     record["size_bytes"], record["moved_s"] = SIZE_BYTES, 7
@@ -102,7 +102,7 @@ def test_the_firmware_refuses_a_store_that_moved_and_one_that_is_another(tmp_pat
 
 
 class Device:
-    """Begins a move when it is let, and ends as it is told."""
+    """Begins a move when permitted, and ends it as the test says."""
 
     def __init__(self, refuse: bool = False) -> None:
         self.let = threading.Event()
@@ -130,7 +130,8 @@ def wait_begun(moves: Moves) -> None:
 
 
 def test_one_move_at_a_time_and_the_next_from_where_the_last_went(tmp_path: Path) -> None:
-    """While a move begins or runs another is refused; afterwards its target is what is present."""
+    """While a move begins or runs another is refused; afterwards its target is the current
+    storage."""
     (tmp_path / "one").write_bytes(b"")
     device = Device()
     moves, log = moves_of(device, tmp_path / "one")
@@ -199,8 +200,8 @@ def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_pat
 def test_a_move_that_is_refused_leaves_nothing_that_was_made_for_it(
     error: OffstageError, tmp_path: Path
 ) -> None:
-    """The file of the target, and what lies beside it of each tenant; but what was there stays, and
-    so does all where nobody knows whether the move has begun."""
+    """The target's file and each tenant's files next to it are removed; but existing files stay,
+    and so does everything if it is unknown whether the move has begun."""
     (tmp_path / "one").write_bytes(b"")
     (tmp_path / "there").write_bytes(b"")
     before = snapshot(tmp_path)
@@ -222,7 +223,7 @@ def test_a_move_that_is_refused_leaves_nothing_that_was_made_for_it(
 
 
 def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:
-    """Would the secret that lies beside the new place be lost? Its store is found by no other."""
+    """Would the secret next to the new place be lost? Its store cannot be read with another."""
     (tmp_path / "one").write_bytes(b"")
     kept = tmp_path / "two.default.secret"
     kept.write_text("ab" * 32)
@@ -233,7 +234,7 @@ def test_a_move_leaves_the_secret_of_another_store(tmp_path: Path) -> None:
 
 
 def test_a_move_that_fails_by_a_mistake_of_ours_is_told(tmp_path: Path) -> None:
-    """Does an exception on the move's thread reach who asked, instead of an ok?"""
+    """Does an exception on the move's thread reach the caller, instead of an ok?"""
     (tmp_path / "one").write_bytes(b"")
     device = Device()
     device.move = lambda config: 1 / 0  # type: ignore[assignment, return-value]

@@ -38,7 +38,7 @@ def pipes() -> Attachment:
 
 
 def ask(fd_passing: FdPassing, words: bytes) -> tuple[bytes, list[int], list[Any]]:
-    """Connect, say it, and let the hand-out serve what is readable."""
+    """Connect, send it, and let the hand-out serve readable sockets."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(fd_passing.path))
         client.send(words)
@@ -77,7 +77,7 @@ def test_a_token_hands_out_its_descriptors_once_and_only_its_own(tmp_path: Path)
 
 
 def test_a_runtime_dir_is_held_by_one_daemon(tmp_path: Path) -> None:
-    """Is a second daemon refused with the first one's pid, and let in once that is gone?"""
+    """Is a second daemon refused with the first one's pid, and admitted once that is gone?"""
     lock = hold_runtime_dir(tmp_path / "run")
     with pytest.raises(BadInput, match=f"pid {os.getpid()}"):
         hold_runtime_dir(tmp_path / "run")
@@ -125,7 +125,7 @@ def test_a_generated_secret_outlives_the_daemon_and_bad_ones_are_refused(tmp_pat
 
 
 def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) -> None:
-    """Is what the rings gave in the files, whole, and is a second run in them refused?"""
+    """Are the rings' records in the files, complete, and is a second run in them refused?"""
     wanted = np.zeros(5, RECORD)
     wanted["step"] = np.arange(5)
     device.pending = [wanted[:3], wanted[3:]]
@@ -165,7 +165,7 @@ def test_a_recording_that_the_disk_refused_ends_there(tmp_path: Path, device: An
 def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
     device: Any, tmp_path: Path, kept: str
 ) -> None:
-    """Is nothing made or written beside what is left of another recording?"""
+    """Is nothing created or written next to the rest of another recording?"""
     (tmp_path / kept).write_bytes(b"kept")
     with pytest.raises(BadInput, match="holds a recorded run"):
         Recorder(tmp_path, device, quiet())
@@ -177,7 +177,7 @@ def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
     "name", ['a"b', "a\\b", 'a\nb{tenant="c"} 1', "a\x1b[31m", "a\u202e", "a\\"]
 )
 def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, name: str) -> None:
-    """Of whoever might come to have such a name: a tenant of it is refused at the start."""
+    """Is a tenant of any such name refused at the start?"""
     with pytest.raises(BadInput, match=r"is no name for a tenant|not printable"):
         derive(Config(tenants=(Tenant(name=name),)))
     told = Snapshot(

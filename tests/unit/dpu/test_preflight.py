@@ -1,4 +1,4 @@
-"""Is what the machine or a file cannot give refused before anything is changed?"""
+"""Are requests beyond what the machine or a file can provide refused before anything is changed?"""
 
 import os
 from pathlib import Path
@@ -53,8 +53,8 @@ def test_more_memory_or_cores_than_there_are_is_refused() -> None:
 
 
 def test_a_file_that_is_refused_keeps_its_mode_and_bytes(tmp_path: Path) -> None:
-    """Is what is no store looked at, of any size, before its mode is changed? And a pipe not waited
-    for?"""
+    """Is a file that is no store, of any size, inspected before its mode is changed? And is a pipe
+    not waited for?"""
     for size_bytes in (100, SIZE_BYTES):
         file = tmp_path / f"alien{size_bytes}"
         file.write_bytes(b"x" * size_bytes)

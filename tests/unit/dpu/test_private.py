@@ -1,4 +1,4 @@
-"""Who is let in, and which files are taken for private: each bit of a mode, each identity."""
+"""Which users are admitted, and which files count as private: each bit of a mode, each identity."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def test_of_a_drive_the_group_may_have_it_and_nobody_else(mode: int) -> None:
 
 
 def test_a_file_of_another_user_is_not_ours() -> None:
-    """Root's is; and where the owner's number says nothing, nobody asks for it."""
+    """Root's is; and where the owner's number means nothing, it is not checked."""
     with pytest.raises(BadInput, match="belongs to another user"):
         check_private(Path("file"), found=as_if(0o600, STRANGER))
     check_private(Path("file"), found=as_if(0o600, 0))
@@ -158,8 +158,8 @@ def test_the_token_of_metrics_is_its_groups_and_not_everybodys(tmp_path: Path, m
 
 
 def test_a_door_with_groups_admits_their_members_alone() -> None:
-    """A tenant has groups: is a user who is in none of them kept out, and one who is in any let
-    in?"""
+    """If a tenant has groups: is a user who is in none of them kept out, and one who is in any
+    admitted?"""
     door = Door(groups=frozenset({500, 501}))
     assert not door.admits(Peer(1, STRANGER, frozenset()))
     assert not door.admits(Peer(1, STRANGER, frozenset({502, 0})))

@@ -58,7 +58,7 @@ DECODERS = [
 
 @given(REQUESTS)
 def test_a_request_survives_the_wire(request: p.Request) -> None:
-    """Is what arrives what was sent, for every kind?"""
+    """Does every kind of message decode to what was encoded?"""
     assert p.decode_request(p.encode(request)) == request
 
 
@@ -118,7 +118,8 @@ def test_a_call_that_does_not_say_by_whom_is_the_operators() -> None:
 
 
 def test_versions_meet_at_the_newest_common_one_or_not_at_all() -> None:
-    """Is an unknown newer version ignored, and a stranger told which versions there are?"""
+    """Is an unknown newer version ignored, and does an incompatible peer learn the supported
+    versions?"""
     assert negotiate([99, 6, 1]) == 6
     with pytest.raises(BadInput, match="the daemon \\[6\\]"):
         negotiate([5, 4])
@@ -138,8 +139,8 @@ def test_a_proof_is_bound_to_secret_nonce_tenant_and_name() -> None:
 
 
 def parts(found: info.Type, path: str) -> Iterator[tuple[str, info.Type]]:
-    """Whatever a sender chooses of a field: each number, text, run of bytes and list, however deep
-    it lies."""
+    """The parts of a field that a sender chooses: each number, text, run of bytes and list, at any
+    depth."""
     if isinstance(found, info.StructType):
         for field in found.fields:
             yield from parts(field.type, f"{path}.{field.name}")
@@ -180,8 +181,8 @@ BOUNDED_BY = {
 
 @pytest.mark.parametrize("path", PARTS)
 def test_every_part_of_a_request_has_bounds(path: str) -> None:
-    """Is each number refused where it arrives, below nothing and above what C has room for, and
-    each length by its type, or by what the table says?"""
+    """Is each number refused on arrival below zero and above what C has room for, and each length
+    by its type, or by the table's limit?"""
     found = PARTS[path]
     if isinstance(found, info.IntType):
         assert found.ge is not None and found.ge >= 0
@@ -195,7 +196,7 @@ def test_every_part_of_a_request_has_bounds(path: str) -> None:
 
 
 def test_the_longest_pace_is_the_cores() -> None:
-    """Does what the wire lets through as a pace pass the core too?"""
+    """Does the core accept every pace that the protocol accepts?"""
     for path in ("SessionOpen.step_ns", "SessionsOpen.due_ns"):
         found = PARTS[path]
         assert isinstance(found, info.IntType) and found.le == constant("OFS_STEP_NS_MAX")
@@ -210,7 +211,7 @@ def test_the_longest_pace_is_the_cores() -> None:
     ],
 )
 def test_a_refusal_is_short_whatever_it_refuses(message: dict[str, object]) -> None:
-    """Can anybody have the daemon answer, and log, what he made up at any length?"""
+    """Can a peer make the daemon answer, and log, invented text of any length?"""
     with pytest.raises(BadInput) as raised:
         p.decode_request(msgspec.msgpack.encode(message))
     assert len(str(raised.value)) < 600

@@ -1,4 +1,4 @@
-"""Does the control plane give each host what is its own, and nothing else?"""
+"""Does the control plane give each host access to its own data, and to nothing else?"""
 
 import dataclasses
 import io
@@ -53,7 +53,7 @@ def test_a_session_belongs_to_its_host(world: World) -> None:
 
 
 def test_a_purge_is_not_over_while_what_is_gone_is_under_way(world: World) -> None:
-    """Whoever asks goes on while there is `marking`: for that too, and not for what is in use."""
+    """The caller repeats the purge while there is `marking`, and not for blocks in use."""
     operator = world.ticket(p.OPERATOR)
     for left, marking in (({"writing": 0, "named": 7}, 0), ({"writing": 3, "named": 0}, 3)):
         world.device.purge_left = left
@@ -85,8 +85,8 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
 
 
 def test_shares_of_a_tenant_change_live(world: World) -> None:
-    """Does `tenant.NAME.KEY` reach that tenant's share, alone and beside keys of the policy; and is
-    what cannot change while it runs refused, with nothing changed?"""
+    """Does `tenant.NAME.KEY` set that tenant's share, alone and with keys of the policy; and is a
+    key that cannot change at run time refused, with nothing changed?"""
     operator = world.ticket(p.OPERATOR)
     assert world.code(world.ticket("red"), p.PolicySet(changes={"tenant.red.weight": "9"})) == (
         "forbidden"
@@ -158,7 +158,7 @@ def test_a_dead_host_leaves_nothing_behind(world: World) -> None:
 
 
 def test_a_host_that_is_dismissed_has_nothing_left_and_no_other_host_does(world: World) -> None:
-    """Are sessions, ports and logins of that name and tenant alone gone?"""
+    """Are sessions, ports and logins of that name and tenant removed, and no others?"""
     gone, other = world.ticket("red"), world.ticket("blue")
     session = world.session(gone)
     kept = world.session(other)
@@ -242,8 +242,8 @@ def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World
 
 
 def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
-    """Two tenants tell of a shard of one name: neither sees the other's copies; who is nobody's
-    host has no shards. The figures of the status are those of the tenant."""
+    """Two tenants report a shard of one name: neither sees the other's copies; a host without a
+    tenant has no shards. The figures of the status are the tenant's."""
     red, blue, operator = (world.ticket(name) for name in ("red", "blue", p.OPERATOR))
     copies = []
     for ticket, made in ((red, "dpu1"), (blue, "")):
@@ -259,9 +259,9 @@ def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
 
 
 def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None:
-    """The same contents of two users: is the device told other names of each, the same of one
-    user's hosts, of chunks and of objects alike? And is a host of no known user let open nothing,
-    nor one of another fabric attach?"""
+    """For the same contents of two users: does the device get different names for each, and the
+    same for one user's hosts, of chunks and of objects alike? And may a host of no known user open
+    nothing, and one of another fabric not attach?"""
     red = dataclasses.replace(world.hosts.tenants["red"], sharing="user")
     world.hosts.tenants["red"] = red
     world.device.port_max = 4
@@ -330,7 +330,7 @@ def test_a_bad_number_beside_sessions_to_end_ends_none(world: World, bad: dict[s
 
 
 def test_a_daemon_of_no_pod_promises_nothing(world: World) -> None:
-    """Is what a member of a pod asks refused, as a question that is not for this daemon?"""
+    """Is a pod member's request refused, as one that is not for this daemon?"""
     asks = p.Hold(
         name="a", incarnation=2**63 - 1, to="b", to_incarnation=0, nonce=bytes(16), proof=bytes(32)
     )

@@ -1,7 +1,7 @@
-"""Is a target that cannot be had, does not start or refuses told in one line, and left nowhere?
+"""Is a target that is unavailable, does not start or refuses reported in one line, and cleaned up?
 
-The programs are scripts, and the client that speaks to them is a stand-in: what a real target does
-is asked in tests/integration/test_spdk_faults.py.
+The programs are scripts, and their client is a stand-in: tests/integration/test_spdk_faults.py
+tests a real target.
 """
 
 import sys
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class Client:
-    """Connects where the program has made its socket, and refuses what is asked of a drive."""
+    """Connects where the program has made its socket, and refuses requests for a drive."""
 
     def __init__(self, path: str, timeout: float) -> None:
         if not Path(path).exists():
@@ -82,7 +82,7 @@ def test_no_program_and_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_program_that_ends_is_told_by_its_last_words(tmp_path: Path) -> None:
-    """Does the line have what the program said before it gave up?"""
+    """Does the line have the program's last output?"""
     ends = program(tmp_path, "echo no memory >&2; exit 1")
     assert "did not start: no memory" in str(refusal(ends))
 
@@ -99,7 +99,7 @@ def test_a_program_that_never_answers_is_given_up_and_ended(
 
 
 def test_a_refusal_has_the_reason_and_not_the_request(tmp_path: Path) -> None:
-    """What the client says is request and response, over many lines."""
+    """The client's text is request and response, over many lines."""
     with (
         Target(program(tmp_path, "touch rpc.sock; exec sleep 600")) as target,
         pytest.raises(RunFailed) as caught,

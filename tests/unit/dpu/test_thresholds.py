@@ -36,8 +36,9 @@ def llama(**more: str) -> Any:
 
 def test_keep_is_the_rent_that_prefilling_costs() -> None:
     """$0.222 a million tokens against 30.72 TB for $10,950 over three years: 49.5 hours without the
-    trailers (F2 of the notes), less what writing wears; is it rounded to minutes, longer in a drive
-    that lasts longer, and for ever where it is longer than can be said or a price is missing?"""
+    trailers (F2 of the notes), less the wear of writing; is it rounded to minutes, longer for a
+    drive with a longer service time, and unlimited if it exceeds the field or a price is
+    missing?"""
     config = llama(**PRICES)
     keep = Thresholds(config, 30_720 * 10**9)
     policy = config.policy
@@ -58,7 +59,8 @@ def test_keep_is_the_rent_that_prefilling_costs() -> None:
 
 
 def test_a_hit_is_worth_so_many_bytes() -> None:
-    """Writing wears 29 % of what prefilling costs (section 6 of the notes): 3.4 records a hit?"""
+    """The wear of a write is 29 % of the cost of prefilling (section 6 of the notes): 3.4 records a
+    hit?"""
     config = llama(**PRICES, storage__endurance="56064TB")
     found = Thresholds(config, 30_720 * 10**9).written_per_hit_max(config.policy)
     assert found / (256 << 10) == pytest.approx(1 / 0.288, rel=0.02)
@@ -114,8 +116,8 @@ def test_admission_follows_what_a_hit_cost_to_write() -> None:
 
 def test_the_device_has_them_from_the_start_and_at_each_change(device: Any) -> None:
     """At the start, at a change of a price, when the pace is known and when the budget is used up:
-    is the device told once each, the least admission of all of them, and not where nothing changed?
-    """
+    does the device get them once each, with the lowest admission of all, and nothing if nothing
+    changed?"""
     log = Log("error", io.StringIO(), text=False)
     config = llama(**PRICES, storage__endurance="56064TB")
     spending = Spending(config, device, log)

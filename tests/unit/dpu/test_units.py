@@ -1,4 +1,4 @@
-"""Do the systemd units that come with Offstage hold what the threat model says of them?"""
+"""Do the systemd units of Offstage satisfy what the threat model says about them?"""
 
 import configparser
 import shutil

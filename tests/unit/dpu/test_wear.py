@@ -61,7 +61,8 @@ def test_counters_that_begin_anew_go_on() -> None:
 
 
 def test_nothing_to_divide_by_is_no_figure() -> None:
-    """Are a daemon that has just begun, and an unknown endurance, told as unknown and not as 0?"""
+    """Are a new daemon's figures, and those without a known endurance, reported as unknown rather
+    than 0?"""
     seen = Wear(config()).look({}, [])
     for name in ("bytes_per_hit", "amplification", "drive_writes_per_day", "life_years"):
         assert seen[name] is None

@@ -54,7 +54,7 @@ class HitDriver:
 def worker_of(
     driver: HitDriver,
 ) -> Iterator[Callable[[zmq_messages.FabricRequest, bytes], list[bytes]]]:
-    """A worker over this driver: what it answers to a request and its payload."""
+    """A worker over this driver: its answer to a request and its payload."""
     context = zmq.Context[zmq.Socket[bytes]]()
     replies = context.socket(zmq.PULL)
     replies.bind("inproc://replies")
@@ -99,7 +99,7 @@ def test_hits_of_a_step_that_was_not_answered_do_not_come(answered: bool) -> Non
 
 
 def test_a_few_bytes_do_not_stand_for_millions_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Best scores come with how many there are of all: are those made that no step can have?"""
+    """Best scores come with the number of all scores: is a number refused that no step can have?"""
     monkeypatch.setattr(zmq_fabric, "unpack", lambda packed: pytest.fail("scores were made"))
     with worker_of(HitDriver(answered=True)) as ask:
         for more in (

@@ -327,7 +327,7 @@ def test_every_test_can_fail(path: Path) -> None:
     )
 
 
-def test_nobody_is_told_to_install_a_stranger() -> None:
+def test_no_text_installs_offstage_by_name() -> None:
     """Do all pages, messages and packages of ours say a checkout or a file, and not a name?"""
     here = Path(__file__).resolve()
     found = []

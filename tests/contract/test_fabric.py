@@ -144,7 +144,7 @@ def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
         before = after
 
 
-def test_a_session_of_somebody_else_is_refused(host: Host) -> None:
+def test_a_session_of_another_host_is_refused(host: Host) -> None:
     ordinals = np.zeros(1, np.uint32)
     with pytest.raises(OffstageError):
         host.fabric.fetch(

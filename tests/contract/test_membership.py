@@ -101,7 +101,7 @@ def test_a_refused_change_changes_nothing(side: Side) -> None:
     assert membership.map() == before
 
 
-def test_whoever_keeps_it_is_gone_and_the_map_is_frozen(side: Side) -> None:
+def test_the_map_is_frozen_while_its_service_is_down(side: Side) -> None:
     """The last map is given, and said to be old; it cannot be changed; and all goes on when it is
     back."""
     membership, late = side.open(), side.open()
@@ -121,7 +121,7 @@ def test_whoever_keeps_it_is_gone_and_the_map_is_frozen(side: Side) -> None:
     assert membership.change(lambda pod: moved(pod, "a", "draining")).epoch > before.epoch
 
 
-def test_who_announces_itself_is_alive(side: Side) -> None:
+def test_an_announced_member_is_alive(side: Side) -> None:
     membership = side.open()
     membership.change(lambda pod: added(pod, member("a", 5)))
     lease = membership.announce(member("a", 5))

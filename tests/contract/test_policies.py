@@ -347,7 +347,7 @@ class LearnsEarly(Silent):
     ],
     ids=lambda one: one.__name__,
 )
-def test_the_suite_sees_who_breaks_the_contract(cheat: Any, check: Any) -> None:
+def test_the_suite_detects_a_broken_contract(cheat: Any, check: Any) -> None:
     with pytest.raises((AssertionError, BadInput)):
         check(lambda case: Opened((cheat,), case.setting), CASES[0])
     check(lambda case: Opened((Silent,), case.setting), CASES[0])

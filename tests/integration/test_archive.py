@@ -132,7 +132,7 @@ def test_what_was_deleted_never_comes_back_from_the_bucket(tmp_path: Path, swift
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_holds_nobody_up_for_good(tmp_path: Path, swift: Swift) -> None:
+def test_a_hung_server_delays_no_host_for_good(tmp_path: Path, swift: Swift) -> None:
     """All of Swift is suspended: do hosts write, read and leave meanwhile, and are waiting objects
     uploaded when it resumes?"""
     more = settings(

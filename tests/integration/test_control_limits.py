@@ -47,7 +47,7 @@ def check_open(tier: Daemon) -> None:
         assert operator.status()["storage"]
 
 
-def test_handshakes_without_end_lock_nobody_out(tier: Daemon) -> None:
+def test_endless_handshakes_lock_no_host_out(tier: Daemon) -> None:
     """With 1,100 connections that completed a handshake and stay open: are host and operator
     admitted? They used to take every descriptor."""
     host, port = tier.endpoint.removeprefix("tcp://").split(":")
@@ -78,7 +78,7 @@ def test_slow_scrapes_take_no_threads_and_no_place(tier: Daemon) -> None:
         assert threads(tier) == before
 
 
-def test_mute_hand_out_connections_lock_nobody_out(tier: Daemon) -> None:
+def test_silent_hand_out_connections_lock_no_host_out(tier: Daemon) -> None:
     """200 connections to the hand-out that say nothing: does the next host get its descriptors?"""
     with contextlib.ExitStack() as held:
         for _ in range(200):

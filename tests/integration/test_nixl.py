@@ -95,7 +95,7 @@ def test_blocks_go_there_and_back_and_the_next_host_finds_them(tmp_path: Path) -
             read(fabric, session, keys)
 
 
-def test_memory_nobody_registered_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_unregistered_memory_is_refused_in_one_line(tmp_path: Path) -> None:
     with start(tmp_path) as tier, attached(tier) as (control, fabric):
         session, keys = write_and_read(control, fabric)
         wanted = np.zeros(1, np.uint32)

@@ -106,7 +106,7 @@ def test_a_hot_prefix_gets_copies_and_load_evens_out(
     assert 0 < shown["hit_rate"] <= 1 and shown["demands"] > found.demands
 
 
-def test_who_joins_is_filled_and_who_is_drained_gives_what_is_read(pod: Pod) -> None:
+def test_joining_and_drained_members_exchange_only_their_shards(pod: Pod) -> None:
     """A member joins and one is drained during a run: are only shards whose home changed moved,
     about as many as any placement must, and does the next run find all of them at home?"""
     before = change(pod, lambda one: one)

@@ -143,7 +143,9 @@ def test_stopped_past_its_lease(pod: Leased) -> None:
 
 
 @pytest.mark.slow
-def test_a_deletion_reaches_who_was_away(pod: Leased, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deletion_reaches_a_member_that_was_away(
+    pod: Leased, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is acknowledged without the dead one, which drops everything before it serves anybody."""
     driven(pod)
     pod.send("dpu2", signal.SIGKILL)

@@ -169,7 +169,7 @@ def one_block() -> tuple[np.ndarray[Any, np.dtype[np.uint32]], np.ndarray[Any, A
     return np.array([CHUNKS - 1], np.uint32), np.zeros((1, PAYLOAD), np.uint8)
 
 
-def test_who_is_near_a_bound_is_told_and_nobody_of_another(tmp_path: Path) -> None:
+def test_a_tenant_near_its_limit_is_told_and_no_other(tmp_path: Path) -> None:
     """Gauges of quotas by token, the tenant's own status, one line in the log for each time that
     80 % are reached; a bound that is raised while the daemon runs; dirty blocks within theirs."""
     tenants = {"red": {"chunks_max": CHUNKS, "dirty_max": 2}, "blue": {}}

@@ -104,7 +104,7 @@ def keeper_files(world: World) -> list[str]:
     return found
 
 
-def test_nobody_but_root_looks_into_the_daemon(world: World) -> None:
+def test_only_root_can_inspect_the_daemon(world: World) -> None:
     """Are descriptors, memory and environment of the daemon shut to other users, and to its own?"""
     for uid in (RED, BLUE, KEEPER):
         found = run(uid, attack, world.pid, [])
@@ -135,7 +135,7 @@ def test_a_tenants_memory_goes_to_its_own_users_only(world: World) -> None:
         assert one.wait() == 0
 
 
-def test_a_login_needs_the_tenants_secret_whoever_comes(world: World) -> None:
+def test_a_login_needs_the_tenants_secret(world: World) -> None:
     """Does a user that the tenant's socket admits still need the tenant's secret?"""
     one = Child(BLUE, host, world.endpoint, "red", world.secret("blue"))
     assert one.wait() == 1 and "does not prove that it has" in one.complaint()

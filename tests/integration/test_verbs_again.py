@@ -119,7 +119,7 @@ def test_a_port_that_was_closed_is_the_end(link: tuple[Control, VerbsDriver]) ->
     assert caught.value.fix and "\n" not in str(caught.value)
 
 
-def test_an_address_of_nobody_holds_up_its_host_alone(
+def test_an_unresolvable_address_delays_only_its_own_host(
     link: tuple[Control, VerbsDriver], tmp_path: Path
 ) -> None:
     """A host answers with a GID that is slow to resolve: are others answered meanwhile, and does

@@ -147,7 +147,7 @@ def test_thresholds_follow_prices_and_the_log_replays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_nobody_names_for_as_long_as_it_is_kept_is_dropped(tmp_path: Path) -> None:
+def test_chunks_that_are_not_named_again_expire(tmp_path: Path) -> None:
     """With `keep` of a minute: are chunks that were named again still there after it, are the
     others gone, in a log that replays, and are they written and read again as usual?"""
     record = tmp_path / "record"

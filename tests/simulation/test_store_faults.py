@@ -175,7 +175,7 @@ def test_a_good_drive_refuses_nothing(seed: int) -> None:
         assert stats["blocks"] == len(run.stored) and store.verify() == 0
 
 
-def test_a_hung_device_holds_up_nobody_but_its_callers() -> None:
+def test_a_hung_device_delays_only_its_callers() -> None:
     """Does close return while I/O hangs, and do the hung requests end once the device is back?"""
     with drive(3, Faults()) as storage:
         with Store(storage, CONFIG) as store:

@@ -61,7 +61,7 @@ def test_a_published_link_comes_out_at_its_headline(name: str, gb_per_s: float) 
     assert set(link) == {"lane_rate", "lanes", "efficiency", "latency"}
 
 
-def test_a_link_that_nobody_published_is_refused() -> None:
+def test_an_unpublished_link_is_refused() -> None:
     with pytest.raises(BadInput, match="did you mean 'nvlink5'"):
         published("nvlink4")
 

@@ -108,7 +108,7 @@ def test_area_is_that_of_what_the_preset_has() -> None:
         ("5.5", "5.5"),
     ],
 )
-def test_a_number_that_nobody_answers_for_is_refused(entry: str, what: str, tmp_path: Path) -> None:
+def test_a_number_without_a_source_is_refused(entry: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "energy.toml"
     path.write_text(f"[hbm]\nper_bit = {entry}\n", encoding="utf-8")
     with pytest.raises(BadInput, match=what):

@@ -91,7 +91,7 @@ def test_credits_of_a_link_come_back_after_its_latency() -> None:
     assert ends(chip([link], "a"), [0, 0, 0, 0]) == [11, 12, 32, 33]
 
 
-def test_the_urgent_overtake_those_that_wait_and_nobody_else() -> None:
+def test_urgent_items_overtake_only_waiting_ones() -> None:
     one = chip([Unit("a", queue="priority", fixed_ps=10)], "a")
     assert ends(one, [0, 1, 2, 3, 4], priority=[3, 3, 1, 0, 1]) == [10, 50, 30, 20, 40]
 
@@ -186,7 +186,7 @@ def test_a_cycle_is_named() -> None:
     assert caught.value.cycle and caught.value.units == ("a", "b")
 
 
-def test_a_cycle_is_named_without_those_who_only_wait_for_it() -> None:
+def test_a_cycle_is_named_without_the_units_that_only_wait_for_it() -> None:
     units = tuple(Unit(name, fixed_ps=1, queue_max=0) for name in "abc")
     there = [Stage("a"), Stage("b"), Stage("c")]
     one = Chip(Network(units, {"there": there, "back": [Stage("c"), Stage("b")]}))
@@ -283,7 +283,7 @@ def shared(tenants: tuple[TenantShare, ...], **unit: Any) -> Chip:
     return chip([Unit("source", "delay"), link], "source", "link")
 
 
-def test_tenants_share_by_weight_and_a_flood_blocks_nobody_else() -> None:
+def test_tenants_share_by_weight_and_a_flood_blocks_no_other() -> None:
     """Tenant 0 floods the link before tenant 1 arrives: its excess waits outside, alone."""
     one = shared(TENANTS)
     trace = make_requests(120, at_ps=[0] * 100 + [5] * 20, size_bytes=MIB)
@@ -304,14 +304,14 @@ def test_a_token_bucket_holds_the_server_idle_and_wakes_it() -> None:
     assert np.diff(ends(one, [0, 0, 0], size_bytes=MIB)).tolist() == gaps.tolist()
 
 
-def test_a_tenant_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_tenant_is_refused() -> None:
     with pytest.raises(BadInput, match="a tenant or session"):
         shared(TENANTS).run(make_requests(1, tenant=2))
     with pytest.raises(BadInput, match="that, has tenants"):
         chip([Unit("a", queue="qos")], "a")
 
 
-def test_at_the_timing_seam_who_waits_comes_first() -> None:
+def test_the_timing_seam_serves_waiting_requests_first() -> None:
     """A demand overtakes a guess, which overtakes a write; a hit moves all of its blocks."""
     units = (Unit("a", queue="priority", fixed_ps=10, mib_ps=1000),)
     routes = {name: (Stage("a"),) for name in ("read", "write", "hit", "command")}

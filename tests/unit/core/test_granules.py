@@ -234,7 +234,7 @@ def test_a_part_of_other_bytes_goes() -> None:
     assert machine.rcs == [-errno.EAGAIN, 0] and machine.core.ledger()["io_errors"] == 0
 
 
-def test_what_nobody_waits_for_is_not_read() -> None:
+def test_blocks_that_no_demand_waits_for_are_not_read() -> None:
     """A demand that left while it waited for the next read of a slot: its granules are not read
     with those of a later one."""
     machine = Machine(Policy(prefetchers="shared"))

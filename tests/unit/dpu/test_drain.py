@@ -34,7 +34,7 @@ def test_the_docstring_shows_the_transitions() -> None:
     assert not [state for state, _ in NEXT if state is State.STOPPED]
 
 
-def test_those_who_wait_are_answered_when_all_is_stored_or_at_their_deadline(device: Any) -> None:
+def test_waiting_drains_are_answered_when_all_is_stored_or_at_their_deadline(device: Any) -> None:
     device.dirty = 3
     one = drain_of(device)
     assert not one.refuses and not one.pending and one.turn(0.0) == []
@@ -47,7 +47,7 @@ def test_those_who_wait_are_answered_when_all_is_stored_or_at_their_deadline(dev
     assert one.state is State.DRAINING and one.refuses and not one.pending
 
 
-def test_an_undrain_answers_those_who_wait_and_not_beside_a_stop(device: Any) -> None:
+def test_an_undrain_answers_waiting_drains_unless_stopping(device: Any) -> None:
     device.dirty = 3
     one = drain_of(device)
     one.ask(ASKED, HOUR_NS)

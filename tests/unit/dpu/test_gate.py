@@ -114,7 +114,7 @@ def test_messages_come_through_whole_and_in_any_number(control: ControlSocket) -
     assert not control.gate.counts["stalled"]
 
 
-def test_whoever_has_most_connections_makes_room(control: ControlSocket, tmp_path: Path) -> None:
+def test_the_peer_with_most_connections_loses_one(control: ControlSocket, tmp_path: Path) -> None:
     """Eight may connect: do fifty lock no other peer out, over the network's socket or the
     operator's?"""
     with contextlib.ExitStack() as held:

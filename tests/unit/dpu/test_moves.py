@@ -197,9 +197,7 @@ def test_a_path_that_cannot_be_is_refused_and_touches_nothing(path: str, tmp_pat
 
 
 @pytest.mark.parametrize("error", [StoreFull("too small"), DeviceTimeout("no answer")], ids=repr)
-def test_a_move_that_is_refused_leaves_nothing_that_was_made_for_it(
-    error: OffstageError, tmp_path: Path
-) -> None:
+def test_a_refused_move_removes_the_files_it_made(error: OffstageError, tmp_path: Path) -> None:
     """The target's file and each tenant's files next to it are removed; but existing files stay,
     and so does everything if it is unknown whether the move has begun."""
     (tmp_path / "one").write_bytes(b"")

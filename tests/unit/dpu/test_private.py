@@ -46,7 +46,7 @@ def test_no_bit_of_a_group_or_of_others_may_be_set(mode: int) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o662, 0o661], ids=oct)
-def test_of_a_drive_the_group_may_have_it_and_nobody_else(mode: int) -> None:
+def test_a_drive_may_be_open_to_its_group_only(mode: int) -> None:
     drive = stat.S_IFBLK
     check_private(Path("drive"), found=as_if(0o660, kind=drive))
     with pytest.raises(BadInput, match="others can read or change it"):
@@ -122,7 +122,7 @@ def test_a_secret_that_its_group_can_read_is_refused_wherever_it_is_read(
         read()
 
 
-def test_no_mark_and_no_key_of_somebody_else_is_overwritten(tmp_path: Path) -> None:
+def test_marks_and_keys_of_others_are_not_overwritten(tmp_path: Path) -> None:
     """A file of the name that a tenant's mark would have, and one half of a pair of keys."""
     (tmp_path / "store.ofs.default.mark").write_text("of a proof reader\n")
     (tmp_path / "server.key").write_text("of a door\n")

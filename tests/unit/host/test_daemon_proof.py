@@ -165,7 +165,7 @@ def other_key(hello: p.Hello, said: p.Challenge) -> bytes:
 @pytest.mark.parametrize(
     "prove", [other_secret, reflected, replayed, other_user, other_key, lambda *_: b""]
 )
-def test_who_does_not_prove_the_secret_hears_hello_alone(prove: Prove) -> None:
+def test_a_daemon_without_the_secret_hears_only_hello(prove: Prove) -> None:
     """A wrong secret, the host's own proof, an old proof, a proof of other words, none: is nothing
     but Hello said, in one line of error?"""
     with listening(prove) as impostor:
@@ -175,7 +175,7 @@ def test_who_does_not_prove_the_secret_hears_hello_alone(prove: Prove) -> None:
 
 
 @pytest.mark.parametrize("heartbeat", [False, True])
-def test_who_takes_the_port_later_hears_hello_alone(heartbeat: bool) -> None:
+def test_a_process_that_takes_over_the_port_hears_only_hello(heartbeat: bool) -> None:
     """A daemon ends, and another process takes its port: does that process receive the host's next
     call?"""
     with listening(honest) as daemon:
@@ -206,7 +206,7 @@ def test_a_daemon_that_comes_back_proves_itself_and_goes_on() -> None:
         control.close()
 
 
-def test_the_zmq_fabric_is_whoever_has_the_proved_key() -> None:
+def test_the_zmq_fabric_needs_the_proved_key() -> None:
     """A process at the fabric's endpoint lacks the daemon's key: does it receive a frame?"""
     mine = zmq.curve_keypair()[0]
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -301,7 +301,7 @@ def test_few_landing_rows_make_fetches_wait_for_each_other() -> None:
         World(FakeFabric(), LaterArrays(), landing_rows=2).run(1)
 
 
-def test_what_a_session_demands_does_not_depend_on_who_decodes_beside_it() -> None:
+def test_a_sessions_demands_do_not_depend_on_other_sessions() -> None:
     together = World(FakeFabric(calls_max=2, last_first=True))
     together.run(4)
     for number in range(3):
@@ -364,7 +364,7 @@ def timed_world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def test_a_layer_ahead_demands_the_same_and_waits_from_its_own_turn_on(
+def test_a_layer_ahead_demands_the_same_and_stalls_only_when_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the first layer has waited since before it was due: 350, the others 300 each. The
@@ -380,7 +380,7 @@ def test_a_layer_ahead_demands_the_same_and_waits_from_its_own_turn_on(
     assert first == [350 + 300 * (LAYERS - 1)] * 3
 
 
-def test_what_arrives_meanwhile_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_that_arrives_during_compute_adds_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer whose blocks arrived during the previous one's compute has no stall at all."""
     world = timed_world(monkeypatch)
     control: Any = None

@@ -6,7 +6,7 @@ from pod_memory import CHUNKS, LAYERS, NUMBERS, World
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_what_was_closed_while_nobody_answered_is_closed_when_somebody_does(keep: bool) -> None:
+def test_a_close_during_an_outage_is_repeated_after_it(keep: bool) -> None:
     """Is a session that was closed while its member was away closed there once, by a turn of
     upkeep, with its `keep` as given? A close that was carried out but whose answer was lost does
     not make the member suspect."""
@@ -38,7 +38,7 @@ def _blocks(world: World) -> int:
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("turns", [4, 6, 8, 60])
-def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: bool) -> None:
+def test_a_delete_reaches_every_member_with_the_data(turns: int, read: bool) -> None:
     """Is a session's data deleted at its former home and where it was moved, even during the move,
     while data that another session reads stays until that one is deleted too?"""
     world = World(3)
@@ -57,7 +57,7 @@ def test_what_is_not_kept_goes_at_every_member_that_has_it(turns: int, read: boo
     assert _blocks(world) == others and not any(one.sessions for one in world.daemons.values())
 
 
-def test_what_is_not_kept_goes_at_its_copies() -> None:
+def test_a_delete_reaches_the_copies() -> None:
     """And its home learns that the copies are gone."""
     world = World(4, copies_max=2)
     (name,) = world.write(1, 2, 3, 4)
@@ -75,7 +75,7 @@ def test_what_is_not_kept_goes_at_its_copies() -> None:
     assert sum(kept) == 0 and not world.sessions.copies
 
 
-def test_what_is_not_kept_goes_in_the_next_life_of_a_member() -> None:
+def test_a_delete_is_repeated_at_the_next_incarnation_of_a_member() -> None:
     """The member died with its store before it learned of a deletion: does the next login repeat
     it?"""
     world = World(2)

@@ -197,7 +197,7 @@ def test_a_silent_member_loses_its_shards_and_no_others() -> None:
         sessions.append(session, chunks(50))
 
 
-def test_a_drained_member_is_asked_for_what_nobody_else_has() -> None:
+def test_a_drained_member_serves_what_it_alone_stores() -> None:
     """Blocks that it alone stores are read there; new ones go to other members."""
     sessions, daemons = pod("up", "draining")
     old, new = (sessions.session_open(select_blocks=8) for _ in range(2))
@@ -267,7 +267,7 @@ def test_a_member_returns_while_calls_to_its_earlier_incarnation_are_in_flight()
     )
 
 
-def test_a_put_that_nobody_takes_ends() -> None:
+def test_an_unaccepted_put_ends() -> None:
     """Where the only member does not acknowledge it, that is an error and no wait without end."""
     sessions, daemons = pod("up")
     session = sessions.session_open(select_blocks=8)

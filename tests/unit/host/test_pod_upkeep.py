@@ -20,7 +20,7 @@ from offstage.host.pod.between_members import Move
 from offstage.host.pod.upkeep import in_messages
 
 
-def test_who_joins_gets_what_is_asked_of_its_share_and_no_more() -> None:
+def test_a_joining_member_receives_only_requested_shards() -> None:
     """Are shards read at the former home at once, without a miss, and at the new one once all of a
     shard is there? Only requested shards whose home changed are moved."""
     world = World(3)

@@ -54,7 +54,7 @@ def test_least_loaded_looks_at_load_and_round_robin_at_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_begins_without_room_or_without_a_request(kind: str) -> None:
+def test_no_session_begins_without_room_or_a_request(kind: str) -> None:
     assert begin(kind, [[1, 1]], [9], room=[False, False]) is None
     assert begin(kind, [], []) is None
 

@@ -25,7 +25,7 @@ from offstage.host.transfers.runtime import Cudart
 COMPUTE, COPIES = 0, 1
 
 
-def test_a_copy_waits_for_what_was_asked_before_its_blocks_were_given_away() -> None:
+def test_a_copy_waits_for_earlier_readers_of_its_blocks() -> None:
     """And not for a kernel issued after that, which runs concurrently? Work issued after the copy
     waits for it."""
     pytest.importorskip("torch", reason="pip install '.[host]'")

@@ -222,7 +222,7 @@ def test_a_lookup_that_waits_for_its_turn_is_made_then() -> None:
     assert not store.lookups and plans.match(one, 0) is None and len(store.lookups) == 1
 
 
-def test_a_lookup_that_nobody_answers_is_a_miss() -> None:
+def test_an_unanswered_lookup_is_a_miss() -> None:
     """A daemon that is frozen when a request arrives: is the request computed in the end?"""
     store = Store()
     plans = Plans(store, BLOCK, SIZE)  # type: ignore[arg-type]

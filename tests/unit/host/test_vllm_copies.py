@@ -112,7 +112,7 @@ def test_a_layer_goes_out_before_the_next_is_computed() -> None:
     assert worker.report(step).stored == [b"a"] and worker.report(step).stored == []
 
 
-def test_layers_that_nobody_waited_for_did_not_load() -> None:
+def test_layers_that_were_not_waited_for_did_not_load() -> None:
     """Where the model runs without asking for its layers, are all blocks computed again?"""
     memory = Memory()
     worker, _ = copies(memory, 0)

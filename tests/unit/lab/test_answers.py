@@ -18,7 +18,7 @@ LAYERS, BLOCKS = 3, 20
 
 
 class Counting(Component):
-    """Guesses the best of each layer, and counts how often it is asked."""
+    """Guesses the best of each layer, and counts its calls."""
 
     name: ClassVar[str] = "counting"
     uses: ClassVar[str] = "scores"
@@ -82,7 +82,7 @@ def test_a_component_of_another_package_serves_one_point_alone(
     assert component.asked == 2
 
 
-def test_it_fails_for_each_point_at_the_same_step_and_who_left_holds_nothing(
+def test_it_fails_for_each_point_at_the_same_step_and_frees_everything(
     component: Any,
 ) -> None:
     answers = Answers()

@@ -1,4 +1,4 @@
-"""Are the bounds what they claim: Belady's counts, attained, out of reach of any schedule?"""
+"""Are the bounds right: Belady's counts, attainable ones, and limits that no schedule exceeds?"""
 
 import gzip
 import json
@@ -104,7 +104,8 @@ class PlainModel:
         return len(row) - len(misses)
 
     def prefetch(self, now: int, credit: float) -> float:
-        """Soonest needed first, until credit or room is missing; what is left of the credit."""
+        """Reads the blocks needed soonest, until credit or room runs out; returns the remaining
+        credit."""
         for time in range(now, len(self.rows)):
             for block in self.rows[time]:
                 if not self.costs(block):
@@ -226,7 +227,7 @@ def test_bounds_equal_a_plain_model(
 def test_no_schedule_exceeds_the_limit(
     rows: list[Row], slots: int, written: set[int], cap: tuple[float, float, float]
 ) -> None:
-    """Does the best of all schedules lie between what is attained and what cannot be exceeded?"""
+    """Is the best of all schedules between the attained count and the upper limit?"""
     demands = demands_of(rows, written=written)
     total = len(demands.demands)
     alone = belady(demands, slots)
@@ -239,7 +240,7 @@ def test_no_schedule_exceeds_the_limit(
 
 @given(rows_of(14, 4, 40), st.integers(4, 12), st.integers(0, 999))
 def test_rows_are_served_in_the_order_given(rows: list[Row], slots: int, seed: int) -> None:
-    """Does an order of time give what rows that stand in that order give?"""
+    """Do rows with an order by time give the same as rows sorted by it?"""
     order = np.random.default_rng(seed).permutation(len(rows)).tolist()
     sorted_rows = [rows[index] for index in order]
     cap = cap_of(rows, 0.5, 1, 17)
@@ -276,7 +277,7 @@ def plain_bypass(ids: list[int], slots: int) -> int:
 
 @given(st.lists(st.integers(0, 12), max_size=80), st.integers(1, 12))
 def test_bypass_keeps_what_is_needed_soonest(ids: list[int], slots: int) -> None:
-    """Are the hits those of a buffer that may also let go what it has just read?"""
+    """Are the hits those of a buffer that may also evict the block it has just read?"""
     assert belady(Demands.flat(np.array(ids, np.int64)), slots, bypass=True).hits.sum() == (
         plain_bypass(ids, slots)
     )

@@ -1,4 +1,4 @@
-"""Are a point's figures the ones the definitions say, and do intervals hold what they promise?"""
+"""Do a point's figures follow the definitions, and do intervals have their stated coverage?"""
 
 import runpy
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ BOUND_ROW = np.dtype(
 
 
 def row(session: int, step: int, layer: int, ends: dict[str, int], **fields: int) -> Any:
-    """One row whose demands are the sum of its ends; all of them non-trivial but `trivial`
-    retained ones."""
+    """One row whose demands are the sum of its ends; all of them non-trivial but `trivial` retained
+    ones."""
     made = np.zeros(1, ROW)[0]
     made["session"], made["step"], made["layer"] = session, step, layer
     for end, count in ends.items():
@@ -157,7 +157,7 @@ def test_figures_of_a_ledger_made_by_hand(by_hand: tuple[SeedRun, SeedRun, SeedB
 
 
 def test_one_request_has_no_interval_and_nothing_has_no_value() -> None:
-    """What cannot be said is not said: no interval of one request, no rate of no demand."""
+    """Undefined figures are absent: no interval of one request, no rate without demands."""
     alone = run(0, [row(0, 0, 0, {"retained": 1, "cold": 1}, trivial=1, demand_reads=1)])
     found = measure(LAB.info(), [alone], [], none=[alone])
     assert found.hit == Interval(value=0.5) and found.accuracy is None
@@ -244,8 +244,8 @@ def test_sums_equal_those_of_a_slow_loop(
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """95 % intervals of a ratio over 40 requests of unequal size hold it in about 95 of 100 trials;
-    the percentile bootstrap is known to be a little short of it at such sizes."""
+    """95 % intervals of a ratio over 40 requests of unequal size contain it in about 95 of 100
+    trials; the percentile bootstrap is known to fall a little short at such sizes."""
     draw = np.random.default_rng(5)
     truth, held, trials = 0.8, 0, 400
     for _ in range(trials):

@@ -74,7 +74,8 @@ def test_a_run_that_fails_leaves_no_ledger(tmp_path: Path) -> None:
 
 
 def test_a_ledger_says_what_its_points_are(tmp_path: Path) -> None:
-    """Without a summary beside it; and what is no ledger, or one that says nothing, in one line."""
+    """Is a ledger read without its summary; and is a file that is no ledger, or an incomplete one,
+    refused in one line?"""
     import pyarrow.parquet as pq
 
     path = tmp_path / "ledger.parquet"

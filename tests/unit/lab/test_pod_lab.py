@@ -1,4 +1,5 @@
-"""Do pods in virtual time give what plain models give: one cache, chance, the dead one's share?"""
+"""Do pods in virtual time agree with plain models: of one cache, of chance, of a dead member's
+share?"""
 
 import json
 from dataclasses import replace
@@ -86,8 +87,8 @@ def plain_hits(requests: Requests, capacity: int) -> int:
 
 @pytest.mark.parametrize("capacity", [8, 20, 40, 150, 1000])
 def test_a_pod_of_one_is_one_lru_cache(capacity: int) -> None:
-    """As a list has it; and the decision core, which knows of no pod, hits the same tokens where
-    what it holds for a request of 17 blocks is not what matters."""
+    """Equal to a list; and the decision core, which knows no pod, hits the same tokens where the
+    space that it reserves for a request of 17 blocks makes no difference."""
     spec = spec_of(trace=str(TINY), **FREE)
     spec = msgspec.structs.replace(spec, store_bytes=capacity * spec.block_bytes, daemons=(1,))
     requests = requests_of(spec, 1, 1)
@@ -112,7 +113,7 @@ def test_shards_are_spread_as_chance_spreads_them() -> None:
 
 
 def prompts(count: int, blocks: int, fault_s: int) -> Requests:
-    """Prompts of one shard each, asked for once before `fault_s` and once after it."""
+    """Prompts of one shard each, requested once before `fault_s` and once after it."""
     begin = np.r_[np.arange(count), fault_s + 1 + np.arange(count)] * S
     return Requests(
         begin,
@@ -164,7 +165,7 @@ def test_a_drained_daemon_is_read_and_gets_nothing() -> None:
     assert ran.read[1] == without.read[1] > 0 == ran.filled[1]
 
 
-def test_who_returns_has_what_its_drives_have() -> None:
+def test_a_returning_member_has_what_its_drives_have() -> None:
     spec, (_, dead) = with_fault("death", prompts(400, 8, 400))
     _, (without, back) = with_fault("return", prompts(400, 8, 400), gone="100s")
     lost = [figures_of(spec, point(8), one, without).loss for one in (dead, back)]
@@ -212,8 +213,8 @@ def test_hot_shards_get_copies_that_take_load() -> None:
 
 
 def test_a_common_beginning_is_a_shard_of_its_own() -> None:
-    """All prompts begin with the same block and go on differently: do their rests have one home
-    with it, or each its own?"""
+    """All prompts begin with the same block and then differ: do their tails share one home with it,
+    or has each its own?"""
     count = 400
     blocks = np.arange(count * 8, dtype=np.uint32).reshape(count, 8)
     blocks[:, 0] = 0

@@ -1,4 +1,4 @@
-"""Does each component of the laboratory's policies guess what its page says?"""
+"""Does each component of the laboratory's policies guess as its page says?"""
 
 import numpy as np
 import pytest
@@ -91,7 +91,8 @@ def test_the_capped_draft_adds_the_best_new_block() -> None:
 
 
 def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_step() -> None:
-    """The best 1.5 k of what is predicted; nothing of the second layer, which is known too late."""
+    """The best 1.5 k of the predicted blocks; none for the second layer, whose prediction comes too
+    late."""
     opened = parse("lookahead-query").open(setting(4, k=2, predicts=True))
     predicted = [[5, 9, 8, 1, 1], [9, 9, 9, 9, 9], [0] * 5, [1, 2, 9, 0, 0]]
     answer = opened.step(view(0, [[9, 8, 0, 0, 0]] * 4, predicted=predicted))
@@ -106,7 +107,7 @@ def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_st
     assert set(answer["cause"]) == {CAUSES.index("lookahead")}
 
 
-def test_a_band_that_does_not_come_true_is_told_no_more_and_still_watched() -> None:
+def test_a_band_that_fails_is_silenced_and_still_watched() -> None:
     """The best half of k is right, the rest never: probabilities part, and the rest falls silent.
     When it comes to be right, it is told again."""
     opened = parse("lookahead-query").open(setting(3, k=2, predicts=True))
@@ -120,8 +121,8 @@ def test_a_band_that_does_not_come_true_is_told_no_more_and_still_watched() -> N
 
 
 def test_the_first_layer_learns_from_the_step_that_it_was_predicted_for() -> None:
-    """What is predicted of layer 0 is the next step's selection: right each time, so its share
-    rises, though it is never that of the step in which it is told."""
+    """The prediction for layer 0 is the next step's selection: right each time, so its probability
+    rises, though it never matches the step in which it is made."""
     opened = parse("lookahead-query").open(setting(3, k=1, predicts=True))
     rows = [[9, 0, 0, 0], [0, 9, 0, 0]]
     for step in range(30):
@@ -207,7 +208,8 @@ def test_stability_ranks_stable_layers_seldom() -> None:
 @pytest.mark.parametrize("name", ["prr-ema", "stability", "boundary"])
 @pytest.mark.parametrize("buffer", [2, 3, 5, 20])
 def test_a_set_of_guesses_fits_beside_the_selection(name: str, buffer: int) -> None:
-    """However many times k a policy would have: what the buffer cannot hold is never guessed."""
+    """Whatever multiple of k a policy wants: blocks that the buffer cannot hold are never
+    guessed."""
     rng = np.random.default_rng(1)
     opened = parse(name).open(setting(3, k=2, buffer=buffer))
     most = 0

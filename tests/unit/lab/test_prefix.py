@@ -143,7 +143,7 @@ def test_it_equals_a_plain_cache(
 @given(st.lists(st.lists(st.integers(0, 15), max_size=9), min_size=1, max_size=30))
 @pytest.mark.parametrize("eviction", PREFIX_EVICTIONS)
 def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[int]]) -> None:
-    """Are blocks that the host writes, and hits told in one step, the same as single reads?"""
+    """Do blocks that the host writes, and hits reported in one step, count like single reads?"""
     if not any(rows):
         return
     trace = trace_of([(float(at), 0, block_ids) for at, block_ids in enumerate(rows)])
@@ -166,8 +166,8 @@ def test_without_admission_it_is_the_flat_cache(eviction: str, rows: list[list[i
 def test_behind_a_warm_up_only_the_rest_is_counted(
     steps: list[tuple[int, int, list[int]]], capacity: int, share: float
 ) -> None:
-    """Are rates those of a plain cache that met the first requests too, and bounds no lower than
-    LRU and no higher than where everything asked for before is held?"""
+    """Are rates those of a plain cache that also served the first requests, and bounds between LRU
+    and a cache that holds every earlier request?"""
     rows = [(float(at), session, block_ids) for at, (_, session, block_ids) in enumerate(steps)]
     warm = int(share * len(rows))
     counted = sum(len(row[2]) for row in rows[warm:])

@@ -1,4 +1,4 @@
-"""Are the best blocks, and what two averages predict, those of a plain model in numpy?
+"""Are the best blocks, and the predictions of two averages, those of a plain model in numpy?
 
 The models sort whole rows and compute in floating point, as the definitions read; the kernels of
 `ofs_ranks.h` count and shift.
@@ -81,7 +81,7 @@ def test_a_demand_hits_where_it_is_among_the_best_of_the_buffer(kind: str) -> No
 
 
 def test_two_averages_and_their_sums_are_those_of_floating_point() -> None:
-    """Over steps in which blocks are written late, and one that is not told of again."""
+    """Over steps in which blocks are written late, and one that is not reported again."""
     middle, shape = 32768, (4, 133)
     random = np.random.default_rng(5)
     first = random.integers(0, 3, shape).astype(np.uint16) * np.uint16(20000)

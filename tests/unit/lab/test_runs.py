@@ -1,4 +1,4 @@
-"""Do runs of the laboratory show what must be so, whatever the workload draws?"""
+"""Do runs of the laboratory have the properties that must hold for every workload?"""
 
 import io
 import subprocess
@@ -33,7 +33,7 @@ SMALL = {
 
 
 class Runs:
-    """The runs of a spec with one seed, by label; `summary` is made when it is asked for."""
+    """The runs of a spec with one seed, by label; `summary` is computed on first use."""
 
     def __init__(self, folder: Path, *policies: str | dict[str, Any], **changes: Any) -> None:
         of_file = ("workload", "selection") if changes.get("workload__kind") == "selections" else ()
@@ -89,7 +89,7 @@ ALONE = {"reference__buffer_over_k": 4}
 
 
 def test_an_hbm_pool_serves_what_would_be_demanded(tmp_path: Path) -> None:
-    """The same is selected; what the pool has is not asked for, and a larger pool has more."""
+    """Selections are the same; blocks in the pool are not demanded, and a larger pool has more."""
     found = [
         Runs(tmp_path / str(pool), "ema", tier__hbm_pool_over_k=pool, **ALONE)["ema"].rows
         for pool in (0, 1, 2)
@@ -128,8 +128,9 @@ def test_a_draft_that_is_right_leaves_nothing_to_miss(runs: Any) -> None:
 
 
 def test_what_is_predicted_of_a_drawn_workload_is_read_ahead(runs: Any) -> None:
-    """With bandwidth and time, the predicted layers miss less than without, the second layer as
-    much; the summary says that it was drawn, and as what. Else it is refused."""
+    """With bandwidth and time, the predicted layers miss less than without, the second layer
+    equally; the summary says that the predictions were drawn, and how. Without them it is
+    refused."""
     found = runs("ema", "ema+lookahead-query", workload__predicted="captured", **ALONE)
     plain, ahead = (found[name].rows for name in ("ema", "ema+lookahead-query"))
     for layer, share in ((0, 0.8), (2, 0.7), (3, 0.7)):
@@ -183,9 +184,9 @@ def test_sessions_take_their_turns(runs: Any) -> None:
 
 
 def test_a_shared_prefix_is_staged_once(runs: Any) -> None:
-    """Two groups of two. One after another, a session finds what the one before it staged of the
-    same prefix, more of it where the group's members follow each other; without a common prefix
-    nothing is shared."""
+    """Two groups of two. One after another, a session finds the blocks of the shared prefix that
+    the previous one staged, and more of them where the group's members follow each other; without a
+    common prefix nothing is shared."""
     sharing = {
         "workload__sessions": 4,
         "workload__concurrent": 1,
@@ -266,16 +267,16 @@ def test_one_step_is_a_session(runs: Any) -> None:
 def test_a_selection_of_whole_blocks_that_does_not_fit_is_one_line(
     changes: dict[str, Any], key: str, runs: Any
 ) -> None:
-    """Granules of 4 tokens touch most blocks. What one layer demands together and the slots of
-    a session cannot hold would be asked for without end."""
+    """Granules of 4 tokens touch most blocks. A layer's demands that exceed a session's slots would
+    be retried forever."""
     with pytest.raises(OffstageError, match=key) as caught:
         runs("none", geometry__granule_tokens=4, **changes)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
 
 
 def test_a_million_tokens_fit_into_little_memory(tmp_path: Path) -> None:
-    """16,384 blocks of four layers with two policies, in less than 1 GiB. Of the process itself:
-    its `ru_maxrss` would begin at what this one has, which began it."""
+    """16,384 blocks of four layers with two policies, in less than 1 GiB. Measured by the process
+    itself: a child's `ru_maxrss` would begin at its parent's."""
     (tmp_path / "e.toml").write_text(
         "[workload]\ncontext_tokens = 1048576\nsessions = 1\nsteps = 20\n"
         '[geometry]\nmodel = "demo"\n[selection]\nk_blocks = 128\n[tier]\nbuffer_over_k = [2]\n'

@@ -41,7 +41,7 @@ GOOD: dict[str, Any] = {
 
 
 def toml(value: Any) -> str:
-    """One value as TOML, whose strings are JSON's but for surrogates and DEL."""
+    """One value as TOML, whose strings are JSON's except surrogates and DEL."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):

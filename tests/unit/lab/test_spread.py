@@ -1,4 +1,4 @@
-"""Is every piece computed once, whoever computes it, and does a process that dies end the run?"""
+"""Is every part computed once, by whichever worker, and does a process that dies end the run?"""
 
 import math
 import os

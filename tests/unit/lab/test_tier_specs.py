@@ -1,4 +1,4 @@
-"""Is a tier in a spec what its catalog says, and is a bad one refused in one line?"""
+"""Does a tier in a spec match its catalog, and is a bad one refused in one line?"""
 
 import re
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_the_threshold_is_the_five_minute_rule_of_the_plan(tmp_path: Path) -> No
 
 
 def test_times_are_integers_of_the_catalog(tmp_path: Path) -> None:
-    """Zero-load: what one block of 256 KiB takes at each tier, at each end of its range."""
+    """Zero-load: the time of one block of 256 KiB at each tier, at each end of its range."""
     block = 256 * 1024
     dram, cxl, nvme, dpu, store = tiers_of(loaded(tmp_path, GOOD + CHAIN), block)
     assert (dram.latency_ps, dram.read_ps) == (100_000, round(block / 40e9 * 1e12 + 0.5))
@@ -114,7 +114,7 @@ devices = {count}
 
 
 def test_a_file_of_prices_takes_the_place_of_single_numbers(tmp_path: Path) -> None:
-    """And a part's name hangs on what the file holds: other prices are other thresholds."""
+    """And a part's name depends on the file's contents: other prices are other thresholds."""
     prices = tmp_path / "mine.toml"
     number = 'unit = "$/GB", low = 1, high = 9, date = 2026-01-01, tag = "guess", source = "mine"'
     names = []

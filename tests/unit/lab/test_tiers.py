@@ -1,5 +1,5 @@
-"""Do tiers below the arena hold what a plain model of them holds, and take the time that closed
-forms say?"""
+"""Do tiers below the arena hold the same blocks as a plain model, and take the times of closed
+forms?"""
 
 from typing import Any
 
@@ -51,8 +51,8 @@ def test_blocks_lie_where_the_plain_model_has_them(
     place_last: bool,
     filled: int,
 ) -> None:
-    """Inclusive and exclusive, at any thresholds: the tier of every block after every read, what
-    each served, and what was written to it."""
+    """Inclusive and exclusive, at any thresholds: the tier of every block after every read, the
+    tier that served it, and what was written to each."""
     sizes = sorted(sizes)
     within = promote[: len(sizes)]
     tiers = opened(sizes, within, exclusive=exclusive, place_last=place_last)
@@ -92,8 +92,8 @@ def lru_hits(trace: list[int], capacity: int) -> int:
 
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_what_is_promoted_at_once_is_lru_by_its_closed_form(exclusive: bool) -> None:
-    """Inclusive: tiers up to i serve what LRU of tier i's size does; exclusive: of all their sizes
-    together. Belady's optimum is never passed."""
+    """Inclusive: tiers up to i serve the same as LRU of tier i's size; exclusive: of all their
+    sizes together. Belady's optimum is never exceeded."""
     random = np.random.default_rng(7)
     trace = [int(one) for one in random.zipf(1.4, 4000) % CHUNKS]
     sizes = [2, 5, 9, CHUNKS]
@@ -121,7 +121,7 @@ def test_a_block_moves_up_only_when_it_comes_back_soon_enough() -> None:
 
 
 def test_an_idle_tier_takes_its_latency_and_its_link() -> None:
-    """The zero-load sum, and what two reads at once wait: the link is one server, a latency is
+    """The zero-load sum, and the wait of two concurrent reads: the link is one server, a latency is
     not."""
     one = TierCosts(CHUNKS, latency_ps=50_000, read_ps=7_000, write_ps=11_000)
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 1, BLOCK), [one])
@@ -158,8 +158,8 @@ def test_a_drive_takes_the_time_of_its_model_and_the_link_before_it_comes_on_top
 
 
 def test_a_wait_is_that_of_the_tier_whose_read_ended_it() -> None:
-    """Command, reads, hit: the slower read is the one that was waited for; a hit that no read
-    ended is nobody's."""
+    """Command, reads, hit: the slower read is the one that was waited for; a hit without a read
+    belongs to no tier."""
     costs = [TierCosts(4, NEVER, latency_ps=2_000_000), TierCosts(CHUNKS, latency_ps=9_000_000)]
     tiers = open_tiers(TiersConfig(CHUNKS, 1, 2, BLOCK), costs)
     tiers.fill(0, np.arange(6, dtype=np.uint32))  # 0 and 1 have left the first

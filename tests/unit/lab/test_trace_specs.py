@@ -1,4 +1,4 @@
-"""Do specs that name a request trace take from it what they say: lengths, sharing, prefix hits?"""
+"""Do specs that name a request trace take lengths, sharing and prefix hits from it?"""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def spec_of(text: str, folder: Path) -> Spec:
 
 
 def test_decode_sessions_have_the_lengths_and_prefixes_of_the_trace(tmp_path: Path) -> None:
-    """Is each session a request of the trace, cut to whole blocks, and shares what it shared?"""
+    """Is each session a request of the trace, cut to whole blocks, with the same sharing?"""
     work = build(spec_of(DECODE, tmp_path), 3)
     wanted = sessions_from_trace(open_trace(TRACE), 3, 1024, 8192, "dev", block_tokens=64)
     assert [one.name for one in work.sessions] == [one.name for one in wanted]
@@ -76,7 +76,8 @@ def test_a_traced_workload_is_the_same_again_and_in_other_slabs(tmp_path: Path) 
 
 
 def test_requests_give_a_row_for_every_cache(tmp_path: Path) -> None:
-    """Is every combination there, and does a cache of all blocks find what an endless one does?"""
+    """Is every combination there, and does a cache with room for all blocks hit as an unlimited one
+    does?"""
     rows = requests_of(spec_of(REQUESTS, tmp_path), Silent())
     assert {(row.eviction, row.capacity_share) for row in rows} == {
         (name, share) for name in ("lru", "sieve") for share in (0.1, 1.0)
@@ -127,8 +128,8 @@ def test_caches_of_requests_say_what_of_trace_and_seeds_had_no_effect(tmp_path: 
 
 
 def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:
-    """A held-out part whose requests are all cut alike draws the selections of the other part: is a
-    reader told that its lengths had no effect, and not told where they have one?"""
+    """A held-out part whose requests are all cut to one length draws the selections of the other
+    part: does a note say that its lengths had no effect, and only where that is so?"""
     alike = DECODE.replace("context_tokens = 8192", "context_tokens = 1024").replace(
         "steps = 9", "steps = 1"
     )

@@ -1,4 +1,4 @@
-"""Do the bounds of a workload count what its sessions demand, as a plain loop over sets does?"""
+"""Do the bounds of a workload count its sessions' demands, as a plain loop over sets does?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -168,8 +168,8 @@ def test_last_step_is_the_best_by_the_scores_before(
 
 @pytest.mark.parametrize("pool", [False, True])
 def test_two_averages_know_more_than_the_last_step(pool: bool) -> None:
-    """Does a regression on the past beat the step before, from the first step on, without knowing
-    what comes: are its hits the same where all later steps are others?"""
+    """Does a regression on the past beat the previous step, from the first step on, without knowing
+    the future: are its hits unchanged if all later steps differ?"""
     options = GeneratedOptions(
         profile="gvr",
         layers=6,
@@ -216,8 +216,9 @@ def test_keys_of_long_contexts_are_wider() -> None:
 
 
 @pytest.mark.parametrize("begins", [None, [0, 5]])
-def test_credit_is_shared_by_who_decodes(begins: list[int] | None) -> None:
-    """Does each row earn what passes while a layer computes, over the sessions of that step?"""
+def test_credit_is_shared_by_the_decoding_sessions(begins: list[int] | None) -> None:
+    """Does each row earn the bytes that pass while a layer computes, divided over the sessions of
+    that step?"""
     workload = Drawn(1, 2, (8, 4))
     collector = Collector(workload, (4,), begins=begins)
     collector.collect()
@@ -306,7 +307,7 @@ def core_hits(workload: Drawn, policy: Policy, slots: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_decision_core_keeps_to_the_bounds(seed: int) -> None:
-    """Does no eviction exceed Belady, and no prefetcher under a cap what none can exceed?"""
+    """Does no eviction exceed Belady, and no prefetcher under a cap the cap's bound?"""
     workload, slots = Drawn(seed, 3, (60, 60, 60)), 40
     collector = Collector(workload, (6,))
     collector.collect()

@@ -60,7 +60,7 @@ def test_prompts_share_what_the_trace_says(trace: Path) -> None:
 
 
 def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
-    """Is a Python without vLLM told by its last line, and no Python at all too?"""
+    """Is a Python without vLLM reported by its last line, and a missing Python too?"""
     log = tmp_path / "engine.log"
     with (
         pytest.raises(RunFailed, match=r"ended"),
@@ -75,7 +75,7 @@ def test_an_engine_that_does_not_come_up_is_one_error(tmp_path: Path) -> None:
 
 
 def test_page_and_table_have_every_arm() -> None:
-    """Are times, hits by tier and regret of what was run on page and table?"""
+    """Do page and table have the times, hits by tier and regret of every arm?"""
     made = Decision(0.5, 0.1, True)
     counters = {"objects_on_time": 7.0, "objects_late": 2.0}
     arm = Arm([0.1, 0.2, 0.9], [0], counters, [made, replace(made, took_s=-1.0)])

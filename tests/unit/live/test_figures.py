@@ -1,4 +1,4 @@
-"""Are the figures of a run what its counts say, and are counts that disagree refused?"""
+"""Do the figures of a run follow from its counts, and are inconsistent counts refused?"""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def ledger_of(ends: tuple[int, ...] = ENDED, **changed: Any) -> Ledger:
 
 
 def record_of(ends: tuple[int, ...] = ENDED) -> AgentRecord:
-    """What a host was told of the same demands, in two tokens of one session."""
+    """A host's record of the same demands, in two tokens of one session."""
     whole = np.array(ends, np.int64)
     first = whole // 3
     tokens = [
@@ -115,8 +115,8 @@ def test_host_and_device_that_disagree_fail_the_run(end: int) -> None:
 
 @pytest.mark.parametrize(("untold", "differ"), [(7, 0), (6, 1), (8, 1)])
 def test_what_came_as_an_error_ended_at_the_device_alone(untold: int, differ: int) -> None:
-    """Of seven demands the host was told an error and not how they ended: are the counts the same
-    with just so many, and different with one more or less?"""
+    """For seven demands the host got an error instead of their ends: do the counts agree with
+    exactly that many, and disagree with one more or less?"""
     ended = list(ENDED)
     ended[6] -= 4
     ended[7] -= 3
@@ -135,7 +135,7 @@ def test_a_ledger_has_the_fields_of_the_firmware() -> None:
 
 
 def test_demands_by_hand() -> None:
-    """One end is late, those before it are hits; what has no answer is a demand without an end."""
+    """One end is late, those before it are hits; a demand without an answer has no end."""
     demands = Demands.of(ENDED, unanswered=100)
     assert (demands.hits, demands.late, demands.misses, demands.total) == (60, 8, 32, 200)
     assert (demands.hit_rate, demands.late_rate, demands.miss_rate) == (0.3, 0.04, 0.16)
@@ -153,7 +153,7 @@ def test_an_unknown_busy_share_is_not_a_share() -> None:
 
 
 def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> None:
-    """A demand-only LRU with 56 misses: 16 of them are gone, at twice its bytes."""
+    """A demand-only LRU with 56 misses: 16 of them are removed, at twice its bytes."""
     run = result_of(ledger_of(), record_of())
     beside = against_lru(run, ledger_of(), BLOCK)
     assert beside.coverage == pytest.approx(1 - 40 / 56) and beside.traffic_ratio == 2.0
@@ -167,7 +167,7 @@ def test_coverage_and_traffic_against_a_run_and_against_the_lru_beside_it() -> N
 
 
 def test_a_run_counts_for_itself() -> None:
-    """A ledger that had counts before: the figures are of what came on top."""
+    """The ledger had counts before: the figures cover only the run's own."""
     before = ledger_of((7,) * len(ENDS), resident_slots=500)
     after = ledger_of(tuple(a + 7 for a in ENDED), selected=before.selected + 200)
     since = after.since(before)
@@ -194,7 +194,7 @@ def test_an_emulation_that_lags_is_told(late: int, notes: int) -> None:
 
 
 def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
-    """And with nothing beside it where it is true of all and has none."""
+    """And without figures where it holds for all runs and has none."""
     runs = [
         msgspec.structs.replace(
             result_of(ledger_of(), record_of()),

@@ -1,4 +1,5 @@
-"""Is what cannot be written, read or reached one line, and the right exit code?"""
+"""Is an output or input that cannot be written, read or reached one line with the right exit
+code?"""
 
 import contextlib
 import errno
@@ -34,7 +35,7 @@ def offstage(*arguments: str, out: int, **environ: str) -> "subprocess.Completed
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_full_output_is_one_line_and_exit_1(tmp_path: Path, form: str) -> None:
-    """Does an output without room end in one line, whatever is printed?"""
+    """Does a full output device end in one line, whatever is printed?"""
     trace = tmp_path / "t.jsonl"
     trace.write_text(ROW)
     full = os.open("/dev/full", os.O_WRONLY)
@@ -104,7 +105,8 @@ ENCODINGS = [
 
 @pytest.mark.parametrize("environ", ENCODINGS, ids=str)
 def test_every_command_prints_in_any_encoding(environ: dict[str, str]) -> None:
-    """Help of each command, with the characters of tables and plots, and what is cheap to run."""
+    """The help of each command, with the characters of tables and plots, and the commands that run
+    quickly."""
     code = (
         "import sys; from offstage.testbeds.cli import COMMANDS, build, run\n"
         "import typer\n"
@@ -138,7 +140,7 @@ LONG = {
 
 @pytest.mark.parametrize("case", LONG)
 def test_an_interrupt_is_one_line_and_exit_130(case: str, tmp_path: Path) -> None:
-    """Of a long command, at whatever it is by then."""
+    """Of a long command, wherever it is interrupted."""
     os.mkfifo(tmp_path / "pipe")
     holds = os.open(tmp_path / "pipe", os.O_RDWR)
     words = [one.format(tmp_path) for one in LONG[case]]
@@ -179,7 +181,7 @@ def test_json_without_bottom_is_one_line(
         ("tcp://no-such-host.invalid:7100", "cannot resolve 'no-such-host.invalid'"),
     ],
 )
-def test_nobody_there_is_exit_3(
+def test_no_daemon_is_exit_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: str, what: str
 ) -> None:
     """Can a script tell a daemon that is away from bad input, and a name from a port?"""
@@ -193,7 +195,7 @@ def test_nobody_there_is_exit_3(
 
 
 def test_a_pod_that_is_down_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of each command that asks its members, after what it has to show."""
+    """For each command that queries its members, after it has printed the rest."""
     pod = str(tmp_path / "pod.toml")
     for name in ("a", "b"):
         assert run(["pod", "add", pod, name, f"ipc://{tmp_path}/{name}/control"]) == 0
@@ -263,7 +265,7 @@ def test_another_users_daemon_is_told_by_name(
 def test_no_error_of_the_machine_is_a_traceback(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever reaches the entry point of the kinds that an input or a machine can cause."""
+    """For every exception at the entry point that an input or a machine can cause."""
     with one_line_errors() as outcome:
         raise error
     said = capsys.readouterr().err

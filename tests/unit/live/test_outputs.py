@@ -1,5 +1,5 @@
-"""Is an output that cannot be written one line, told before the work where it can be, and never a
-half of a file under its name?"""
+"""Is an output that cannot be written reported in one line, before the work where possible, and
+never left half-written under its name?"""
 
 import errno
 import os

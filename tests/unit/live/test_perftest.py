@@ -1,4 +1,4 @@
-"""Is what perftest prints read as it means it, and is a server that is not up yet waited for?"""
+"""Is perftest's output parsed correctly, and is a server that is not up yet waited for?"""
 
 from pathlib import Path
 

@@ -29,7 +29,8 @@ Answer = Callable[[dict[str, object]], dict[str, object] | None]
 
 @contextmanager
 def agent(folder: Path, answer: Answer, garbage: bytes = b"") -> Iterator[Agent]:
-    """An agent whose guest gives these answers; None: none. `garbage` is left from before."""
+    """An agent whose guest gives these answers; None: none. `garbage`: bytes left from an earlier
+    user."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "agent"))
     listener.listen()
@@ -60,7 +61,7 @@ def agent(folder: Path, answer: Answer, garbage: bytes = b"") -> Iterator[Agent]
 
 
 def test_a_command_in_a_guest(tmp_path: Path) -> None:
-    """Is what an earlier user left on the port skipped, and what a command said decoded?"""
+    """Are bytes of an earlier user skipped, and is a command's output decoded?"""
     polls = iter([False, True])
 
     def answer(said: dict[str, object]) -> dict[str, object]:
@@ -103,7 +104,7 @@ def test_only_the_process_that_was_started_is_ended() -> None:
 
 
 def test_the_initrd_unpacks(tmp_path: Path) -> None:
-    """Does cpio read what was written, with modules in the order of what they need?"""
+    """Can cpio read the archive, with modules in the order of their dependencies?"""
     modules = tmp_path / "tree/lib/modules/1"
     (tmp_path / "tree/bin").mkdir(parents=True)
     (tmp_path / "tree/bin/busybox").write_bytes(b"busybox")

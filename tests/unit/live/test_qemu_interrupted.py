@@ -1,6 +1,7 @@
-"""Ctrl-C in the middle of `offstage testbed`: is anything left running, and does the next go on?
+"""After Ctrl-C during `offstage testbed`: is no process left running, and does the next command
+work?
 
-The guests here are scripts that sleep, for nothing of this needs a processor that is emulated.
+The guests here are scripts that sleep, since no test here needs an emulated processor.
 """
 
 import os
@@ -142,8 +143,8 @@ def test_an_interrupt_waits_for_what_must_be_whole() -> None:
 
 
 def test_a_command_in_a_guest_is_ended_and_its_late_answer_skipped(tmp_path: Path) -> None:
-    """An interrupt between a call and its answer: what runs in the guest is killed over a port that
-    answers the call that is made, not the one before."""
+    """After an interrupt between a call and its answer: is the guest's command killed over a port
+    that answers the new call, not the previous one?"""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(tmp_path / "agent"))
     listener.listen()

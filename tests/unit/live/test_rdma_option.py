@@ -1,5 +1,5 @@
-"""Is `--rdma` read as it is written, all else refused in one line, and what it leaves open decided
-by the way to the daemon?"""
+"""Is `--rdma` parsed as written, is bad input refused in one line, and do the unset parts follow
+the route to the daemon?"""
 
 import errno
 from types import SimpleNamespace

@@ -45,7 +45,7 @@ MARKED = {
 
 @pytest.fixture(params=SAYS)
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """It says that, whatever it is asked, with a reason on stderr."""
+    """Prints that, for any arguments, with a reason on stderr."""
     return script(tmp_path / "program", SAYS[request.param])
 
 
@@ -159,7 +159,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_agent(answer: bytes, tmp_path: Path) -> None:
-    """Of a guest, whose answer to the first command is no answer."""
+    """Of a guest that gives an invalid answer to the first command."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "agent"))
     listener.listen()

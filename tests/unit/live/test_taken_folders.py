@@ -1,4 +1,4 @@
-"""Does a command that writes into a folder leave what somebody else has there?"""
+"""Does a command that writes into a folder leave other files there alone?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,8 +46,8 @@ WRITES = [
 def test_a_folder_that_holds_others_files_keeps_them(
     command: str, name: str, tmp_path: Path
 ) -> None:
-    """`work` with somebody's files in it, a map of another pod, a file of the name of ours: are
-    they neither deleted nor overwritten, and is nothing made beside them?"""
+    """With a user's files in `work`, a map of another pod, a file of the same name: are they
+    neither deleted nor overwritten, and is nothing created next to them?"""
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("years of it")
@@ -62,7 +62,8 @@ def test_a_folder_that_holds_others_files_keeps_them(
 
 
 def test_a_bed_is_taken_again(tmp_path: Path) -> None:
-    """By the command that made it, and over what it left: also where it is to be empty."""
+    """By the command that made it, and over its own leftovers: also where the folder must be
+    empty."""
     bed = LocalBed(tmp_path / "bed")
     assert not bed.take("pod.toml")
     (bed.out / "pod.toml").touch()

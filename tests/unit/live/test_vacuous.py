@@ -1,4 +1,4 @@
-"""Are hits that say nothing told at the bound where they begin to?"""
+"""Are hits that carry no information noted from exactly the limit on?"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Does the live host tell of a session's first step what the lab's warm-up would tell?"""
+"""Does the live host give the same hints for a session's first step as the lab's warm-up?"""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ BLOCKS, WINDOWS = 256, 32
 
 
 def test_votes_of_the_last_windows_predict_the_first_step() -> None:
-    """Counted again by hand: the best k of what each window had before it, most often chosen
-    first, as many as the buffer holds. Most of what the first step selects is among them."""
+    """Recounted independently: the best k before each window, the most often chosen first, as many
+    as the buffer holds. Most of the first step's selection is among them."""
     workload = prepare(OPTIONS)
     context = compute_context(workload.synthetic_kv, range(BLOCKS), "quest", lambda *_: None)
     told = first_guesses(OPTIONS, workload, {0: context})[0]

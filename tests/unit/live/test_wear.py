@@ -30,7 +30,7 @@ def test_a_run_has_what_prefill_and_decode_wrote() -> None:
     assert nothing["written_per_hit_bytes"] is None and nothing["amplification"] is None
 
 
-def test_who_is_not_the_operator_knows_nothing() -> None:
+def test_without_the_operators_status_there_is_no_wear() -> None:
     """One look that was refused: no figure, and none that is made up?"""
     some = look(1, 1)
     assert written(None, some) is None and written(some, None) is None

@@ -185,7 +185,7 @@ def test_11_build_or_api() -> None:
 
 
 def test_12_fetching_beats_waiting_for_decode() -> None:
-    """4,096 tokens of a 70B model from one drive, beside the time in which they are decoded."""
+    """4,096 tokens of a 70B model from one drive, compared with the time to decode them."""
     size = at.capacity_bytes(1, 4_096, LLAMA_70B)
     fetch_s = at.fetch_s(4_096, LLAMA_70B, 14e9)
     decode_s = [at.prefill_s(4_096, 1 / pace_s) for pace_s in (0.010, 0.030)]

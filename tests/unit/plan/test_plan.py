@@ -1,4 +1,4 @@
-"""Does a plan follow from its question: what binds, what it costs, and what is refused?"""
+"""Does a plan follow from its question: the binding limit, the cost, and the refusals?"""
 
 import math
 from functools import cache
@@ -137,7 +137,7 @@ def test_every_input_says_what_kind_of_knowledge_it_is() -> None:
 
 
 def test_what_is_printed_is_what_was_planned() -> None:
-    """The sentence names the cheapest place; the tables mark what is old."""
+    """The sentence names the cheapest place; the tables mark stale prices."""
     from rich.console import Console
 
     plan = msgspec.structs.replace(planned(), sentence=sentence(planned()))

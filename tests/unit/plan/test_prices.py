@@ -1,4 +1,5 @@
-"""Does every number say its unit, range, date, source and tag, and is what lacks one refused?"""
+"""Does every number have its unit, range, date, source and tag, and is one that lacks any
+refused?"""
 
 import datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_every_class_has_a_device_and_every_number_a_source() -> None:
 
 
 def test_a_price_older_than_a_year_is_stale_and_a_rate_is_not() -> None:
-    """A drive does not get slower with age; what it costs is another matter."""
+    """A drive does not get slower with age, but its price changes."""
     number = catalog().numbers("tlc")
     old = number["price"].date + datetime.timedelta(days=366)
     assert catalog(today=old).is_stale("price", number["price"])
@@ -72,7 +73,7 @@ def test_units_of_one_kind_are_one_number(tmp_path: Path) -> None:
         ("tlc = 1", "[tlc]"),
     ],
 )
-def test_what_nobody_answers_for_is_refused(table: str, says: str, tmp_path: Path) -> None:
+def test_values_without_a_source_are_refused(table: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=says.replace("$", r"\$")) as error:
         catalog().with_file(own(tmp_path, table))
     assert "\n" not in str(error.value) and "own.toml" in str(error.value)

@@ -84,7 +84,7 @@ def test_how_long_a_block_stays(capacity: float, seconds: float) -> None:
 
 
 def test_writing_a_million_tokens_wears_a_drive() -> None:
-    """$0.064 a million tokens, 29 % of what prefilling them costs."""
+    """$0.064 a million tokens, 29 % of the cost of prefilling them."""
     cost = at.write_usd(1e6 * B, 10_950, 56_064e12)
     assert cost == near(0.064)
     assert at.least_reuse(cost, 0.0, 1e6 * C_PREFILL) == near(0.29)

@@ -152,7 +152,7 @@ STRUCK = [
         (("dpu0", "dpu2", "", 155.0), False),  # dpu2 was not away then
     ],
 )
-def test_a_fault_is_no_reason_for_what_is_missed_long_after(miss: Any, explained: bool) -> None:
+def test_a_fault_explains_no_miss_long_after_it(miss: Any, explained: bool) -> None:
     """Except for a block that was written elsewhere meanwhile, once. By then every member has been
     struck."""
     one = Sample("trace", 1, LATER_S, LATER_S, LATER_S + 0.1, misses=Counter({miss: 1}))
@@ -190,7 +190,7 @@ def test_a_fault_is_a_reason_for_its_time(
     assert not reasons.has(one, ("dpu0", "dpu2", "", 1.0))
 
 
-def test_who_left_the_pod_took_its_blocks_along() -> None:
+def test_a_member_that_left_took_its_blocks() -> None:
     """A member that left took the blocks that it had by then; a drained one took none."""
     states = [(10.0, "up", "up"), (20.0, "up", "draining"), (30.0, "gone", "draining")]
     changes = [
@@ -204,7 +204,7 @@ def test_who_left_the_pod_took_its_blocks_along() -> None:
     assert not reasons.has(late, ("dpu1", "dpu0", "", 15.0))
 
 
-def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
+def test_a_map_that_changed_often_no_longer_names_former_homes() -> None:
     """It remembers four changes."""
     changes = [
         Look(20.0 * number, True, number, {"dpu0": ("up", 0), "dpu1": (state, 0)})
@@ -217,7 +217,7 @@ def test_a_map_that_changed_often_does_not_say_who_was_home() -> None:
     assert not reasons.has(late, ("dpu2", "dpu2", "", 30.0))
 
 
-def test_what_nothing_was_there_for_is_not_judged() -> None:
+def test_a_verdict_without_data_is_not_judged() -> None:
     """Without leases, known blocks or requests there is no verdict on incarnations, misses or
     blocks."""
     fence = "nothing_served_past_a_fence"

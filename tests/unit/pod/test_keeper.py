@@ -118,7 +118,7 @@ class Slow(StaticLease):
         return False
 
 
-def test_who_waits_for_an_answer_promises_before_it_has_given_up(tmp_path: Path) -> None:
+def test_a_member_promises_while_it_still_waits_for_etcd(tmp_path: Path) -> None:
     """Members query etcd at different times. When a member of etcd died, the first daemon to notice
     was refused by those that still waited for their answers, and was fenced until an election had
     ended: hits were lost although etcd is not in a block's path."""

@@ -98,7 +98,7 @@ def test_a_new_map_in_the_place_of_the_old_is_another_pod(world: World) -> None:
     assert world.device.purges > before
 
 
-def test_what_a_member_carried_out_outlives_a_cut_before_it_is_told(
+def test_a_carried_out_deletion_is_durable_before_it_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Is a deletion in the file next to the store before the member reports it as carried out? With
@@ -195,7 +195,7 @@ def test_a_running_member_sees_that_the_map_went_back(world: World) -> None:
     assert world.device.purges > before
 
 
-def test_who_was_away_for_longer_than_a_map_names_drops_all_that_it_has(world: World) -> None:
+def test_a_member_away_beyond_the_maps_history_drops_everything(world: World) -> None:
     """It cannot tell what it missed; no other member is affected."""
     world.start()
     before = world.device.purges
@@ -233,7 +233,7 @@ def test_a_deletion_is_carried_out_when_nothing_is_left(world: World, what: str)
     assert world.left == [host] * (1 + (3 if what == "named" else 0))
 
 
-def test_who_knows_a_newer_map_is_let_in_when_it_is_carried_out(world: World) -> None:
+def test_a_host_with_a_newer_map_waits_until_it_is_carried_out(world: World) -> None:
     """Otherwise a host would read deleted blocks here, and put them where the deletion is done
     already."""
     member = world.start()
@@ -249,7 +249,7 @@ def test_who_knows_a_newer_map_is_let_in_when_it_is_carried_out(world: World) ->
     member.admit(TENANT, 0, newer.epoch)
 
 
-def test_who_knows_a_newer_map_makes_the_member_read_it(world: World) -> None:
+def test_a_host_with_a_newer_map_makes_the_member_read_it(world: World) -> None:
     """At once, not at the next of its own looks; an epoch of no map costs the loop one wait."""
     member = world.start()
     newer = world.map.change(lambda pod: pod)

@@ -144,7 +144,7 @@ def test_how_much_a_change_moves() -> None:
     assert moved_share(before, before) == (0.0, 0.0)
 
 
-def test_who_was_home_before_a_change() -> None:
+def test_former_homes_after_a_change() -> None:
     """After a join exactly the joined member's shards have a former home, which is the previous
     one; not after its time, and not a member that is gone. Of two changes the later comes first."""
     one, two, three, four = members(1, 1, 2, 1)

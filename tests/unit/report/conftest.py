@@ -1,4 +1,4 @@
-"""What the tests of the report share: synthetic runs and summaries, see `synthetic.py`."""
+"""Shared by the tests of the report: synthetic runs and summaries, see `synthetic.py`."""
 
 import runpy
 from pathlib import Path

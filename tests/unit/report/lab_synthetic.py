@@ -1,4 +1,4 @@
-"""Ledgers and summaries for tests of measurement and report: drawn from a seed, of no run.
+"""Ledgers and summaries for tests of measurement and report: drawn from a seed, from no real run.
 
 Nothing in here is a result. Hit rates follow a formula of buffer and policy, so that a page made of
 them has every section and a reader sees at once that they are invented.

@@ -1,7 +1,7 @@
-"""Synthetic summaries for tests of the report: drawn from a seed, made of no run at all.
+"""Synthetic summaries for tests of the report: drawn from a seed, from no real run.
 
 Nothing in here is a result. The shapes resemble a demo's, so that a page made of them has every
-section; the storage names say what they are.
+section; the storage names say that they are synthetic.
 """
 
 from typing import Any

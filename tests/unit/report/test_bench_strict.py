@@ -51,7 +51,7 @@ def slow_qos(patch: Patch, folder: Path) -> list[str]:
 
 
 def slow_core(patch: Patch, folder: Path) -> list[str]:
-    """A short trace, measured; decode and the laboratory as somebody had them."""
+    """A short trace, measured; decode and the laboratory as in an earlier run."""
     pytest.importorskip("libcachesim", reason="the reference: pip install '.[test]'")
     patch.setattr(core, "FLAT_AIM_RATIO", 10**9)
     patch.setattr(core, "_traces", lambda *_: [("short", core.dense(np.arange(4096) % 640))])

@@ -80,7 +80,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_a_damaged_log_and_a_page_without_a_path_are_bad_input(
     made: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is what the user can fix reported as such, and no run called failed?"""
+    """Are errors that the user can fix reported as bad input, not as a failed run?"""
     (tmp_path / "garbage").write_bytes(bytes(range(256)))
     write_summary(made.summary(), tmp_path / "summary.json")
     for words in (

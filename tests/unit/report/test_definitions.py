@@ -1,4 +1,4 @@
-"""Is what the page, the file and the reference say of a figure the same text?"""
+"""Do the page, the file and the reference have the same text for each figure?"""
 
 from pathlib import Path
 

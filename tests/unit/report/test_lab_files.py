@@ -1,4 +1,4 @@
-"""Is the file of a lab's results read back whole, and what cannot be refused in one line?"""
+"""Is the file of a lab's results read back whole, and an unreadable one refused in one line?"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is a lab's page whole, self-contained and right about what it shows?"""
+"""Is a lab's page complete, self-contained and correct?"""
 
 import io
 import itertools
@@ -155,7 +155,7 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
     assert view_of([few]).facets[0].title == "generated sessions, k=8", "a kind is no name"
 
 
-def test_the_sentence_does_not_speak_of_a_gap_that_nobody_closed(lab: SimpleNamespace) -> None:
+def test_the_sentence_omits_a_gap_that_was_not_closed(lab: SimpleNamespace) -> None:
     """Where no prefetch is the best that is not dear, the bound is named, and no share of a gap."""
     found = lab.points(policies=("none", "prev_step"), buffers=(2.0,))
     none, other = found
@@ -240,7 +240,7 @@ def test_the_scale_of_hits_halves_the_misses_with_equal_distances(values: list[f
 
 @pytest.mark.parametrize("width", [64, 80, 88, 120])
 def test_a_narrow_terminal_leaves_out_no_column(whole: LabSummary, width: int) -> None:
-    """What does not fit goes on below, with the names again; nothing wraps or is cut."""
+    """Columns that do not fit continue below, with the names again; nothing wraps or is cut."""
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(folded(lab_table(whole)))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -334,7 +334,7 @@ def test_settings_that_differ_are_panels_of_their_own(lab: SimpleNamespace) -> N
 
 
 def test_what_reads_nothing_ahead_stands_beside_each_cap(lab: SimpleNamespace) -> None:
-    """A policy without prefetch has no cap: it is what each cap's policies are compared with."""
+    """A policy without prefetch has no cap: each cap's policies are compared with it."""
     few: dict[str, Any] = {"buffers": (2.0,), "seeds": (1,)}
     none = lab.points(policies=("none",), bandwidth_bytes_per_s=0, **few)
     capped = [
@@ -356,7 +356,7 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
-    """The same tags and attributes whatever names of policies, workloads and notes hold."""
+    """The same tags and attributes, whatever the names of policies, workloads and notes."""
     points = lab.points(policies=("none",), buffers=(2.0,), seeds=(1,))
 
     def page(word: str) -> Outline:

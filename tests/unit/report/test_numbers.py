@@ -1,4 +1,4 @@
-"""Are numbers written so that nobody is misled by their rounding?"""
+"""Are numbers written so that their rounding misleads no reader?"""
 
 import pytest
 from hypothesis import given
@@ -42,8 +42,8 @@ def test_all_and_nothing_are_never_rounded_to(share: int, more: int) -> None:
 
 
 def test_what_is_per_second_is_never_a_time() -> None:
-    """Rates of the configuration, of results and of a node's links, by whatever key they are shown:
-    with their own unit, and no time's; and what is a time has one."""
+    """Do rates of the configuration, of results and of a node's links have their own unit under
+    every key, never a time's; and do times have one?"""
     rates = [
         one.name
         for kind in (*SECTIONS.values(), Tenant)

@@ -1,4 +1,4 @@
-"""Is the page whole, self-contained, and deaf to what a name or a note may hold?"""
+"""Is the page complete, self-contained, and unaffected by the content of names and notes?"""
 
 import re
 from html import escape
@@ -100,7 +100,7 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
-    """The same tags and attributes come out whatever names, notes and commands hold."""
+    """The same tags and attributes, whatever the names, notes and commands."""
 
     def page(word: str) -> Outline:
         runs = [
@@ -162,7 +162,7 @@ def test_a_set_has_one_colour_everywhere(made: SimpleNamespace) -> None:
 
 
 def test_a_point_of_a_run_stands_beside_it(made: SimpleNamespace, shown: str) -> None:
-    """On each storage where the run is; a page without such points says nothing of them."""
+    """For each storage of the run; a page without such points does not mention them."""
     summary = made.summary()
     assert "in virtual time:" not in shown
     run = summary.runs[1]
@@ -211,7 +211,8 @@ def test_baselines_have_a_table_beside_the_dpu(made: SimpleNamespace, shown: str
 def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
     made: SimpleNamespace, shown: str
 ) -> None:
-    """Each span is one bar with its tip, of the fullest run and the one that it is beside."""
+    """Each span is one bar with its tooltip, of the fullest run and its counterpart a layer
+    ahead."""
     spans = [
         ("fetch", 0, 0.0, 900.0),
         ("fetch", 0, 100.0, 400.0),
@@ -235,8 +236,8 @@ def test_a_timeline_shows_every_span_and_the_run_a_layer_ahead(
 
 
 def test_the_page_says_what_writing_cost(made: SimpleNamespace) -> None:
-    """Bytes of prefill and decode, those for a hit, amplification, DWPD, and a dash for a life that
-    is not known; no table where nobody was told?"""
+    """Does it show the bytes of prefill and decode, those for a hit, amplification, DWPD, and a
+    dash for an unknown drive life; and no table without wear data?"""
     told = made.summary()
     section = render(told).partition('id="wear"')[2]
     for shown in ("2.89 GiB", "19.1 MiB", "1.07×", "0.412", '<td class="number">–'):

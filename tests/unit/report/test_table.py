@@ -1,4 +1,4 @@
-"""Does the table mark what is best, and fit a terminal?"""
+"""Does the table mark the best value, and fit a terminal?"""
 
 import io
 from types import SimpleNamespace

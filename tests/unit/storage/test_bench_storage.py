@@ -1,4 +1,4 @@
-"""Does the bench set both sides side by side, keep the user's file, and say what is missing?"""
+"""Does the bench compare both sides, keep the user's file, and say what is missing?"""
 
 import shutil
 from pathlib import Path

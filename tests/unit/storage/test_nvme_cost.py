@@ -1,5 +1,5 @@
-"""Does the cost of a read say what the drive's model does when it is never idle, and when a part of
-a block saves time of the media, and when only bytes?"""
+"""Is the cost of a read that of the drive's model under full load, and does it say when a partial
+block saves media time, and when only bytes?"""
 
 import numpy as np
 import pytest
@@ -39,8 +39,8 @@ def test_the_model_is_as_fast_as_its_slowest_resource(name: str, size_bytes: int
 
 @pytest.mark.parametrize("name", presets())
 def test_a_sector_takes_as_long_as_4_kib(name: str) -> None:
-    """Of today's drives: the command or the media is the limit of either, and neither is less for
-    512 B; what a sector saves is bytes on channel and link."""
+    """For today's drives: either the command or the media is the limit, and neither is less for 512
+    B; a sector saves bytes on channel and link."""
     params = preset(name).params
     sector, page = nvme_cost(params, [(0, 512)]), nvme_cost(params, [(0, 4 * KIB)])
     assert sector.ns == page.ns and sector.bound in ("command", "media")

@@ -57,7 +57,7 @@ def closed_loop(
 
 @pytest.mark.parametrize("name", presets())
 def test_presets_come_out_at_their_cited_figures(name: str) -> None:
-    """Are the five published figures of a drive what its preset yields?"""
+    """Does a drive's preset yield its five published figures?"""
     drive = preset(name)
     got: dict[str, float] = {}
     got["read_latency_ps"] = statistics.median(closed_loop(drive.params, 4096, 1, 3000)[0])

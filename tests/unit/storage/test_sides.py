@@ -1,7 +1,7 @@
-"""Is a storage of an installed package found by its name, and refused in one line where it is bad?
+"""Is a storage of an installed package found by its name, and a bad one refused in one line?
 
-That a good one works is shown by docs/examples/storage-mapped, which CI installs beside the wheel
-and puts through the contract suite.
+docs/examples/storage-mapped shows that a good one works: CI installs it with the wheel and runs the
+contract suite over it.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Do the simulated side's faults do what they say, and only that? Virtual time, seeded."""
+"""Do the simulated side's faults have exactly the documented effects? Virtual time, seeded."""
 
 import errno
 from typing import Any
@@ -77,7 +77,7 @@ def test_completions_come_in_the_order_of_time() -> None:
 
 
 def test_eio_moves_nothing() -> None:
-    """Does a failed write leave the medium, and a failed read the buffer, as they were?"""
+    """Does a failed write leave the medium unchanged, and a failed read the buffer?"""
     with sim(Faults(eio=ALWAYS)) as storage:
         buffer = filled(9)
         assert end_of(storage, Io(WRITE, 1, 0, 8192, buffer)) == -errno.EIO

@@ -1,4 +1,5 @@
-"""What single sides promise beyond the contract: emulated lateness, fallbacks, refusals at open."""
+"""Do single sides keep their guarantees beyond the contract: emulated delays, fallbacks, refusals
+at open?"""
 
 import errno
 import json
@@ -87,7 +88,7 @@ def test_the_modelled_drive_bounds_the_queue() -> None:
 
 @pytest.mark.parametrize("inner", ["emulated", "sim", "nonsense"])
 def test_a_model_over_a_model_is_refused(inner: str) -> None:
-    """Can nobody stack two timings and publish the sum?"""
+    """Is it impossible to stack two timings and publish the sum?"""
     with pytest.raises(BadInput):
         emulated(Clock(), inner=inner)
 
@@ -117,7 +118,7 @@ REFUSED = {
 def test_what_cannot_be_opened_is_one_line_with_a_fix(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does every refusal name its cause and what to do about it?"""
+    """Does every refusal name its cause and fix?"""
     monkeypatch.chdir(tmp_path)
     wrong, fix = REFUSED[case]
     options = {"backend": "posix", "size_bytes": 0} | wrong

@@ -122,7 +122,7 @@ def test_a_fit_is_no_worse_than_its_start() -> None:
 
 
 def test_only_free_parameters_differ_from_the_first_fits() -> None:
-    """Is what is called chosen as it was, and does every process start at an entry of the table?"""
+    """Are chosen parameters unchanged, and does every process start at an entry of the table?"""
     for process in PROCESSES.values():
         assert process.start in [entry.params for entry in TABLE.values()]
         assert {*process.fitted_to, *process.compared_with} <= {*ANCHORS, *STATISTICS}
@@ -244,7 +244,7 @@ def test_profiles_give_every_layer_a_process() -> None:
 
 
 def test_explain_measures_what_it_says() -> None:
-    """Are rows told apart by basis, and is a mean over layers the mean of its processes?"""
+    """Are rows separated by basis, and is a mean over layers the mean of its processes?"""
     rows = explain("flexicache", seed=5, seeds=2)
     assert {row.basis for row in rows} == {"fitted", "compared"}
     (moves,) = [row for row in rows if row.anchor == "flexicache-moves"]

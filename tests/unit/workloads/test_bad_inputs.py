@@ -1,5 +1,5 @@
-"""Whatever is given as a trace, is it read or refused in one line: by every reader, in bounded time
-and memory?"""
+"""Is any input given as a trace read or refused in one line: by every reader, in bounded time and
+memory?"""
 
 import gzip
 import io
@@ -123,7 +123,7 @@ def refused(path: Path, format: str | None = None) -> str:
 
 @pytest.mark.parametrize("content", WHOLE)
 def test_what_is_no_trace(content: str, tmp_path: Path) -> None:
-    """By its content, and by every reader that is told to take it."""
+    """By its content, and by every reader that is named explicitly."""
     path = tmp_path / "t"
     path.write_bytes(WHOLE[content])
     for name in (None, *FORMATS):
@@ -173,7 +173,7 @@ def test_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
 def test_a_pipe_without_a_writer_is_no_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one whose writer takes its time is read."""
+    """And is one with a slow writer read?"""
     monkeypatch.setattr(containers, "PIPE_WAIT_S", 0.2)
     os.mkfifo(tmp_path / "nobody")
     assert "a pipe" in refused(tmp_path / "nobody")

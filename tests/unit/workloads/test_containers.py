@@ -1,4 +1,4 @@
-"""What a trace comes in, deep JSON, absurd numbers, and the unit of its times."""
+"""Are the containers of a trace read, and deep JSON, absurd numbers and units of times handled?"""
 
 import bz2
 import gzip
@@ -48,7 +48,7 @@ def tar(members: dict[str, bytes]) -> bytes:
     ["gzip", "bz2", "xz", "zstd", "lz4", "bom", "tar", "tar.gz", "zstd in tar", "zstd in gzip"],
 )
 def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> None:
-    """Does a trace out of each container hold what the plain file does, whatever its name?"""
+    """Does a trace in each container equal the plain file, whatever its name?"""
     packed = {
         "gzip": lambda: gzip.compress(ROWS),
         "bz2": lambda: bz2.compress(ROWS),
@@ -81,7 +81,7 @@ def test_a_trace_is_read_out_of_what_it_comes_in(tmp_path: Path, how: str) -> No
     ],
 )
 def test_a_container_that_is_not_read_is_named(tmp_path: Path, data: bytes, what: str) -> None:
-    """Does an error say what the file is, and not that no format begins so?"""
+    """Does the error name the file's type, instead of saying that no format begins like it?"""
     path = tmp_path / "t.jsonl"
     path.write_bytes(data)
     with pytest.raises(BadInput, match=what) as caught:
@@ -90,7 +90,7 @@ def test_a_container_that_is_not_read_is_named(tmp_path: Path, data: bytes, what
 
 
 def test_a_pipe_is_read_once_and_as_a_file(tmp_path: Path) -> None:
-    """Is a trace out of a pipe what it would be out of a file, its sum too?"""
+    """Does a trace from a pipe equal one from a file, including its checksum?"""
     plain, pipe = tmp_path / "t.jsonl", tmp_path / "pipe"
     plain.write_bytes(ROWS)
     os.mkfifo(pipe)
@@ -124,7 +124,7 @@ def test_json_without_bottom_is_one_error(tmp_path: Path, line: bytes) -> None:
 def test_absurd_lengths_are_refused_where_they_stand(
     tmp_path: Path, block_tokens: int, tokens: int
 ) -> None:
-    """Is a prompt of 2^40 tokens an error of its line, before an array of it is asked for?"""
+    """Is a prompt of 2^40 tokens an error of its line, before an array for it is allocated?"""
     path = tmp_path / "t.jsonl"
     head = {
         "offstage_trace": 1,
@@ -177,7 +177,7 @@ def test_every_unit_is_read(tmp_path: Path, unit: str, second: float) -> None:
 
 
 def test_a_unit_that_is_none_or_has_no_effect_is_refused(tmp_path: Path) -> None:
-    """Is a unit refused that nobody knows, and one for times that are text?"""
+    """Is an unknown unit refused, and one for times that are text?"""
     path = times(tmp_path / "t.jsonl", 0, 1)
     with pytest.raises(BadInput, match="times in h"):
         open_trace(path, time_unit="h")

@@ -67,7 +67,7 @@ def archive(path: Path, files: dict[str, str]) -> Path:
 
 
 def same(a: Trace, b: Trace) -> bool:
-    """All columns are equal, and what they are equal in is the meaning of a trace."""
+    """All columns are equal, and so is the meaning of the trace."""
     arrays = ("arrival_s", "think_s", "input_tokens", "output_tokens", "offsets", "run_first")
     equal = all(
         np.array_equal(getattr(a, name), getattr(b, name), equal_nan=name == "think_s")
@@ -126,7 +126,8 @@ def test_weka_upstream_and_re_encoded_are_one_trace(tmp_path: Path) -> None:
 
 
 def test_lmcache_text_becomes_chained_blocks_in_order_of_time(tmp_path: Path) -> None:
-    """Is a prompt's text hashed by prefix, lengths told in tokens, and the order that of time?"""
+    """Is a prompt's text hashed by prefix, are lengths given in tokens, and is the order that of
+    time?"""
     trace = open_trace(jsonl(tmp_path / "session.jsonl", *CALLS))
     assert trace.arrival_s.tolist() == [0.0, 2.0]
     assert trace.input_tokens.tolist() == [64, 75] and trace.output_tokens.tolist() == [0, 10]
@@ -269,7 +270,8 @@ def test_runs_hold_the_ids_in_order(ids: list[int]) -> None:
 def test_the_command_imports_and_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Does `trace import` write what `trace info` reads, and refuse in one line with code 2?"""
+    """Can `trace info` read the output of `trace import`, and does a refusal take one line with
+    code 2?"""
     session = jsonl(tmp_path / "s.jsonl", *CALLS)
     out = tmp_path / "o.jsonl.gz"
 

@@ -1,4 +1,4 @@
-"""Is a generated workload what its options say, and the same bytes however it is read?"""
+"""Does a generated workload follow its options, with the same bytes however it is read?"""
 
 import itertools
 from dataclasses import replace
@@ -132,7 +132,7 @@ def test_selections_are_sinks_window_and_the_best_of_the_rest(granule: int | Non
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.data())
 def test_ranks_are_total(seed: int, blocks: int, data: st.DataObject) -> None:
-    """Are the first c of a row its c best for every c asked, whatever ties there are?"""
+    """Are the first c of a row its c best for every requested c, whatever the ties?"""
     scores = np.random.default_rng(seed).integers(0, 4, (3, blocks)).astype(np.uint16)
     counts = tuple(data.draw(st.lists(st.integers(1, blocks), min_size=1, max_size=3)))
     got = ranked(scores, counts)
@@ -188,8 +188,8 @@ def test_a_draft_agrees_as_stated(agreement: float) -> None:
 
 
 def test_a_draft_does_not_know_the_users_next_turn() -> None:
-    """Where a turn begins, does the draft go on as if there were none, and share no more with the
-    selection than the step before does?"""
+    """Where a turn begins, does the draft continue as if there were none, and share no more with
+    the selection than the previous step does?"""
     calm = replace(
         SMALL,
         profile="flexicache",
@@ -209,7 +209,7 @@ def test_a_draft_does_not_know_the_users_next_turn() -> None:
 
 
 def test_a_draft_knows_no_block_that_is_not_written() -> None:
-    """Is a draft told over the blocks of its step?"""
+    """Is a draft given over the blocks of its step?"""
     workload = GeneratedWorkload(replace(GROWING, draft_agreement=0.8))
     slab = whole(workload)
     assert slab.draft is not None
@@ -307,7 +307,8 @@ def test_windows_of_the_prefill_are_a_block_apart() -> None:
 
 @pytest.mark.parametrize("ticks", [2, 5, 64])
 def test_many_tokens_at_once_have_the_law_of_one_after_the_other(ticks: int) -> None:
-    """Is what is left of a process after so many ticks the same, bursts included?"""
+    """Does a process keep the same remainder after many ticks at once as one by one, bursts
+    included?"""
     params = replace(
         layer_processes("flexicache", 1, 64)[0].params,
         w_static=0.0,
@@ -347,8 +348,8 @@ def test_it_says_what_it_is() -> None:
 
 
 def test_layers_and_neighbours_share_and_keep_their_law() -> None:
-    """Do adjacent layers and neighbouring units have in common what the structure says, far ones
-    nothing, and is a unit's own law, its heavy tail too, the same as without?"""
+    """Do adjacent layers and neighbouring units share as the structure says, distant ones nothing,
+    and is a unit's own distribution, including its heavy tail, the same as without?"""
     params = replace(layer_processes("flexicache", 1, 64)[0].params, recency=0.0, sink=0.0)
     slow = replace(params, w_static=0.0, w_fast=0.0)
     tied = Structure(layers=0.64, neighbours=1.0)
@@ -375,8 +376,8 @@ def test_layers_and_neighbours_share_and_keep_their_law() -> None:
 
 @pytest.mark.parametrize("profile", ["published-mix", "pycode"])
 def test_a_profile_shares_as_captures_do(profile: str) -> None:
-    """Have layers and neighbours of a drawn model what a trained one has, and does the profile that
-    was fitted to it drift and miss as it does? Seeds that the search did not see."""
+    """Do layers and neighbours of a drawn model share as a trained one's, and does the profile
+    fitted to it drift and miss as it does? With seeds that the search did not use."""
     values = [drawn(profile, seed) for seed in (11, 12)]
     found = {name: float(np.mean([one[name] for one in values])) for name in STRUCTURE}
     assert 0.33 < found["layers-1"] < 0.67 and found["neighbours"] > 0.45

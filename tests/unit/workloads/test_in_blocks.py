@@ -1,4 +1,4 @@
-"""Does a live run take any trace that `trace import` writes, and share what its requests share?"""
+"""Does a live run accept any trace that `trace import` writes, with the sharing of its requests?"""
 
 import math
 from collections.abc import Sequence
@@ -82,7 +82,8 @@ def test_an_imported_trace_gives_the_plan_of_the_trace_itself(tmp_path: Path) ->
 
 @pytest.mark.parametrize("block_tokens", [None, 16, 64])
 def test_other_traces_are_planned_too(block_tokens: int | None, tmp_path: Path) -> None:
-    """One without blocks, whose sessions share nothing, and two of other blocks, where they do."""
+    """One without blocks, whose sessions share nothing, and two with other block sizes, where they
+    do."""
     count = 0 if block_tokens is None else 5000 // block_tokens
     rows = [
         (5000, [*range(count // 2), *range(base, base + count - count // 2)])

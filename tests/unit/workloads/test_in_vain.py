@@ -1,4 +1,4 @@
-"""What a trace says and a run of decode sessions does not use: is each told where it is so?"""
+"""Is every property of a trace that a run of decode sessions ignores noted where it applies?"""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_outputs_that_a_fixed_number_of_steps_replaces() -> None:
     assert codes(trace_of(), [512, 448], [8, 8], outputs=False) == {"outputs-unused"}
 
 
-def test_sessions_and_think_times_that_nobody_follows() -> None:
+def test_unused_sessions_and_think_times() -> None:
     assert codes(trace_of(sessions=True), [512, 448], [8, 3]) == {"sessions-unused"}
     assert codes(trace_of(sessions=True, think_s=2.0), [512, 448], [8, 3]) == {
         "sessions-unused",

@@ -1,4 +1,4 @@
-"""Does the trace reader give back what stands in the file, and name every defect in one line?"""
+"""Does the trace reader return the file's contents, and report every defect in one line?"""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def test_plain_and_gzip_give_the_same_requests(tmp_path: Path) -> None:
-    """Is the content read, whatever the container, and is a further key no hindrance?"""
+    """Is the content read from either container, and is an extra key ignored?"""
     plain = write(tmp_path / "t.jsonl", row(), row(timestamp=3000.5, type="chat"))
     packed = tmp_path / "t.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
@@ -71,7 +71,7 @@ def test_a_last_line_without_its_end_is_complete_if_it_is_json(tmp_path: Path) -
 def test_a_wrong_value_is_named_with_file_and_line(
     tmp_path: Path, bad: dict[str, Any], what: str
 ) -> None:
-    """Does every defect of one row say what, where and the fix, in one line?"""
+    """Does the error for each defect of a row have cause, place and fix, in one line?"""
     path = write(tmp_path / "t.jsonl", row(), bad, row())
     with pytest.raises(BadInput) as caught:
         load(path)
@@ -91,7 +91,7 @@ def test_a_wrong_value_is_named_with_file_and_line(
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, text: str, line: int, what: str) -> None:
-    """Is a line that is no row told apart: torn, blank, not JSON, not an object?"""
+    """Does each kind of bad line have its own error: torn, blank, not JSON, not an object?"""
     path = tmp_path / "t.jsonl"
     path.write_text(text)
     with pytest.raises(BadInput, match=what) as caught:

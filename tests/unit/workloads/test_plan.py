@@ -1,4 +1,4 @@
-"""Is a plan what the trace or the generator says, within its budget, with nothing lost?"""
+"""Does a plan follow the trace or the generator, within its budget, with nothing lost?"""
 
 import os
 from collections import Counter
@@ -36,7 +36,7 @@ needs_traces = pytest.mark.skipif(
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[Request]:
-    """Prefix-chained requests: each begins anew or keeps some full blocks of an earlier one."""
+    """Prefix-chained requests: each is new or keeps some full blocks of an earlier one."""
     rows: list[Request] = []
     next_id, stamp_ms = 0, 0.0
     for index in range(draw(st.integers(1, 14))):
@@ -135,7 +135,7 @@ def test_a_tail_cut_by_a_cap_is_other_content() -> None:
 def test_shared_and_retained_equal_a_plain_count(
     rows: list[Request], options: TraceOptions
 ) -> None:
-    """Does prefill write each chunk once, and is shared what another session holds too?"""
+    """Does prefill write each chunk once, and is a chunk of another session shared too?"""
     plan = plan_of(rows, options)
     holders = Counter(chunk for session in plan.sessions for chunk in session.chunks)
     written: list[int] = []

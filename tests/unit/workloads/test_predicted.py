@@ -47,8 +47,9 @@ def test_layers_of_a_model_stand_for_those_captured() -> None:
 
 @pytest.mark.parametrize("profile", ["pycode", "published-mix"])
 def test_it_is_right_as_often_as_captured(profile: str) -> None:
-    """Layer by layer, on seeds and lengths that errors were not sized on. What is new to a
-    selection is predicted less often, as in captures, though nothing was drawn to have it so."""
+    """Layer by layer, on seeds and lengths that the errors were not fitted to. Blocks that are new
+    to a selection are predicted less often, as in captures, though that was not drawn
+    explicitly."""
     found = drawn(profile, 9)
     assert list(found) == list(PREDICTED)
     for layer, share in enumerate(AGREEMENT):
@@ -67,8 +68,8 @@ def test_it_is_the_same_however_it_is_read_and_changes_nothing_else() -> None:
 
 
 def test_nothing_is_predicted_that_could_not_be() -> None:
-    """No block that is not written when it is told, nothing behind the last step, and of a step in
-    which the user speaks not its first layer, of which a draft would be."""
+    """No block that is not written at the time, nothing after the last step, and for a step in
+    which the user speaks no prediction of its first layer, which would come from a draft."""
     growing = replace(SMALL, block_tokens=8, context_tokens=8 * 128, turn_steps=16)
     slabs = list(Predicting(GeneratedWorkload(growing), 3).slabs(0))
     told = np.concatenate([slab.predicted for slab in slabs if slab.predicted is not None])

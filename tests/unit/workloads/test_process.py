@@ -1,9 +1,9 @@
-"""Do the score processes show the locality that was published, and nothing that was not?
+"""Do the score processes show the published locality, and no other?
 
 Tolerances: the miss rates of one seed scatter by .012, .010 and .007 (standard deviation at 260
 steps, since a handful of bursts decides them); means over six seeds are held to about twice the
-error of such a mean and half a point more for what the fit itself leaves open. A block stands for
-one token here, at an eighth of the published context and top-k.
+error of such a mean, and half a point more for the uncertainty of the fit itself. A block stands
+for one token here, at an eighth of the published context and top-k.
 """
 
 from dataclasses import replace
@@ -97,7 +97,8 @@ def test_anchored_entries_show_their_anchor() -> None:
 
 
 def test_a_burst_turns_the_topic() -> None:
-    """Is what a step wants after a burst another set, while without bursts it drifts slowly?"""
+    """Does a step select a different set after a burst, while without bursts the set drifts
+    slowly?"""
     calm = replace(TABLE["stable", "middle"].params, burst=0.0, w_static=0.0, recency=0.0, sink=0.0)
     stormy = replace(calm, burst=1.0)
     calm_share = overlap(selections(scores(calm, 4096, 40, 0), 256), 4)
@@ -154,7 +155,8 @@ def test_layers_get_classes_in_proportion(layers: int, parts: list[int]) -> None
 
 
 def test_bands_follow_relative_depth() -> None:
-    """Are layers 0-1 and 20-60 of 61 told apart as published, and has a tiny model no first?"""
+    """Are layers 0-1 and 20-60 of 61 distinguished as published, and has a tiny model no first
+    band?"""
     bands = [band_of(layer, 61) for layer in range(61)]
     assert bands == ["first"] * 2 + ["middle"] * 18 + ["last"] * 41
     assert [band_of(layer, 4) for layer in range(4)] == ["middle", "last", "last", "last"]

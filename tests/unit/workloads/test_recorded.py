@@ -1,4 +1,4 @@
-"""Are recorded selections read as they were written, and refused where they are damaged?"""
+"""Are recorded selections read as they were written, and refused if they are damaged?"""
 
 import gzip
 import itertools
@@ -38,7 +38,7 @@ def written(path: Path, *runs: Any) -> Path:
 
 
 def test_the_published_runs_have_their_published_overlap(traces: Path) -> None:
-    """Is the share of a selection that the step before held what the authors measured?"""
+    """Is the share of a selection that the previous step had the authors' figure?"""
     path = traces / NAME
     if not path.is_file():
         pytest.skip(f"no {NAME} in {traces}")
@@ -93,7 +93,7 @@ def test_a_file_becomes_sessions(tmp_path: Path) -> None:
 
 
 def test_what_every_selection_holds_is_counted(tmp_path: Path) -> None:
-    """Are sinks and window those that all selections of all runs hold?"""
+    """Are sinks and window the blocks common to all selections of all runs?"""
     steps = [[token, 0, [0, 1, 3, 4], []] for token in (1, 2)]
     run = a_run(layers=1, prompt_tokens=10, steps=steps)
     workload = SelectionWorkload(written(tmp_path / "a", run))
@@ -132,7 +132,7 @@ def test_a_bad_line_is_named(tmp_path: Path, change: dict[str, Any], what: str) 
 
 
 def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
-    """Are an empty, a torn and a foreign file told apart?"""
+    """Do an empty, a torn and a foreign file each have their own error?"""
     with pytest.raises(BadInput, match="holds no run"):
         SelectionWorkload(written(tmp_path / "empty"))
     (tmp_path / "text").write_text("hello\n", encoding="utf-8")
@@ -147,7 +147,8 @@ def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shift", range(1, 9))
 def test_an_average_of_presence_tells_often_from_once(tmp_path: Path, shift: int) -> None:
     """Block 0 is selected in each step, block 1 in the first alone: by the average of any policy
-    the one keeps what the other loses. Of a low score a shift leaves nothing: both stay alike."""
+    the former stays and the latter is lost. With a low score the shift leaves nothing: both stay
+    alike."""
     steps = [[token, 0, [0, 1] if token == 1 else [0], []] for token in range(1, 33)]
     workload = SelectionWorkload(written(tmp_path / "a", a_run(layers=1, steps=steps)))
     averages = Averages(shift)

@@ -1,4 +1,4 @@
-"""Does `trace info` say what a file of selections is, and print a spec that runs it?"""
+"""Does `trace info` describe a file of selections, and print a spec that runs it?"""
 
 import json
 import tomllib

@@ -194,7 +194,7 @@ def test_sessions_are_told_apart() -> None:
 
 
 def test_the_table_and_the_json_carry_the_same_figures() -> None:
-    """Can a reader of either find the definitions beside the figures?"""
+    """Can a reader of either find the definitions next to the figures?"""
     info = summarise(collect(requests_of([[1, 2, 3], [1, 2, 4], [1, 5]]), "small"))
     data = json.loads(json.dumps(to_dict(info)))
     assert data["ideal_block_hit_rate"] == 3 / 8

@@ -52,7 +52,8 @@ def test_splits_cover_the_trace_and_share_no_request(
 
 
 def test_a_window_that_shares_goes_first() -> None:
-    """Are four that share their first block preferred to longer ones, and the groups told?"""
+    """Are four that share their first block preferred to longer ones, and are the groups
+    reported?"""
     alone = [[100 + 50 * i + j for j in range(40)] for i in range(6)]
     shared = [[1, 2, *range(1000 + 30 * i, 1030 + 30 * i)] for i in range(4)]
     rows = [(float(i), None, ids) for i, ids in enumerate([*alone, *shared, *alone, *alone])]

@@ -1,4 +1,4 @@
-"""What every test shares: the folder of real traces, and settings that do not depend on load."""
+"""Shared by all tests: the folder of real traces, and settings that do not depend on load."""
 
 import os
 import signal

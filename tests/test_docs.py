@@ -113,7 +113,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    """A page that no page links to is a page that nobody reads."""
+    """Does at least one page link to each page?"""
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
         page = waiting.pop()
@@ -145,7 +145,7 @@ def test_every_figure_is_described() -> None:
 def test_every_option_shown_exists(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--help` after the whole command line: the parser refuses what it does not know."""
+    """`--help` after the whole command line: the parser refuses unknown options."""
     needs_cli()
     from offstage.testbeds.cli import run
 

@@ -46,7 +46,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Line and dotted name of all that a module may load."""
+    """Line and dotted name of each import in a module."""
     return [(node.lineno, name) for node in imports_of(path) for name in imported(node)]
 
 
@@ -139,7 +139,7 @@ def test_headers_inside_the_firmware_stay_in_their_folder() -> None:
 
 
 def test_only_the_bindings_call_the_library() -> None:
-    """`ffi` and `lib` stay behind the door: what Python gets of C, `bindings` gives it."""
+    """`ffi` and `lib` stay private: Python reaches C through `bindings` only."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in MODULES
@@ -204,7 +204,8 @@ def c_files() -> dict[Path, str]:
 
 
 def c_sources() -> tuple[dict[Path, set[str]], dict[str, Path]]:
-    """The words of each file that is no test and no declaration, and who defines each function."""
+    """The words of each C file except tests and declarations, and the files that define each
+    function."""
     files = {path: text for path, text in c_files().items() if "test" not in path.parts}
     owners = {name: path for path, text in files.items() for name in C_FUNCTION.findall(text)}
     words = {path: set(re.findall(r"\w+", C_DECLARED.sub(" ", files[path]))) for path in files}
@@ -213,7 +214,7 @@ def c_sources() -> tuple[dict[Path, set[str]], dict[str, Path]]:
 
 
 def test_a_struct_has_a_name_of_its_own() -> None:
-    """Also one that never leaves its file: who searches for a name finds one thing."""
+    """Also one that never leaves its file: a search for a name finds one struct."""
     found: dict[str, list[str]] = {}
     for path, text in c_files().items():
         for name in re.findall(r"\b(?:struct|union|enum)\s+(\w+)\s*\{", text):
@@ -236,7 +237,7 @@ def test_every_c_function_is_called_from_another_file() -> None:
 
 
 def test_python_sees_only_the_c_functions_that_it_calls() -> None:
-    """What only C calls is declared behind `cdef: end`."""
+    """Functions that only C calls are declared after `cdef: end`."""
     python = {name for path in MODULES for name in re.findall(r"\bofs_\w+", path.read_text())}
     wrong = []
     folders = (FIRMWARE / "include", ANALYSIS, CHIP)

@@ -1,4 +1,4 @@
-"""Do the rows of tests/mutants fit the code, and does their runner see what survives?"""
+"""Do the rows of tests/mutants fit the code, and does their runner detect survivors?"""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def row(**changes: str) -> mutants.Mutant:
 
 
 def test_every_row_names_one_line_and_a_test() -> None:
-    """After a change of such a line, fix its row; where the line is gone, find another mistake."""
+    """After a change of such a line, fix its row; if the line is gone, choose another mutant."""
     rows = mutants.load()
     mutants.check_table(rows)
     assert len(rows) <= ROWS_MAX and {one.area for one in rows} == set(mutants.AREAS)

@@ -1,4 +1,4 @@
-"""Do pages that quote an experiment quote what it gave, of the spec that is shipped?"""
+"""Do pages that quote an experiment quote its results, from the spec that is shipped?"""
 
 import hashlib
 import json
@@ -87,8 +87,8 @@ def test_every_figure_of_the_tables_is_in_the_result(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_the_result_is_of_the_spec_that_is_shipped(path: Path) -> None:
-    """The file's manifest names the bytes of a spec in testbeds/specs, or of one that is kept
-    beside the results as it was run, of which the page then says so."""
+    """The file's manifest names the bytes of a spec in testbeds/specs, or of one that is kept with
+    the results as it was run, which the page then says."""
     shipped = {
         hashlib.sha256(spec.read_bytes()).hexdigest()
         for spec in (ROOT / "testbeds/specs").glob("*.toml")

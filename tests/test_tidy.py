@@ -1,4 +1,4 @@
-"""Is the code within the limits of docs/style.md, and free of what it bans?"""
+"""Is the code within the limits of docs/style.md, and free of banned patterns?"""
 
 import ast
 import re
@@ -92,7 +92,7 @@ C = files(".c", ".h")
 
 
 def assert_none(wrong: list[str]) -> None:
-    """The list of what is wrong is empty; otherwise show all of it."""
+    """The list of violations is empty; otherwise show all of it."""
     assert not wrong, "\n" + "\n".join(wrong)
 
 
@@ -268,7 +268,7 @@ CHECKS = re.compile(r"(^|[._])(assert|check|compare|expect|fail|raises|run_state
 
 
 def always_reached(node: ast.AST) -> Iterator[ast.AST]:
-    """What stands below, but for the handlers of exceptions, which need not run."""
+    """The statements below a node, except exception handlers, which need not run."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.ExceptHandler):
             yield child
@@ -276,7 +276,8 @@ def always_reached(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def checks(function: ast.FunctionDef, checking: set[str]) -> bool:
-    """Whether it asserts, or calls what does: words in comments and texts do not count."""
+    """Whether it asserts, or calls a function that does: words in comments and strings do not
+    count."""
     for node in always_reached(function):
         if isinstance(node, ast.Assert):
             return True
@@ -288,7 +289,7 @@ def checks(function: ast.FunctionDef, checking: set[str]) -> bool:
 
 
 def test_a_check_is_an_assertion_that_is_reached() -> None:
-    """Does the rule below see through a handler, a text, and an answer that nobody looks at?"""
+    """Does the rule below detect asserts in handlers, in strings, and in unused results?"""
     empty = [
         "try:\n  f()\nexcept E as e:\n  assert str(e)",
         "'Does it check and assert?'\nf()",
@@ -379,5 +380,5 @@ def test_what_names_the_stranger_is_seen(said: str) -> None:
     ],
 )
 def test_a_checkout_and_a_file_are_let_by(said: str) -> None:
-    """And does it leave alone what is right?"""
+    """And does it allow correct code?"""
     assert not FROM_THE_INDEX.search(said)

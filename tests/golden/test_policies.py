@@ -1,10 +1,10 @@
-"""Do the policies still decide exactly what they decided on the small committed trace?
+"""Do the policies still make exactly the same decisions on the small committed trace?
 
 `data/tiny_decode.json` is a generated trace: two sessions that share half of their context, with
-the score of every block and the blocks that are demanded. `data/policies.json` holds the counts
-of every prefetcher and every eviction on it, `data/feedback.json` those of a degree that follows
-the accuracy of the guesses. A change of behaviour on purpose writes them anew with
-`python tests/golden/test_policies.py`, and the commit says why they moved.
+the score of every block and the demanded blocks. `data/policies.json` holds the counts of every
+prefetcher and every eviction on it, `data/feedback.json` those of a degree that follows the
+accuracy of the guesses. For an intended change of behaviour `python tests/golden/test_policies.py`
+writes them again, and the commit says why they changed.
 """
 
 import json
@@ -35,7 +35,7 @@ def trace() -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts(prefetchers: str, eviction: str, **changes: int) -> dict[str, Any]:
-    """What one policy did on the trace; `changes` to it beside the two names."""
+    """The counts of one policy on the trace; `changes`: to it, besides the two names."""
     scores, demands = trace()
     sessions, steps, layers, _ = scores.shape
     config = CoreConfig(

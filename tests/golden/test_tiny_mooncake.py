@@ -1,11 +1,11 @@
-"""Do the figures of the small committed trace stay what they were counted to be?
+"""Do the figures of the small committed trace stay as counted?
 
 `data/tiny_mooncake.jsonl` was made for this test. A system prompt S of 2 blocks; 12 conversations
-of 4 turns, turn t (from 0) holding S, 3 (t + 1) blocks that later turns keep, and a partial tail
-of its own; 6 single requests of S, 3 blocks and a tail; 6 single requests of 7 blocks and a tail
-without S. Counted by hand:
-accesses 12 (6 + 9 + 12 + 15) + 6 * 6 + 6 * 8 = 588; unique 2 + 12 (12 + 4) + 6 * 4 + 6 * 8 = 266.
-The LRU and token counts in `data/tiny_mooncake.json` come from a plain loop over an ordered dict.
+of 4 turns, turn t (from 0) holding S, 3 (t + 1) blocks that later turns keep, and a partial tail of
+its own; 6 single requests of S, 3 blocks and a tail; 6 single requests of 7 blocks and a tail
+without S. Counted by hand: accesses 12 (6 + 9 + 12 + 15) + 6 * 6 + 6 * 8 = 588; unique 2 + 12 (12 +
+4) + 6 * 4 + 6 * 8 = 266. The LRU and token counts in `data/tiny_mooncake.json` come from a plain
+loop over an ordered dict.
 """
 
 import json

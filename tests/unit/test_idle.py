@@ -119,7 +119,7 @@ def test_what_has_no_effect_is_refused_by_name(
 def test_an_option_that_has_an_effect_or_was_not_given_is_not_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Defaults are not what somebody asked for; and beside what they need, options count."""
+    """Defaults are not explicit requests; and options count if the ones they need are set."""
     nobody = ["host", "run", "--endpoint", "tcp://127.0.0.1:9", "--timeout", "10ms"]
     for words in (
         [],

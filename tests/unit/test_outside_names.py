@@ -1,7 +1,8 @@
-"""Is a name from outside text in every command that prints it, and no markup of ours?
+"""Is a name from outside shown as text in every command that prints it, never as our markup?
 
 In a terminal with colours: a name that opens a style, closes one that is not open, names an emoji
-or has an escape of its own is shown as it was written, its control characters as numbers."""
+or has an escape sequence of its own is shown as written, its control characters as numbers.
+"""
 
 import io
 import json

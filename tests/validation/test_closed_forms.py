@@ -1,10 +1,10 @@
-"""The engine agrees with queueing theory, where theory has an answer.
+"""Does the engine agree with queueing theory, where theory has an answer?
 
-Each test simulates a system whose mean is known and compares it with a confidence interval over
-`SEEDS` independent runs: at 99.9 %, so that a test that was right stays right, and with an interval
-that must be narrow, so that one that is wrong fails. Random service times come with the requests,
-as a number of items of 1 ps each: the engine itself draws nothing here. What has no randomness is
-compared to the picosecond.
+Each test simulates a system with a known mean and compares it with a confidence interval over
+`SEEDS` independent runs: at 99.9 %, so that a correct test keeps passing, and with an interval that
+must be narrow, so that a wrong one fails. Random service times are in the requests, as a number of
+items of 1 ps each: the engine itself draws nothing here. Deterministic systems are compared to the
+picosecond.
 """
 
 import math

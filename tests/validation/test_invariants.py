@@ -1,4 +1,4 @@
-"""Laws that no parameter can break hold on every unit of random networks.
+"""Do laws that hold for all parameters hold on every unit of random networks?
 
 A network is drawn with its load: units of all kinds, short queues, routes of any order, pieces,
 drops and misses. Nothing may be lost or created, no unit may use more servers than it has, FIFO
@@ -30,7 +30,7 @@ DRIVE = preset("gen5-tlc").params
 
 
 def unit(random: np.random.Generator, number: int) -> Unit:
-    """Any unit, of all kinds and queues."""
+    """A random unit, of any kind and queue."""
     kind = ("server", "link", "pipe", "banks", "tags", "delay", "drive")[number % 7]
     queue = ("fifo", "priority", "qos")[int(random.integers(0, 3))]
     queue = "fifo" if kind == "banks" and queue == "qos" else queue

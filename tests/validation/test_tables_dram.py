@@ -1,7 +1,7 @@
-"""A memory unit with the table's numbers behaves as Ramulator does on points held out of the table.
+"""Does a memory unit with the table's numbers match Ramulator at points held out of the table?
 
 The held-out points are other loads, other mixes of reads and writes, and another size of piece.
-Engine and simulator get the same pieces at the same times, so that what differs is the model.
+Engine and simulator get the same pieces at the same times, so that only the model differs.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The closed form of a PCIe link is what pcie-model computes; an invalid link is refused."""
+"""Does the closed form of a PCIe link equal pcie-model's result, and is an invalid link refused?"""
 
 import csv
 from pathlib import Path

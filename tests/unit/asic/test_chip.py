@@ -1,4 +1,5 @@
-"""A preset as a chip: routes cost what their units say, and the laboratory runs on it."""
+"""Does a preset work as a chip: do routes cost what their units say, and can the laboratory run on
+it?"""
 
 import io
 from dataclasses import replace

@@ -19,7 +19,7 @@ def test_every_fp8_value_is_itself(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", lossy.FP8)
 def test_rounding_is_to_the_nearest_and_saturates(dtype: str) -> None:
-    """Compared with a search of all values; ties go to the even one."""
+    """Compared with a search over all values; ties go to the even one."""
     random = np.random.default_rng(1)
     values = (random.normal(size=500) * 2.0 ** random.integers(-12, 8, 500)).astype(np.float32)
     every = lossy.from_fp8(np.arange(256).astype(np.uint8), dtype)

@@ -1,4 +1,4 @@
-"""The table that the chip model reads is what `offstage bench codec --table` writes."""
+"""Is the table that the chip model reads the one that `offstage bench codec --table` writes?"""
 
 from pathlib import Path
 

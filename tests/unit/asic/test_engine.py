@@ -1,6 +1,6 @@
-"""The chip engine follows its header's timing: what waits, what blocks, and when.
+"""Does the chip engine follow its header's timing: queueing, blocking, and completion times?
 
-Every time below is worked out by hand from the model in chip.h.
+Every time below is computed by hand from the model in chip.h.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""The event log of one fixed run is the same on every run, every build and every machine.
+"""Is the event log of a fixed run the same on every run, build and machine?
 
 `asic_model/engine/test/hash.c` makes the run and prints the hash of its log: time, unit, request
-and what happened, of each event. It is built here for this machine, without optimizing, and for
-aarch64, where qemu runs it.
+and kind of each event. It is built here for this machine, without optimization, and for aarch64,
+where qemu runs it.
 """
 
 import shutil

@@ -46,7 +46,7 @@ def inline(table: dict[str, Any]) -> str:
 
 
 def test_every_preset_that_the_page_promises_is_there() -> None:
-    """Every number has a source, and says how far it may be wrong."""
+    """And has every number a source and a range of error?"""
     assert names() == NAMED
     for name in names():
         preset = read_preset(name)

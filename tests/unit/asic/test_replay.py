@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def test_a_trace_has_what_the_core_decided(trace: Trace) -> None:
-    """Compared with the log's numbers: demands, reads, and what waits for which."""
+    """Compared with the log's numbers: demands, reads, and their dependencies."""
     assert len(trace.fetches) == 96 and trace.ends.sum() == 96 * WIDTH
     assert all(one.demands == WIDTH and one.scores == 64 for one in trace.fetches)
     assert sum(one.hits for one in trace.fetches) == trace.ends[:HIT_ENDS].sum()

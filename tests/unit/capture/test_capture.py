@@ -1,4 +1,4 @@
-"""Are the captured scores those of the model's own attention, whatever the architecture?"""
+"""Are the captured scores those of the model's own attention, for every architecture?"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ STEPS = 12
 
 
 def options(model: Path, text: Path, out: Path, **changes: Any) -> Options:
-    """A short capture; what a test gives is what it means."""
+    """A short capture; arguments override its options."""
     return Options(
         **{
             "model": model,
@@ -236,7 +236,8 @@ def test_layers_can_be_left_out(make_model: Any, text: Path, tmp_path: Path) -> 
 def test_what_waits_does_not_grow_with_the_capture(
     make_model: Any, text: Path, tmp_path: Path
 ) -> None:
-    """Ten times the steps are written as they come in: a row group and a step wait, no more."""
+    """With ten times the steps, each row group is written as it fills: at most a row group and a
+    step are buffered."""
     folder = make_model("llama")
     limit_bytes = 4096
     for steps in (9, 90):

@@ -29,7 +29,7 @@ SELECTORS = ("mass", "quest", "mean_key")
 
 
 def sessions() -> tuple[Session, ...]:
-    """Two that share a prefix, and one that shares what lies behind it with the second."""
+    """Two that share a prefix, and one that shares its continuation with the second."""
 
     def one(**own: Any) -> Session:
         context_tokens = CONTEXT_BLOCKS * BLOCK
@@ -84,7 +84,7 @@ def open_workload(path: Path, **changes: Any) -> CapturedWorkload:
 
 
 def gathered(workload: Workload, session: int, steps: int) -> tuple[Any, Any]:
-    """All of a session, from slabs of so many steps."""
+    """All of a session, from slabs of this many steps."""
     slabs = list(workload.slabs(session, steps))
     assert [slab.first_step for slab in slabs] == list(range(0, STEPS, steps))
     assert all(slab.session == session and slab.draft is None for slab in slabs)
@@ -164,7 +164,7 @@ def test_selection_is_sinks_window_and_the_best_of_the_rest(
 
 
 def test_the_map_of_mass_is_fixed_and_finer_than_float16(path: Path) -> None:
-    """1 + 65534 (24 + log2 m) / 24: what float16 tells apart from 2^-14 on stays apart."""
+    """1 + 65534 (24 + log2 m) / 24: values that differ in float16 from 2^-14 on stay different."""
     workload = open_workload(path)
     _, scores = gathered(workload, 0, 16)
     for one in open_capture(path).steps(0, "mass", 0, STEPS):
@@ -190,7 +190,7 @@ def test_prefill_gives_the_last_windows(path: Path) -> None:
 
 
 def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
-    """Sessions 0 and 1 share six blocks; 1 and 2 the names behind, and so what is there."""
+    """Sessions 0 and 1 share six blocks; 1 and 2 share later names, and so their contents."""
     a, b, c = (one.contents for one in open_workload(path).sessions)
     assert a.shape == (CONTEXT_BLOCKS, 2) and a.dtype == np.uint64
     assert [bool((a[i] == b[i]).all()) for i in range(10)] == [True] * 6 + [False] * 4
@@ -201,8 +201,8 @@ def test_contents_are_shared_as_far_as_the_prefix(path: Path) -> None:
 
 
 def test_reading_holds_one_row_group(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the next row group is read, the steps of the one before have been given out: one row
-    group of what is predicted beside one of the layers' own."""
+    """Before the next row group is read, the previous one's steps have been returned: one row group
+    of predictions is held with one of the layers' own scores."""
     import pyarrow.parquet as pq
 
     events: list[str] = []

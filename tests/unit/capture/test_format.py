@@ -1,4 +1,4 @@
-"""Does a file of block scores give back what was written, and is everything else refused?"""
+"""Does a file of block scores return what was written, and is everything else refused?"""
 
 import errno
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Scores = dict[str, npt.NDArray[np.float16]]
 
 
 def header(session_count: int = 2, **changes: Any) -> Header:
-    """Of a small file; what a test gives is what it means."""
+    """Of a small file; arguments override its fields."""
     sessions = tuple(
         Session(
             name=f"s{i}",
@@ -125,8 +125,8 @@ def test_an_interrupt_leaves_whole_steps(limit: int, tmp_path: Path) -> None:
     ("error", "last"), [(KeyboardInterrupt, 0), (RuntimeError, STEPS)], ids=["early", "error"]
 )
 def test_otherwise_nothing_is_left(error: type[BaseException], last: int, tmp_path: Path) -> None:
-    """Before the first decode step there is nothing worth keeping; after an error, nothing sure.
-    What was there under the name before stays."""
+    """Without a first decode step nothing is kept; after an error, neither. An earlier file of the
+    name stays."""
     path = tmp_path / "a.parquet"
     path.write_bytes(b"before")
     with pytest.raises(error), Writer(path, header(), ("mass",), 1) as writer:
@@ -254,7 +254,7 @@ def test_a_torn_file_is_refused(cut: float, tmp_path: Path) -> None:
 
 
 def test_damage_inside_is_found(tmp_path: Path) -> None:
-    """A byte that flipped on the disk: the checksum of its page, or what it says, gives it away."""
+    """A byte flipped on the disk is detected by its page's checksum or by an invalid value."""
     path = tmp_path / "a.parquet"
     write(path)
     whole = path.read_bytes()

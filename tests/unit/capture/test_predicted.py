@@ -1,5 +1,5 @@
-"""Are queries predicted by the norm and projection of the layer they are of, with nothing of what
-comes later, whatever the architecture?"""
+"""Are queries predicted by their own layer's norm and projection, without future information, for
+every architecture?"""
 
 import itertools
 import shutil
@@ -24,8 +24,8 @@ BLOCK, CONTEXT, STEPS = 8, 128, 12
 
 @pytest.fixture
 def idle(make_model: Any, tmp_path: Path) -> Any:
-    """`idle(architecture)`: a model whose layers add nothing to what goes through them, so that
-    every layer has one input, and what is predicted from the layer before is exact."""
+    """`idle(architecture)`: a model whose layers add nothing to their input, so that all layers
+    have the same input, and predictions from the previous layer are exact."""
 
     def make(architecture: str) -> Path:
         folder = tmp_path / architecture
@@ -67,9 +67,9 @@ def captured(model: Path, text: Path, out: Path, **changes: Any) -> dict[str, li
 def test_what_does_not_change_between_layers_is_predicted_exactly(
     architecture: str, idle: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Layers 1 and 2 from the input of the layer before; the first layer of the next step from the
-    token that early exit drafts, if it is asked for one only, which is the model's own here. Blocks
-    that the newest token is not in score as they will."""
+    """Layers 1 and 2 from the input of the previous layer; the next step's first layer from the
+    token that early exit drafts, if one only is requested, which here is the model's own. Blocks
+    without the newest token get their later scores."""
     monkeypatch.setattr(attention, "DRAFTS", 1)
     monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)  # nothing so long stood there before
     found = captured(idle(architecture), text, tmp_path / "a.parquet")
@@ -126,8 +126,8 @@ def test_layers_that_are_left_out_leave_no_draft(
 def test_a_draft_model_predicts_the_first_layer(
     make_model: Any, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model as its own draft model, asked for one token: it is always right, and the first
-    layer's row is the next step's own, where early exit of random weights is no help."""
+    """With the model as its own draft model for one token: it is always right, and the first
+    layer's row is the next step's own, where early exit of random weights does not help."""
     monkeypatch.setattr(draft_model, "DRAFTS", 1)
     monkeypatch.setattr(run, "LOOKUP_TOKENS", CONTEXT)
     model = make_model("llama", num_hidden_layers=3)

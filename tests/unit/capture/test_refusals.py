@@ -194,7 +194,7 @@ def test_text_that_is_no_text_is_named(
 def test_a_sliding_window_is_refused_where_it_cuts(
     make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Within the window every layer sees everything; beyond it, what it no longer sees is lost."""
+    """Within the window every layer sees all tokens; beyond it, older ones are lost."""
     for architecture, more in (
         ("mistral", {}),
         ("qwen3", {"use_sliding_window": True, "max_window_layers": 1}),
@@ -209,7 +209,8 @@ def test_a_sliding_window_is_refused_where_it_cuts(
 def test_the_command_says_what_it_wrote(
     make_model: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that opens, with what was asked for, and the figure to hold against the papers'."""
+    """Does the file open, with the requested options, and is the figure to compare with the papers
+    printed?"""
     out = tmp_path / "a.parquet"
     named = ["--model", str(make_model("glm4")), "--text", str(text), "--out", str(out)]
     assert run(["trace", "capture", *named, *FAST, "--format", "json"]) == 0

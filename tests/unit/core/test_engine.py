@@ -1,4 +1,4 @@
-"""Is a run the same however its steps are cut, and do its rows say what the core counted?"""
+"""Is a run the same however its steps are split, and do its rows add up to the core's counters?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class Work:
 
 
 def work_of(seed: int, *, pool: int = 0, guessed: float = 0.0, plain: bool = False) -> Work:
-    """Random selections of the context and what was appended, in rows of any length, and random
+    """Random selections of the context and of appended blocks, in rows of any length, and random
     guesses; `plain`: full rows, nothing appended."""
     random = np.random.default_rng(seed)
     scores = random.integers(1, 65536, (STEPS, LAYERS, BLOCKS)).astype(np.uint16)
@@ -74,7 +74,7 @@ def work_of(seed: int, *, pool: int = 0, guessed: float = 0.0, plain: bool = Fal
 def core_of(
     policy: Policy, slots: int = 40, queue_max: int = 5, session_max: int = SESSIONS
 ) -> Core:
-    """`queue_max` is smaller than what is told at once."""
+    """`queue_max` is smaller than the number of blocks reported at once."""
     config = CoreConfig(
         slots,
         1024,
@@ -163,7 +163,7 @@ def test_how_steps_are_cut_changes_nothing(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rows_add_up_to_the_ledger(policy: str) -> None:
-    """What the core counted in all is the sum of its rows; what was selected is in one of them."""
+    """Are the core's counters the sums of its rows, with every selection in one of them?"""
     works = [work_of(i, pool=8, guessed=3.0) for i in range(SESSIONS)]
     core, engine, rows = ran(POLICIES[policy], works, [4] * SESSIONS)
     ledger = core.ledger()
@@ -199,7 +199,7 @@ def test_time_is_compute_hits_and_stalls() -> None:
 
 
 def clairvoyant(work: Work, steps: int) -> Work:
-    """Of every step, what each layer will select `steps` steps later, told after the last layer."""
+    """The selection of each layer `steps` steps later, told after each step's last layer."""
     counts = np.zeros((STEPS, LAYERS), np.int64)
     ahead = []
     for step in range(STEPS - steps):

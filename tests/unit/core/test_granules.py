@@ -1,7 +1,7 @@
-"""Do slots that hold a part of their block keep what they promise, whatever comes in what order?
+"""Do slots that hold a part of their block keep their invariants, in every order of events?
 
-A plain model holds which granules lie in which slot: what reads brought, no more. Every demand that
-ends well must find its granules there, and end once; every table agrees after each event.
+A plain model tracks the granules in each slot: those that reads brought, no others. Every demand
+that ends well must find its granules there, and end once; every table agrees after each event.
 """
 
 import errno
@@ -43,8 +43,8 @@ CONFIG = CoreConfig(
 
 
 class Machine:
-    """A core, and what the actions that it gave make of its slots. `waiting`: what each demand
-    that has not ended named, by (waiter, index)."""
+    """A core, and the contents of its slots after its actions. `waiting`: the granules of each
+    unfinished demand, by (waiter, index)."""
 
     def __init__(self, policy: Policy) -> None:
         self.core, self.now = Core(CONFIG, policy), 0
@@ -162,7 +162,7 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
 
 
 def test_a_part_is_filled_in_its_slot() -> None:
-    """What a slot lacks is read into it, while what it has goes on being a hit."""
+    """Missing granules are read into the slot, while present ones stay hits."""
     machine = Machine(Policy())
     session = machine.open()
     machine.waiting[0, 0] = 0b0001
@@ -193,8 +193,8 @@ def _demand(machine: Machine, session: int, turn: int, mask: int) -> int:
 
 @pytest.mark.parametrize("rc", [-errno.EIO, -errno.EBADMSG, -errno.ENOENT, -errno.ETIMEDOUT])
 def test_a_fill_that_fails_ends_all_that_wait(rc: int) -> None:
-    """Demands for what was being read and for what came next are told; what the slot has stays a
-    hit, unless a device may still write there; and the lost rest is asked of no device again."""
+    """Demands for the failed read and for the next one end; present granules stay hits, unless a
+    device may still write there; and the lost ones are not read again."""
     machine = Machine(Policy(prefetchers="shared"))
     session, other = machine.open(), machine.open()
     _demand(machine, session, 0, 0b0001)
@@ -217,8 +217,8 @@ def test_a_fill_that_fails_ends_all_that_wait(rc: int) -> None:
 
 
 def test_a_part_of_other_bytes_goes() -> None:
-    """The store has other bytes of the block than those of which a part is here: whoever waits is
-    to ask again, the part leaves the directory, and the block is read anew: it is not lost."""
+    """The store has a newer version of the block than the staged part: waiting demands must retry,
+    the part leaves the directory, and the block is read again: it is not lost."""
     machine = Machine(Policy())
     session = machine.open()
     _demand(machine, session, 0, 0b0001)
@@ -235,8 +235,8 @@ def test_a_part_of_other_bytes_goes() -> None:
 
 
 def test_blocks_that_no_demand_waits_for_are_not_read() -> None:
-    """A demand that left while it waited for the next read of a slot: its granules are not read
-    with those of a later one."""
+    """A demand leaves while it waits for the next read of a slot: are its granules not read with
+    those of a later one?"""
     machine = Machine(Policy(prefetchers="shared"))
     session, leaves = machine.open(), machine.open()
     _demand(machine, session, 0, 0b0001)

@@ -1,4 +1,4 @@
-"""Does the simulated HBM pool hold what the host's own pool would hold?"""
+"""Does the simulated HBM pool hold the same blocks as the host's own pool?"""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ ROWS = st.lists(st.lists(st.integers(0, BLOCKS - 1), unique=True, max_size=WIDTH
 def test_it_serves_what_the_host_would_find(
     rows: list[list[int]], pool_blocks: int, cut: int
 ) -> None:
-    """Row for row, however the steps are cut: what `hold` finds resident is served."""
+    """Row for row, however the steps are split: blocks that `hold` finds resident are served."""
     host = HostPool(geometry("tiny"), pool_blocks)
     pool = HbmPool(1, BLOCKS, pool_blocks)
     selected = selections(rows)
@@ -49,8 +49,8 @@ def test_it_serves_what_the_host_would_find(
 def test_a_host_pool_of_many_layers_serves_the_same(
     rows: list[list[int]], layer_blocks: int
 ) -> None:
-    """With room of its own for each layer, none of them moves another's blocks: also where nothing
-    stays, and where a block that is being filled is pinned beside the selection."""
+    """With separate room for each layer, no layer evicts another's blocks: also if nothing is
+    retained, and if a block that is being filled is pinned with the selection."""
     host = HostPool(geometry("tiny"), 2 * (max(layer_blocks, WIDTH) + 1), layer_blocks=layer_blocks)
     pool = HbmPool(2, BLOCKS, layer_blocks)
     for step, row in enumerate(rows):

@@ -60,7 +60,8 @@ def test_a_missing_or_moved_record_is_refused() -> None:
 
 
 def test_a_log_with_a_hole_is_refused() -> None:
-    """A ring that nobody empties loses whole records, says so, and is not replayed past it."""
+    """A ring that is not drained loses whole records and reports that; the log is not replayed past
+    the gap."""
     config = changed(CONFIG, log_size_bytes=4096)
     driver = Driver(7, config, Policy())
     pair = driver.pair

@@ -1,4 +1,4 @@
-"""Does the core in C decide, event by event, what the plain model of its rules decides?"""
+"""Does the core in C make the same decision for every event as the plain model of its rules?"""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_core_and_model_agree_on_every_event(seed: int) -> None:
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_log_replays_bit_identically(seed: int) -> None:
-    """Whatever happened, the log alone gives the same decisions, all of them."""
+    """Whatever happened, the log alone reproduces all decisions."""
     driver = drive(seed, 80)
     result = replay(driver.pair.log)
     assert result.diverged_at is None
@@ -45,7 +45,7 @@ def test_a_log_replays_bit_identically(seed: int) -> None:
     accuracy=st.sampled_from([200, 950]),
 )
 def test_long_runs_agree(seed: int, eviction: str, rate: int, accuracy: int) -> None:
-    """What needs time to show: feedback, the bandwidth cap, turns between tenants."""
+    """Covers effects that need time: feedback, the bandwidth cap, turns between tenants."""
     config = replace(
         CONFIG, slot_count=48, chunk_max=256, session_chunk_max=40, io_max=16, queue_max=24
     )
@@ -66,7 +66,8 @@ def test_long_runs_agree(seed: int, eviction: str, rate: int, accuracy: int) -> 
 
 
 def test_the_driver_reaches_what_it_must() -> None:
-    """The property test is worth what its events reach: every end, fate and prefetching cause."""
+    """The property test is only as good as its events: do they reach every end, fate and
+    prefetching cause?"""
     ends, by_cause = [0] * 9, [[0] * 5 for _ in range(8)]
     for seed in range(60):
         ledger = drive(seed, 150).pair.core.ledger()

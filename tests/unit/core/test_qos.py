@@ -1,4 +1,4 @@
-"""Does the scheduler of tenants keep what qos.h promises, and decide what its plain model does?"""
+"""Does the scheduler of tenants keep the guarantees of qos.h, and decide like its plain model?"""
 
 import random
 from dataclasses import replace
@@ -56,9 +56,9 @@ def change_terms(draw: random.Random, qos: Qos, plain: PlainQos, now_ps: int, te
 @settings(max_examples=60)
 @given(seed=SEEDS)
 def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
-    """Every answer: who is taken, who is refused and why, from when on something may be taken.
+    """Every answer: which item is taken, which is refused and why, and when the next may be taken.
 
-    So it serves whenever anybody is ready, and loses nothing: the model forgets nothing.
+    So it serves whenever a tenant is ready, and loses nothing: the model keeps everything.
     """
     draw = random.Random(seed)
     count = draw.choice([1, 2, 5, 70, 150])
@@ -92,9 +92,10 @@ def test_it_decides_what_the_plain_model_decides(seed: int) -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_bytes_are_as_weights_within_one_quantum(seed: int) -> None:
-    """Between any two moments: bytes by weight of two tenants that never run empty.
+    """Between any two moments: bytes by weight of two tenants that always have work.
 
-    One turn more of either, and what is left of a turn: less than a quantum for each of the two.
+    The allowance is one extra turn of either, and the rest of a turn: less than a quantum for
+    each.
     """
     draw = random.Random(seed)
     tenants = [TenantShare(draw.randint(1, 9)) for _ in range(draw.randint(2, 6))]
@@ -149,7 +150,8 @@ def test_no_window_sees_more_than_burst_and_rate(seed: int) -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
-    """Of two items of a tenant: the earlier deadline first, and what is put past it later."""
+    """Of two items of a tenant: the earlier deadline is first, and items put after it has passed
+    come later."""
     draw = random.Random(seed)
     qos = Qos(QosConfig(QUANTUM, 1, 64, 64, ahead_ps_max=10**6), [TenantShare()])
     now_ps, order, served = 0, [], []
@@ -171,7 +173,7 @@ def test_nothing_overtakes_a_deadline_that_has_passed(seed: int) -> None:
 
 
 def test_a_flood_of_one_session_shuts_out_no_other() -> None:
-    """A session that fills all it can, always at once, beside one that asks now and then."""
+    """One session always fills all it can, next to one that submits now and then."""
     part, deadline_after_ps = 8, 50_000
     qos = Qos(QosConfig(QUANTUM, 2, 64, part), [TenantShare()])
     waits, refused = [], 0
@@ -193,7 +195,7 @@ def test_a_flood_of_one_session_shuts_out_no_other() -> None:
 
 
 def test_counters() -> None:
-    """Put, taken, bytes, refusals, throttled time and waits of a course told by hand."""
+    """Put, taken, bytes, refusals, throttled time and waits of a sequence computed by hand."""
     share = TenantShare(1, 1_000_000_000, 1000)  # 1000 bytes take a microsecond
     qos = Qos(QosConfig(1000, 2, 3, 2), [share, TenantShare()])
     assert [qos.put(0, Item(tag, 1000)) for tag in range(3)] == [None, None, Refusal.SESSION_FULL]
@@ -227,8 +229,8 @@ def test_counters() -> None:
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_sessions_of_a_tenant_get_alike(seed: int) -> None:
-    """Between any two moments: bytes of two sessions that never run empty, whatever deadlines they
-    claim. Each is at most a round and an item beyond the begin of the round that runs."""
+    """Between any two moments: bytes of two sessions that always have work, whatever their
+    deadlines. Each is at most a round and an item ahead of the begin of the current round."""
     draw = random.Random(seed)
     count, round_bytes = draw.randint(2, 6), draw.randint(QUANTUM, 4 * QUANTUM)
     config = QosConfig(QUANTUM, count, 64, 64, session_quantum_bytes=round_bytes)
@@ -302,7 +304,8 @@ def test_a_flood_of_one_session_does_not_delay_another() -> None:
 
 
 def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
-    """A number beyond the table as NO_SESSION, and one whose entry another tenant waits in."""
+    """A number beyond the table as NO_SESSION, and one whose entry is in use by another tenant's
+    session."""
     qos = Qos(QosConfig(100, 1, 8, 2, session_quantum_bytes=100), [TenantShare(), TenantShare()])
     assert qos.put(0, Item(0, 100, tenant=0, session=0)) is None
     assert qos.put(0, Item(1, 100, tenant=1, session=0)) is None  # the entry is tenant 0's
@@ -332,7 +335,7 @@ def test_sessions_without_an_entry_share_one_and_are_counted() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    """Whatever is out of range is told before anything changes."""
+    """Is a value out of range refused before anything changes?"""
     good = QosConfig(QUANTUM)
     for config, tenants in [
         (good, []),

@@ -20,7 +20,7 @@ from offstage.dpu.watch.recorder import first_difference
 
 
 def test_every_event_comes_with_what_the_core_decided() -> None:
-    """Against a core that is told the same by hand."""
+    """Compared with a core that gets the same events directly."""
     core = Core(changed(CONFIG, record_max=64), Policy(prefetchers="ema", degree_max=2))
     tenant = core.tenant_add(0, b"k" * 16, 10)
     session = core.session_open(1, SessionConfig(tenant, 4, step_ns=1000))

@@ -1,4 +1,4 @@
-"""Does score eviction keep what is selected by rule, and what the host has said of a block?"""
+"""Does score eviction keep blocks selected by rule, and use the host's scores of a block?"""
 
 from collections.abc import Sequence
 
@@ -59,7 +59,7 @@ class Staged:
         assert self.core.verify()
 
     def step(self, demands: Sequence[int], loud: Sequence[int] = ()) -> None:
-        """The next step: what it demands, and what has a high score."""
+        """The next step: its demands, and the blocks with a high score."""
         scores = np.full(len(self.ordinals), QUIET, np.uint16)
         scores[list(loud)] = LOUD
         self.now += STEP_NS
@@ -80,7 +80,7 @@ class Staged:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_sinks_and_window_are_kept_where_they_are_demanded(pooled: bool) -> None:
-    """Their scores are the lowest of all; only where a pool serves them do they give way."""
+    """Their scores are the lowest of all; they are evicted only if a pool serves them."""
     staged = Staged(slots=8)
     loud = range(1, 29)
     staged.step(TRIVIAL, loud)
@@ -125,7 +125,7 @@ def test_what_the_host_predicted_waits_for_its_step() -> None:
 def test_a_guess_displaces_what_its_odds_are_worth(
     held: float, guessed: float, taken: bool
 ) -> None:
-    """Four times what it displaces, weighed by the chance that it is wrong."""
+    """Four times the score of its victim, weighed by the probability that it is wrong."""
     staged = Staged(slots=4)
     for ordinal in (1, 2, 3, 4):
         staged.hint(ordinal, held)

@@ -148,7 +148,7 @@ def test_a_buffer_for_everything_misses_only_what_is_new() -> None:
 @settings(max_examples=8)
 @given(rate=st.integers(1_000_000, 100_000_000))
 def test_the_bandwidth_cap_holds(rate: int) -> None:
-    """Over the whole run, no more is prefetched than the burst and the rate allow."""
+    """Over the whole run, prefetched bytes stay within the burst and the rate."""
     core, result = decoded(replace(POLICIES["capped"], prefetch_bytes_per_s_max=rate))
     last_guess_ns = result.end_ns + 5_000_000  # guesses of the last step may still be issued
     allowed = 17 * 4096 + rate * last_guess_ns / 1e9

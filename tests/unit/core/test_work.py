@@ -1,4 +1,5 @@
-"""Are the counters of work what the events cost, by hand, and the same when a log is replayed?"""
+"""Do the work counters equal the cost of the events computed by hand, also when a log is
+replayed?"""
 
 import random
 

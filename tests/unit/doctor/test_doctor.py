@@ -1,4 +1,4 @@
-"""Does `offstage doctor` look without touching, and does --fix do what it said and no more?"""
+"""Does `offstage doctor` change nothing, and does --fix change exactly what it announced?"""
 
 import json
 import os
@@ -134,7 +134,8 @@ def test_spdk_is_what_loads_or_what_could_be_built(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Does what is built count without headers, by its own release, and not where it fails?"""
+    """Does a built extension count without headers, with its own release, and not if it fails to
+    load?"""
     if release:
         (tmp_path / "spdk").mkdir()
         (tmp_path / "spdk/version.h").write_text(
@@ -182,7 +183,8 @@ def test_verbs_count_only_where_the_extension_loads(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Are headers without the extension, and an extension without its library, told apart?"""
+    """Are headers without the extension, and an extension without its library, reported
+    separately?"""
     monkeypatch.setattr(software, "pkg_config", lambda package, what="": version)
     show(monkeypatch, built, ended)
     check = software._verbs(Machine(tmp_path))
@@ -193,7 +195,8 @@ def test_verbs_count_only_where_the_extension_loads(
 def test_nixl_is_the_library_that_the_fabric_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Does the doctor try, in a real process, what the fabric loads, and not NIXL's Python?"""
+    """Does the doctor try, in a real process, to load the fabric's library, and not NIXL's
+    Python?"""
     monkeypatch.setattr(software.nixl, "find", lambda: None)
     assert software._nixl(Machine(tmp_path)).found == "not installed"
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Is each state of a machine told apart, with what fixes it? Machines are folders here."""
+"""Is each state of a machine recognised, with its fix? Machines are folders here."""
 
 import json
 import subprocess
@@ -405,7 +405,7 @@ def test_every_check_of_a_device_is_seen_in_more_than_one_state() -> None:
 def test_only_what_is_safe_has_a_repair(
     name: str, files: Files, repairs: list[Repair], tmp_path: Path
 ) -> None:
-    """Never a drive; never more pages than a quarter of what is free."""
+    """Never a drive; never more huge pages than a quarter of free memory."""
     check: Callable[[Machine], Check] = CHECKS[name]
     assert list(check(given(tmp_path, files)).repairs) == repairs
 

@@ -108,8 +108,8 @@ def test_predicted_blocks_are_told_two_layers_ahead_and_the_first_of_the_next_st
 
 
 def test_a_band_that_fails_is_silenced_and_still_watched() -> None:
-    """The best half of k is right, the rest never: probabilities part, and the rest falls silent.
-    When it comes to be right, it is told again."""
+    """The best half of k is right, the rest never: their probabilities diverge, and the rest is no
+    longer guessed. When it becomes right, it is guessed again."""
     opened = parse("lookahead-query").open(setting(3, k=2, predicts=True))
     right, wrong = [9, 8, 0, 0, 0, 0], [9, 0, 0, 0, 8, 0]
     shown = [view(step, [right] * 3, predicted=[[0] * 6, [0] * 6, wrong]) for step in range(40)]

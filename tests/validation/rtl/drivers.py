@@ -1,8 +1,8 @@
 """Drivers of the RTL under cocotb: each applies a stimulus cycle by cycle and records the output.
 
-Inputs change after the rising edge and outputs are read at the falling one, so that what is read is
-of the same cycle. A driver reads stimulus.json in its folder and leaves answer.json there; what is
-right is decided by the tests.
+Inputs change after the rising edge and outputs are read at the falling one, so that both belong to
+the same cycle. A driver reads stimulus.json in its folder and writes answer.json there; the tests
+check the answers.
 """
 
 import json
@@ -104,7 +104,7 @@ async def drive_metadata_lookup(dut: Any) -> None:
 
 @cocotb.test()
 async def drive_qos_arbiter(dut: Any) -> None:
-    """A put or none in each cycle, and a line that takes what it has time to move."""
+    """A put or none in each cycle, and a line that takes items as it has time to move them."""
     stimulus = load()
     puts, stalls = stimulus["puts"], stimulus["stalls"]
     taken, refused = [], []

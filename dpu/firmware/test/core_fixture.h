@@ -1,4 +1,4 @@
-/* core_fixture.h: one constructor for a small core; a test sets only what it means. */
+/* core_fixture.h: one constructor for a small core; a test sets only the fields that it needs. */
 #ifndef OFS_CORE_FIXTURE_H
 #define OFS_CORE_FIXTURE_H
 

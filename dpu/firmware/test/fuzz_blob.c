@@ -1,4 +1,5 @@
-/* A hostile attach blob: the host refuses it in one line, or opens what it names and no other. */
+/* Given a hostile attach blob, does the host refuse it in one line, or open exactly what it
+ * names? */
 #include "fabric.h"
 #include "port.h"
 

@@ -1,8 +1,8 @@
 /*
- * Can any bytes make the codec read or write outside of what it was given?
+ * Can any bytes make the codec read or write outside its buffers?
  *
- * Input: [how u8][bytes]. The bytes are decoded as they are; and as values of a dtype they are
- * coded and must come back, also after an edit: then as an error or as bytes of the same length.
+ * Input: [how u8][bytes]. The bytes are decoded as they are; they are also coded as values of a
+ * dtype and must decode to the same, or after an edit to an error or to bytes of the same length.
  */
 #include "codec.h"
 

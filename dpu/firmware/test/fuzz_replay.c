@@ -1,9 +1,9 @@
 /*
- * fuzz_replay.c: no log, however made, may crash the replay or make it read outside its bytes.
+ * fuzz_replay.c: can any log crash the replay or make it read outside its bytes?
  *
- * Each input runs twice: as it is, which tests the checks themselves; then with its checksums made
- * good, so that the fuzzer reaches what stands behind them, and the sizes in its header cut down,
- * so that a run opens a small core.
+ * Each input runs twice: first as it is, which tests the checks themselves; then with valid
+ * checksums, so that the fuzzer reaches the code behind them, and smaller sizes in its header, so
+ * that a run opens a small core.
  */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* A host writes anything anywhere into its port: the DPU lives and stays in bounds. */
+/* Whatever a host writes anywhere into its port, does the DPU keep running and stay in bounds? */
 #include "port.h"
 
 #include <assert.h>
@@ -68,7 +68,7 @@ answer(struct ofs_port *port, const struct ofs_command *command, struct ofs_resu
 
 /*
  * Input: pieces of [offset u16][length u8][bytes], each followed by a few turns of the DPU. Before
- * each the host has taken what was answered, whatever the last piece said of that.
+ * each piece the host consumes all answers, whatever the last piece wrote.
  */
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -95,7 +95,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint64_t size_bytes;
 	uint8_t *base;
 
-	/* One port for all inputs, as a real one: what an earlier host left there must not matter. */
+	/* One port for all inputs, as in production: leftovers of an earlier host must not
+	 * matter. */
 	if (inputs++ == 0) {
 		port = open_port(&config);
 		assert(atexit(check_reached) == 0);

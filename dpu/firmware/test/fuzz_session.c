@@ -1,9 +1,9 @@
 /*
- * Hosts open, grow and close sessions, demand and guess, with whatever numbers they like: the core
- * refuses or obeys, and its tables stay whole.
+ * Hosts open, grow and close sessions, demand and guess, with arbitrary numbers: does the core
+ * refuse or obey, with its tables intact?
  *
- * Input: pieces of one operation's byte and its bytes. What the daemon itself sees to, that a host
- * names its own tenant and its own session, is not relied on here.
+ * Input: pieces of one operation's byte and its bytes. The daemon ensures that a host names only
+ * its own tenant and session; this test does not rely on that.
  */
 #include "core_fixture.h"
 

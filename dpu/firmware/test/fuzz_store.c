@@ -34,7 +34,7 @@ static uint64_t size_bytes;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Two lives of the device: full segments, an open one, deleted blocks and older copies. */
+/* Two opens of the device: full segments, an open one, deleted blocks and older copies. */
 static uint8_t *
 make_good(void)
 {
@@ -183,7 +183,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (rc == 0) {
 		use(store, !(data[0] & 1));
 		ofs_store_close(store);
-		/* What was opened, used and left can be opened again. */
+		/* A store that was opened, used and closed can be opened again. */
 		assert(ofs_store_open(&store, &device.storage, NULL, &config, 100, NULL, 0) == 0);
 		assert(ofs_store_verify(store) == 0);
 		ofs_store_close(store);

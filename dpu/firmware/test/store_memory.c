@@ -55,7 +55,7 @@ write_torn(struct memory *memory, const struct ofs_io *io)
 			memcpy(memory->bytes + io->offset + at, (uint8_t *)io->buffer + at, lba);
 }
 
-/* Zeros, noise, or what stood there, each block by itself. */
+/* Zeros, noise, or the old content, for each block separately. */
 static void
 discard(struct memory *memory, const struct ofs_io *io)
 {

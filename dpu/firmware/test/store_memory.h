@@ -1,11 +1,11 @@
 /*
- * store_memory.h: a device in memory whose every moment a test controls.
+ * store_memory.h: a device in memory that a test controls at every step.
  *
  * Model: one polling thread. Nothing happens between submit and poll; poll ends a random part of
- * what is in flight, in random order, from one seed. A cut of the power ends everything in flight
- * as a device does: of each write, a random set of logical blocks has reached the medium, and of
- * each discard a random set has lost its bytes. Nothing but submit can fail, except as the fault
- * rates say.
+ * the requests in flight, in random order, from one seed. A power cut ends all requests in flight
+ * as on a real device: of each write, a random set of logical blocks has reached the medium, and of
+ * each discard a random set has lost its bytes. Nothing but submit can fail, except at the fault
+ * rates.
  */
 #ifndef OFS_TEST_STORE_MEMORY_H
 #define OFS_TEST_STORE_MEMORY_H
@@ -22,7 +22,7 @@ struct memory {
 	uint32_t flying_count;
 	uint32_t depth;
 	uint64_t random;
-	uint32_t end_percent; /* of what is in flight, per poll */
+	uint32_t end_percent; /* of the requests in flight, per poll */
 	uint32_t write_eio_percent;
 	uint32_t read_eio_percent;
 	uint32_t read_flip_percent;

@@ -1,8 +1,8 @@
 /*
  * store_small.h: a small store on the device of store_memory.h, alone in its program.
  *
- * Model: one device, one store on it at a time, of segments of four blocks; one thread. What cannot
- * be opened or does not verify ends the program.
+ * Model: one device, one store on it at a time, of segments of four blocks; one thread. An open or
+ * a verification that fails ends the program.
  */
 #ifndef OFS_TEST_STORE_SMALL_H
 #define OFS_TEST_STORE_SMALL_H

@@ -187,7 +187,7 @@ world_check_directory(struct world *world)
 	return entries;
 }
 
-/* What passed on the host's clock passes in the world. */
+/* Time that passed on the host's clock passes in the world too. */
 static void
 pump(void *context, uint64_t now_ns)
 {
@@ -277,7 +277,7 @@ world_block(const struct world *world, const struct ofs_key *store_key, uint32_t
 		memcpy(bytes + i, &word, sizeof(word));
 	}
 	if (world->config.store.granule_count > 1)
-		length = payload_size_bytes; /* only what is cut into granules is read in part */
+		length = payload_size_bytes; /* only blocks with granules are read in part */
 	return length;
 }
 

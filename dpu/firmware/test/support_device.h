@@ -49,7 +49,7 @@ struct world_fetch {
 	int32_t rcs[WORLD_DEMANDS_MAX];
 	uint8_t ends[WORLD_DEMANDS_MAX];
 	uint32_t hit_count;
-	uint32_t wrong_count; /* blocks that were returned and are not what was written: never */
+	uint32_t wrong_count; /* returned blocks with wrong bytes: always 0 */
 };
 
 /* One put or fetch on its way, with all that the driver writes to until it has ended. */
@@ -72,9 +72,9 @@ struct world_flight {
 	uint64_t sums[WORLD_DEMANDS_MAX * WORLD_GRANULES_MAX];
 };
 
-/* A small device over simulated storage without faults; the caller changes what it wants. */
+/* A small device over simulated storage without faults; the caller changes single fields. */
 void world_config(struct ofs_device_config *config);
-/* 0, or what the device refuses, with its text. */
+/* 0, or the device's error, with its text. */
 int world_try_open(struct world *world, const struct ofs_device_config *config, char *error,
 	size_t error_size_bytes);
 void world_open(struct world *world, const struct ofs_device_config *config);
@@ -87,8 +87,8 @@ struct ofs_device_status world_status(struct world *world);
 struct ofs_ledger world_ledger(struct world *world);
 
 /*
- * Every directory entry names a slot whose trailer has its key and generation and whose bytes are
- * whole. Returns how many entries there are; what is not so is an assertion.
+ * Checks that every directory entry names a slot whose trailer has its key and generation and whose
+ * bytes are whole. Returns the number of entries; a violation is an assertion.
  */
 uint32_t world_check_directory(struct world *world);
 
@@ -105,8 +105,8 @@ int world_append(struct world_session *session, uint64_t content, uint32_t count
 uint32_t world_block(const struct world *world, const struct ofs_key *store_key, uint32_t layer,
 	uint8_t *bytes);
 /*
- * The same in two parts, so that several are on their way: a put of one block, or a fetch. What
- * begin returns as the driver does has not begun; `flight` stays where it is until its end.
+ * The same in two parts, so that several are in flight: a put of one block, or a fetch. A begin
+ * that returns an error has not begun; `flight` must stay in place until its end.
  */
 int world_put_begin(struct world_session *session, uint32_t layer, uint32_t ordinal,
 	uint64_t timeout_ns, struct world_flight *flight);
@@ -124,11 +124,11 @@ bool world_slot_is_right(const struct world *world, const uint8_t *slot,
 /* Puts blocks [first, first + count) of one layer; rcs [count]. */
 int world_put(struct world_session *session, uint32_t layer, uint32_t first, uint32_t count,
 	uint64_t timeout_ns, int32_t *rcs);
-/* Fetches and checks; scores (NULL none) [session->count]. Returns what the driver says. */
+/* Fetches and checks; scores (NULL none) [session->count]. Returns the driver's result. */
 int world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
 	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out);
 
-/* What the tests say of all this; what is not so is an assertion that names it. */
+/* The checks of all tests; a violation is an assertion that names it. */
 void world_verify(struct world *world);
 void world_expect(const struct world_fetch *fetch, int32_t rc);
 void world_expect_puts(const int32_t *rcs, uint32_t count, int32_t rc);

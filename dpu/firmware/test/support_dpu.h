@@ -40,7 +40,7 @@ struct support_dpu {
 	uint32_t *block_in;                     /* [slot_count] */
 	uint32_t generation;
 	uint64_t random;
-	/* What the test wants; set before support_start, or between turns. */
+	/* Inputs of the test; set before support_start, or between turns. */
 	uint32_t busy_answers; /* this many demands are answered -EAGAIN first */
 	uint32_t busy_puts;    /* this many puts are answered -EBUSY first */
 	int put_rc;            /* every put ends so */
@@ -48,7 +48,7 @@ struct support_dpu {
 	bool mute;             /* takes commands and never answers */
 	bool churn;            /* every turn evicts a block and stages another in its slot */
 	bool flip;             /* every staged block gets a flipped bit after its checksum */
-	/* What it saw. */
+	/* Observations. */
 	uint32_t step_count;
 	uint32_t retry_count;
 	uint32_t seen_count[256];
@@ -68,7 +68,7 @@ void support_turn(struct support_dpu *dpu);
 /* support_turn on a thread of its own until support_stop; it sleeps when nothing comes. */
 void support_start(struct support_dpu *dpu);
 void support_stop(struct support_dpu *dpu);
-/* Into any slot, evicting what stands there. */
+/* Into any slot, evicting its block. */
 void support_stage(struct support_dpu *dpu, uint32_t ordinal);
 void support_evict(struct support_dpu *dpu, uint32_t ordinal);
 struct ofs_key support_key(uint32_t ordinal);
@@ -83,11 +83,11 @@ struct ofs_fabric *support_fabric_sim(const struct support_dpu *dpu,
 	void *context, uint64_t now_ns);
 void support_open_driver(struct support_dpu *dpu, struct ofs_driver **driver);
 /*
- * Adds the sides that are extensions of their own, where this machine has their devices; else says
- * on standard error what is left out and why.
+ * Adds the sides that are separate extensions, where this machine has their devices; otherwise
+ * prints to standard error which are left out and why.
  */
 void support_add_sides(void);
-/* Whether what one end writes takes time to reach the other. */
+/* Whether a write of one end takes time to reach the other. */
 bool support_travels(const char *side);
 void support_rest(long rest_ns);
 /* ofs_port_poll; where commands travel, until one is there or ten seconds are over. */

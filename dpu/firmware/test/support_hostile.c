@@ -1,4 +1,4 @@
-/* The hosts of the simulation that send what they like; see support_weather.h. */
+/* The simulation's hosts that send arbitrary data; see support_weather.h. */
 #include "support_weather.h"
 
 void

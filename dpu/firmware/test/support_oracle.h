@@ -1,7 +1,7 @@
 /*
- * support_oracle.h: what was written and acknowledged, by tenant, store key and layer.
+ * support_oracle.h: the written and acknowledged blocks, by tenant, store key and layer.
  *
- * Model: a table of fixed size that only grows; nothing can fail but for want of room (assert).
+ * Model: a table of fixed size that only grows; it fails only if it is full (assert).
  */
 #ifndef OFS_SUPPORT_ORACLE_H
 #define OFS_SUPPORT_ORACLE_H

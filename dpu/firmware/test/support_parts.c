@@ -1,6 +1,6 @@
 /*
- * Fetches of parts of blocks in a world whose device has granules: which, and whether what came is
- * what was written. A granule lies in the target where it lies in its block.
+ * Fetches of random parts of blocks in a world whose device has granules, and the check that their
+ * bytes are right. A granule is at the same place in the target as in its block.
  */
 #include "support_device.h"
 

@@ -8,8 +8,8 @@
 
 #define CALL_TIMEOUT_NS 1000000000ull /* far beyond every deadline of the device */
 
-/* A tenant with bounds never has more than they say, unless the power was cut: then what was being
- * deleted, or was written and not acknowledged, may be there again. */
+/* A tenant with limits never exceeds them, except after a power cut: then blocks that were being
+ * deleted, or were written and not acknowledged, may be there again. */
 static void
 check_quotas(struct simulation *s)
 {
@@ -182,7 +182,7 @@ simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t l
 		|| (rc == -EBADMSG && s->result.cuts > 0 && !block->acknowledged)
 		|| (!s->weather.strict
 			&& (rc == -EIO || rc == -EBADMSG || rc == -ETIMEDOUT || rc == -ESTALE)));
-	/* -ESTALE is a host that gave up reading what moved on; it hears more if it asks. */
+	/* -ESTALE: the host gave up reading a block that kept changing; it may ask again. */
 	if ((rc != -ENOENT && rc != -EIO) || !block->acknowledged)
 		return;
 	if (s->was_dirty)
@@ -273,7 +273,7 @@ do_detach(struct simulation *s)
 	s->host_used[h] = false;
 }
 
-/* The prefetch account: what was issued has ended, or is still staged or flying. */
+/* The prefetch account: each issued prefetch has ended, or is still staged or in flight. */
 static void
 check_ledger(struct simulation *s)
 {
@@ -377,7 +377,7 @@ come(struct simulation *s)
 	}
 }
 
-/* What the device has counted goes with it. */
+/* The device's counters are lost with it. */
 static void
 take_counters(struct simulation *s)
 {
@@ -393,9 +393,9 @@ take_counters(struct simulation *s)
 }
 
 /*
- * The power is cut: what is in flight tears, everybody is gone, and the device starts anew on what
- * the drive holds. What was acknowledged is there; where a start may miss it for an injected fault,
- * or it was only dirty, nothing is held against the device.
+ * A power cut: requests in flight tear, all hosts are gone, and the device restarts on the drive's
+ * contents. Acknowledged blocks are there; where a start may miss one because of an injected fault,
+ * or it was only dirty, that counts as no error.
  */
 static void
 do_cut(struct simulation *s)
@@ -426,7 +426,7 @@ static simulate_event *const events[WEATHER_EVENTS] = {do_attach, do_open, do_ap
 	do_fetch, do_close, do_detach, simulate_raw, do_reset, do_session_control, do_policy, do_hang,
 	do_pass, simulate_together, do_cut};
 
-/* After the storm: what hung is let go, everybody leaves, and everything is accounted for. */
+/* After the faults: hung requests end, all hosts leave, and everything is accounted for. */
 static void
 settle(struct simulation *s)
 {

@@ -1,10 +1,10 @@
 /*
- * support_simulate.h: the whole firmware under everything that can go wrong, from one seed.
+ * support_simulate.h: the whole firmware under every fault, from one seed.
  *
- * Model: a seed draws the configuration and how often each thing happens, then `steps` events on
- * hosts, sessions, policy and device, in virtual time on one thread. An oracle knows what was
- * written and acknowledged. What must hold is checked all along and at the end; where it does not,
- * the seed and the step are printed and the process aborts. The same seed gives the same run.
+ * Model: a seed draws the configuration and the frequency of each event, then `steps` events on
+ * hosts, sessions, policy and device, in virtual time on one thread. An oracle tracks the written
+ * and acknowledged blocks. The invariants are checked during the run and at the end; a violation
+ * prints the seed and the step and aborts the process. The same seed gives the same run.
  */
 #ifndef OFS_SUPPORT_SIMULATE_H
 #define OFS_SUPPORT_SIMULATE_H

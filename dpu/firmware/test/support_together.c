@@ -1,7 +1,7 @@
 /*
- * Several fetches and puts of one driver, on their way at once. The oracle judges each as if it had
- * been alone, but for a block that is put and fetched at the same time: such a fetch may miss what
- * was not acknowledged before it began.
+ * Several fetches and puts of one driver in flight at once. The oracle judges each as if it were
+ * alone, except for a block that is put and fetched at the same time: such a fetch may miss a put
+ * that was not acknowledged before it began.
  */
 #include "support_simulate.h"
 #include "support_weather.h"
@@ -85,7 +85,7 @@ begin(struct simulation *s, struct together *calls)
 		if (rc != 0)
 			break;
 		calls[begun++].hasty = s->hasty;
-		if (weather_below(&s->weather, 2) == 0) { /* what has begun goes on meanwhile */
+		if (weather_below(&s->weather, 2) == 0) { /* begun operations continue */
 			uint64_t tickets[TOGETHER_MAX];
 
 			(void)ofs_driver_poll(first->host->driver, weather_below(&s->weather, 20000), tickets,

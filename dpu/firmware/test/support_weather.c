@@ -172,7 +172,7 @@ open_device(struct weather *w, struct world *world, struct ofs_device_config *co
 	}
 }
 
-/* Bounds that are soon reached. Of another sequence, so that what else a seed brings stays. */
+/* Low limits. Drawn from a separate sequence, so that a seed's other draws stay the same. */
 static void
 draw_quota(struct weather *w)
 {

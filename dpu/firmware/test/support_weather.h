@@ -1,9 +1,9 @@
 /*
- * support_weather.h: what one seed draws, before and during a simulation.
+ * support_weather.h: the draws of one seed, before and during a simulation.
  *
- * Model: every probability is drawn anew for each seed (swarm testing, Groce et al. 2012): runs in
- * which some things never happen reach states that a run of everything does not. One run in three
- * is strict: nothing is injected, and so nothing may be lost.
+ * Model: each seed draws every probability again (swarm testing, Groce et al. 2012): runs in which
+ * some events never happen reach states that a run with all events does not. One run in three is
+ * strict: nothing is injected, and so nothing may be lost.
  */
 #ifndef OFS_SUPPORT_WEATHER_H
 #define OFS_SUPPORT_WEATHER_H
@@ -36,7 +36,7 @@ struct simulation {
 	struct oracle oracle;
 	struct world_host hosts[HOSTS_MAX];
 	bool host_used[HOSTS_MAX];
-	bool host_raw[HOSTS_MAX]; /* sends what it likes */
+	bool host_raw[HOSTS_MAX]; /* sends arbitrary data */
 	bool host_mad[HOSTS_MAX]; /* and has written nonsense where its ring ends */
 	uint32_t raw_flying[HOSTS_MAX];
 	struct world_session sessions[SESSIONS_MAX];
@@ -80,7 +80,7 @@ void simulate_together(struct simulation *s);
 /* A session that some honest host has open, or NULL. */
 struct world_session *simulate_any_session(struct simulation *s);
 uint64_t simulate_patience_ns(struct simulation *s);
-/* What the answer to one demand or put may be, given what the oracle knows. */
+/* The permitted answers to one demand or put, given the oracle's state. */
 void simulate_judge(struct simulation *s, const struct ofs_key *store_key, uint32_t layer,
 	int32_t rc);
 void simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, uint32_t layer,
@@ -88,7 +88,7 @@ void simulate_judge_put(struct simulation *s, const struct ofs_key *store_key, u
 
 /* Draws the weather and opens a device under it. */
 void weather_open(struct weather *weather, uint64_t seed, struct world *world);
-/* Opens it again, on what the last one left. */
+/* Opens it again, on the contents that the last one left. */
 void weather_open_again(struct weather *weather, struct world *world);
 void weather_close(struct weather *weather);
 /* 0 .. limit - 1; 0 where limit is 0. */

@@ -1,5 +1,5 @@
-/* Does the codec keep to its bounds, and give back what it got? Random payloads and random damage,
- * in memory that is exactly as large as it has to be. */
+/* Does the codec stay in bounds, and return its input? Random payloads and random damage, in
+ * memory of exactly the needed size. */
 #include "codec.h"
 
 #include <assert.h>

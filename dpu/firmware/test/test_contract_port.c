@@ -25,7 +25,7 @@ static struct ofs_fabric *fabric;
 static bool in_virtual_time;
 static bool travels;
 
-/* Where what is written travels, a thing is looked for until it is there, or for ten seconds. */
+/* Where a write takes time to travel, poll until it arrives, or for ten seconds. */
 #define ARRIVES(condition)                                                                    \
 	do {                                                                                      \
 		for (int look_count = 0; travels && !(condition) && look_count < 10000; look_count++) \
@@ -292,7 +292,7 @@ try_to_sleep(void)
 	return rc;
 }
 
-/* What came in between is seen before the DPU sleeps, and what comes after wakes it. */
+/* A write in between is seen before the DPU sleeps, and a later one wakes it. */
 static void
 sleep_misses_nothing(void)
 {
@@ -302,7 +302,7 @@ sleep_misses_nothing(void)
 	ARRIVES(try_to_sleep() == 1);
 	answer(0);
 	assert(take().user == 1);
-	assert(ofs_port_sleep(dpu.port) == (polled.fd < 0)); /* who cannot be woken, is polled */
+	assert(ofs_port_sleep(dpu.port) == (polled.fd < 0)); /* an end that cannot be woken is polled */
 	assert(submit((struct ofs_sqe){.user = 2}) == 0);
 	if (polled.fd >= 0)
 		assert(poll(&polled, 1, 10000) == 1);
@@ -412,7 +412,8 @@ a_blob_of_another_is_refused(void)
 	header->fabric[3] = '\0';
 	set_checksum(&other);
 	assert(refusal(&other, "of a fabric this host does not have") == -EPROTO);
-	/* What another machine's adapter has, it alone knows: it refuses when it is used. */
+	/* The contents of another machine's adapter are checked there: it refuses when it is
+	 * used. */
 	for (uint32_t i = sizeof(*header); i < whole.blob_size_bytes && !travels; i++) {
 		/* A clock that goes slower is a clock: shm says only that it does not go too slowly. */
 		if (strcmp(dpu.port->ops->name, "shm") == 0 && (i == dilation + 1 || i == dilation + 2))

@@ -271,7 +271,7 @@ test_a_policy_change_begins_anew(void)
 	ofs_core_close(w.f.core);
 }
 
-/* The margin is taken from what time there is, half of it at most: queue.c. */
+/* The margin is taken from the available time, half of it at most: queue.c. */
 static void
 test_a_margin_never_takes_more_than_half_the_time(void)
 {
@@ -283,7 +283,7 @@ test_a_margin_never_takes_more_than_half_the_time(void)
 	end_as(&w, OFS_FATE_LATE, 9 * SAMPLE);
 	answer(&w, w.io);
 	assert(w.margin_ns == MARGIN_MAX_NS);
-	guess.steps = 1; /* the step began at 1: what is left of it is 1 ms */
+	guess.steps = 1; /* the step began at 1: 1 ms of it is left */
 	assert(ofs_core_tick(w.f.core, STEP_NS - 999999, &next_ns) == 0);
 	fixture_take(&w.f);
 	assert(ofs_core_hint(w.f.core, STEP_NS - 999999, w.f.session, &guess, 1) == 0);

@@ -70,7 +70,7 @@ test_a_guess_ends_with_the_step_it_was_meant_for(void)
 	struct ofs_policy policy = fixture_policy(OFS_EVICT_LRU);
 	struct fixture f;
 
-	policy.prefetch_in_flight_max = 0; /* nothing is issued: what waits shows when it goes */
+	policy.prefetch_in_flight_max = 0; /* nothing is issued: drops show what waited */
 	fixture_open(&f, &config, &policy, 8);
 	hint(&f, 0, guess_of(0, 0, 9000)); /* its first step */
 	hint(&f, 0, guess_of(1, 2, 9000));
@@ -133,7 +133,7 @@ test_a_lifted_score_bars_guesses_until_the_step(void)
 	run_step(&f, 3, 1); /* the pins end */
 	hint(&f, 4, guess_of(0, 1, 65535));
 	hint(&f, 4, guess_of(1, 1, 65535));
-	hint(&f, 5, guess_of(2, 1, 32768)); /* less likely than what it would displace */
+	hint(&f, 5, guess_of(2, 1, 32768)); /* less likely than its victim */
 	assert(f.action_count == 0 && fate_of(&f, OFS_FATE_DROPPED) == 1);
 	run_step(&f, 6, 2);
 	hint(&f, 7, guess_of(2, 1, 32768));

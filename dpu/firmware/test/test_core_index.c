@@ -1,4 +1,4 @@
-/* Does the index find what was put in, and only that, when keys crowd one bucket? */
+/* Does the index find exactly the keys that were inserted, when keys crowd one bucket? */
 #include "core/internal.h"
 #include "core_fixture.h"
 

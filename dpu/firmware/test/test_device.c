@@ -227,7 +227,7 @@ test_flush_retried(void)
 	world_close(&world, 1);
 }
 
-/* A full store says so to the host, and goes on serving what it has. */
+/* Does a full store report that to the host, and keep serving its blocks? */
 static void
 test_full_store(uint32_t write_mode)
 {
@@ -303,7 +303,7 @@ repair_storage(struct world *world)
 	world->device->storage->ops = whole_ops;
 }
 
-/* EIO: the host hears it of its puts and its reads, and what it puts again is there again. */
+/* EIO: does the host get errors for its puts and reads, and are blocks that it puts again there? */
 static void
 test_eio(void)
 {
@@ -449,7 +449,7 @@ test_stages(void)
 	/* A write ends in the drive's buffer; a read never before its cells were read. */
 	assert(write->sum > 1000 && write->sum < 1000000);
 	for (session.step = 0; session.step < 31; session.step++) {
-		if (session.step < 4) { /* pinned is what the last step read */
+		if (session.step < 4) { /* the blocks of the last read are pinned */
 			assert(ofs_driver_release(host.driver, session.number) == 0);
 			assert(ofs_device_reset(world.device) == 0);
 		}

@@ -41,7 +41,7 @@ test_under_way(void)
 	world_close(&world, 0);
 }
 
-/* What is asked past the end is not carried out; a new end, and all is as it was. */
+/* Requests after the deadline are refused; with a new deadline they work as before. */
 static void
 test_past_the_end(uint32_t write_mode)
 {

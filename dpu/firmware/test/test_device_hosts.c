@@ -28,7 +28,7 @@ raw(struct world_host *host, struct ofs_sqe sqe)
 	return INT32_MAX;
 }
 
-/* What one tenant's host may ask of another's sessions: nothing. */
+/* May one tenant's host do anything with another's sessions? No. */
 static void
 test_tenants_apart(void)
 {
@@ -145,7 +145,7 @@ test_nonsense(void)
 	world_close(&world, 0);
 }
 
-/* What is written is what was checked, whatever the host does to its window meanwhile. */
+/* Are the written bytes the checked ones, whatever the host does to its window meanwhile? */
 static void
 test_window_changes(uint32_t write_mode)
 {
@@ -184,8 +184,8 @@ test_window_changes(uint32_t write_mode)
 	world_close(&world, 0);
 }
 
-/* Other bytes under a key that is known are refused, whether it is staged or stored; what was there
- * stays, and may be written again. */
+/* Other bytes under a known key are refused, whether it is staged or stored; the existing bytes
+ * stay, and may be written again. */
 static void
 test_other_bytes(uint32_t write_mode)
 {
@@ -330,7 +330,7 @@ test_detach_in_flight(uint32_t write_mode)
 	assert(world.device->writes.live == 0 && world_status(&world).reads_in_flight == 0);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 12) == 0);
-	world_put_all(&session, 0, 0); /* what hung ended with an error: its blocks are written again */
+	world_put_all(&session, 0, 0); /* hung writes ended with errors: written again */
 	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
 	world_expect(&fetch, 0);
 	world_verify(&world);
@@ -338,7 +338,7 @@ test_detach_in_flight(uint32_t write_mode)
 	world_close(&world, 1);
 }
 
-/* Closing a session deletes exactly what no other session reads; kept, all is kept. */
+/* Closing a session deletes exactly the blocks that no other reads; if it is kept, all stay. */
 static void
 test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 {
@@ -416,7 +416,7 @@ test_write_outlives_session(uint32_t write_mode, int keep)
 	world_close(&world, 0);
 }
 
-/* What waits to be written of a kept session is not dropped when another one is closed. */
+/* Waiting writes of a kept session are not dropped when another session is closed. */
 static void
 test_archived_kept(void)
 {
@@ -451,7 +451,7 @@ test_archived_kept(void)
 	world_close(&world, 0);
 }
 
-/* What expired is not promised to the next session: it would not be written again. */
+/* The next session is not told that an expired block is stored: it would not write it again. */
 static void
 test_expired_forgotten(void)
 {

@@ -114,7 +114,7 @@ run_hosts(const char *backend, uint32_t write_mode)
 	world_abandon(&hosts[1]);
 }
 
-/* What was acknowledged is there after the restart, for its own tenant. */
+/* Are acknowledged blocks there after the restart, for their own tenant? */
 static void
 check_restart(const char *backend)
 {

@@ -1,8 +1,8 @@
 /*
- * Does a modelled device's software keep its pace: a step decided when the model has taken its
- * command, a block there when it has read it, an answer when it has handed the hits over? Is an end
- * given to him who asked, in order of time, and never before the model's; and does a host that goes
- * leave nothing behind?
+ * Does a modelled device's software keep its pace: is a step decided when the model has taken its
+ * command, is a block there when the model has read it, and is an answer sent when it has handed
+ * the hits over? Does each caller get its completion in order of time, and never before the
+ * model's; and does a host that leaves leave nothing behind?
  */
 #include "support_device.h"
 
@@ -152,7 +152,7 @@ test_a_step_takes_what_the_model_says(void)
 	end(&world, &host, timing);
 }
 
-/* A hint is a command like another: what it names is read when the model has taken it. */
+/* A hint is a command like any other: its blocks are read when the model has taken it. */
 static void
 test_a_hint_waits_for_the_model(void)
 {
@@ -175,7 +175,7 @@ test_a_hint_waits_for_the_model(void)
 	end(&world, &host, timing);
 }
 
-/* What a model is asked, on its way to another side. */
+/* The calls to a model, on their way to another side. */
 static struct {
 	struct ofs_timing_ops ops;
 	const struct ofs_timing_ops *below;
@@ -199,7 +199,8 @@ spy_hit(struct ofs_timing *timing, uint64_t now_ps, const struct ofs_timing_requ
 	return spy.below->hit(timing, now_ps, request);
 }
 
-/* A model hears who waits for a read, and hands over what is staged while the rest is read. */
+/* Is a model told which demands wait for a read, and does it hand over staged blocks while the
+ * rest is read? */
 static void
 test_what_a_model_is_asked(void)
 {

@@ -39,7 +39,7 @@ test_full_table(void)
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
 	printf("chunks left to the one: %llu\n", (unsigned long long)status.chunks);
 	assert(status.chunks >= 32 && status.chunks <= 64 && status.purged >= 64);
-	assert(two_kept(&two.hosts[0], 0) == 16);   /* what was named twice is still there */
+	assert(two_kept(&two.hosts[0], 0) == 16);   /* chunks named twice are still there */
 	assert(two_kept(&two.hosts[0], 1000) == 0); /* and the oldest is gone */
 	/* The other's, which are in use, are not victims of the tenant over its share. */
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);

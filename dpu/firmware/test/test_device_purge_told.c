@@ -170,7 +170,7 @@ waits_for_nobody(const struct ofs_purged *purged)
 	return purged->chunks == 0 && !purged->more && purged->writing == 0;
 }
 
-/* What is in use stays, and so does what comes to be under way after the purge began. */
+/* Chunks in use stay, and so do those that come into use after the purge began. */
 static void
 test_tenant_that_works(void)
 {

@@ -35,7 +35,7 @@ open_two(struct two_tenants *two, uint32_t write_mode)
 	two_keep(&two->hosts[1], 90000);
 }
 
-/* The other has what it had, and goes on. */
+/* The other tenant keeps its blocks and continues. */
 static void
 close_two(struct two_tenants *two)
 {
@@ -47,7 +47,8 @@ close_two(struct two_tenants *two)
 	two_close(two);
 }
 
-/* What sessions name is never taken: then the append is refused, whole, and nothing is lost. */
+/* Chunks that sessions name are never evicted: then the append is refused, whole, and nothing is
+ * lost. */
 static void
 test_chunks(void)
 {
@@ -73,7 +74,7 @@ test_chunks(void)
 	}
 	assert(world_session(&two.hosts[0], &sessions[3], 4) == 0);
 	assert(world_append(&sessions[3], 60000, 1) == -EDQUOT);
-	assert(world_append(&sessions[3], 50000, TWO_TEXT) == 0); /* it is there: no more than before */
+	assert(world_append(&sessions[3], 50000, TWO_TEXT) == 0); /* it exists: no new chunk */
 	status = two_status(&two, 0);
 	assert(status.chunks == 48 && status.kept_chunks == 0 && status.quota_refused == 1);
 	assert(ofs_device_session_close(two.world.device, sessions[2].number, 1) == 0);
@@ -94,7 +95,7 @@ test_too_long(void)
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 50000, 21) == -EDQUOT);
 	assert(two_status(&two, 0).purged == 0 && two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
-	/* What is kept and named again is no room for what comes with it. */
+	/* Kept chunks that the append names again are not evicted for its new ones. */
 	assert(world_append(&session, COLDEST(0), 21) == -EDQUOT);
 	assert(world_append(&session, COLDEST(0), 20) == 0);
 	assert(two_status(&two, 0).chunks == 20 && two_status(&two, 0).purged == 0);
@@ -118,7 +119,7 @@ test_store(void)
 	assert(two_status(&two, 0).purged >= 56);
 	assert(two_kept(&two.hosts[0], COLDEST(5)) == TWO_TEXT);
 	assert(two_kept(&two.hosts[0], COLDEST(0)) == 0);
-	/* All of it in use: what is over it is refused, what stands there is put again. */
+	/* All of it in use: blocks beyond the limit are refused, existing ones are put again. */
 	assert(world_session(&two.hosts[0], &session, 4) == 0);
 	assert(world_append(&session, 50000, 48) == 0);
 	assert(world_put(&session, 0, 0, 40, SECOND_NS, rcs) == 0);
@@ -174,7 +175,7 @@ test_staged(void)
 	status = two_status(&two, 0);
 	assert(status.dirty_blocks == 0 && status.stored_blocks == 6 && status.quota_refused == 2);
 	assert(world_status(&two.world).dirty_blocks == 0);
-	/* One flush at the drive, the others wait for it: what is acknowledged counts all the same. */
+	/* One flush is at the drive and the others wait: acknowledged writes count all the same. */
 	bound(&two, 0, 0, 9, 8);
 	assert(ofs_device_tenant_share(two.world.device, 0,
 			   &(struct ofs_tenant_share){.weight = 1, .in_flight_bytes_max = 1})

@@ -1,4 +1,4 @@
-/* Does the whole firmware survive what a few seeds bring, under the sanitizers? */
+/* Does the whole firmware survive a few seeds under the sanitizers? */
 #include "support_simulate.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /*
- * Does a tenant that asks for everything at once leave the others their turns at the drive, and in
- * the reactor's own turns? In virtual time, by counting what was served before what.
+ * Does a tenant that demands everything at once leave the others their turns at the drive, and in
+ * the reactor's own turns? In virtual time, by counting the order of service.
  */
 #include "support_device.h"
 
@@ -29,8 +29,8 @@ figures(struct world *world, uint32_t tenant)
 	return status;
 }
 
-/* Two tenants with 64 written blocks each, of which none is staged. A drive that serves two at a
- * time, so that nearly all of what is asked for waits. */
+/* Two tenants with 64 written blocks each, of which none is staged. The drive serves two
+ * requests at a time, so that nearly all demands wait. */
 static void
 neighbours_open(struct neighbours *pair, void (*change)(struct ofs_device_config *config))
 {
@@ -85,7 +85,7 @@ finish(struct world_flight *flight)
 	world_expect(&flight->out, 0);
 }
 
-/* All of the first tenant's demands are on their way: what it has then. */
+/* All of the first tenant's demands are in flight; returns its pending ones. */
 static struct ofs_tenant_status
 flooded(struct neighbours *pair, struct world_flight *flights)
 {
@@ -96,8 +96,9 @@ flooded(struct neighbours *pair, struct world_flight *flights)
 }
 
 /*
- * One tenant floods with demands; the other asks once. Between its question and its answer the
- * flood gets what the weights say, a turn and what flew already, and no more: whatever waits.
+ * One tenant floods with demands; the other demands once. Between that demand and its answer the
+ * flood gets its weighted share, a turn and the requests in flight already, and no more, however
+ * many wait.
  */
 static void
 test_flood_of_demands(void)
@@ -128,7 +129,7 @@ one_at_a_time(struct ofs_device_config *config)
 	config->reads_max = 1;
 }
 
-/* Two floods of weights 3 and 1, of one drive's place: what is issued is as the weights. */
+/* Two floods of weights 3 and 1 over one slot of the drive: are issued reads in that proportion? */
 static void
 test_weights(void)
 {
@@ -167,7 +168,7 @@ test_weights(void)
 	neighbours_close(&pair);
 }
 
-/* A cap holds in every stretch of virtual time, and what waits for it is not lost. */
+/* A cap holds in every interval of virtual time, and requests that wait for it are not lost. */
 static void
 test_cap(void)
 {
@@ -344,7 +345,7 @@ costs_one(struct world *world, struct world_host hosts[2], struct ofs_sqe hostil
 	assert((cqe.rc != 0) == (hostile.op != OFS_OP_NOP));
 }
 
-/* Every command with an absurd number in each of its fields: what does its tenant pay for it? */
+/* For every command with an absurd number in each of its fields: what is its tenant charged? */
 static void
 test_what_is_refused_costs_nothing_of_its_numbers(void)
 {

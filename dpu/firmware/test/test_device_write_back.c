@@ -1,4 +1,4 @@
-/* What is acknowledged in write-back mode: is it there for everybody from then on? Virtual time. */
+/* In write-back mode, is an acknowledged block visible to every host from then on? Virtual time. */
 #include "support_device.h"
 
 #include <stdio.h>

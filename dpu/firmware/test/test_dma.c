@@ -1,6 +1,6 @@
 /*
- * Is DMA memory what dma.h says: aligned, zeroed, shared where it has a name, counted, and never
- * unmapped under a device that may still write there?
+ * Does DMA memory keep the promises of dma.h: aligned, zeroed, shared if it has a name, counted,
+ * and never unmapped under a device that may still write there?
  */
 #include "dma.h"
 #include "storage.h"
@@ -72,7 +72,7 @@ try_sizes(void)
 	assert(memcmp(&totals, &(struct ofs_dma_totals){0}, sizeof(totals)) == 0);
 }
 
-/* What one end writes, a mapping of the descriptor sees; nothing is sealed yet. */
+/* A mapping of the descriptor sees writes of the other end; nothing is sealed yet. */
 static void
 try_shared(void)
 {

@@ -1,4 +1,4 @@
-/* Does the driver bring exactly the bytes asked for over shared memory, come what may? */
+/* Does the driver return exactly the requested bytes over shared memory, under every fault? */
 #include "support_dpu.h"
 
 #include <assert.h>
@@ -201,7 +201,7 @@ test_bad_bytes_are_refused(void)
 	tear_down();
 }
 
-/* Slots are rewritten all the while: what arrives is whole, or does not arrive. */
+/* Slots are rewritten all the time: a block arrives whole, or does not arrive. */
 static void
 test_eviction_while_reading(void)
 {
@@ -290,7 +290,7 @@ test_puts(void)
 	support_stop(&dpu);
 	assert(ofs_driver_stats_get(driver, &stats) == 0);
 	assert(stats.puts == BLOCKS && stats.bytes_put == BLOCKS * PAYLOAD);
-	/* What the store refuses reaches the host block by block. */
+	/* The store's errors reach the host block by block. */
 	dpu.put_rc = -ENOSPC;
 	support_start(&dpu);
 	assert(put_blocks(7, source[0], PAYLOAD, 5000000000ull, rcs) == 0);

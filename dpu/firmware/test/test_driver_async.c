@@ -78,7 +78,7 @@ test_several_in_flight(void)
 	tear_down();
 }
 
-/* What has landed is read while the rest is on its way, whichever of a part landed first. */
+/* Landed parts are read while the rest is in flight, in any order of landing. */
 static void
 test_read_as_they_land(void)
 {
@@ -210,7 +210,7 @@ test_deadlines_are_their_own(void)
 	support_start(&dpu);
 	assert(ofs_driver_fetch_end(driver, tickets[0]) == 0);
 	assert(support_fetch_check(patient) == 16);
-	/* The late answers give back what they held: all of the table can be used again. */
+	/* The late answers release their entries: all of the table can be used again. */
 	for (uint32_t round = 0; round < 3; round++) {
 		uint64_t again[ENTRIES];
 		struct support_fetch *fetches[ENTRIES];

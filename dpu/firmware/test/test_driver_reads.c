@@ -92,7 +92,7 @@ tear_down(void)
 	support_close(&dpu);
 }
 
-/* One fetch of `count` blocks, DPU and all; what it said stands in `hits` and `torn`. */
+/* One fetch of `count` blocks, including the DPU's turns; results are in `hits` and `torn`. */
 static void
 fetch(uint32_t count, const uint32_t *ordinals, uint32_t *hits, uint32_t *torn)
 {
@@ -160,7 +160,7 @@ test_one_round_trip_where_the_slot_is_remembered(void)
 	tear_down();
 }
 
-/* What the fetch of a block whose slot is remembered finds, after `change`. */
+/* The result of fetching a block whose slot is remembered, after `change`. */
 static void
 after(void (*change)(void), uint32_t slot_count, uint32_t *hits, uint32_t *trips)
 {
@@ -190,7 +190,7 @@ publish_again(void)
 		== 0);
 }
 
-/* The same key in the same slot, but in another life of the slot: not what the entry named. */
+/* The same key in the same slot, but in another generation: not the entry's block. */
 static void
 test_another_generation_is_no_hit(bool far)
 {
@@ -238,7 +238,7 @@ stage_another(void)
 	support_stage(&dpu, 1);
 }
 
-/* A key seen before the slot was written again does not vouch for what was seen after. */
+/* A key seen before the slot was rewritten does not validate bytes seen after. */
 static void
 test_halves_of_two_ages_are_no_hit(void)
 {
@@ -264,8 +264,8 @@ stage_elsewhere(void)
 }
 
 /*
- * A remembered slot that has been written again, emptied, or holds another block: the directory is
- * asked, and what it says counts. fetch() compares every byte.
+ * A remembered slot was rewritten, emptied, or holds another block: does the directory's entry
+ * decide? fetch() compares every byte.
  */
 static void
 test_a_remembered_slot_that_moved_on_is_an_ordinary_miss(void)
@@ -300,7 +300,8 @@ test_a_remembered_slot_that_is_being_written_is_no_hit(void)
 	tear_down();
 }
 
-/* The copy that hashes gives what the two in a row give, at lengths around its pieces. */
+/* Does the copy that hashes give the same as copy and hash in sequence, at lengths around its
+ * pieces? */
 static void
 test_copy_and_checksum(void)
 {

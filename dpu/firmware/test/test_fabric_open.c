@@ -63,7 +63,8 @@ open_again(void)
 	return rc;
 }
 
-/* One word of the region's header changed, with a good checksum: what does opening say? */
+/* With one word of the region's header changed, and a valid checksum: what is the error of an
+ * open? */
 static int
 with_region_word(size_t offset, uint64_t value, size_t size)
 {

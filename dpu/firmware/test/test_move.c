@@ -115,7 +115,7 @@ wait_for_end(struct scene *scene)
 	return status_of(scene);
 }
 
-/* Nothing of it is staged: what comes was read from the store. */
+/* Nothing of it is staged: the blocks come from the store. */
 static void
 expect_blocks(struct scene *scene, uint32_t layer, uint32_t first, uint32_t count, int32_t rc)
 {
@@ -153,7 +153,8 @@ test_all_comes_over(void)
 	end(&scene);
 }
 
-/* Puts and deletes of every moment of a move: what was acknowledged is there, what went is not. */
+/* Puts and deletes at every stage of a move: acknowledged blocks are there, deleted ones are
+ * not. */
 static void
 test_hosts_go_on(void)
 {
@@ -261,7 +262,7 @@ test_a_target_that_fails(void)
 		world_pass(&scene.world, 100000000);
 		assert(world_put(&scene.session, 1, 0, 4, SECOND_NS, rcs) == 0);
 		if (rows[i].hangs) {
-			/* What it holds is kept until it lets go; meanwhile no other move. */
+			/* Its storage is kept until it is released; meanwhile no other move. */
 			assert(status_of(&scene).state == OFS_MOVE_RUNNING && move(&scene) == -EBUSY);
 			ofs_storage_unhang(target);
 		}
@@ -300,7 +301,7 @@ test_a_target_that_is_full(void)
 	end(&scene);
 }
 
-/* The old device fails in what it still has to do: reading, or saying where the blocks went. */
+/* The old device fails in its last duties: reading, or recording where the blocks went. */
 static void
 test_an_old_device_that_fails(void)
 {
@@ -365,7 +366,7 @@ test_the_last_pass_holds_writes(void)
 	world_pass(&scene.world, 1000000);
 	assert(scene.world.device->move.step == OFS_STEP_LAST && writes_sent(&scene) == 1);
 	ofs_storage_unhang(scene.world.device->storage);
-	(void)world_put_end(&before); /* what hung fails */
+	(void)world_put_end(&before); /* hung requests fail */
 	assert(world_put_end(&within) == 0 && within.out.rcs[0] == 0);
 	status = wait_for_end(&scene);
 	assert(status.switched && status.blocks_copied == OFS_MOVE_COPIES);

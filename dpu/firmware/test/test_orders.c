@@ -245,9 +245,9 @@ test_ring_wraps(void)
 	close_ring(&ring);
 }
 
-/* ---- slots that are read while they are written anew ---- */
+/* ---- slots that are read while they are rewritten ---- */
 
-/* The driver's own reads without the checksum: what agrees must be right by order alone. */
+/* The driver's own reads without the checksum: accepted reads must be right by order alone. */
 static void
 test_slots(const char *side)
 {

@@ -28,7 +28,7 @@ draw(uint64_t *state)
 	return x ^ (x >> 31);
 }
 
-/* What is known of each tenant and session from outside. */
+/* The expected state of each tenant and session. */
 struct outside {
 	uint32_t waiting[TENANTS];
 	uint32_t session_waiting[SESSIONS];

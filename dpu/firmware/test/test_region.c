@@ -1,4 +1,4 @@
-/* Does the DPU's side of the memory map hold what region.h promises, and can no host write it? */
+/* Does the DPU's side of the memory map keep the promises of region.h, and can no host write it? */
 #include "region.h"
 
 #include <assert.h>

@@ -39,7 +39,7 @@ tear_down(void)
 	support_close(&dpu);
 }
 
-/* Submits it, and returns what the DPU answers. */
+/* Submits it, and returns the DPU's answer. */
 static int
 answer(struct ofs_sqe sqe)
 {
@@ -82,7 +82,7 @@ test_every_number_is_checked(void)
 	tear_down();
 }
 
-/* A tail that claims more than the ring holds: one answer, and the ring begins anew there. */
+/* A tail beyond the ring's size gets one answer, and the ring restarts there. */
 static void
 test_tail_runs_ahead(void)
 {

@@ -232,7 +232,7 @@ try_side(const char *backend, const char *inner, const char *path, uint32_t dire
 		direct ? " O_DIRECT" : "");
 }
 
-/* Half-open storages must free what they had, and close must wait for what is in flight. */
+/* Half-open storages must free their resources, and close must wait for requests in flight. */
 static void
 try_ends(const char *path)
 {

@@ -144,7 +144,8 @@ test_refusals(void)
 	small_device.bytes[40] ^= 1;
 	small_device.bytes[65536 + 40] ^= 1;
 	refused(small_config, -EINVAL, "both superblocks");
-	/* A seal says who made it, not that it is sane: tables are sized by this number. */
+	/* A seal proves the author, not that the content is sane: tables are sized by this
+	 * number. */
 	for (uint32_t at = 0; at <= 65536; at += 65536) {
 		small_device.bytes[at + 40] ^= 1;
 		((struct ofs_superblock *)(small_device.bytes + at))->tenant_max = 1 << 22;
@@ -237,7 +238,7 @@ test_write_errors(void)
 	small_end(store);
 }
 
-/* What fails its check is a miss and a counter, once. */
+/* A record that fails its check is a miss and is counted once. */
 static void
 test_corrupt(void)
 {

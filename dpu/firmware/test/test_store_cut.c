@@ -27,7 +27,7 @@ struct store_world {
 	uint8_t stored[BLOCKS][LAYERS]; /* acknowledged and not given up since */
 	uint8_t busy[BLOCKS][LAYERS];   /* puts in flight */
 	uint8_t gone[BLOCKS][LAYERS];   /* 1: deleted, 2: and that is acknowledged */
-	uint64_t ticket[2];             /* of the tenants: who waits for their deletes */
+	uint64_t ticket[2];             /* of the tenants that wait for their deletes */
 	uint64_t deleted;               /* deletes that were acknowledged */
 	uint32_t number[IO];            /* of the operation in this buffer */
 	uint32_t layer[IO];
@@ -77,7 +77,7 @@ open_store(struct store_world *w)
 	memset(w->busy, 0, sizeof(w->busy));
 	memset(w->ticket, 0, sizeof(w->ticket));
 	for (uint32_t i = 0; i < BLOCKS * LAYERS; i++)
-		w->gone[i / LAYERS][i % LAYERS] &= 2; /* who waited for the others heard nothing */
+		w->gone[i / LAYERS][i % LAYERS] &= 2; /* waits for the other deletes got no answer */
 }
 
 static void
@@ -111,7 +111,7 @@ ended(struct store_world *w, const struct ofs_store_done *done)
 	w->used[i] = 0;
 }
 
-/* Deletes of a tenant that stand on the device by now; who waits takes a ticket now and then. */
+/* The deletes of a tenant that are durable by now; a waiting tenant takes a ticket now and then. */
 static void
 acknowledge(struct store_world *w)
 {

@@ -80,7 +80,7 @@ main(void)
 	assert(device.discarded_bytes == PLACES * (PAYLOAD + LBA));
 	assert(free_segments(store) == SEGMENTS);
 	assert(((struct ofs_segment_header *)(device.bytes + FIRST))->state == OFS_HEADER_FREE);
-	assert(device.lifetimes == 0x3); /* what stands in its place, and tenant 0 */
+	assert(device.lifetimes == 0x3); /* its replacement, and tenant 0 */
 	ofs_store_close(store);
 	memory_close(&device);
 	store = begin(0);

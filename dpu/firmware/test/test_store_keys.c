@@ -1,6 +1,6 @@
 /*
- * What of one key is there, and how long: expiry and its renewal, other bytes under a known key,
- * and which of two whole records counts?
+ * Which version of a key is there, and how long: expiry and its renewal, other bytes under a known
+ * key, and the choice between two whole records?
  */
 #include "codec.h"
 #include "store_format.h"
@@ -39,7 +39,7 @@ test_expiry(void)
 	assert(small_stats(store).recovered == 1);
 	assert(store_get_now(store, &config, 0, 0, record[0], 1118) == 0);
 	assert(ofs_store_tick(store, 2000, entries, 8) == 1);
-	assert(ofs_store_poll(store, NULL, 0) == 0); /* the wipes of what had expired before, */
+	assert(ofs_store_poll(store, NULL, 0) == 0); /* the wipes of the expired blocks, */
 	assert(ofs_store_poll(store, NULL, 0) == 0); /* and the mark of the freed segment */
 	assert(small_stats(store).segments_free == 16 && small_stats(store).bytes_live == 0);
 	small_end(store);

@@ -1,11 +1,11 @@
 /*
- * Do reads of parts of records bring what a plain model says: the granules that were put, and
- * nothing else where the record has checksums of granules?
+ * Do reads of parts of records return the same as a plain model: the granules that were put, and no
+ * others where the record has checksums of granules?
  *
  * Each seed draws a geometry, a depth of the device's queue and fault rates, puts blocks with and
- * without checksums of their granules, then reads random parts into buffers and fills these up,
- * while blocks are deleted and put again. Below it, what a part must not do. `test_store_part SEED
- * COUNT` runs COUNT seeds from SEED on.
+ * without checksums of their granules, then reads random parts into buffers and completes these,
+ * while blocks are deleted and put again. After that come the cases that a partial read must
+ * refuse. `test_store_part SEED COUNT` runs COUNT seeds from SEED on.
  */
 #include "granules.h"
 #include "store/internal.h"
@@ -19,7 +19,7 @@
 enum { BLOCKS = 24, BUFFERS = 6, GRANULE_MAX = 4096, COUNT_MAX = 8, STEPS = 400 };
 enum { RECORD_MAX = GRANULE_MAX * COUNT_MAX + GRANULE_MAX, UNTOUCHED = 0xa5 };
 
-/* One buffer, and what the model says stands there. */
+/* One buffer, and the model of its contents. */
 struct part {
 	uint32_t number, version, valid, reading;
 	int used, flies;
@@ -165,7 +165,7 @@ ended(struct part *part, const struct ofs_store_done *done, int lying)
 		failed++;
 		if (done->rc == -EBADMSG && version[part->number] == part->version)
 			version[part->number] = 0;
-		for (uint32_t i = 0; i < config.granule_count; i++) /* what was there stays */
+		for (uint32_t i = 0; i < config.granule_count; i++) /* present granules stay */
 			HOLDS((part->valid >> i & 1) == 0 || stands(part, i));
 		part->used = part->valid != 0;
 		return;

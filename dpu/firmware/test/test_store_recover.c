@@ -1,7 +1,7 @@
 /*
- * What does an open accept from a device that did more than lose power: a record torn in the newest
- * segment, trailers in a place they were not written for, superblocks of an earlier run, records
- * of an earlier store? And does a delete complete during a write?
+ * What does an open accept from a device that did more than lose power: a torn record in the newest
+ * segment, trailers at the wrong place, superblocks of an earlier run, records of an earlier store?
+ * And does a delete complete during a write?
  */
 #include "store/internal.h"
 #include "store_small.h"
@@ -154,9 +154,9 @@ test_a_wipe_astray(void)
 }
 
 /*
- * Both superblocks come back from an earlier run, from a copy or a device that lost its writes: are
- * sequences above all that stands there, so that what is put now is found by the next open? Those
- * runs wrote at least a record into an older segment, or a header alone.
+ * Both superblocks are those of an earlier run, from a copy or a device that lost its writes: are
+ * new sequences above all existing ones, so that the next open finds new records? Those runs wrote
+ * at least a record into an older segment, or a header alone.
  */
 static void
 test_superblocks_of_before(int header_alone)

@@ -1,6 +1,6 @@
 /*
  * What does the verbs fabric refuse, and what ends it? The blobs of both ends, without a device;
- * and with one: a key of another tenant, an answer that comes too late, and either end killed.
+ * and with one: a key of another tenant, a late answer, and either end killed.
  */
 #include "port/verbs_blob.h"
 #include "side.h"
@@ -97,7 +97,7 @@ an_answer_that_cannot_be_is_refused(void)
 }
 
 #ifdef OFS_HAVE_VERBS
-/* What is no address of IP is not asked about, and what is no blob is not even read. */
+/* A string that is no IP address is not resolved, and a malformed blob is not even read. */
 static void
 a_way_is_asked_for_an_address_only(void)
 {
@@ -227,14 +227,15 @@ a_changed_bit_is_refused_or_harmless(void)
 		opened_count++;
 		fabric->ops->close(fabric);
 	}
-	/* Headers have checksums of their own: what opens is an address, a key or a number. */
+	/* Headers have their own checksums: the accepted changes are an address, a key or a
+	 * number. */
 	assert(
 		refused_count >= 8 * (sizeof(struct ofs_region_header) + sizeof(struct ofs_port_header)));
 	assert(opened_count <= 8 * (offsetof(struct ofs_blob_verbs, region_header)));
 	support_close(&dpu);
 }
 
-/* The DPU lets go of a connection once it owes no answer on it; the port then has the next one. */
+/* The DPU drops a connection once it owes no answer on it; then the port gets the next one. */
 static void
 a_lost_connection_is_made_again(void)
 {
@@ -384,7 +385,7 @@ a_killed_dpu_is_seen(pid_t child, int in, int out)
 	fabric->ops->close(fabric);
 }
 
-/* Its answer goes nowhere; the port lives on, and closes at once. */
+/* Its answer is lost; the port keeps working, and closes at once. */
 static void
 a_killed_host_is_seen(pid_t child, int in, int out)
 {

@@ -10,7 +10,6 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,12 +17,12 @@ import numpy.typing as npt
 
 from offstage.asic_model.chip import open_chip
 from offstage.asic_model.parameters import Preset
-from offstage.asic_model.result import Logged, UnitRun, times_of
+from offstage.asic_model.result import Logged, Times, UnitRun, times_of
 from offstage.asic_model.trace import Trace
 from offstage.bindings.chip import NO_NUMBER, UnitStats
 from offstage.bindings.network import Network
 
-__all__ = ["Account", "Device", "Served", "digest", "logged_of"]
+__all__ = ["Account", "Device", "Figures", "Served", "digest", "logged_of"]
 
 PS = 1000
 SHARE_OF_FETCHES = 0.02
@@ -118,6 +117,24 @@ class Served:
         return self.decided_ps - self.begin_ps if preset.kind == "dpu" else 0
 
 
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a `ChipRun` that are computed from the recorded events."""
+
+    tokens: int
+    fetch_ns: Times
+    device_ns: Times
+    read_ns: Times
+    stall_ns: Times
+    deadlines_missed: int
+    tokens_per_s: float
+    seconds: float
+    reads: int
+    bytes_read: int
+    bytes_written: int
+    bytes_to_hosts: int
+    bandwidth_bytes_per_s: float
+
+
 @dataclass
 class Account:
     """Records a run, fetch by fetch and read by read."""
@@ -146,8 +163,8 @@ class Account:
             self.tenants[session] = tenant
         return last[1]
 
-    def figures(self, block_bytes: int) -> dict[str, Any]:
-        """The fields of a `ChipRun` that are computed from the recorded events."""
+    def figures(self, block_bytes: int) -> Figures:
+        """The run's figures so far."""
         spans = np.array([one.end_ps - one.begin_ps for one in self.fetches], np.int64)
         staged = np.array([one.staged_ps - one.decided_ps for one in self.fetches], np.int64)
         waited = np.array([one.waited for one in self.fetches], bool)
@@ -156,21 +173,21 @@ class Account:
         begin, end = self.span()
         seconds = max(end - begin, 1) / 1e12
         bytes_read = len(self.reads_ps) * block_bytes
-        return {
-            "tokens": len(self.tokens),
-            "fetch_ns": times_of(spans / PS),
-            "device_ns": times_of(staged / PS),
-            "read_ns": times_of(np.array(self.reads_ps, np.int64) / PS),
-            "stall_ns": times_of(stall_ps / PS),
-            "deadlines_missed": int(self.missed(token).sum()),
-            "tokens_per_s": len(self.tokens) / seconds,
-            "seconds": seconds,
-            "reads": len(self.reads_ps),
-            "bytes_read": bytes_read,
-            "bytes_written": self.bytes_written,
-            "bytes_to_hosts": self.bytes_to_hosts,
-            "bandwidth_bytes_per_s": bytes_read / seconds,
-        }
+        return Figures(
+            tokens=len(self.tokens),
+            fetch_ns=times_of(spans / PS),
+            device_ns=times_of(staged / PS),
+            read_ns=times_of(np.array(self.reads_ps, np.int64) / PS),
+            stall_ns=times_of(stall_ps / PS),
+            deadlines_missed=int(self.missed(token).sum()),
+            tokens_per_s=len(self.tokens) / seconds,
+            seconds=seconds,
+            reads=len(self.reads_ps),
+            bytes_read=bytes_read,
+            bytes_written=self.bytes_written,
+            bytes_to_hosts=self.bytes_to_hosts,
+            bandwidth_bytes_per_s=bytes_read / seconds,
+        )
 
     def span(self) -> tuple[int, int]:
         """Start of the first fetch and end of the last."""
@@ -325,9 +342,9 @@ def logged_of(trace: Trace) -> Logged:
         hits=hits,
         late=late,
         misses=demands - hits - late,
-        fetch_ns=found["fetch_ns"],
-        stall_ns=found["stall_ns"],
-        seconds=found["seconds"],
+        fetch_ns=found.fetch_ns,
+        stall_ns=found.stall_ns,
+        seconds=found.seconds,
         bytes_read=len(trace.reads) * trace.block_bytes,
     )
 

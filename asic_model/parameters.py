@@ -17,18 +17,16 @@ key, a number without tag or source, a wrong unit, a negative value, a range tha
 value, and numbers that contradict each other.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
 from offstage.asic_model.blocks import (
     BLOCKS,
     DIMENSIONS,
-    TAGS,
     Block,
     Codec,
     Cores,
@@ -45,11 +43,12 @@ from offstage.asic_model.blocks import (
     Tag,
 )
 from offstage.asic_model.codec.measured import block_ratio
+from offstage.asic_model.tables.numbers import finite, read_number
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, declared, read_toml
 from offstage.bindings.storage import presets as drives
 
-__all__ = ["Preset", "names", "read_preset", "rows"]
+__all__ = ["Preset", "Row", "names", "read_preset", "rows"]
 
 FOLDER = Path(__file__).resolve().parent / "presets"
 
@@ -58,7 +57,7 @@ NEEDED = {
     "asic": ("front_end", "dma", "codec", "metadata", "dedup", "scheduler", "qos", "nvme"),
     "dpu": ("front_end", "cores", "nvme"),
 }
-HEAD = {
+HEAD: dict[str, type[str] | type[int]] = {
     "title": str,
     "kind": str,
     "staging": str,
@@ -121,13 +120,13 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         """A copy with other values, by `block.key` and in the preset's unit.
         `BadInput` as for a file."""
         known = dict(self.numbers())
-        tables: dict[str, Any] = {}
+        tables: dict[str, Block] = {}
         for name, value in changes.items():
             check_known(name, known, f"preset {self.name}", "parameter")
             block, _, key = name.partition(".")
             table = tables.get(block, getattr(self, block))
             where = f"preset {self.name}: {name}"
-            number = known[name].set(_number(value, where))
+            number = known[name].set(finite(value, where))
             _check_number(number, declared(type(table))[key], where)
             tables[block] = msgspec.structs.replace(table, **{key: number})
         found = msgspec.structs.replace(self, **tables)
@@ -151,6 +150,19 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, metadata=table)
 
 
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A number as `offstage asic presets NAME` lists it."""
+
+    parameter: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    source: str
+    tag: Tag
+    help: str
+
+
 def names() -> list[str]:
     """The presets shipped with Offstage, the measured machine first, the best last."""
     order = ("dpu_x86_measured", "bluefield3", "bluefield4", "asic_7nm", "asic_5nm_hbm4", "ideal")
@@ -165,14 +177,23 @@ def read_preset(name: str) -> Preset:
     return _built(Path(name).stem, tables, where)
 
 
-def rows(preset: Preset) -> list[dict[str, Any]]:
+def rows(preset: Preset) -> list[Row]:
     """The rows of `offstage asic presets NAME`: one for each number."""
     found = []
     for name, number in preset.numbers():
         block, _, key = name.partition(".")
-        help = declared(BLOCKS[block])[key].help
-        found.append({"parameter": name, **msgspec.to_builtins(number), "help": help})
-        del found[-1]["scale"], found[-1]["spread"]
+        found.append(
+            Row(
+                parameter=name,
+                value=number.value,
+                unit=number.unit,
+                low=number.low,
+                high=number.high,
+                source=number.source,
+                tag=number.tag,
+                help=declared(BLOCKS[block])[key].help,
+            )
+        )
     return found
 
 
@@ -203,10 +224,11 @@ def _tables(name: str, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
 
 
 def _built(name: str, tables: dict[str, Any], where: str) -> Preset:
-    head: dict[str, Any] = {"name": name}
+    head: dict[str, Block | str | int] = {"name": name}
     for key, value in tables.items():
         if key in HEAD:
-            if not isinstance(value, HEAD[key]):
+            is_bool = HEAD[key] is bool  # which Python takes for an int
+            if not isinstance(value, HEAD[key]) or isinstance(value, bool) is not is_bool:
                 raise BadInput(
                     f"{value!r} is not a {HEAD[key].__name__}", f"{where}: {key}", "correct it"
                 )
@@ -221,14 +243,14 @@ def _built(name: str, tables: dict[str, Any], where: str) -> Preset:
     for key in ("title", "staging", *NEEDED[kind]):
         if key not in head:
             raise BadInput(f"{key} is missing", where, "add it, or extend a preset that has it")
-    found = Preset(**head)
+    found = msgspec.convert(head, Preset)
     _check(found, where)
     return found
 
 
 def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
     known = declared(kind)
-    values: dict[str, Any] = {}
+    values: dict[str, Number | str] = {}
     for key, value in table.items():
         check_known(key, known, where, "parameter")
         if known[key].kind is Number:
@@ -247,69 +269,23 @@ def _block(kind: type[Block], table: dict[str, Any], where: str) -> Block:
         key = one.encode_name
         if one.required and key not in values:
             raise BadInput("is missing", f"{where} {key}", "give value, unit, range, source")
-    return kind(**values)
+    return msgspec.convert(values, kind)
 
 
 def _read_number(table: Any, option: Any, where: str) -> Number:
     """A number from a file, checked."""
-    measured = isinstance(table, dict) and "measured" in table
-    if measured:
-        table = block_ratio(table, where)
-    if not isinstance(table, dict):
-        raise BadInput(
-            f"{table!r} has no unit, range, source and tag",
-            where,
-            "write { value, unit, low, high, source, tag }",
-        )
-    keys = ("value", "unit", "low", "high", "source", "tag")
-    spread = table.pop("spread", ()) if measured else ()
-    for key in table:
-        check_known(key, keys, where)
-    fixes = {"source": "say where it is from", "tag": f"choose one of {', '.join(TAGS)}"}
-    for key in keys:
-        if table.get(key, "") == "":
-            raise BadInput(f"has no {key}", where, fixes.get(key, f"give its {key}"))
-    if table["tag"] not in get_args(Tag):
-        raise BadInput(f"{table['tag']!r} is not a tag", where, fixes["tag"])
-    if not isinstance(table["source"], str):
-        raise BadInput(f"{table['source']!r} is not a source", where, fixes["source"])
     units = DIMENSIONS[option.unit]
-    if table["unit"] not in units:
-        raise BadInput(
-            f"{table['unit']!r} is not a unit of {option.unit}",
-            where,
-            f"give it in one of {', '.join(units)}",
-        )
-    value, low, high = (_number(table[key], f"{where}: {key}") for key in ("value", "low", "high"))
-    number = Number(
-        value=value,
-        unit=table["unit"],
-        low=low,
-        high=high,
-        source=table["source"],
-        tag=table["tag"],
-        scale=units[table["unit"]],
-        spread=spread,
-    )
+    if not isinstance(table, dict) or "measured" not in table:
+        number = read_number(table, units, where, noun=f"unit of {option.unit}")
+    elif "1" in units:
+        number = block_ratio(table, where)
+    else:
+        raise BadInput(f"a ratio is no {option.unit}", where, f"give one in {', '.join(units)}")
     _check_number(number, option, where)
     return number
 
 
-def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise BadInput(f"{value!r} is not a number", where, "write one such as 64 or 0.5")
-    if value < 0:
-        raise BadInput(f"{value} is negative", where, "give 0 or more")
-    return value
-
-
 def _check_number(number: Number, option: Any, where: str) -> None:
-    if not number.low <= number.value <= number.high:
-        raise BadInput(
-            f"{number.value} is not between low = {number.low} and high = {number.high}",
-            where,
-            "widen the range, or correct the value",
-        )
     if option.unit == "count" and number.value != int(number.value):
         raise BadInput(f"{number.value} is not a whole number", where, "give one such as 64")
     least, most = option.low, option.high

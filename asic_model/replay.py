@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from offstage.asic_model.account import (
     PS,
     Account,
@@ -125,7 +127,7 @@ def _result(
         logged=logged_of(trace),
         notes=notes,
         hash=f"{figures['hash']:016x}",
-        **account.figures(trace.block_bytes),
+        **msgspec.structs.asdict(account.figures(trace.block_bytes)),
         **found,
     )
     run.energy, run.power, run.area = energy(run, preset), power(run, preset), area(preset)

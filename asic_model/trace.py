@@ -16,8 +16,9 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from offstage.bindings.core import COMPLETE, READ, CoreConfig, Policy
@@ -35,6 +36,26 @@ START = -1
 """The predecessor of an event without any other: the beginning of the run."""
 SESSION = layout("struct ofs_session_config")
 TENANT = layout("struct ofs_tenant_config")
+
+T = TypeVar("T")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The fields of `record.json`, next to the log, that are read."""
+
+    storage: str = ""
+    header_bytes: int = 0
+    log_bytes_lost: int = 0
+
+
+class _Workload(msgspec.Struct, frozen=True):
+    kv_heads: int = 0
+
+
+class _Summary(msgspec.Struct):
+    """The field of the host's `summary.json` that is read."""
+
+    workload: _Workload = _Workload()
 
 
 @dataclass(slots=True)
@@ -106,7 +127,7 @@ class Trace:
     ends: "np.ndarray[Any, Any]" = field(default_factory=lambda: np.zeros(9, np.int64))
     log: bytes = b""
     """The raw log, to drive a core again."""
-    record: dict[str, Any] = field(default_factory=dict)
+    record: Record = field(default_factory=Record)
 
     @property
     def block_bytes(self) -> int:
@@ -117,7 +138,7 @@ class Trace:
         """A block's offset on the medium as far as a log determines it: in order, after the store's
         header, so that blocks cross the medium's pages as the store's do."""
         place = layer * self.config.chunk_max + chunk
-        return place * self.block_bytes + int(self.record.get("header_bytes", 0))
+        return place * self.block_bytes + self.record.header_bytes
 
 
 def log_path(path: Path) -> Path:
@@ -182,8 +203,8 @@ def read_trace(path: Path) -> Trace:
             str(path),
             "give a recorded run or its decisions.log",
         ) from None
-    record = _record(path.parent / RECORD_NAME)
-    if record.get("log_bytes_lost"):
+    record = _read(path.parent / RECORD_NAME, Record)
+    if record.log_bytes_lost:
         raise BadInput(
             "has a hole: the recorder lost events",
             str(path),
@@ -198,26 +219,24 @@ def _heads(folder: Path) -> int:
     """The number of KV heads from the host's summary, in the log's folder or in that of the demo
     above it."""
     for near in (folder, folder.parent.parent):
-        workload = _record(near / SUMMARY_NAME).get("workload")
-        count = workload.get("kv_heads") if isinstance(workload, dict) else None
-        if isinstance(count, int) and count > 0:
+        count = _read(near / SUMMARY_NAME, _Summary).workload.kv_heads
+        if count > 0:
             return count
     return 0
 
 
-def _record(path: Path) -> dict[str, Any]:
-    """The record next to the log; empty where there is only a log."""
+def _read(path: Path, kind: type[T]) -> T:
+    """A file of the run; all defaults where there is only a log."""
     try:
-        found = read_json(path, "")
+        return read_json(path, "", kind)
     except BadInput:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return kind()
 
 
 class _Reader:
     """One pass over a log."""
 
-    def __init__(self, log: bytes, path: Path, record: dict[str, Any]) -> None:
+    def __init__(self, log: bytes, path: Path, record: Record) -> None:
         where = str(path)
         try:
             config, policy = Walk(log, where).opened()
@@ -230,7 +249,7 @@ class _Reader:
         self.trace = Trace(
             name=path.parent.name if path.name == LOG_NAME else path.name,
             sha256=hashlib.sha256(log).hexdigest(),
-            storage=str(record.get("storage", "")),
+            storage=record.storage,
             config=config,
             policy=policy,
             begin_ns=0,

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from offstage.asic_model.blocks import Number
+from offstage.asic_model.tables.numbers import finite
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known
 
@@ -85,7 +87,7 @@ def ratio(dtype: str, half: str, form: str = "gqa", origin: str = MODEL) -> Rati
     )
 
 
-def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
+def block_ratio(wanted: dict[str, Any], where: str) -> Number:
     """A preset's number for `{ measured = DTYPE, form = FORM }`: the ratio of a block, which holds
     keys and values in equal parts. Its range covers all layers; the preset's `low`, `high` and
     `source` only widen or extend it. `spread`: by layer, of the keys of each head and then the
@@ -103,15 +105,16 @@ def block_ratio(wanted: dict[str, Any], where: str) -> dict[str, Any]:
     )
     source = f"codec/measured.toml, {halves[0].origin}, {wanted['measured']}: {shown}"
     value = round(sum(one.value for one in halves) / 2, 4)
-    return {
-        "value": value,
-        "unit": "1",
-        "low": min(wanted.get("low", 1), *(one.low for one in halves)),
-        "high": max(wanted.get("high", 0), *(one.high for one in halves)),
-        "source": "; ".join(filter(None, (source, wanted.get("source", "")))),
-        "tag": "measured",
-        "spread": tuple(
+    low, high = finite(wanted.get("low", 1), where), finite(wanted.get("high", 0), where)
+    return Number(
+        value=value,
+        unit="1",
+        low=min(low, *(one.low for one in halves)),
+        high=max(high, *(one.high for one in halves)),
+        source="; ".join(filter(None, (source, wanted.get("source", "")))),
+        tag="measured",
+        spread=tuple(
             tuple(share / value for share in (*keys, *values))
             for keys, values in zip(halves[0].heads, halves[1].heads, strict=True)
         ),
-    }
+    )

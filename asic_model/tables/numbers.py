@@ -16,11 +16,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
+
 from offstage.asic_model.blocks import Number, Tag
 from offstage.bindings.errors import BadInput
 from offstage.bindings.settings import check_known, read_toml
 
-__all__ = ["Dated", "dated_numbers", "read_numbers"]
+__all__ = ["Dated", "dated_numbers", "finite", "read_number", "read_numbers"]
 
 KEYS = ("value", "unit", "low", "high", "source", "tag")
 
@@ -36,7 +38,7 @@ def read_numbers(path: Path, units: Collection[str]) -> dict[str, dict[str, Numb
     tables = read_toml(path, "reinstall Offstage")
     return {
         name: {
-            key: Number(**_number(entry, units, f"{path.name}: {name}.{key}", KEYS))
+            key: read_number(entry, units, f"{path.name}: {name}.{key}")
             for key, entry in table.items()
         }
         for name, table in _tables(tables, path.name)
@@ -48,10 +50,7 @@ def dated_numbers(
 ) -> dict[str, dict[str, Dated]]:
     """Every dated number of the tables, by table and key."""
     return {
-        name: {
-            key: Dated(**_number(entry, units, f"{where}: {name}.{key}", (*KEYS, "date")))
-            for key, entry in table.items()
-        }
+        name: {key: _dated(entry, units, f"{where}: {name}.{key}") for key, entry in table.items()}
         for name, table in _tables(tables, where)
     }
 
@@ -63,44 +62,66 @@ def _tables(tables: Mapping[str, Any], where: str) -> list[tuple[str, dict[str, 
     return list(tables.items())
 
 
-def _number(
-    entry: Any, units: Collection[str], where: str, keys: tuple[str, ...]
-) -> dict[str, Any]:
-    """The fields of a number, checked."""
+def read_number(
+    entry: Any,
+    units: Collection[str],
+    where: str,
+    keys: tuple[str, ...] = KEYS,
+    noun: str = "unit here",
+) -> Number:
+    """A number from a file, checked. `units`: those accepted, or their scales by name."""
     if not isinstance(entry, Mapping):
-        raise BadInput(f"{entry!r} has no unit, range, source and tag", where, "write all of them")
+        raise BadInput(
+            f"{entry!r} has no unit, range, source and tag",
+            where,
+            f"write {{ {', '.join(keys)} }}",
+        )
     for key in entry:
         check_known(key, keys, where)
+    fixes = {"source": "say where it is from", "tag": f"choose one of {', '.join(get_args(Tag))}"}
     for key in keys:
         if entry.get(key, "") == "":
-            raise BadInput(f"has no {key}", where, f"give its {key}")
+            raise BadInput(f"has no {key}", where, fixes.get(key, f"give its {key}"))
+    if entry["tag"] not in get_args(Tag):
+        raise BadInput(f"{entry['tag']!r} is not a tag", where, fixes["tag"])
+    if not isinstance(entry["source"], str):
+        raise BadInput(f"{entry['source']!r} is not a source", where, fixes["source"])
     if entry["unit"] not in units:
         raise BadInput(
-            f"{entry['unit']!r} is not a unit here", where, f"choose one of {', '.join(units)}"
+            f"{entry['unit']!r} is not a {noun}", where, f"give it in one of {', '.join(units)}"
         )
-    if entry["tag"] not in get_args(Tag):
+    value, low, high = (finite(entry[key], f"{where}: {key}") for key in ("value", "low", "high"))
+    if not low <= value <= high:
         raise BadInput(
-            f"{entry['tag']!r} is not a tag", where, f"choose one of {', '.join(get_args(Tag))}"
-        )
-    if not isinstance(entry["source"], str):
-        raise BadInput(f"{entry['source']!r} is not a source", where, "say where it is from")
-    for key in ("value", "low", "high"):
-        value = entry[key]
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadInput(f"{value!r} is not a number", f"{where} {key}", "write one")
-        if not math.isfinite(value) or value < 0:
-            what = "negative" if value < 0 else "not a finite number"
-            raise BadInput(f"{value} is {what}", f"{where} {key}", "give 0 or more")
-    if not entry["low"] <= entry["value"] <= entry["high"]:
-        raise BadInput(
-            f"{entry['value']} is not between {entry['low']} and {entry['high']}",
+            f"{value} is not between low = {low} and high = {high}",
             where,
             "widen the range, or correct the value",
         )
-    if "date" in keys:
-        _check_date(entry["date"], where)
-    scale = units[entry["unit"]] if isinstance(units, Mapping) else 1
-    return {**entry, "scale": scale}
+    return Number(
+        value=value,
+        unit=entry["unit"],
+        low=low,
+        high=high,
+        source=entry["source"],
+        tag=entry["tag"],
+        scale=units[entry["unit"]] if isinstance(units, Mapping) else 1,
+    )
+
+
+def finite(value: Any, where: str) -> float:
+    """A value from a file. BadInput unless it is a number, finite and not negative."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadInput(f"{value!r} is not a number", where, "write one such as 64 or 0.5")
+    if not math.isfinite(value) or value < 0:
+        what = "negative" if value < 0 else "not a finite number"
+        raise BadInput(f"{value} is {what}", where, "give 0 or more")
+    return value
+
+
+def _dated(entry: Any, units: Collection[str], where: str) -> Dated:
+    number = read_number(entry, units, where, (*KEYS, "date"))
+    _check_date(entry["date"], where)
+    return Dated(**msgspec.structs.asdict(number), date=entry["date"])
 
 
 def _check_date(date: Any, where: str) -> None:

@@ -18,8 +18,6 @@ the same table (`coded_permille`): a block has the size of its layer, and a piec
 head. Incompressible data is stored raw, so no part exceeds 1.
 """
 
-from typing import Any
-
 from offstage.asic_model.blocks import Codec
 from offstage.asic_model.units.cost import per_mib_ps
 from offstage.bindings.network import Unit
@@ -39,19 +37,21 @@ def coded_permille(codec: Codec) -> tuple[tuple[int, ...], ...]:
 
 def codec_lanes(codec: Codec) -> tuple[Unit, ...]:
     """The decoding and the encoding lanes."""
-    shared: dict[str, Any] = {"servers": codec.lanes.whole, "queue_max": codec.queue.whole}
+    servers, queue_max = codec.lanes.whole, codec.queue.whole
     return (
         Unit(
             "decode",
             queue="priority",
             mib_ps=per_mib_ps(codec.decode_rate.base),
             latency_ps=codec.decode_latency.whole,
-            **shared,
+            servers=servers,
+            queue_max=queue_max,
         ),
         Unit(
             "encode",
             mib_ps=per_mib_ps(codec.encode_rate.base),
             latency_ps=codec.encode_latency.whole,
-            **shared,
+            servers=servers,
+            queue_max=queue_max,
         ),
     )

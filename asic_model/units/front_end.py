@@ -15,7 +15,7 @@ it is blocked. For hosts that is a full submission ring.
 other rates and latencies. `memory` is shared memory, where "lanes" are threads that copy.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from offstage.asic_model.blocks import FrontEnd
 from offstage.asic_model.units.cost import per_byte_ps, per_mib_ps
@@ -31,17 +31,18 @@ SCORE_BYTES = 2
 def front_end(link: FrontEnd) -> tuple[Unit, ...]:
     """Both directions."""
     rate = _rate(link)
-    shared: dict[str, Any] = {
-        "kind": "link",
-        "queue": "priority",
-        "mib_ps": per_mib_ps(rate),
-        "item_ps": per_byte_ps(rate, SCORE_BYTES),
-        "latency_ps": link.latency.whole,
-        "in_flight_max": link.credits.whole,
-    }
+    there = Unit(
+        "link_in",
+        kind="link",
+        queue="priority",
+        mib_ps=per_mib_ps(rate),
+        item_ps=per_byte_ps(rate, SCORE_BYTES),
+        latency_ps=link.latency.whole,
+        in_flight_max=link.credits.whole,
+    )
     # A host's own copy out of shared memory has no return path: only the command has latency.
-    back: dict[str, Any] = {**shared, "latency_ps": 0} if link.protocol == "memory" else shared
-    return Unit("link_in", **shared), Unit("link_out", **back)
+    latency_ps = 0 if link.protocol == "memory" else there.latency_ps
+    return there, replace(there, name="link_out", latency_ps=latency_ps)
 
 
 def receive(link: FrontEnd) -> Stage:

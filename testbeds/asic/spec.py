@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -104,7 +104,7 @@ def _preset(spec: SweepSpec, path: Path) -> Preset:
     return read_preset(str(path.parent / name) if name.endswith(".toml") else name)
 
 
-def _drawn(spec: SweepSpec, base: Preset) -> Iterator[dict[str, Any]]:
+def _drawn(spec: SweepSpec, base: Preset) -> Iterator[dict[str, float]]:
     if not spec.draws:
         yield {}
         return

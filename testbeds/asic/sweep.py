@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -49,7 +48,7 @@ PLAIN = (
     "hash",
 )
 
-Row = dict[str, Any]
+Row = dict[str, str | int | float]
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def sweep(path: Path, out: Path, progress: Progress, *, jobs: int, address: str 
     for job in made:
         found = _read(names[job.point.number])
         assert found is not None
-        head = {"point": job.point.number, "preset": spec.preset, **job.point.values}
+        head: Row = {"point": job.point.number, "preset": spec.preset, **job.point.values}
         rows.append(head | found)
     _table(rows, out / TABLE_NAME)
     return rows

@@ -56,12 +56,12 @@ def presets(
         names_of = ("parameter", "value", "low", "high", "tag", "source")
         rows_of = [
             [
-                row["parameter"],
-                f"{row['value']:g} {row['unit']}".removesuffix(" 1"),
-                f"{row['low']:g}",
-                f"{row['high']:g}",
-                row["tag"],
-                row["source"],
+                row.parameter,
+                f"{row.value:g} {row.unit}".removesuffix(" 1"),
+                f"{row.low:g}",
+                f"{row.high:g}",
+                row.tag,
+                row.source,
             ]
             for row in found
         ]

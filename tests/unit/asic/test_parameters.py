@@ -66,8 +66,8 @@ def test_a_file_holds_nothing_that_is_not_read() -> None:
         for block, table in raw.items():
             for key, value in table.items() if isinstance(table, dict) else ():
                 if isinstance(value, dict):
-                    read = value if "value" in value else block_ratio(value, name)
-                    assert found[f"{block}.{key}"].value == read["value"]
+                    read = value["value"] if "value" in value else block_ratio(value, name).value
+                    assert found[f"{block}.{key}"].value == read
 
 
 def test_a_time_is_picoseconds_whatever_its_unit(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import tomli_w
 
 from offstage.bindings.durable import write_text
@@ -29,7 +30,16 @@ from offstage.host.link.control import Control
 from offstage.testbeds.beds.child import Child
 from offstage.testbeds.beds.said import Lines
 
-__all__ = ["Daemon", "Sections", "fork", "offstage_words", "serve", "start", "write_config"]
+__all__ = [
+    "Daemon",
+    "Ready",
+    "Sections",
+    "fork",
+    "offstage_words",
+    "serve",
+    "start",
+    "write_config",
+]
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
@@ -49,13 +59,24 @@ def write_config(path: Path, sections: Sections) -> None:
     write_text(path, tomli_w.dumps(sections))
 
 
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """A daemon's ready line."""
+
+    event: Literal["ready"]
+    endpoint: str
+    metrics_port: int
+    runtime_dir: str
+    storage: str
+    pid: int
+
+
 @dataclass
 class Daemon:
     """A running daemon. `ready`: its ready line; `log`: the file of its stderr; `tenant`: the
     first tenant of its configuration; `record`: the folder of its decision log."""
 
     process: "subprocess.Popen[bytes] | Child"
-    ready: dict[str, Any]
+    ready: Ready
     log: Path
     tenant: str = "default"
     record: Path | None = None
@@ -63,22 +84,22 @@ class Daemon:
     @property
     def endpoint(self) -> str:
         """The address of its control socket."""
-        return str(self.ready["endpoint"])
+        return self.ready.endpoint
 
     @property
     def runtime_dir(self) -> Path:
         """The folder of its secrets and sockets."""
-        return Path(str(self.ready["runtime_dir"]))
+        return Path(self.ready.runtime_dir)
 
     @property
     def storage(self) -> str:
         """The kind of storage that it opened."""
-        return str(self.ready["storage"])
+        return self.ready.storage
 
     @property
     def metrics_port(self) -> int:
         """The TCP port of its metrics."""
-        return int(self.ready["metrics_port"])
+        return self.ready.metrics_port
 
     def at(self, tenant: str = "", **more: Any) -> Endpoint:
         """The endpoint for a host on this machine, as the first tenant or another."""
@@ -213,7 +234,8 @@ def fork(uid: int, sections: Sections, folder: Path, groups: tuple[int, ...] = (
 
     child = Child(uid, served, groups=groups, log=log)
     try:
-        return Daemon(child, child.line(READY_TIMEOUT_S), log, _first_tenant(sections))
+        ready = msgspec.convert(child.line(READY_TIMEOUT_S), Ready)
+        return Daemon(child, ready, log, _first_tenant(sections))
     except BaseException:
         child.kill()
         raise
@@ -223,13 +245,13 @@ def _first_tenant(sections: Sections) -> str:
     return str(sections["tenant"][0]["name"]) if "tenant" in sections else "default"
 
 
-def _ready(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:
+def _ready(process: "subprocess.Popen[bytes]", log: Path) -> Ready:
     assert process.stdout is not None
     line = Lines(process.stdout.fileno()).whole(READY_TIMEOUT_S)
     if not line:
         raise RunFailed(f"the daemon did not start: {_complaint(log)}", str(log), "read that log")
     said = log.read_text(encoding="utf-8", errors="replace")
-    return said_json(line, said, str(log), "read that log", needs=("endpoint",))
+    return said_json(line, said, str(log), "read that log", Ready)
 
 
 def _complaint(log: Path) -> str:

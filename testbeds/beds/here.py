@@ -10,10 +10,8 @@ import json
 import os
 import select
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import zmq.auth
 
@@ -85,10 +83,10 @@ def up(bed: str, out: Path, sizes: DaemonSizes, rate: str = "", delay: str = "")
         found = Up(
             bed,
             place.out,
-            int(tier.ready["pid"]),
+            tier.ready.pid,
             tier.endpoint,
             network.names if network else {},
-            _real(tier.ready, network),
+            _real(tier.storage, network),
         )
     except BaseException:
         if network is not None:
@@ -131,7 +129,7 @@ def _make_keys(keys: Path) -> None:
     (keys / "client/server.key").write_bytes((keys / "server.key").read_bytes())
 
 
-def _real(ready: Mapping[str, Any], network: netns.Network | None) -> dict[str, str]:
+def _real(storage: str, network: netns.Network | None) -> dict[str, str]:
     link = "none: memory that host and daemon share"
     if network is not None:
         shaped = f"shaped by {network.shaped}" if network.shaped else "not shaped"
@@ -142,7 +140,7 @@ def _real(ready: Mapping[str, Any], network: netns.Network | None) -> dict[str, 
         "dpu": "not real: this machine's own processor",
         "dpu software": "real",
         "link": link,
-        "drive": f"real: a file of this machine, {ready['storage']}",
+        "drive": f"real: a file of this machine, {storage}",
     }
 
 

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from offstage.bindings.errors import BadInput
 
-__all__ = ["DaemonSizes", "LocalBed", "claim"]
+__all__ = ["BedSections", "DaemonSizes", "LocalBed", "claim"]
 
 TENANT = "demo"
 MARK = ".offstage"
@@ -18,6 +18,22 @@ LBA_BYTES = 4096
 SEGMENT_BYTES = 4 << 20
 STORE_SLACK = 1.25
 """Room in the store over what is written: partly filled segments, and what decoding adds."""
+
+
+Keys = dict[str, str | int | list[str]]
+
+
+class BedSections(TypedDict):
+    """The configuration of a bed's daemon, by section."""
+
+    daemon: Keys
+    arena: Keys
+    storage: Keys
+    store: Keys
+    policy: Keys
+    limits: Keys
+    tenant: list[Keys]
+    pod: NotRequired[Keys]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +115,7 @@ class LocalBed:
         sizes: DaemonSizes,
         storage: Mapping[str, Any],
         policy: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> BedSections:
         """The configuration of a daemon; `storage` and `policy` are keys of those sections."""
         payload = sizes.payload_bytes
         store_bytes = int(sizes.stored_bytes * STORE_SLACK * (payload + LBA_BYTES) / payload)

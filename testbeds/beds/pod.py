@@ -98,7 +98,7 @@ def begin_daemon(out: Path, name: str, sizes: DaemonSizes, pod: str = "") -> tup
     sections["limits"]["sessions"] = 16 * sizes.sessions
     sections["pod"] = {"map": pod, "name": name}
     tier = start(sections, home, stays=True)
-    return Member(name=name, endpoint=tier.endpoint), int(tier.ready["pid"])
+    return Member(name=name, endpoint=tier.endpoint), tier.ready.pid
 
 
 def _shard_tokens(sizes: DaemonSizes) -> int:

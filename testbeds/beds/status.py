@@ -1,7 +1,6 @@
 """What a run reads from its daemon: counters, stages, wear."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -10,38 +9,75 @@ from offstage.bindings.stages import StageTimes
 from offstage.host.endpoint import Endpoint
 from offstage.host.fabrics import Fabric
 
-__all__ = ["counters_since", "device_counters", "device_status", "stages", "wear"]
+__all__ = [
+    "DeviceStatus",
+    "Wear",
+    "counters_since",
+    "device_counters",
+    "device_status",
+    "stages",
+    "wear",
+]
 
 
-def device_status(endpoint: Endpoint) -> dict[str, Any]:
+class StorageCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the medium."""
+
+    reads: int
+    writes: int
+    emulation_late: int
+    emulation_late_ns_sum: int
+
+
+class Wear(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written to the daemon's drive since its start (dpu/economics/wear.py). None: the
+    figure is unknown to the daemon."""
+
+    host_bytes: int
+    drive_bytes: int
+    drive_writes_per_day: float | None
+    life_years: float | None
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The device's counters that a run needs, from the daemon's start."""
+
+    busy_ns: int
+    idle_ns: int
+    sleep_ns: int
+    paced: int
+    paced_late: int
+    storage: StorageCounters
+    wear: Wear
+
+
+REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns", "paced", "paced_late")
+
+
+def device_status(endpoint: Endpoint) -> DeviceStatus:
     """The device's counters, which a daemon shows only to its operator. BadInput if the
     operator's secret is not readable: it is on the daemon's machine, for the daemon's user."""
     with endpoint.operator.control(heartbeat=False) as control:
-        return dict(control.status()["device"])
+        return msgspec.convert(control.status()["device"], DeviceStatus)
 
 
-def wear(endpoint: Endpoint) -> dict[str, Any] | None:
-    """What was written to the daemon's drive since its start (dpu/economics/wear.py); None if
-    this user is not its operator."""
+def wear(endpoint: Endpoint) -> Wear | None:
+    """The drive's wear; None if this user is not the daemon's operator."""
     try:
-        return dict(device_status(endpoint)["wear"])
+        return device_status(endpoint).wear
     except OffstageError:
         return None
 
 
-REACTOR_COUNTERS = ("busy_ns", "idle_ns", "sleep_ns", "paced", "paced_late")
-STORAGE_COUNTERS = ("reads", "writes", "emulation_late", "emulation_late_ns_sum")
-
-
 def device_counters(endpoint: Endpoint) -> dict[str, int] | None:
-    """The device's counters that a run needs, by name; None if this user is not its operator.
-    Counts run from the daemon's start: a run takes the difference with `counters_since`."""
+    """The counters by name; None if this user is not the daemon's operator. A run takes the
+    difference with `counters_since`."""
     try:
         status = device_status(endpoint)
     except OffstageError:
         return None
-    counters = {name: int(status[name]) for name in REACTOR_COUNTERS}
-    return counters | {name: int(status["storage"][name]) for name in STORAGE_COUNTERS}
+    counters = {name: getattr(status, name) for name in REACTOR_COUNTERS}
+    return counters | msgspec.structs.asdict(status.storage)
 
 
 def stages(endpoint: Endpoint, fabric: Fabric) -> dict[str, StageTimes]:

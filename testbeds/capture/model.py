@@ -9,6 +9,7 @@ safetensors only. The folder and the machine can fail: BadInput, Missing, one li
 import hashlib
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,9 @@ def look(folder: str | Path) -> Shape:
     if isinstance(layers, int) and not 1 <= layers <= LAYERS_MAX:
         raise BadInput(f"{layers} layers", where, _AGAIN)
     transformers = _library()
-    parsed = _try("config.json", where, transformers.AutoConfig.from_pretrained, _LOCAL)
+    parsed = _try(
+        "config.json", where, lambda: transformers.AutoConfig.from_pretrained(where, **_LOCAL)
+    )
     rope = getattr(parsed, "rope_parameters", None) or {}
     if rope.get("rope_type") in _ROPE_BY_LENGTH:
         raise BadInput(
@@ -139,7 +142,9 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         raise BadInput("torch finds no CUDA device", "--device", "use --device cpu")
     if not list(shape.folder.glob("*.safetensors")):
         raise BadInput("has no *.safetensors", where, "convert the model's weights")
-    tokenizer = _try("the tokenizer", where, transformers.AutoTokenizer.from_pretrained, _LOCAL)
+    tokenizer = _try(
+        "the tokenizer", where, lambda: transformers.AutoTokenizer.from_pretrained(where, **_LOCAL)
+    )
     options = {
         **_LOCAL,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
@@ -148,7 +153,7 @@ def load(shape: Shape, device: str = "cpu", dtype: str = "auto") -> Loaded:
         "output_loading_info": True,
     }
     load_weights = transformers.AutoModelForCausalLM.from_pretrained
-    model, found = _try("the model", where, load_weights, options)
+    model, found = _try("the model", where, lambda: load_weights(where, **options))
     absent = sorted([*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])])
     if absent:
         problem = f"{len(absent)} weights are missing or of another shape, first {absent[0]}"
@@ -227,10 +232,10 @@ def _window(config: Any, where: str) -> int | None:
     return window
 
 
-def _try(what: str, where: str, call: Any, options: dict[str, Any]) -> Any:
-    """`call` on the folder. Turns the libraries' exceptions into BadInput."""
+def _try(what: str, where: str, call: Callable[[], Any]) -> Any:
+    """`call`, which loads from the folder `where`. Their exceptions become BadInput."""
     try:
-        return call(where, **options)
+        return call()
     except Exception as error:
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, KeyError):

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput
@@ -180,7 +181,7 @@ def run(
             finally:
                 if up is None:
                     pair.end()
-    emit(result, form, table(result))
+    emit(result, form, table(msgspec.to_builtins(result)))
 
 
 @testbed.command()

@@ -29,7 +29,7 @@ from offstage.testbeds.live.host_run import machine_notes
 from offstage.testbeds.live.results import Provenance, RunResult, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_reference, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
-from offstage.testbeds.live.wear import Wear, run_wear, written
+from offstage.testbeds.live.wear import Written, run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
 from offstage.testbeds.machine import machine, memory_peak_bytes
 from offstage.testbeds.progress import Progress
@@ -59,7 +59,7 @@ class _Shared:
     bed: LocalBed
     progress: Progress
     contexts: dict[int, Context]
-    prefilled: Wear | None
+    prefilled: Written | None
     trace: DemandTrace
 
 
@@ -127,7 +127,7 @@ def _fill(
     bed: LocalBed,
     storage: Mapping[str, Any],
     progress: Progress,
-) -> tuple[dict[int, Context], Wear | None]:
+) -> tuple[dict[int, Context], Written | None]:
     """Write every session's full chunks; returns what the host keeps of them, by session number,
     and what was written."""
     sections = bed.sections(_sizes(options, workload), storage, ARMS[0].policy)

@@ -6,34 +6,41 @@ daemon's own, since its start. Unknown unless this user is the daemon's operator
 baselines.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
-__all__ = ["Wear", "run_wear", "written"]
+from offstage.testbeds.beds.status import Wear
 
-Wear = Mapping[str, Any]
+__all__ = ["Written", "run_wear", "written"]
 
 
-def written(before: Wear | None, after: Wear | None) -> dict[str, int] | None:
-    """Bytes written by hosts and to the drive in between; None if either reading is unknown."""
+class Written(NamedTuple):
+    """Bytes written by hosts, and to the drive."""
+
+    host_bytes: int
+    drive_bytes: int
+
+
+def written(before: Wear | None, after: Wear | None) -> Written | None:
+    """What was written in between; None if either reading is unknown."""
     if before is None or after is None:
         return None
-    return {name: after[name] - before[name] for name in ("host_bytes", "drive_bytes")}
+    return Written(after.host_bytes - before.host_bytes, after.drive_bytes - before.drive_bytes)
 
 
 def run_wear(
-    hits: int, prefilled: Wear | None, decoded: Wear | None, after: Wear | None
+    hits: int, prefilled: Written | None, decoded: Written | None, after: Wear | None
 ) -> dict[str, float | None]:
     """The figures of a run with `hits` demands on time; {} if they are not known. None for a
     figure whose divisor is zero."""
     if prefilled is None or decoded is None or after is None:
         return {}
-    host, drive = (prefilled[name] + decoded[name] for name in ("host_bytes", "drive_bytes"))
+    host = prefilled.host_bytes + decoded.host_bytes
+    drive = prefilled.drive_bytes + decoded.drive_bytes
     return {
-        "prefill_bytes": prefilled["drive_bytes"],
-        "decode_bytes": decoded["drive_bytes"],
+        "prefill_bytes": prefilled.drive_bytes,
+        "decode_bytes": decoded.drive_bytes,
         "written_per_hit_bytes": drive / hits if hits else None,
         "amplification": drive / host if host else None,
-        "drive_writes_per_day": after["drive_writes_per_day"],
-        "life_years": after["life_years"],
+        "drive_writes_per_day": after.drive_writes_per_day,
+        "life_years": after.life_years,
     }

@@ -80,8 +80,8 @@ def test_a_host_decodes_against_a_chip(
     assert one["blocks_verified"] == one["demands"] > 0 and one["attention_checked"] > 0
     status = device_status(tier.at())
     steps = 2 * 20 * 2  # sessions, steps, layers: a command each, and blocks handed over
-    assert steps < status["paced"] <= steps + one["demands"]
-    assert status["storage"]["reads"] > 0
+    assert steps < status.paced <= steps + one["demands"]
+    assert status.storage.reads > 0
     assert not (tier.runtime_dir.parent / "store.ofs").exists()
 
 

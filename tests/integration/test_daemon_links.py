@@ -177,7 +177,7 @@ def test_the_ready_line_goes_to_a_descriptor(tmp_path: Path) -> None:
     """Does the launcher need only descriptor 3? Standard output is discarded."""
     script = ["sh", "-c", 'exec "$@" --ready-fd 3 3>&1 >/dev/null', "sh"]
     with daemon(tmp_path, script) as tier:
-        assert tier.ready["event"] == "ready"
+        assert tier.ready.event == "ready"
 
 
 def cli(*words: str) -> "subprocess.CompletedProcess[str]":

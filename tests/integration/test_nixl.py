@@ -122,7 +122,7 @@ def test_a_daemon_that_goes_is_noticed_and_attached_again(tmp_path: Path, number
     with ended, start(tmp_path) as tier:
         control, fabric = tier.at(fabric="nixl").connect()
         session, keys = write_and_read(control, fabric)
-        os.kill(tier.ready["pid"], number)
+        os.kill(tier.ready.pid, number)
         wanted, target = np.zeros(1, np.uint32), np.zeros((1, PAYLOAD), np.uint8)
         fabric.register(target)
         key = np.ascontiguousarray(keys[0, :1])

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import zmq.auth
@@ -27,13 +26,13 @@ import zmq.auth
 from offstage.bindings.errors import DeviceTimeout, RunFailed
 from offstage.bindings.outside import BYTES_MAX, last_line, said_json
 from offstage.host.model.models import geometry
-from offstage.testbeds.beds.daemon import write_config
+from offstage.testbeds.beds.daemon import Ready, write_config
 from offstage.testbeds.beds.qemu.guest import Guest
 from offstage.testbeds.beds.qemu.images import AARCH64
 from offstage.testbeds.beds.qemu.pair import DPU_ADDRESS, NVME, NVME_BYTES, Pair, checked
 from offstage.testbeds.progress import Progress
 
-__all__ = ["Sizes", "run"]
+__all__ = ["Decoded", "Findings", "Replayed", "Runs", "Sizes", "Virtual", "run"]
 
 TENANT = "lab"
 READY_TIMEOUT_S = 600.0
@@ -59,7 +58,58 @@ class Sizes:
     fabric: str = "zmq"
 
 
-def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
+class Decoded(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the guests: where the daemon was, and the host's figures."""
+
+    storage: str
+    endpoint: str
+    fabric: str
+    demands: int
+    hit: float
+    late: float
+    miss: float
+    blocks_verified: int
+    blocks_corrupt: int
+
+    def in_words(self) -> str:
+        """The blocks for the progress line."""
+        return f"{self.blocks_verified:,} blocks checked, {self.blocks_corrupt} corrupt"
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """From one guest to the other, and in one guest."""
+
+    across: Decoded
+    alone: Decoded
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """A log, and the decisions that each machine repeated."""
+
+    recorded_on: str
+    decisions_agreed_on: dict[str, int]
+    sha256: str
+
+
+class Virtual(msgspec.Struct, frozen=True, kw_only=True):
+    """The log of one seed in virtual time, and its hash by machine."""
+
+    bytes: int
+    sha256: dict[str, str]
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `offstage testbed run qemu`."""
+
+    runs: Runs
+    replays: list[Replayed]
+    virtual: Virtual
+    nvme_fdp: bool
+    qemu: str
+    wall_s: float
+
+
+def run(pair: Pair, sizes: Sizes, progress: Progress) -> Findings:
     """Run all of it and return the findings. The module header lists what fails."""
     begun = time.monotonic()
     work = pair.share / "run"
@@ -70,37 +120,34 @@ def run(pair: Pair, sizes: Sizes, progress: Progress) -> dict[str, Any]:
     _make_keys(pair.share / "keys")
     progress.start(f"decode on x86_64 from aarch64 over {sizes.fabric}", 1)
     across = _across(pair, sizes, work)
-    progress.note(_in_words(across))
+    progress.note(across.in_words())
     progress.start("decode on x86_64 from itself over shm", 1)
     alone = _alone(pair, work)
-    progress.note(_in_words(alone))
+    progress.note(alone.in_words())
     progress.start("replay each log on each machine", 4)
     logs = {"aarch64": work / "across/decisions.log", "x86_64": work / "alone/decisions.log"}
     replays = [_replayed(pair, recorded, log, progress) for recorded, log in logs.items()]
     progress.start("one seed in virtual time on each machine", 2)
     virtual = _virtual(pair, work, progress)
-    return {
-        "runs": {"across": across, "alone": alone},
-        "replays": replays,
-        "virtual": virtual,
-        "nvme_fdp": pair.fdp,
-        "qemu": _qemu_version(),
-        "wall_s": round(time.monotonic() - begun, 1),
-    }
+    return Findings(
+        runs=Runs(across=across, alone=alone),
+        replays=replays,
+        virtual=virtual,
+        nvme_fdp=pair.fdp,
+        qemu=_qemu_version(),
+        wall_s=round(time.monotonic() - begun, 1),
+    )
 
 
-def _across(pair: Pair, sizes: Sizes, work: Path) -> dict[str, Any]:
+def _across(pair: Pair, sizes: Sizes, work: Path) -> Decoded:
     config = _config(work / "dpu.toml", sizes, f"tcp://{DPU_ADDRESS}:7411", NVME, NVME_BYTES)
     with _serving(pair.dpu, config, work / "across") as ready:
-        return ready | _decoded(
+        return _decoded(
             pair.node,
+            ready,
             sizes,
             work / "across",
             [
-                "--endpoint",
-                ready["endpoint"],
-                "--fabric",
-                sizes.fabric,
                 "--curve-dir",
                 "/share/keys",
                 "--secret",
@@ -109,29 +156,17 @@ def _across(pair: Pair, sizes: Sizes, work: Path) -> dict[str, Any]:
         )
 
 
-def _alone(pair: Pair, work: Path) -> dict[str, Any]:
+def _alone(pair: Pair, work: Path) -> Decoded:
     sizes = Sizes(sessions=1, steps=4, fabric="shm")
     config = _config(
         work / "node.toml", sizes, "ipc:///run/offstage/control", "/tmp/store", 256 << 20
     )
     with _serving(pair.node, config, work / "alone") as ready:
-        return ready | _decoded(
-            pair.node,
-            sizes,
-            work / "alone",
-            [
-                "--endpoint",
-                ready["endpoint"],
-                "--fabric",
-                "shm",
-                "--runtime-dir",
-                "/run/offstage",
-            ],
-        )
+        return _decoded(pair.node, ready, sizes, work / "alone", ["--runtime-dir", "/run/offstage"])
 
 
 @contextmanager
-def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any]]:
+def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[Ready]:
     """A daemon in a guest, recorded into `folder`, from its ready line to the end of its drain."""
     inside = f"/share/run/{folder.name}"
     command = (
@@ -143,7 +178,7 @@ def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any
         ready = _ready(guest, pid, folder)
         secret = f"cp /run/offstage/*{TENANT}* {inside}/{TENANT}.secret"
         checked(guest.agent.run(["/bin/sh", "-c", secret], 60), guest, "copying the secret")
-        yield {"storage": ready["storage"], "endpoint": ready["endpoint"]}
+        yield ready
     except BaseException:
         with contextlib.suppress(RunFailed, DeviceTimeout, OSError):
             guest.agent.start(["/bin/kill", "-KILL", str(pid)])
@@ -158,7 +193,7 @@ def _serving(guest: Guest, config: Path, folder: Path) -> Iterator[dict[str, Any
         )
 
 
-def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
+def _ready(guest: Guest, pid: int, folder: Path) -> Ready:
     deadline = time.monotonic() + READY_TIMEOUT_S
     line, log = folder.with_suffix(".ready"), folder.with_suffix(".log")
     while not (line.exists() and line.read_bytes().endswith(b"\n")):
@@ -167,13 +202,7 @@ def _ready(guest: Guest, pid: int, folder: Path) -> dict[str, Any]:
             raise RunFailed(f"the daemon did not start: {_last(log)}", str(log), "read that log")
         time.sleep(0.3)
     with line.open("rb") as file:
-        return said_json(
-            file.read(BYTES_MAX + 1),
-            _last(log),
-            str(line),
-            "read that log",
-            needs=("endpoint", "storage"),
-        )
+        return said_json(file.read(BYTES_MAX + 1), _last(log), str(line), "read that log", Ready)
 
 
 class _Figures(msgspec.Struct):
@@ -189,8 +218,14 @@ class _Headlines(msgspec.Struct):
     runs: list[_Figures]
 
 
-def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[str, Any]:
-    """Drive the workload from a guest; returns its headline figures."""
+class _Replay(msgspec.Struct):
+    """The field that is read of what `offstage dpu replay` says."""
+
+    agreed: int
+
+
+def _decoded(guest: Guest, ready: Ready, sizes: Sizes, folder: Path, link: list[str]) -> Decoded:
+    """Drive the workload of a daemon from a guest. `link`: further words on how to reach it."""
     inside = f"/share/run/{folder.name}.host"
     words = [
         OFFSTAGE,
@@ -198,6 +233,10 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
         "run",
         "--tenant",
         TENANT,
+        "--endpoint",
+        ready.endpoint,
+        "--fabric",
+        sizes.fabric,
         *link,
         "--sessions",
         str(sizes.sessions),
@@ -222,10 +261,15 @@ def _decoded(guest: Guest, sizes: Sizes, folder: Path, link: list[str]) -> dict[
     found = said_json(done.out, _last(log), str(log), "read that log", _Headlines)
     if not found.runs or not found.runs[0].blocks_verified:
         raise RunFailed("no block was checked", str(folder))
-    return {"fabric": sizes.fabric, **msgspec.to_builtins(found.runs[0])}
+    return Decoded(
+        storage=ready.storage,
+        endpoint=ready.endpoint,
+        fabric=sizes.fabric,
+        **msgspec.structs.asdict(found.runs[0]),
+    )
 
 
-def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[str, Any]:
+def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> Replayed:
     """Replay a log on a fresh core on each machine; every decision must equal the log's."""
     inside = f"/share/{log.relative_to(pair.share)}"
     agreed = {}
@@ -234,17 +278,15 @@ def _replayed(pair: Pair, recorded: str, log: Path, progress: Progress) -> dict[
             [OFFSTAGE, "dpu", "replay", inside, "--format", "json"], REPLAY_TIMEOUT_S
         )
         checked(done, guest, f"the replay of {recorded}'s log")
-        agreed[name] = int(
-            said_json(done.out, done.err, guest.name, "read its log", needs=("agreed",))["agreed"]
-        )
+        agreed[name] = said_json(done.out, done.err, guest.name, "read its log", _Replay).agreed
         progress.advance(1)
     if len(set(agreed.values())) != 1:
         raise RunFailed(f"the machines count decisions differently: {agreed}", str(log))
     progress.note(f"{agreed['aarch64']:,} decisions agree")
-    return {"recorded_on": recorded, "decisions_agreed_on": agreed, "sha256": _sha256(log)}
+    return Replayed(recorded_on=recorded, decisions_agreed_on=agreed, sha256=_sha256(log))
 
 
-def _virtual(pair: Pair, work: Path, progress: Progress) -> dict[str, Any]:
+def _virtual(pair: Pair, work: Path, progress: Progress) -> Virtual:
     hashes = {}
     for name, guest in _machines(pair):
         command = [
@@ -261,7 +303,7 @@ def _virtual(pair: Pair, work: Path, progress: Progress) -> dict[str, Any]:
         raise RunFailed("one seed gave two logs", str(work), "compare virtual-*.log")
     size = (work / "virtual-aarch64.log").stat().st_size
     progress.note(f"{size:,} bytes are equal")
-    return {"bytes": size, "sha256": hashes}
+    return Virtual(bytes=size, sha256=hashes)
 
 
 def _config(path: Path, sizes: Sizes, endpoint: str, store: str, store_bytes: int) -> Path:
@@ -328,10 +370,6 @@ def _make_keys(folder: Path) -> None:
 
 def _machines(pair: Pair) -> tuple[tuple[str, Guest], ...]:
     return (("x86_64", pair.node), ("aarch64", pair.dpu))
-
-
-def _in_words(found: dict[str, Any]) -> str:
-    return f"{found['blocks_verified']:,} blocks checked, {found['blocks_corrupt']} corrupt"
 
 
 def _sha256(path: Path) -> str:

@@ -1,17 +1,11 @@
 """Are the bytes of a run those between two looks at its daemon, prefill's included?"""
 
-from typing import Any
+from offstage.testbeds.beds.status import Wear
+from offstage.testbeds.live.wear import Written, run_wear, written
 
-from offstage.testbeds.live.wear import run_wear, written
 
-
-def look(host: int, drive: int) -> dict[str, Any]:
-    return {
-        "host_bytes": host,
-        "drive_bytes": drive,
-        "drive_writes_per_day": 0.5,
-        "life_years": None,
-    }
+def look(host: int, drive: int) -> Wear:
+    return Wear(host_bytes=host, drive_bytes=drive, drive_writes_per_day=0.5, life_years=None)
 
 
 def test_a_run_has_what_prefill_and_decode_wrote() -> None:
@@ -34,4 +28,4 @@ def test_without_the_operators_status_there_is_no_wear() -> None:
     """One look that was refused: no figure, and none that is made up?"""
     some = look(1, 1)
     assert written(None, some) is None and written(some, None) is None
-    assert run_wear(4, None, {"host_bytes": 1, "drive_bytes": 1}, some) == {}
+    assert run_wear(4, None, Written(1, 1), some) == {}

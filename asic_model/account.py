@@ -215,17 +215,9 @@ class Account:
         """Every unit of the chip over the run, with its share of the latency of fetches."""
         network, visits = device.chip.network, device.chip.visits()
         shares = [self._shares(network, visits, quantile) for quantile in (0.5, 0.99)]
-        begin, end = self.span()
-        bin_ps = device.chip.bin_ps
+        span, bin_ps = self.span(), device.chip.bin_ps
         return [
-            _unit(
-                stats,
-                max(end - begin, 1),
-                bin_ps,
-                end,
-                drive,
-                [share.get(stats.name, 0.0) for share in shares],
-            )
+            _unit(stats, span, bin_ps, drive, [share.get(stats.name, 0.0) for share in shares])
             for stats in device.chip.stats().values()
         ]
 
@@ -261,12 +253,13 @@ class Account:
 
 def _unit(
     stats: UnitStats,
-    elapsed_ps: int,
+    span_ps: tuple[int, int],
     bin_ps: int,
-    end_ps: int,
     drive: dict[str, int] | None,
     shares: Sequence[float],
 ) -> UnitRun:
+    begin_ps, end_ps = span_ps
+    elapsed_ps = max(end_ps - begin_ps, 1)
     used = max(1, min(len(stats.busy_bins), -(-end_ps // bin_ps)))
     servers = max(1, stats.servers)
     busy = stats.busy_bins[:used] / (bin_ps * servers)

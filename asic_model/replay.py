@@ -49,10 +49,7 @@ def decision_replay(
     replay.run()
     demands = sum(one.demands for one in trace.fetches if not one.retry)
     return _result(
-        trace,
-        preset,
-        replay.device,
-        replay.account,
+        replay,
         Demands.of(trace.ends, demands - int(trace.ends.sum())),
         mode="decision-replay",
         drive=drive,
@@ -68,10 +65,7 @@ def closed_loop(
     loop = ClosedLoop(trace, preset, drive, seed, advance or _nothing)
     loop.run()
     return _result(
-        trace,
-        preset,
-        loop.device,
-        loop.account,
+        loop,
         Demands.of(loop.ends),
         mode="closed-loop",
         drive=drive,
@@ -89,16 +83,8 @@ def _nothing(count: int) -> None:
     """Ignores its argument."""
 
 
-def _result(
-    trace: Trace,
-    preset: Preset,
-    device: Device,
-    account: Account,
-    ended: Demands,
-    *,
-    drive: str,
-    **found: Any,
-) -> ChipRun:
+def _result(ran: "_Replay | ClosedLoop", ended: Demands, *, drive: str, **found: Any) -> ChipRun:
+    trace, preset, device, account = ran.trace, ran.preset, ran.device, ran.account
     unit = medium(preset, drive)
     units = account.units(device, None if unit.drive is None else dict(unit.drive))
     figures = device.chip.figures

@@ -91,21 +91,13 @@ def read_json(
 
 
 @overload
-def said_json(
-    said: bytes | str, complaint: str, where: str, fix: str, *, needs: tuple[str, ...] = ...
-) -> dict[str, Any]: ...
+def said_json(said: bytes | str, complaint: str, where: str, fix: str) -> dict[str, Any]: ...
 @overload
 def said_json(said: bytes | str, complaint: str, where: str, fix: str, kind: type[T]) -> T: ...
 def said_json(
-    said: bytes | str,
-    complaint: str,
-    where: str,
-    fix: str,
-    kind: Any = dict[str, Any],
-    *,
-    needs: tuple[str, ...] = (),
+    said: bytes | str, complaint: str, where: str, fix: str, kind: Any = dict[str, Any]
 ) -> Any:
-    """The JSON that a program said, with the keys that it `needs`. RunFailed where it said nothing,
+    """The JSON that a program said, an object or a `kind`. RunFailed where it said nothing,
     something else or more than BYTES_MAX, with the last line of its `complaint` on stderr."""
     raw = said.encode(errors="surrogateescape") if isinstance(said, str) else said
     reason = "it says nothing" if not raw.strip() else ""
@@ -117,8 +109,6 @@ def said_json(
             value = decode_json(raw, where, fix, kind)
         except BadInput as bad:
             reason = f"what it says is {bad.what}: {raw[:80].decode(errors='replace').strip()!r}"
-    if lacking := [key for key in needs if not reason and key not in value]:
-        reason = f"it does not say {', '.join(lacking)}"
     if reason:
         raise RunFailed(f"{reason}; its last line on stderr: {last_line(complaint)}", where, fix)
     return value

@@ -59,11 +59,12 @@ class Sizes:
 
 
 class Decoded(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the guests: where the daemon was, and the host's figures."""
+    """A run in the guests: how its daemon was reached, and the host's figures, which the host's
+    summary has by the same names."""
 
-    storage: str
-    endpoint: str
-    fabric: str
+    storage: str = ""
+    endpoint: str = ""
+    fabric: str = ""
     demands: int
     hit: float
     late: float
@@ -205,17 +206,8 @@ def _ready(guest: Guest, pid: int, folder: Path) -> Ready:
         return said_json(file.read(BYTES_MAX + 1), _last(log), str(line), "read that log", Ready)
 
 
-class _Figures(msgspec.Struct):
-    demands: int
-    hit: float
-    late: float
-    miss: float
-    blocks_verified: int
-    blocks_corrupt: int
-
-
 class _Headlines(msgspec.Struct):
-    runs: list[_Figures]
+    runs: list[Decoded]
 
 
 class _Replay(msgspec.Struct):
@@ -261,11 +253,8 @@ def _decoded(guest: Guest, ready: Ready, sizes: Sizes, folder: Path, link: list[
     found = said_json(done.out, _last(log), str(log), "read that log", _Headlines)
     if not found.runs or not found.runs[0].blocks_verified:
         raise RunFailed("no block was checked", str(folder))
-    return Decoded(
-        storage=ready.storage,
-        endpoint=ready.endpoint,
-        fabric=sizes.fabric,
-        **msgspec.structs.asdict(found.runs[0]),
+    return msgspec.structs.replace(
+        found.runs[0], storage=ready.storage, endpoint=ready.endpoint, fabric=sizes.fabric
     )
 
 

@@ -75,7 +75,7 @@ def test_a_daemon(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_program(program: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFailed) as caught:
-        said_json(*ask([str(program)], "here", "run it", 60), "here", "run it", needs=("endpoint",))
+        said_json(*ask([str(program)], "here", "run it", 60), "here", "run it", daemon.Ready)
     one_line(caught, "a reason", "the drive is gone")
 
 

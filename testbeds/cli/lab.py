@@ -150,7 +150,7 @@ def policies(form: FormatOption = Format.text) -> None:
 
     found = listing()
     names = ("policy", "uses", "eviction", "source")
-    rows = [[one["name"], one["uses"], one["eviction"] or "", one["source"]] for one in found]
+    rows = [[one.name, one.uses, one.eviction or "", one.source] for one in found]
     table = Table.named(names, rows, left=4, wrap=names[1:])
     emit({"policies": found}, form, table)
 

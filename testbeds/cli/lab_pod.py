@@ -98,7 +98,7 @@ def _run(
     summary = PodSummary(
         version=__version__,
         command=shlex.join(["offstage", *sys.argv[1:]]),
-        spec=msgspec.to_builtins(spec),
+        spec=spec,
         points=points,
         rows=rows,
         beside=[one for run in runs for one in beside(run, rows, spec.deadline_ns / 1e9)],

@@ -82,4 +82,4 @@ def _explain(profile: str, seed: int, form: Format) -> None:
 
     with shown(len(figures.processes_of(profile)) + 2) as progress:
         rows = figures.explain(profile, seed, progress=progress)
-    emit(figures.to_dict(profile, rows, seed), form, figures.render(profile, rows))
+    emit(figures.explained(profile, rows, seed), form, figures.render(profile, rows))

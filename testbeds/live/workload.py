@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -157,7 +158,7 @@ def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
     size = f"{geometry.layer_count} layers, {geometry.bytes_per_token():,} bytes per token"
     scaled = geometry.name in SCALED
     return {
-        **workload.plan.to_dict(),
+        **msgspec.to_builtins(workload.plan.account()),
         "context_tokens": max(one.context_tokens for one in workload.plan.sessions),
         "decode_steps": max(one.decode_steps for one in workload.plan.sessions),
         "geometry": geometry.name,

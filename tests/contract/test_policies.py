@@ -22,7 +22,7 @@ from offstage.testbeds.lab.policies.registry import listing, parse
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/add-a-policy.md"
 CODE = re.compile(r"```python rising\.py\n(.*?)```", re.DOTALL)
 COMBINED = ("window+ema+lookahead+warmup", "stability+boundary+lookahead-draft", "prr-ema+granule")
-SPECS = [row["name"] for row in listing() if row["guesses"]] + [*COMBINED, "rising:Rising"]
+SPECS = [row.name for row in listing() if row.guesses] + [*COMBINED, "rising:Rising"]
 STEPS = 40
 DRAFT_LAYERS = 2
 LOOKED_AT = (0, 1, 4, 5, 12, 13, 33, 39)

@@ -171,13 +171,9 @@ def simulate(prepared: PrefixTrace, options: PrefixOptions) -> PrefixResult:
     """
     options.check()
     trace, runs = prepared.trace, prepared.runs
-    by_session: dict[str, Any] = {}
-    if options.admission == "turns":
+    by_turn = options.admission == "turns"
+    if by_turn:
         trace.need_sessions("admission 'turns'")
-        by_session = {
-            "sessions": trace.session.astype(np.uint32),
-            "turns": trace.turn.astype(np.uint32),
-        }
     slots = min(options.capacity_blocks, runs.block_count)
     config = CoreConfig(
         slots, runs.block_count, runs.block_count, demand_max=DEMANDS_MAX, seed=options.seed
@@ -195,7 +191,8 @@ def simulate(prepared: PrefixTrace, options: PrefixOptions) -> PrefixResult:
         ttl_ns=0 if options.ttl_s is None else round(options.ttl_s * 1e9),
         window_ns=None if options.window_s is None else round(options.window_s * 1e9),
         tail_first=options.touch == "tail",
-        **by_session,
+        sessions=trace.session.astype(np.uint32) if by_turn else None,
+        turns=trace.turn.astype(np.uint32) if by_turn else None,
     )
     return PrefixResult(
         options=options,

@@ -192,7 +192,7 @@ def _cited(drive: str) -> dict[str, int]:
 def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
     """The spec of a file, or the default spec, with `changes` applied."""
     where = "lab pod" if path is None else str(path)
-    raw: dict[str, Any] = {} if path is None else read_toml(path, "give a spec's TOML file")
+    raw = read_toml(path, "give a spec's TOML file") if path is not None else {}
     for key, value in changes.items():
         table, _, name = key.rpartition(".")
         inner = raw.setdefault(table, {}) if table else raw

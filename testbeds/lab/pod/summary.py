@@ -8,7 +8,6 @@ others says why not.
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from offstage.bindings.errors import BadInput
 from offstage.bindings.notes import Note
 from offstage.bindings.outside import read_json
 from offstage.testbeds.lab.pod.point_figures import PodPoint
+from offstage.testbeds.lab.pod.spec import PodSpec
 
 __all__ = ["AVERAGED", "Beside", "PodSummary", "Row", "beside", "of_seeds", "rows_of"]
 
@@ -66,7 +66,7 @@ class PodSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     command: str
-    spec: dict[str, Any]
+    spec: PodSpec
     points: list[PodPoint]
     rows: list[Row]
     beside: list[Beside]

@@ -11,11 +11,13 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from offstage.bindings.core import Policy
 from offstage.bindings.errors import BadInput
@@ -26,7 +28,7 @@ from offstage.testbeds.lab.policies import BUILT_IN
 from offstage.testbeds.lab.policies.checked import Opened, raised
 from offstage.testbeds.lab.policies.policy import SCHEDULES, CoreSwitches, PolicyComponent, Setting
 
-__all__ = ["GROUP", "Combined", "find", "listing", "parse"]
+__all__ = ["GROUP", "Combined", "Listed", "find", "listing", "parse"]
 
 
 GROUP = "offstage.policies"
@@ -105,25 +107,40 @@ def find(name: str) -> type[PolicyComponent]:
     raise BadInput(f"there is no policy {name!r}", "policy", f"did you mean {near[0]!r}?")
 
 
-def listing() -> list[dict[str, Any]]:
-    """Every policy that can be named: name, uses, source, from (a package), and its switches."""
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that can be named: the package it is from, and its switches."""
+
+    name: str
+    uses: str
+    source: str
+    package: str = msgspec.field(name="from")
+    guesses: bool
+    prefetchers: tuple[str, ...]
+    eviction: str | None
+    parameters: Mapping[str, int]
+    schedule: str | None
+    granule: bool
+
+
+def listing() -> list[Listed]:
+    """Every policy that can be named."""
     found = [(one, "offstage") for one in BUILT_IN]
     for _, offers in sorted(_offered().items()):
         one = _only(offers)
         found.append((_load(one), _package(one)))
     return [
-        {
-            "name": one.name,
-            "uses": one.uses,
-            "source": one.source,
-            "from": package,
-            "guesses": _has_python(one),
-            "prefetchers": list(one.core.prefetchers),
-            "eviction": one.core.eviction,
-            "parameters": dict(one.core.parameters),
-            "schedule": one.core.schedule,
-            "granule": one.core.granule,
-        }
+        Listed(
+            name=one.name,
+            uses=one.uses,
+            source=one.source,
+            package=package,
+            guesses=_has_python(one),
+            prefetchers=one.core.prefetchers,
+            eviction=one.core.eviction,
+            parameters=one.core.parameters,
+            schedule=one.core.schedule,
+            granule=one.core.granule,
+        )
         for one, package in found
     ]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from offstage.bindings.errors import BadInput
 from offstage.testbeds.lab.policies.policy import CoreSwitches
@@ -109,28 +110,34 @@ class Task:
         return [_digest(self.spec, self.seed, one, code) for one in self.points or (None,)]
 
 
+class _Inputs(msgspec.Struct, kw_only=True):
+    """Everything that a result depends on; those of the bounds have `points`, others a `point`."""
+
+    code: str
+    inputs: list[str]
+    point: Point | UnsetType = UNSET
+    points: list[tuple[int, float, int]] | UnsetType = UNSET
+    policy: list[str] | UnsetType = UNSET
+    seed: int
+    spec: Spec
+
+
 def _digest(spec: Spec, seed: int, point: Point | None, code: str) -> str:
-    what: dict[str, Any] = {
-        "code": code,
-        "seed": seed,
-        "spec": _shared(spec),
-    }
     device = spec.tier.device if spec.tier.device.endswith(".toml") else ""
     files = (spec.workload.file, spec.workload.trace, device, spec.tier.prices)
     inputs = (trace_path(one) for one in files if one)
-    what["inputs"] = [
+    contents = [
         _content(path, stat.st_size, stat.st_mtime_ns)
         for path, stat in ((path, path.stat()) for path in inputs if path.is_file())
     ]
+    what = _Inputs(code=code, inputs=contents, seed=seed, spec=_shared(spec))
     if point is None:
         points = points_of(spec, 0, 0)
-        what["points"] = sorted(
-            {(one.grain(spec), one.buffer_over_k, one.cap or 0) for one in points}
-        )
+        what.points = sorted({(one.grain(spec), one.buffer_over_k, one.cap or 0) for one in points})
     else:
         policy = msgspec.structs.replace(point.policy, label="")
-        what["point"] = replace(point, number=0, variant=0, label="", policy=policy)
-        what["policy"] = _foreign(parse(point.policy.use))
+        what.point = replace(point, number=0, variant=0, label="", policy=policy)
+        what.policy = _foreign(parse(point.policy.use))
     return hashlib.sha256(msgspec.json.encode(what, order="deterministic")).hexdigest()[:32]
 
 

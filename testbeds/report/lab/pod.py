@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from offstage.bindings.durable import write_text
 from offstage.testbeds.lab.pod.summary import Beside, PodSummary, Row
 from offstage.testbeds.report.page.files import as_json
@@ -111,7 +113,7 @@ def _back(row: Row, name: str) -> str:
 def render(summary: PodSummary) -> str:
     """The page as text."""
     spec = summary.spec
-    load = Path(spec["trace"]).name if spec["trace"] else "generated arrivals"
+    load = Path(spec.trace).name if spec.trace else "generated arrivals"
     points = figure(
         "points",
         "All pods",
@@ -123,13 +125,13 @@ def render(summary: PodSummary) -> str:
     page = Page(
         title="Offstage: pods in virtual time",
         sentence=pod_sentence(summary),
-        setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec['model']}; "
-        f"shards of {spec['shard_tokens']:,} tokens. Modelled: no daemon was run.",
+        setup=f"{summary.points[0].requests:,} requests, {load}; KV of {spec.model}; "
+        f"shards of {spec.shard_tokens:,} tokens. Modelled: no daemon was run.",
         tiles=_tiles(summary),
         sections=sections,
         command=summary.command,
         again="Spec and seeds fix every figure: times are virtual.",
-        foot=[facts("What was asked", spec)],
+        foot=[facts("What was asked", msgspec.to_builtins(spec))],
         version=summary.version,
         kind="pod report",
         notes=dict.fromkeys(summary.notes, ""),

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+
+import msgspec
 
 from offstage.testbeds.workloads.requests.trace import TRACE_BLOCK_TOKENS, Request
 from offstage.testbeds.workloads.requests.window import LeftOut
@@ -94,6 +95,48 @@ class SessionPlan:
         return grown_chunk(parent, f"{self.tenant}/{self.name}", ordinal)
 
 
+class SessionAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """A session of a plan, for a report."""
+
+    name: str
+    tenant: str
+    arrival_s: float
+    context_tokens: int
+    decode_steps: int
+    chunk_count: int
+    shared_chunk_count: int
+    retained_chunk_count: int
+    request_index: int | None
+    asked_context_tokens: int
+    asked_decode_steps: int
+
+
+class PlanAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan, for a report."""
+
+    sentence: str
+    source: str
+    trace: str
+    seed: int
+    session_count: int
+    sessions_max: int
+    sharing_session_count: int
+    block_tokens: int
+    chunk_bytes: int
+    stored_bytes: int
+    budget_bytes: int | None
+    time_compression: float
+    trace_span_s: float
+    context_tokens_min: int
+    context_tokens_max: int
+    requests_taken: list[int | None]
+    requests_capped: list[int | None]
+    requests_left_out: dict[str, int]
+    requests_before_count: int
+    requests_after_count: int
+    sessions: list[SessionAccount]
+
+
 @dataclass(frozen=True)
 class WorkloadPlan:
     """Sessions in order of arrival, and how they were chosen."""
@@ -174,32 +217,32 @@ class WorkloadPlan:
             return f"{span} as they came"
         return f"{span} compressed {self.time_compression:g} times"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The account for a report, JSON-ready; chunk identities are counted, not listed."""
+    def account(self) -> PlanAccount:
+        """The plan for a report; chunk identities are counted, not listed."""
         reasons = Counter(row.reason for row in self.left_out)
-        return {
-            "sentence": self.sentence(),
-            "source": self.source,
-            "trace": self.trace,
-            "seed": self.seed,
-            "session_count": len(self.sessions),
-            "sessions_max": self.sessions_max,
-            "sharing_session_count": self.sharing_session_count,
-            "block_tokens": self.shape.block_tokens,
-            "chunk_bytes": self.shape.chunk_bytes,
-            "stored_bytes": self.stored_bytes,
-            "budget_bytes": self.budget_bytes,
-            "time_compression": self.time_compression,
-            "trace_span_s": self.trace_span_s,
-            "context_tokens_min": self.context_tokens_min,
-            "context_tokens_max": self.context_tokens_max,
-            "requests_taken": [s.request_index for s in self.sessions if self.source == "trace"],
-            "requests_capped": [s.request_index for s in self.capped],
-            "requests_left_out": {name: reasons[name] for name in ("short", "budget")},
-            "requests_before_count": self.before_count,
-            "requests_after_count": self.after_count,
-            "sessions": [_session_dict(session) for session in self.sessions],
-        }
+        return PlanAccount(
+            sentence=self.sentence(),
+            source=self.source,
+            trace=self.trace,
+            seed=self.seed,
+            session_count=len(self.sessions),
+            sessions_max=self.sessions_max,
+            sharing_session_count=self.sharing_session_count,
+            block_tokens=self.shape.block_tokens,
+            chunk_bytes=self.shape.chunk_bytes,
+            stored_bytes=self.stored_bytes,
+            budget_bytes=self.budget_bytes,
+            time_compression=self.time_compression,
+            trace_span_s=self.trace_span_s,
+            context_tokens_min=self.context_tokens_min,
+            context_tokens_max=self.context_tokens_max,
+            requests_taken=[s.request_index for s in self.sessions if self.source == "trace"],
+            requests_capped=[s.request_index for s in self.capped],
+            requests_left_out={name: reasons[name] for name in ("short", "budget")},
+            requests_before_count=self.before_count,
+            requests_after_count=self.after_count,
+            sessions=[_session_account(session) for session in self.sessions],
+        )
 
 
 def share(rows: Sequence[SessionPlan]) -> tuple[SessionPlan, ...]:
@@ -225,20 +268,20 @@ def share(rows: Sequence[SessionPlan]) -> tuple[SessionPlan, ...]:
     return tuple(result)
 
 
-def _session_dict(session: SessionPlan) -> dict[str, Any]:
-    return {
-        "name": session.name,
-        "tenant": session.tenant,
-        "arrival_s": session.arrival_s,
-        "context_tokens": session.context_tokens,
-        "decode_steps": session.decode_steps,
-        "chunk_count": len(session.chunks),
-        "shared_chunk_count": len(session.shared_chunks),
-        "retained_chunk_count": session.retained_chunk_count,
-        "request_index": session.request_index,
-        "asked_context_tokens": session.asked_context_tokens,
-        "asked_decode_steps": session.asked_decode_steps,
-    }
+def _session_account(session: SessionPlan) -> SessionAccount:
+    return SessionAccount(
+        name=session.name,
+        tenant=session.tenant,
+        arrival_s=session.arrival_s,
+        context_tokens=session.context_tokens,
+        decode_steps=session.decode_steps,
+        chunk_count=len(session.chunks),
+        shared_chunk_count=len(session.shared_chunks),
+        retained_chunk_count=session.retained_chunk_count,
+        request_index=session.request_index,
+        asked_context_tokens=session.asked_context_tokens,
+        asked_decode_steps=session.asked_decode_steps,
+    )
 
 
 # When sessions arrive and when they may start: pure functions over lists of seconds.

@@ -117,12 +117,12 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @cache
-def _keys_of(kind: Any) -> dict[str, Any]:
+def _keys_of(kind: Any) -> dict[str, type[msgspec.Struct] | None]:
     """The keys that a struct reads, with the struct that each has a list of, or None."""
     return {one.encode_name: _struct_in(one.type) for one in msgspec.structs.fields(kind)}
 
 
-def _struct_in(kind: Any) -> Any:
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind
     return next((found for one in get_args(kind) if (found := _struct_in(one))), None)

@@ -9,10 +9,10 @@ over its layers of a model of 80, each with its process for units of that figure
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from rich import box
@@ -33,7 +33,16 @@ from offstage.testbeds.workloads.selections.profiles import (
     layer_processes,
 )
 
-__all__ = ["EXPLAIN_SEEDS", "LAYERS", "Row", "explain", "processes_of", "render", "to_dict"]
+__all__ = [
+    "EXPLAIN_SEEDS",
+    "LAYERS",
+    "Explained",
+    "Row",
+    "explain",
+    "explained",
+    "processes_of",
+    "render",
+]
 
 
 LAYERS = 80
@@ -111,27 +120,40 @@ def explain(
     return rows
 
 
-def to_dict(profile: str, rows: Sequence[Row], seed: int) -> dict[str, Any]:
-    """JSON-ready: the profile, its description, its processes with parameters, and the rows."""
+class Explained(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile with its processes, and the rows that were measured."""
+
+    profile: str
+    about: str
+    synthetic: bool
+    seed: int
+    layers: int
+    processes: dict[str, dict[str, str | float | tuple[str, ...]]]
+    """By name: layers by the size of their units, what was fitted, and every parameter."""
+    rows: Sequence[Row]
+
+
+def explained(profile: str, rows: Sequence[Row], seed: int) -> Explained:
+    """The document of `--explain`."""
     blocks, tokens = _layers(profile, BLOCK_TOKENS), _layers(profile, 1)
-    return {
-        "profile": profile,
-        "about": PROFILES[profile],
-        "synthetic": True,
-        "seed": seed,
-        "layers": LAYERS,
-        "processes": {
+    return Explained(
+        profile=profile,
+        about=PROFILES[profile],
+        synthetic=True,
+        seed=seed,
+        layers=LAYERS,
+        processes={
             process.name: {
                 "layers": blocks[process.name],
                 "layers_of_small_units": tokens[process.name],
                 "about": process.about,
-                "fitted": list(process.free),
+                "fitted": process.free,
                 **asdict(process.params),
             }
             for process in processes_of(profile)
         },
-        "rows": [asdict(row) for row in rows],
-    }
+        rows=rows,
+    )
 
 
 def render(profile: str, rows: Sequence[Row]) -> Group:
@@ -192,13 +214,24 @@ def _standard_error(values: npt.NDArray[np.float64]) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0
 
 
+def _drawn(
+    draw: Callable[[str, int], Mapping[str, float]],
+    profile: str,
+    seeds: Sequence[int],
+    progress: Progress,
+) -> list[Mapping[str, float]]:
+    """The statistics of a draw with each seed."""
+    found = []
+    for seed in seeds:
+        found.append(draw(profile, seed))
+        progress.advance(1)
+    return found
+
+
 def _structure(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
     """Structure over layers, neighbours and long distances, compared with captures of a model."""
     progress.start("structure", len(seeds))
-    found = []
-    for seed in seeds:
-        found.append(structure.drawn(profile, seed))
-        progress.advance(1)
+    found = _drawn(structure.drawn, profile, seeds, progress)
     basis = "fitted" if profile == "pycode" else "compared"
     rows = []
     for name, (low, high) in structure.CAPTURED.items():
@@ -225,10 +258,7 @@ def _recorded(profile: str, seeds: Sequence[int]) -> list[Row]:
 def _predicted(profile: str, seeds: Sequence[int], progress: Progress) -> list[Row]:
     """The prediction of each layer, if the workload draws it, compared with the captures."""
     progress.start("predicted", len(seeds))
-    found = []
-    for seed in seeds:
-        found.append(predicted.drawn(profile, seed))
-        progress.advance(1)
+    found = _drawn(predicted.drawn, profile, seeds, progress)
     rows = []
     for name, (words, share) in predicted.PREDICTED.items():
         anchor = Anchor(name, words, share, share, _LIKE_CAPTURED, ("predicted", ()), _CAPTURES)

@@ -13,12 +13,12 @@ Everything follows from the workload's seed, however steps are cut. Nothing can 
 """
 
 import functools
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -60,16 +60,23 @@ _OWN_KIND = 2
 Scores = npt.NDArray[np.uint16]
 
 
-def _read(name: str) -> tuple[float, ...]:
-    path = Path(__file__).with_name("captured.toml")
-    texts: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
-    rows = np.array([one[name] for one in texts.values()])
-    return tuple(round(float(mean), 4) for mean in rows.mean(axis=0))
+class _Capture(msgspec.Struct, rename="kebab"):
+    """The fields of `captured.toml` that are read here."""
+
+    predicted: list[float]
+    predicted_new: list[float]
 
 
-AGREEMENT = _read("predicted")
+def _means(rows: list[list[float]]) -> tuple[float, ...]:
+    return tuple(round(float(mean), 4) for mean in np.array(rows).mean(axis=0))
+
+
+_CAPTURES = msgspec.toml.decode(
+    Path(__file__).with_name("captured.toml").read_bytes(), type=dict[str, _Capture]
+).values()
+AGREEMENT = _means([one.predicted for one in _CAPTURES])
 """By layer of the captured model: share of a selection that is among the best k predicted."""
-AGREEMENT_NEW = _read("predicted-new")
+AGREEMENT_NEW = _means([one.predicted_new for one in _CAPTURES])
 """The same for blocks that the step before did not select."""
 
 

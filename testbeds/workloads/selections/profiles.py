@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+
+import msgspec
 
 from offstage.bindings.errors import BadInput
 from offstage.host.model.score_process import ProcessParams
@@ -62,17 +63,33 @@ class Process:
     tokens: str = ""
 
 
+class _Entry(msgspec.Struct):
+    """A process in the file, but for the parameters that differ from those of `start`."""
+
+    about: str
+    start: tuple[str, str]
+    free: tuple[str, ...]
+    fitted_to: tuple[str, ...]
+    compared_with: tuple[str, ...]
+    tokens: str = ""
+
+
 def _read() -> dict[str, Process]:
     path = Path(__file__).with_name("processes.toml")
-    table: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
     result = {}
-    for name, row in table.items():
-        about, tokens = row.pop("about"), row.pop("tokens", "")
-        head_class, band = row.pop("start")
-        start = TABLE[head_class, band].params
-        free, aims, others = (tuple(row.pop(key)) for key in ("free", "fitted_to", "compared_with"))
+    for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        entry = msgspec.convert(row, _Entry)
+        start = TABLE[entry.start].params
+        changed = {key: row[key] for key in row if key not in _Entry.__struct_fields__}
         result[name] = Process(
-            name, about, replace(start, **row), start, free, aims, others, tokens
+            name,
+            entry.about,
+            replace(start, **changed),
+            start,
+            entry.free,
+            entry.fitted_to,
+            entry.compared_with,
+            entry.tokens,
         )
     return result
 

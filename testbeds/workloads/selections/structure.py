@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -178,8 +178,11 @@ def drawn_as_recorded(profile: str, seed: int) -> dict[str, float]:
 
 def _read() -> dict[str, tuple[float, float]]:
     path = Path(__file__).with_name("captured.toml")
-    texts: dict[str, dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))
-    values = {name: [one[name] for one in texts.values()] for name in STRUCTURE}
+    texts = tomllib.loads(path.read_text(encoding="utf-8")).values()
+    captures = [
+        msgspec.convert({name: one[name] for name in STRUCTURE}, dict[str, float]) for one in texts
+    ]
+    values = {name: [one[name] for one in captures] for name in STRUCTURE}
     return {name: (min(found), max(found)) for name, found in values.items()}
 
 

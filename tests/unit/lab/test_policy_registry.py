@@ -48,7 +48,7 @@ def test_parameters_are_the_daemons_then_the_components_then_the_runs() -> None:
         parse("window").core_policy(64, degre_max=1)
 
 
-@pytest.mark.parametrize("name", [row["name"] for row in listing()])
+@pytest.mark.parametrize("name", [row.name for row in listing()])
 def test_the_core_takes_every_policy(name: str) -> None:
     config = CoreConfig(slot_count=8, chunk_max=8, session_chunk_max=4)
     assert Core(config, parse(name).core_policy(64)).verify()
@@ -104,8 +104,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 def test_an_installed_package_adds_a_name(package: Callable[..., None]) -> None:
     package("acme-one", GOOD.format(name="acme-one", core="eviction='fifo'"))
     assert parse("window+acme-one").core.eviction == "fifo"
-    [row] = [row for row in listing() if row["name"] == "acme-one"]
-    assert row["from"] == "acme"
+    [row] = [row for row in listing() if row.name == "acme-one"]
+    assert row.package == "acme"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_what_fails_to_open_is_bad_input() -> None:
     kind: Any = type("Fails", (Answers,), {"__init__": fails})
     with pytest.raises(BadInput, match="'fixed' cannot be opened: OSError: no such weights"):
         Opened([kind], setting())
-    names = {row["name"] for row in listing() if "lookahead" in row["name"]} | {"oasiskv-draft"}
+    names = {row.name for row in listing() if "lookahead" in row.name} | {"oasiskv-draft"}
     for name in names:
         with pytest.raises(BadInput, match=f"policy '{name}'"):
             parse(name).open(setting())
@@ -246,7 +246,7 @@ def test_the_page_lists_what_there_is() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \| (.+) \|$", text, re.MULTILINE)
     unbuilt = EVICTION_SOURCES.keys() - set(EVICTIONS)  # evictions this core does not have
     rows = [row for row in rows if row[0] not in unbuilt]
-    assert rows == [(row["name"], row["uses"], row["source"]) for row in listing()]
+    assert rows == [(row.name, row.uses, row.source) for row in listing()]
 
 
 def test_every_eviction_is_a_policy() -> None:

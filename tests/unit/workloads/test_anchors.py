@@ -27,7 +27,7 @@ from offstage.testbeds.workloads.selections.anchors import (
     selections,
 )
 from offstage.testbeds.workloads.selections.block_anchors import STATISTICS, Values, aims
-from offstage.testbeds.workloads.selections.explain import explain, to_dict
+from offstage.testbeds.workloads.selections.explain import explain, explained
 from offstage.testbeds.workloads.selections.field import Field, FieldShape
 from offstage.testbeds.workloads.selections.fit import FIT_SEEDS, cost, minimise
 from offstage.testbeds.workloads.selections.locality import (
@@ -251,8 +251,8 @@ def test_explain_measures_what_it_says() -> None:
     values = measure([ANCHORS["flexicache-moves"]], PROCESSES["flexicache"].params, [5, 6])
     assert moves.value == pytest.approx(float(values["flexicache-moves"].mean()))
     assert moves.spread > 0 and "FlexiCache" in moves.source
-    document = to_dict("flexicache", rows, 5)
-    assert document["synthetic"] and document["processes"]["flexicache"]["layers"] == 80
+    document = explained("flexicache", rows, 5)
+    assert document.synthetic and document.processes["flexicache"]["layers"] == 80
     assert explain("flexicache", seed=5, seeds=2) == rows
 
 

@@ -162,7 +162,7 @@ def test_a_plan_depends_on_its_input_and_seed_alone(
     plan, again = plan_of(rows, options, seed), plan_of(rows, options, seed)
     assert plan == again
     changed = plan_of(rows, options, other)
-    assert plan.to_dict()["requests_taken"] == changed.to_dict()["requests_taken"]
+    assert plan.account().requests_taken == changed.account().requests_taken
     chunks, others = ({c for s in p.sessions for c in s.chunks} for p in (plan, changed))
     assert chunks == others if seed == other else not chunks & others
 
@@ -247,7 +247,7 @@ def test_a_short_trace_lowers_the_floor_and_says_so() -> None:
     counts = (len(plan.left_out), plan.before_count, plan.after_count)
     assert 6 + sum(counts) == 60 and "6 sessions" in plan.sentence()
     assert "of the 60 requests of tiny_mooncake.jsonl" in plan.sentence()
-    assert f"compressed {plan.time_compression:g} times" in plan.to_dict()["sentence"]
+    assert f"compressed {plan.time_compression:g} times" in plan.account().sentence
 
 
 def test_arrivals_are_told_as_they_are() -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "Failed",
     "Interval",
     "LabSummary",
+    "Manifest",
     "PointInfo",
     "PointSummary",
     "RequestsRow",
@@ -239,12 +240,29 @@ class Failed(msgspec.Struct, kw_only=True, frozen=True):
     message: str
 
 
+class Manifest(msgspec.Struct, kw_only=True, frozen=True):
+    """The data needed to repeat a run, and to verify that it was the same."""
+
+    command: str = ""
+    version: str = ""
+    commit: str = ""
+    code_sha256: str = ""
+    spec_sha256: str = ""
+    seeds: list[int] = []
+    workloads: dict[str, dict[str, Any]] = {}
+    """By label, what each kind of workload says of itself."""
+    preset_sha256: dict[str, str] = {}
+    decode_cost: dict[str, dict[str, str | dict[str, str]]] = {}
+    machine: dict[str, str | int] = {}
+    provenance: Literal["modelled"] = "modelled"
+
+
 class LabSummary(msgspec.Struct, kw_only=True):
     """`summary.json` of a lab run."""
 
     name: str
     spec: dict[str, Any]
-    manifest: dict[str, Any]
+    manifest: Manifest
     points: list[PointSummary]
     failed: list[Failed] = []
     notes: list[Note] = []

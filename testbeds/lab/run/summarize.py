@@ -22,7 +22,7 @@ from offstage.host.decode.step_cost import read
 from offstage.testbeds.lab.results.ledger import BoundTotals, RunTotals, bound_totals, totals
 from offstage.testbeds.lab.results.ledger_file import LEDGER_NAME, Described, LedgerFile
 from offstage.testbeds.lab.results.measure import measure
-from offstage.testbeds.lab.results.summary import Failed, LabSummary, PointSummary
+from offstage.testbeds.lab.results.summary import Failed, LabSummary, Manifest, PointSummary
 from offstage.testbeds.lab.results.tiers_served import tiers_served
 from offstage.testbeds.lab.results.vacuous import notes_of, seeds_alike
 from offstage.testbeds.lab.run import parts
@@ -207,8 +207,8 @@ def _reference(variant: Variant) -> Point:
     )
 
 
-def manifest(experiment: Experiment) -> dict[str, Any]:
-    """The data needed to repeat the run, and to verify that it was the same."""
+def manifest(experiment: Experiment) -> Manifest:
+    """That of the run, now."""
     first = experiment.variants[0].spec
     workloads = {
         variant.label or variant.spec.workload.kind: _workload(variant.spec)
@@ -221,19 +221,18 @@ def manifest(experiment: Experiment) -> dict[str, Any]:
         for name in sorted({one for variant in experiment.variants for one in _drives(variant)})
     }
     costs = {variant.spec.tier.decode_cost for variant in experiment.variants} - {""}
-    return {
-        "command": shlex.join(["offstage", *sys.argv[1:]]),
-        "version": version("offstage"),
-        "commit": _commit(),
-        "code_sha256": experiment.code,
-        "spec_sha256": digest(experiment.path),
-        "seeds": list(first.seeds),
-        "workloads": workloads,
-        "preset_sha256": presets,
-        "decode_cost": {name: read(Path(name)).said() for name in sorted(costs)},
-        "machine": machine(),
-        "provenance": "modelled",
-    }
+    return Manifest(
+        command=shlex.join(["offstage", *sys.argv[1:]]),
+        version=version("offstage"),
+        commit=_commit(),
+        code_sha256=experiment.code,
+        spec_sha256=digest(experiment.path),
+        seeds=list(first.seeds),
+        workloads=workloads,
+        preset_sha256=presets,
+        decode_cost={name: read(Path(name)).said() for name in sorted(costs)},
+        machine=machine(),
+    )
 
 
 def _drives(variant: Variant) -> list[str]:

@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from offstage.bindings.durable import write_text
 from offstage.bindings.notes import Note
 from offstage.testbeds.lab.results.summary import WEAK_REQUESTS, LabSummary
@@ -56,7 +58,9 @@ def write_results(summary: LabSummary, out: Path) -> dict[str, Path]:
     }
     write_lab_summary(summary, paths["summary"])
     write_lab_report(summary, paths["report"])
-    write_text(paths["manifest"], json.dumps(summary.manifest, indent=1) + "\n")
+    write_text(
+        paths["manifest"], json.dumps(msgspec.to_builtins(summary.manifest), indent=1) + "\n"
+    )
     return paths
 
 
@@ -96,9 +100,9 @@ def _sections(summary: LabSummary) -> list[Figure | str]:
 def render_lab(summary: LabSummary) -> str:
     """The page as text."""
     tiles, of = _tiles(view_of(summary.points))
-    manifest = {name: value for name, value in summary.manifest.items() if name != "workloads"}
+    manifest = msgspec.to_builtins(summary.manifest)
+    del manifest["workloads"]  # a section of their own
     keys = [entry.key for entry in LAB_DEFINITIONS]
-    command = manifest.get("command")
     page = Page(
         title=f"Offstage: {summary.name}",
         sentence=lab_sentence(summary),
@@ -106,7 +110,7 @@ def render_lab(summary: LabSummary) -> str:
         tiles=tiles,
         tiles_of=of,
         sections=[*_sections(summary), _workloads(summary)],
-        command=command if isinstance(command, str) else "",
+        command=summary.manifest.command,
         again="Spec, seeds and version fix every figure: times are virtual, and the ledger comes "
         "out the same byte for byte.",
         foot=[
@@ -114,7 +118,7 @@ def render_lab(summary: LabSummary) -> str:
             facts("The manifest", manifest),
             glossary("Every figure of summary.json", keys),
         ],
-        version=str(summary.manifest.get("version", "")),
+        version=summary.manifest.version,
         notes=noted(summary),
     )
     return str(page)

@@ -257,9 +257,7 @@ def _what(summary: LabSummary, workload: str) -> str:
 
 def workload_facts(summary: LabSummary, workload: str) -> Mapping[str, Any]:
     """The manifest's facts of a workload; empty if it has none."""
-    found = summary.manifest.get("workloads", {})
-    facts = found.get(workload, {}) if isinstance(found, Mapping) else {}
-    return facts if isinstance(facts, Mapping) else {}
+    return summary.manifest.workloads.get(workload, {})
 
 
 def provenance(summary: LabSummary, workload: str) -> str:

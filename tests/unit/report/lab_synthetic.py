@@ -18,6 +18,7 @@ from offstage.testbeds.lab.results.measure import measure
 from offstage.testbeds.lab.results.summary import (
     Failed,
     LabSummary,
+    Manifest,
     PointInfo,
     PointSummary,
     RequestsRow,
@@ -196,10 +197,10 @@ def summary(**changes: Any) -> LabSummary:
     found: dict[str, Any] = {
         "name": "invented",
         "spec": {"name": "invented", "buffer_over_k": [1, 2, 4, 8], "policies": list(GAINS)},
-        "manifest": {
-            "version": "0.1.0",
-            "command": "offstage lab run invented.toml --out lab-out",
-            "workloads": {
+        "manifest": Manifest(
+            version="0.1.0",
+            command="offstage lab run invented.toml --out lab-out",
+            workloads={
                 "invented": {
                     "kind": "generated",
                     "profile": "mixed",
@@ -209,8 +210,8 @@ def summary(**changes: Any) -> LabSummary:
                     "layer_count": 6,
                 }
             },
-            "ledger_sha256": "0" * 64,
-        },
+            code_sha256="0" * 64,
+        ),
         "points": [],
         "failed": [Failed(point="prr-ema at 2 k", message="the policy raised ValueError")],
         "notes": [Note("one", "parameters were set on seeds 101 to 105")],

@@ -18,7 +18,13 @@ from rich.console import Console
 
 from offstage.bindings.notes import Note
 from offstage.testbeds.cli.folded import folded
-from offstage.testbeds.lab.results.summary import Interval, LabSummary, PointInfo, PointSummary
+from offstage.testbeds.lab.results.summary import (
+    Interval,
+    LabSummary,
+    Manifest,
+    PointInfo,
+    PointSummary,
+)
 from offstage.testbeds.lab.results.vacuous import notes_of, why_vacuous
 from offstage.testbeds.report.lab.definitions import LAB_DEFINITIONS
 from offstage.testbeds.report.lab.hit_axis import hit_scale
@@ -375,7 +381,7 @@ def test_hostile_text_stays_text(lab: SimpleNamespace) -> None:
             msgspec.structs.replace(row, trace=word, eviction=word)
             for row in lab.request_rows()[:2]
         ]
-        manifest = {"version": word, "command": word, "workloads": {word: {"kind": word}}}
+        manifest = Manifest(version=word, command=word, workloads={word: {"kind": word}})
         return Outline(
             render_lab(
                 lab.summary(
@@ -419,7 +425,7 @@ def test_a_point_of_which_nothing_is_known_is_a_page_too(lab: SimpleNamespace) -
         stall_ms_p99=None,
     )
     for made in (point, empty):
-        summary = lab.summary(points=[made], requests=[], manifest={})
+        summary = lab.summary(points=[made], requests=[], manifest=Manifest())
         text = render_lab(summary)
         assert Outline(text).sections[:2] == ["notes", "pareto"] and "intervals are weak" in text
         Console(width=80, quiet=True).print(lab_table(summary))

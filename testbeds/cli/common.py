@@ -1,13 +1,13 @@
 """Shared by all commands: option types, output in two formats, errors in one line."""
 
 import contextlib
+import dataclasses
 import errno
 import io
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,7 +109,7 @@ WRITES_FAIL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """The system's errors when an output has no room: the machine's fault, not a bug of ours."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Outcome:
     """The exit code of a run."""
 
@@ -177,8 +177,8 @@ def _output_ends() -> None:
 
 
 def emit(result: Any, form: Format, text: Any) -> None:
-    """Print `result` as JSON, or `text`, a string or anything rich can draw; a table wider than
-    the terminal is folded."""
+    """Print `result`, a mapping, a struct or a dataclass, as JSON, or `text`, a string or anything
+    rich can draw; a table wider than the terminal is folded."""
     from offstage.testbeds.cli.folded import folded
 
     if form is Format.json:
@@ -188,12 +188,13 @@ def emit(result: Any, form: Format, text: Any) -> None:
         Console(soft_wrap=True, markup=False, emoji=False).print(folded(text))
 
 
-def table(rows: Mapping[str, object], title: str = "") -> Table:
-    """Two columns, name and value; nested mappings become dotted names."""
+def table(rows: Any, title: str = "") -> Table:
+    """Two columns, name and value, of a mapping, a struct or a dataclass; nested ones become dotted
+    names."""
     drawn = Table(title=title or None, show_header=False, box=None, pad_edge=False)
     drawn.add_column(style="cyan", no_wrap=True)
     drawn.add_column(overflow="fold")
-    for name, value in _flat(rows):
+    for name, value in _flat(rows if isinstance(rows, Mapping) else plain(rows)):
         drawn.add_row(name, value)
     return drawn
 
@@ -260,8 +261,8 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """A value that JSON lacks, in a type that it has."""
-    if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+    if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
+        return msgspec.to_builtins(value, enc_hook=plain)
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,10 +1,10 @@
 """`offstage doctor`: what this machine offers, and the command that adds what is missing."""
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -13,13 +13,32 @@ from offstage.bindings.errors import BadInput, RunFailed
 from offstage.testbeds.cli.common import Format, FormatOption, emit
 from offstage.testbeds.doctor import Check, Machine, examine, repair
 
-__all__ = ["register", "to_dict"]
+__all__ = ["examined", "register"]
 
 MARKS = {
     "ok": ("ok", "green"),
     "missing": ("missing", "yellow"),
     "required": ("needed", "bold red"),
 }
+
+
+class ShownCheck(msgspec.Struct, frozen=True):
+    """A check as programs read it: a repair is the command that it stands for."""
+
+    name: str
+    state: str
+    found: str
+    purpose: str
+    fix: str
+    repairs: list[str]
+    details: tuple[object, ...]
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """What `--format json` prints. `ready`: nothing that is required is missing."""
+
+    ready: bool
+    checks: list[ShownCheck]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,17 +67,29 @@ def doctor(
     if fix:
         failed = repair(checks, Machine(folder.resolve()), _say)
         checks = examine(Machine(folder.resolve()))
-    emit(to_dict(checks), form, drawn(checks))
+    result = examined(checks)
+    emit(result, form, drawn(checks))
     if failed:
         raise RunFailed("; ".join(failed), "--fix", "see what stands under each check")
-    if not to_dict(checks)["ready"]:
+    if not result.ready:
         raise typer.Exit(1)
 
 
-def to_dict(checks: list[Check]) -> dict[str, Any]:
-    """The checks as JSON-ready values."""
-    rows = [{**asdict(check), "repairs": [str(step) for step in check.repairs]} for check in checks]
-    return {"ready": not any(check.state == "required" for check in checks), "checks": rows}
+def examined(checks: list[Check]) -> Examined:
+    """The checks for a program."""
+    rows = [
+        ShownCheck(
+            one.name,
+            one.state,
+            one.found,
+            one.purpose,
+            one.fix,
+            [str(step) for step in one.repairs],
+            one.details,
+        )
+        for one in checks
+    ]
+    return Examined(not any(one.state == "required" for one in checks), rows)
 
 
 def drawn(checks: list[Check]) -> Table:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from offstage.dpu.pod.map import Member, PodMap
     from offstage.dpu.pod.membership import Membership
     from offstage.host.link.control import Control
+    from offstage.testbeds.cli.pod_shown import ShownPod
+    from offstage.testbeds.live.pod_drain import NotPushed, Pushed
     from offstage.testbeds.live.pod_figures import PodResult
     from offstage.testbeds.live.pod_status import MemberReport
 
@@ -74,33 +76,29 @@ def status(
 
     Exit code 3 where none answers.
     """
-    import msgspec
-
     from offstage.bindings.errors import NoAnswer
     from offstage.dpu.pod.history import told
     from offstage.dpu.pod.membership import open_membership
+    from offstage.testbeds.cli.pod_shown import shown_pod
     from offstage.testbeds.live.pod_status import pod_report
 
     membership = open_membership(place)
     found = membership.map()
     frozen = "" if membership.fresh else "yes: the map service does not answer"
-    result = {**_shown(found), "frozen": frozen or "no", "doubt": told(found) or "no"}
+    result = shown_pod(found)
+    result.frozen, result.doubt = frozen or "no", told(found) or "no"
     seen: dict[str, MemberReport] = {}
     for member in found.readable:
-        shown = result["members"][member.name]
-        shown["answers"] = _answers(member, runtime_dir, seen)
+        shown = result.members[member.name]
+        shown.answers = _answers(member, runtime_dir, seen)
         if member.name in seen:
-            shown |= {
-                "demands_per_s": seen[member.name].kept.load_per_s,
-                "copies": seen[member.name].kept.copies,
-            }
+            shown.demands_per_s = seen[member.name].kept.load_per_s
+            shown.copies = seen[member.name].kept.copies
     membership.close()
     if seen:
-        result["pod"] = msgspec.structs.asdict(pod_report(found, seen))
+        result.pod = pod_report(found, seen)
     emit(result, form, table(result))
-    if found.readable and not any(
-        result["members"][member.name]["answers"].startswith("yes") for member in found.readable
-    ):
+    if found.readable and not seen:
         raise NoAnswer("no member answers", place, "start their daemons, or give --runtime-dir")
 
 
@@ -126,35 +124,30 @@ def drain(
     """
     from offstage.dpu.pod.map import moved
 
-    def more(found: "PodMap") -> dict[str, Any]:
-        if undo or not push:
-            return {}
-        return {
-            "pushed": {
+    def pushed(found: "PodMap", shown: "ShownPod") -> None:
+        if push and not undo:
+            shown.pushed = {
                 one: _pushed(found, name, one, runtime_dir, fabric) for one in tenant or ["default"]
             }
-        }
 
-    _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form, more)
+    _change(place, lambda found: moved(found, name, "up" if undo else "draining"), form, pushed)
 
 
 def _pushed(
     found: "PodMap", name: str, tenant: str, runtime_dir: Path | None, fabric: PodFabricName
-) -> dict[str, Any]:
+) -> "Pushed | NotPushed":
     """The push of one tenant; an unreachable member is no error of the drain."""
-    from dataclasses import asdict
-
     from offstage.bindings.errors import OffstageError
     from offstage.host.endpoint import Endpoint
     from offstage.testbeds.cli.progress import shown
-    from offstage.testbeds.live.pod_drain import push
+    from offstage.testbeds.live.pod_drain import NotPushed, push
 
     link = Endpoint("", tenant, fabric.value, "pod-drain", timeout_s=ANSWER_S)
     try:
         with shown(1) as progress:
-            return asdict(push(found, name, link, runtime_dir, progress))
+            return push(found, name, link, runtime_dir, progress)
     except OffstageError as error:
-        return {"nothing": error.what}
+        return NotPushed(error.what)
 
 
 @pod.command()
@@ -235,7 +228,7 @@ def purge(
 
     membership = open_membership(place)
     carried_out: dict[str, int] = {}
-    result: dict[str, Any] = {"members": {}}
+    members: dict[str, dict[str, int] | dict[str, str]] = {}
     try:
         found = membership.change(lambda one: deleted(one, tenant))
         for member in found.readable:
@@ -245,9 +238,9 @@ def purge(
                 with _operator(member, runtime_dir) as control:
                     done = control.purge(tenant)
             except OffstageError as error:
-                result["members"][member.name] = {"left": f"{error.what}"}
+                members[member.name] = {"left": f"{error.what}"}
                 continue
-            result["members"][member.name] = done
+            members[member.name] = done
             if not done["more"] and not done["marking"]:
                 carried_out[member.name] = found.epoch
         names, said = _carried_out(membership, found.deleted[tenant])
@@ -256,8 +249,9 @@ def purge(
         membership.close()
     carried_out |= said
     for name in names:
-        result["members"].setdefault(name, {"carried_out": said.get(name, 0)})
-    emit({"epoch": found.epoch, **result}, form, table({"epoch": found.epoch, **result}))
+        members.setdefault(name, {"carried_out": said.get(name, 0)})
+    result = {"epoch": found.epoch, "members": members}
+    emit(result, form, table(result))
     if not keeps(last, tenant, found.purges[tenant][0]):
         raise RunFailed(
             "the pod's map is in doubt or was put back meanwhile",
@@ -266,7 +260,7 @@ def purge(
         )
     if not deletion_holds(found.deleted[tenant], names, carried_out):
         left = ", ".join(name for name in names if name not in carried_out)
-        answered = carried_out or any("left" not in one for one in result["members"].values())
+        answered = carried_out or any("left" not in one for one in members.values())
         raise (RunFailed if answered else NoAnswer)(
             f"{left}: not carried out there",
             f"tenant {tenant}",
@@ -379,53 +373,32 @@ def _carried_out(membership: "Membership", epoch: int) -> tuple[list[str], dict[
 
 def _change(
     place: str,
-    transition: Any,
+    transition: "Callable[[PodMap], PodMap]",
     form: Format,
-    more: "Callable[[PodMap], dict[str, Any]] | None" = None,
+    more: "Callable[[PodMap, ShownPod], None] | None" = None,
 ) -> None:
-    """Change the map and show it; `more` runs under the new map, and its result is shown too."""
+    """Change the map and show it; `more` runs under the new map, and adds to what is shown."""
     from offstage.dpu.pod.membership import open_membership
     from offstage.dpu.pod.placement import moved_share
+    from offstage.testbeds.cli.pod_shown import shown_pod
 
     membership = open_membership(place)
     seen: list[PodMap] = []
 
     def noted(found: "PodMap") -> "PodMap":
         seen.append(found)
-        changed: PodMap = transition(found)
-        return changed
+        return transition(found)
 
     try:
         after = membership.change(noted)
     finally:
         membership.close()
-    result = _shown(after)
+    result = shown_pod(after)
     if seen[-1].homes and after.homes:
-        moved, least = moved_share(seen[-1], after)
-        result |= {"shards_moved": moved, "shards_moved_least": least}
-        result |= {} if more is None else more(after)
+        result.shards_moved, result.shards_moved_least = moved_share(seen[-1], after)
+        if more is not None:
+            more(after, result)
     emit(result, form, table(result))
-
-
-def _shown(found: "PodMap") -> dict[str, Any]:
-    weights = sum(one.weight for one in found.homes)
-    members = {
-        one.name: {
-            "endpoint": one.endpoint,
-            "state": one.state,
-            "incarnation": one.incarnation,
-            "weight": one.weight,
-            "zone": one.zone,
-            "share": one.weight / weights if one.state == "up" else 0.0,
-        }
-        for one in found.member
-    }
-    return {
-        "epoch": found.epoch,
-        "shard_tokens": found.shard_tokens,
-        "first_shard_tokens": found.first_shard_tokens,
-        "members": members,
-    }
 
 
 def _operator(member: "Member", runtime_dir: Path | None) -> "Control":

@@ -9,12 +9,24 @@ does not have.
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["Check", "Machine", "Repair", "State", "command_path", "pkg_config", "run_quietly"]
+if TYPE_CHECKING:
+    from offstage.dpu.storage.drives import Drive
+    from offstage.host.arrays.fastest_transfer import Measured
+
+__all__ = [
+    "Check",
+    "Machine",
+    "RdmaPort",
+    "Repair",
+    "State",
+    "command_path",
+    "pkg_config",
+    "run_quietly",
+]
 
 State = Literal["ok", "missing", "required"]
 COMMAND_TIMEOUT_S = 30
@@ -33,6 +45,23 @@ class Repair:
 
 
 @dataclass(frozen=True)
+class RdmaPort:
+    """A port of an RDMA device, with the GID that a fabric would use; `gid` is empty where there is
+    none."""
+
+    device: str
+    port: str
+    state: str
+    link: str
+    rate: str
+    gid: str
+    gid_index: int
+    gid_type: str
+    netdev: str
+    mtu_bytes: int
+
+
+@dataclass(frozen=True)
 class Check:
     """One result: what was found, what it enables, and the fix unless it is ok. `details`: the
     single devices, for programs."""
@@ -43,7 +72,7 @@ class Check:
     purpose: str
     fix: str = ""
     repairs: tuple[Repair, ...] = ()
-    details: tuple[Mapping[str, Any], ...] = ()
+    details: "tuple[Drive | RdmaPort | Measured, ...]" = ()
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,13 @@ kernel's drivers: the largest of 256 to 4096 that fits together with the headers
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Any
 
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.outside import last_line, said_json
 from offstage.bindings.units import format_rate, format_size
 from offstage.dpu.storage.drives import Drive, drives
 from offstage.host.arrays.fastest_transfer import Measured
-from offstage.testbeds.doctor.check import Check, Machine, Repair, run_quietly
+from offstage.testbeds.doctor.check import Check, Machine, RdmaPort, Repair, run_quietly
 
 __all__ = ["GPU_CHECKS", "HARDWARE"]
 
@@ -37,9 +35,8 @@ def _nvme(machine: Machine) -> Check:
             "none needed: a file or an emulated drive serves",
         )
     shown = "; ".join(_drive(one) for one in found)
-    details = tuple(asdict(one) for one in found)
     if any(not one.refused for one in found):
-        return Check("NVMe drives", "ok", shown, purpose, details=details)
+        return Check("NVMe drives", "ok", shown, purpose, details=tuple(found))
     return Check(
         "NVMe drives",
         "missing",
@@ -47,7 +44,7 @@ def _nvme(machine: Machine) -> Check:
         purpose,
         "give Offstage a drive of its own; none is taken that carries something "
         "(its owner may clear it: wipefs --all /dev/NAME)",
-        details=details,
+        details=tuple(found),
     )
 
 
@@ -74,26 +71,26 @@ def _rdma(machine: Machine) -> Check:
     if not ports:
         return _no_rdma(machine, purpose)
     shown, details = "; ".join(_port(one) for one in ports), tuple(ports)
-    usable = [one for one in ports if one["state"] == "ACTIVE" and one["gid"]]
+    usable = [one for one in ports if one.state == "ACTIVE" and one.gid]
     if not usable:
         first = ports[0]
         fix = (
-            f"ip link set {first['netdev']} up, and give it an address"
-            if first["netdev"]
+            f"ip link set {first.netdev} up, and give it an address"
+            if first.netdev
             else "connect the port, and run a subnet manager (opensm)"
         )
         return Check("RDMA devices", "missing", shown, purpose, fix, details=details)
-    narrow = [one for one in usable if one["netdev"] and one["mtu_bytes"] < RDMA_MTUS[0]]
+    narrow = [one for one in usable if one.netdev and one.mtu_bytes < RDMA_MTUS[0]]
     if len(narrow) == len(usable):
         return Check(
             "RDMA devices",
             "missing",
             f"{shown}: small packets",
             purpose,
-            f"ip link set {narrow[0]['netdev']} mtu 9000, at both ends",
+            f"ip link set {narrow[0].netdev} mtu 9000, at both ends",
             details=details,
         )
-    several = len({one["device"] for one in usable}) > 1
+    several = len({one.device for one in usable}) > 1
     if several and not machine.exists("dev/infiniband/rdma_cm"):
         repairs = (Repair("", "rdma_ucm"),) if machine.loadable("rdma_ucm") else ()
         return Check(
@@ -129,24 +126,24 @@ def _no_rdma(machine: Machine, purpose: str) -> Check:
     )
 
 
-def _ports(machine: Machine, name: str) -> Iterator[dict[str, Any]]:
+def _ports(machine: Machine, name: str) -> Iterator[RdmaPort]:
     base = f"sys/class/infiniband/{name}/ports"
     for number in machine.names(base):
         folder = f"{base}/{number}"
         gid, index, kind, netdev = _gid(machine, folder)
         mtu = machine.read(f"sys/class/net/{netdev}/mtu") if netdev else ""
-        yield {
-            "device": name,
-            "port": number,
-            "state": machine.read(f"{folder}/state").rpartition(":")[2].strip() or "unknown",
-            "link": machine.read(f"{folder}/link_layer"),
-            "rate": machine.read(f"{folder}/rate"),
-            "gid": gid,
-            "gid_index": index,
-            "gid_type": kind,
-            "netdev": netdev,
-            "mtu_bytes": _roce_mtu(int(mtu)) if mtu.isdigit() else 0,
-        }
+        yield RdmaPort(
+            device=name,
+            port=number,
+            state=machine.read(f"{folder}/state").rpartition(":")[2].strip() or "unknown",
+            link=machine.read(f"{folder}/link_layer"),
+            rate=machine.read(f"{folder}/rate"),
+            gid=gid,
+            gid_index=index,
+            gid_type=kind,
+            netdev=netdev,
+            mtu_bytes=_roce_mtu(int(mtu)) if mtu.isdigit() else 0,
+        )
 
 
 def _gid(machine: Machine, folder: str) -> tuple[str, int, str, str]:
@@ -169,12 +166,12 @@ def _roce_mtu(interface_bytes: int) -> int:
     return next((mtu for mtu in RDMA_MTUS if mtu <= room), 0)
 
 
-def _port(one: dict[str, Any]) -> str:
-    gid = f"GID {one['gid_index']} {one['gid']}" if one["gid"] else "no GID"
-    words = [one["state"], one["link"], one["rate"], gid, one["gid_type"]]
-    if one["netdev"]:
-        words.append(f"MTU {one['mtu_bytes'] or 'unknown'} on {one['netdev']}")
-    return f"{one['device']} port {one['port']}: {', '.join(word for word in words if word)}"
+def _port(one: RdmaPort) -> str:
+    gid = f"GID {one.gid_index} {one.gid}" if one.gid else "no GID"
+    words = [one.state, one.link, one.rate, gid, one.gid_type]
+    if one.netdev:
+        words.append(f"MTU {one.mtu_bytes or 'unknown'} on {one.netdev}")
+    return f"{one.device} port {one.port}: {', '.join(word for word in words if word)}"
 
 
 def _gpu(machine: Machine) -> Check:
@@ -259,9 +256,7 @@ def _transfers(machine: Machine) -> Check:
     best = max(rows, key=lambda one: one.bytes_per_s, default=Measured("none")).name
     shown = "; ".join(_transfer(one, best) for one in rows)
     note = "" if device == "cuda" else ": the HBM pool is host memory, without a GPU"
-    return Check(
-        "transfers", "ok", f"{shown}{note}", purpose, details=tuple(asdict(one) for one in rows)
-    )
+    return Check("transfers", "ok", f"{shown}{note}", purpose, details=tuple(rows))
 
 
 def _transfer(one: Measured, best: str) -> str:

@@ -19,7 +19,7 @@ from offstage.host.pod.pod_sessions import PodSessions
 from offstage.testbeds.live.pod_run import join, joined
 from offstage.testbeds.progress import Progress
 
-__all__ = ["Pushed", "push"]
+__all__ = ["NotPushed", "Pushed", "push"]
 
 DEADLINE_NS = 1_000_000_000
 WAIT_NS = 1_000_000
@@ -35,6 +35,13 @@ class Pushed:
     whole: int = 0
     unnamed: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True)
+class NotPushed:
+    """Nothing was pushed, and why."""
+
+    nothing: str
 
 
 def push(

@@ -50,7 +50,7 @@ def member_report(status: Mapping[str, Any], ledger: Mapping[str, Any]) -> Membe
     """Of one daemon; `status` as its operator sees it."""
     pods = [one["pod"] for one in status["tenants"]]
     kept = [msgspec.convert(one | {"load_per_s": one["demands_per_s"]}, Kept) for one in pods]
-    return MemberReport(Kept(**_total(kept)), Ledger.of(ledger))
+    return MemberReport(_total(kept), Ledger.of(ledger))
 
 
 def pod_report(found: PodMap, seen: Mapping[str, MemberReport]) -> PodReport:
@@ -58,7 +58,7 @@ def pod_report(found: PodMap, seen: Mapping[str, MemberReport]) -> PodReport:
     total = Ledger.total(one.ledger for one in seen.values())
     loads = {one.name: seen[one.name].kept.load_per_s for one in found.homes if one.name in seen}
     return PodReport(
-        **_total([one.kept for one in seen.values()]),
+        **msgspec.structs.asdict(_total([one.kept for one in seen.values()])),
         demands=total.demands,
         prefetched_blocks=total.prefetched_blocks,
         shared_chunks=total.shared_chunks,
@@ -69,9 +69,11 @@ def pod_report(found: PodMap, seen: Mapping[str, MemberReport]) -> PodReport:
     )
 
 
-def _total(each: Sequence[Kept]) -> dict[str, Any]:
-    """Every count added up, by name."""
-    return {name: sum(getattr(one, name) for one in each) for name in Kept.__struct_fields__}
+def _total(each: Sequence[Kept]) -> Kept:
+    """Every count added up."""
+    return Kept(
+        **{name: sum(getattr(one, name) for one in each) for name in Kept.__struct_fields__}
+    )
 
 
 def load_cv(found: PodMap, loads: Mapping[str, float]) -> float:

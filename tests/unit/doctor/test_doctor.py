@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from offstage.bindings.errors import BadInput, DeviceTimeout
-from offstage.testbeds.cli.doctor import to_dict
+from offstage.testbeds.cli.common import plain
+from offstage.testbeds.cli.doctor import examined
 from offstage.testbeds.doctor import Check, Machine, Repair, examine, kernel, repair, software
 
 PAGES = "/proc/sys/vm/nr_hugepages"
@@ -26,8 +27,8 @@ def test_what_is_not_ok_has_a_fix_and_nothing_is_left_behind(tmp_path: Path) -> 
     checks = examine(Machine(tmp_path))
     assert len({check.name for check in checks}) == len(checks)
     assert [check.name for check in checks if (check.state == "ok") == bool(check.fix)] == []
-    assert to_dict(checks)["ready"] is True, "this test itself needs the extension"
-    assert json.loads(json.dumps(to_dict(checks)))["checks"][0]["name"] == "python"
+    assert examined(checks).ready is True, "this test itself needs the extension"
+    assert json.loads(json.dumps(plain(examined(checks))))["checks"][0]["name"] == "python"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offstage.dpu.storage.drives import Drive
 from offstage.testbeds.doctor import Check, Machine, hardware
 from offstage.testbeds.doctor.check import Repair
 from offstage.testbeds.doctor.hardware import GPU_CHECKS, HARDWARE
@@ -413,7 +414,8 @@ def test_only_what_is_safe_has_a_repair(
 def test_a_drive_is_told_to_programs_too(tmp_path: Path) -> None:
     check = CHECKS["_nvme"](given(tmp_path, drive(0, **{"dev/nvme0n1": "XFSB"})))
     (one,) = check.details
-    assert one["path"] == "/dev/nvme0n1" and one["refused"] == "carries an XFS file system"
+    assert isinstance(one, Drive)
+    assert one.path == "/dev/nvme0n1" and one.refused == "carries an XFS file system"
 
 
 @pytest.mark.parametrize(

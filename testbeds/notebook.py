@@ -235,9 +235,9 @@ class Comparison:
         return differences_html(self.rows)
 
 
-def _row(one: PointSummary | Difference) -> dict[str, Any]:
+def _row(one: PointSummary | Difference) -> dict[str, float | str | None]:
     """Its scalars; an interval as three."""
-    found: dict[str, Any] = {}
+    found: dict[str, float | str | None] = {}
     for field in msgspec.structs.fields(type(one)):
         value = getattr(one, field.name)
         # One figure has the name of a setting: the share of misses that are the policy's own.

@@ -179,7 +179,7 @@ def _compare(out: Path, command: str, form: Format) -> None:
 
 
 def options_of(
-    sizes: dict[str, Any],
+    sizes: dict[str, int],
     *,
     time_per_token: str | None,
     decode_cost: Path | None = None,
@@ -190,16 +190,13 @@ def options_of(
 
     from offstage.bindings.units import parse_time
     from offstage.testbeds.live.demo_options import DemoOptions
-    from offstage.testbeds.live.options import measured_pace
 
     refuse_both_paces(time_per_token, decode_cost)
     if time_per_token is not None:
         others["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     command = shlex.join(["offstage", *sys.argv[1:]])
-    options = DemoOptions(command=command, **sizes, **others)
+    options = msgspec.structs.replace(DemoOptions(command=command, **others), **sizes)
     if decode_cost is not None:
-        tokens = options.select_blocks * options.geometry.block_tokens
-        pace = measured_pace(decode_cost, options.geometry, options.sessions, tokens)
-        options = msgspec.structs.replace(options, **pace)
+        options = options.at_measured_pace(decode_cost)
     options.check()
     return options

@@ -175,7 +175,7 @@ def run(
             "selector": selector,
             "granule_tokens": granule_tokens,
         }
-        return _run_drawn(link, out, form, geometry, decode_cost, given)
+        return _run_drawn(link, out, form, geometry, decode_cost, **given)
     run_model(
         link,
         out,
@@ -226,13 +226,15 @@ def _given(
     steps: int | None,
     context_tokens: int | None,
     time_per_token: str | None,
-) -> dict[str, Any]:
+) -> dict[str, str | float | Path | None]:
     """The options shared by drawn sessions and a real model; those not given keep their
     defaults."""
     from offstage.bindings.units import parse_time
 
     sizes = {"steps": steps, "context_tokens": context_tokens, "kernel": kernel and kernel.value}
-    given: dict[str, Any] = {name: one for name, one in sizes.items() if one is not None}
+    given: dict[str, str | float | Path | None] = {
+        name: one for name, one in sizes.items() if one is not None
+    }
     if time_per_token is not None:
         given["time_per_token_s"] = parse_time(time_per_token, "--time-per-token") / 1e9
     return given | {"device": device, "command": shlex.join(["offstage", *sys.argv[1:]])}
@@ -244,20 +246,18 @@ def _run_drawn(
     form: Format,
     geometry: str,
     decode_cost: Path | None,
-    given: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Sessions whose keys and queries are drawn."""
     from offstage.host.model.models import geometry as geometry_of
     from offstage.testbeds.cli.progress import shown
     from offstage.testbeds.cli.summary import print_summary
     from offstage.testbeds.live.host_run import run as drive
-    from offstage.testbeds.live.options import SELECT_BLOCKS, DriveOptions, measured_pace
+    from offstage.testbeds.live.options import DriveOptions
 
-    shape = geometry_of(geometry)
+    options = DriveOptions(geometry=geometry_of(geometry), **given)
     if decode_cost is not None:
-        tokens = SELECT_BLOCKS * shape.block_tokens
-        given |= measured_pace(decode_cost, shape, given["sessions"], tokens)
-    options = DriveOptions(geometry=shape, **given)
+        options = options.at_measured_pace(decode_cost)
     options.check()
     if out is not None:
         _make_folder(out)

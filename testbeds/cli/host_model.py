@@ -94,13 +94,16 @@ def run_model(
     options = ModelOptions(text=text, selections=parse_selections(select_blocks), **given)
     with shown(3 + 2 * len(options.selections)) as progress:
         summary = run(options, link, progress)
-    found: dict[str, Any] = msgspec.to_builtins(summary)
     if out is not None:
         write_bytes(out / "model.json", msgspec.json.encode(summary))
     failures = [
         text for one in summary.passes for text in found_failed(one, f"{one.select_blocks} blocks")
     ]
-    emit({**found, "notes": list(summary.noted()), "failed": failures}, form, _tables(summary))
+    document = msgspec.structs.asdict(summary) | {
+        "notes": list(summary.noted()),
+        "failed": failures,
+    }
+    emit(document, form, _tables(summary))
     refuse(failures, str(out / "model.json") if out is not None else "host run --model")
 
 

@@ -2,18 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput, Interrupted, RunFailed
-from offstage.testbeds.cli.common import Format, FormatOption, emit, parse_settings
-from offstage.testbeds.cli.lab_pod import pod, toml_value
+from offstage.testbeds.cli.common import Format, FormatOption, emit
+from offstage.testbeds.cli.lab_pod import pod, toml_values
 from offstage.testbeds.table import Table
 
 if TYPE_CHECKING:
-    from offstage.testbeds.lab.results.summary import LabSummary, PointSummary
+    from offstage.testbeds.lab.results.summary import (
+        BoundSummary,
+        Interval,
+        LabSummary,
+        PointSummary,
+        Subset,
+        TierSummary,
+    )
     from offstage.testbeds.lab.run.experiment import Experiment
     from offstage.testbeds.progress import Progress
 
@@ -186,12 +193,7 @@ def _planned(
     from offstage.testbeds.lab.run.experiment import plan
     from offstage.testbeds.lab.spec.load import find
 
-    chosen: dict[str, Any] = {
-        key: toml_value(text) for key, text in parse_settings(changes or []).items()
-    }
-    if seeds:
-        chosen["seeds"] = seeds
-    return plan(find(name), chosen, sweep=sweep), out / "parts"
+    return plan(find(name), toml_values(changes, seeds), sweep=sweep), out / "parts"
 
 
 def _compute(
@@ -225,28 +227,48 @@ def _compute(
         ) from None
 
 
-HEADLINES = (
-    "nontrivial_hit",
-    "hit",
-    "nontrivial_hit_without_cold",
-    "nontrivial_selection_hit",
-    "hbm_share",
-    "tokens_per_s",
-    "late",
-    "traffic_ratio",
-    "traffic_vs_reference",
-    "coverage",
-    "accuracy",
-    "pollution",
-    "nontrivial_gap_closed",
-    "stall_ms_p99",
-    "worst_layer",
-    "worst_requests",
-    "first_steps",
-    "turn_steps",
-    "bounds",
-    "requests",
-)
+SETTING = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
+
+
+class Headline(msgspec.Struct, kw_only=True):
+    """The figures that a program needs first from a point."""
+
+    workload: str
+    policy: str
+    eviction: str
+    buffer_over_k: float
+    hbm_pool_over_k: float
+    tiers: "list[TierSummary]"
+    nontrivial_hit: "Interval | None"
+    hit: "Interval | None"
+    nontrivial_hit_without_cold: "Interval | None"
+    nontrivial_selection_hit: "Interval | None"
+    hbm_share: "Interval | None"
+    tokens_per_s: "Interval | None"
+    late: "Interval | None"
+    traffic_ratio: "Interval | None"
+    traffic_vs_reference: "Interval | None"
+    coverage: "Interval | None"
+    accuracy: "Interval | None"
+    pollution: "Interval | None"
+    nontrivial_gap_closed: "Interval | None"
+    stall_ms_p99: "Interval | None"
+    worst_layer: "Subset | None"
+    worst_requests: "Subset | None"
+    first_steps: "Subset"
+    turn_steps: "Subset"
+    bounds: "list[BoundSummary]"
+    requests: int
+
+    @classmethod
+    def of(cls, point: "PointSummary") -> "Headline":
+        """Its setting, and figures that the summary calls the same."""
+        return cls(
+            **{
+                name: getattr(point.info if name in SETTING else point, name)
+                for name in cls.__struct_fields__
+            }
+        )
 
 
 def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
@@ -266,18 +288,10 @@ def _tell(summary: "LabSummary", out: Path, form: Format) -> None:
     document = {
         "sentence": sentence,
         "notes": summary.notes,
-        "points": [_headline(point) for point in summary.points],
+        "points": [Headline.of(point) for point in summary.points],
         "requests": msgspec.to_builtins(summary.requests),
         "failed": msgspec.to_builtins(summary.failed),
         **{name: str(path) for name, path in paths.items()},
     }
     table = requests_table(summary.requests) if summary.requests else lab_table(summary)
     emit(document, form, Group(table, *map(Text, lines)))
-
-
-def _headline(point: "PointSummary") -> dict[str, Any]:
-    """The figures that a program needs first from a point."""
-    names = ("workload", "policy", "eviction", "buffer_over_k", "hbm_pool_over_k")
-    info = {name: getattr(point.info, name) for name in names}
-    info["tiers"] = msgspec.to_builtins(point.tiers)
-    return info | {name: msgspec.to_builtins(getattr(point, name)) for name in HEADLINES}

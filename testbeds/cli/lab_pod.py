@@ -19,7 +19,7 @@ from offstage.testbeds.cli.common import (
 if TYPE_CHECKING:
     from offstage.testbeds.lab.pod.spec import PodSpec
 
-__all__ = ["pod", "toml_value"]
+__all__ = ["pod", "toml_value", "toml_values"]
 
 
 def pod(
@@ -58,17 +58,13 @@ def pod(
 
     if jobs < 0:
         raise BadInput(f"--jobs = {jobs}", "lab pod", "give 1 or more, or 0 for one for each core")
-    chosen: dict[str, Any] = {
-        key: toml_value(text) for key, text in parse_settings(changes or []).items()
-    }
+    chosen = toml_values(changes, seed)
     if trace is not None:
         chosen["trace"] = str(trace)
     if time_unit is not None:
         chosen["time_unit"] = time_unit
     if daemons:
         chosen["daemons"] = toml_value(f"[{daemons}]")
-    if seed:
-        chosen["seeds"] = seed
     _run(load_spec(spec, chosen), beside or [], out, jobs, cluster, form)
 
 
@@ -115,6 +111,12 @@ def _run(
     }
     lines = ["", pod_sentence(summary), *note_lines(summary.notes), "", *map(str, paths.values())]
     emit(document, form, Group(pod_table(summary), *map(Text, lines)))
+
+
+def toml_values(changes: list[str] | None, seeds: list[int] | None) -> dict[str, Any]:
+    """Keys of a spec as the command line changes them; the spec checks them."""
+    chosen: Any = {key: toml_value(text) for key, text in parse_settings(changes or []).items()}
+    return {**chosen, "seeds": seeds} if seeds else chosen
 
 
 def toml_value(text: str) -> Any:

@@ -109,11 +109,9 @@ def up(
 
         return start_pod(out, sessions, context_tokens, steps, form)
     if bed is not Bed.qemu:
-        from offstage.testbeds.cli.testbed_here import start as begin
-        from offstage.testbeds.cli.testbed_here import told
+        from offstage.testbeds.cli.testbed_here import up as begin
 
-        here = told(begin(bed.value, out, sessions, context_tokens, steps, rate, delay))
-        return emit(here, form, table(here))
+        return begin(bed.value, out, (sessions, context_tokens, steps), rate, delay, form)
     from offstage.testbeds.beds.qemu.pair import alone
     from offstage.testbeds.beds.qemu.pair import up as start
     from offstage.testbeds.cli.progress import shown

@@ -3,9 +3,11 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from offstage.testbeds.cli.common import Format, emit, table
 
 if TYPE_CHECKING:
     from offstage.testbeds.beds.bluefield import Far
@@ -14,10 +16,31 @@ if TYPE_CHECKING:
     from offstage.testbeds.live.demo_options import Arm
     from offstage.testbeds.live.results import Summary
 
-__all__ = ["drive", "sizes_for", "start", "told"]
+__all__ = ["drive", "sizes_for", "start", "up"]
 
 SLOTS_PER_SELECTED = 4
 WINDOW_TOKENS = 4_096
+
+
+def up(
+    bed: str,
+    out: Path,
+    sizes: tuple[int, int, int],
+    rate: str,
+    delay: str,
+    form: Format,
+) -> None:
+    """Start it and print its address."""
+    here = start(bed, out, *sizes, rate, delay)
+    told = {
+        "bed": here.bed,
+        "pid": here.pid,
+        "endpoint": here.endpoint,
+        "real": here.real,
+        "namespaces": here.names or "none",
+        "out": str(here.out),
+    }
+    emit(told, form, table(told))
 
 
 def start(
@@ -79,15 +102,3 @@ def drive(bed: "Up | Far", sessions: int, context_tokens: int, steps: int) -> "S
 
         summary = compare(bed.operator, one, bed.real)
     return msgspec.structs.replace(summary, command=shlex.join(["offstage", *sys.argv[1:]]))
-
-
-def told(bed: "Up") -> dict[str, Any]:
-    """The text that `up` prints."""
-    return {
-        "bed": bed.bed,
-        "pid": bed.pid,
-        "endpoint": bed.endpoint,
-        "real": bed.real,
-        "namespaces": bed.names or "none",
-        "out": str(bed.out),
-    }

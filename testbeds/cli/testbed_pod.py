@@ -1,7 +1,7 @@
 """`offstage testbed` for a pod of this machine: up, a run over all of it, down."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offstage.bindings.durable import write_bytes
 from offstage.testbeds.cli.common import Format, emit, table
@@ -16,7 +16,24 @@ DEADLINE_NS = 1_000_000_000
 
 def up(out: Path, sessions: int, context_tokens: int, steps: int, form: Format) -> None:
     """Start it and print its address."""
-    told = _told(_start(out, sessions, context_tokens, steps))
+    bed = _start(out, sessions, context_tokens, steps)
+    told = {
+        "bed": "pod",
+        "map": bed.place,
+        "runtime_dir": str(bed.runtime_dir),
+        "pids": bed.processes,
+        "out": str(bed.out),
+        "real": {
+            "gpu": "not real: the host's processor decodes",
+            "dpu": "not real: this machine's own processor, shared by all daemons",
+            "dpu software": "real",
+            "link": "none: memory that host and daemons share",
+            "drive": "real: files of one drive of this machine",
+            "etcd": "real: three members on one machine"
+            if bed.place.startswith("etcd:")
+            else "none: the map is a file",
+        },
+    }
     emit(told, form, table(told))
 
 
@@ -72,23 +89,3 @@ def _start(out: Path, sessions: int, context_tokens: int, steps: int) -> "PodBed
     from offstage.testbeds.cli.testbed_here import sizes_for
 
     return pod.up(out, sizes_for(sessions, context_tokens, steps))
-
-
-def _told(bed: "PodBed") -> dict[str, Any]:
-    return {
-        "bed": "pod",
-        "map": bed.place,
-        "runtime_dir": str(bed.runtime_dir),
-        "pids": bed.processes,
-        "out": str(bed.out),
-        "real": {
-            "gpu": "not real: the host's processor decodes",
-            "dpu": "not real: this machine's own processor, shared by all daemons",
-            "dpu software": "real",
-            "link": "none: memory that host and daemons share",
-            "drive": "real: files of one drive of this machine",
-            "etcd": "real: three members on one machine"
-            if bed.place.startswith("etcd:")
-            else "none: the map is a file",
-        },
-    }

@@ -3,7 +3,7 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -100,15 +100,14 @@ def capture(
     )
     with shown(4 if mode is Mode.both else 3) as progress:
         result = run(options, progress)
-    found = _described(result)
-    emit(found, form, table(found))
+    _tell(result, form)
 
 
-def _described(result: "Result") -> dict[str, Any]:
+def _tell(result: "Result", form: Format) -> None:
     from offstage.testbeds.workloads.selections.locality import overlap_of_file
 
     header = result.header
-    return {
+    found = {
         "file": str(result.path),
         "model": header.model,
         "dtype": header.dtype,
@@ -128,3 +127,4 @@ def _described(result: "Result") -> dict[str, Any]:
         "wall_s": round(result.wall_s, 1),
         "overlap": overlap_of_file(result.path),
     }
+    emit(found, form, table(found))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from offstage.bindings.errors import BadInput
 from offstage.host.baselines import KINDS
@@ -20,7 +20,7 @@ class Arm:
     eviction: str
 
     @property
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, str | list[str]]:
         """The daemon's `[policy]` keys of this arm."""
         return {"prefetchers": list(self.prefetchers), "eviction": self.eviction}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import msgspec
 
@@ -11,7 +11,7 @@ from offstage.bindings.settings import check_bounds, within
 from offstage.host.arrays import Arrays, open_arrays
 from offstage.host.attention import arrays_of, kernel
 from offstage.host.decode.schedule import Schedule
-from offstage.host.decode.step_cost import read
+from offstage.host.decode.step_cost import DecodeCost, read
 from offstage.host.gpu import check_device
 from offstage.host.model.geometry import KvGeometry
 from offstage.host.model.models import geometry
@@ -22,7 +22,6 @@ __all__ = [
     "SELECT_BLOCKS",
     "STORE_BYTES_MAX",
     "DriveOptions",
-    "measured_pace",
 ]
 
 CONTEXT_TOKENS_MAX = 131_072
@@ -58,8 +57,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None: a quarter of the context."""
     steps: Annotated[int, within(1, 100_000)] = 300
     time_per_token_s: TimePerToken = 0.020
-    decode_cost: dict[str, Any] | None = None
-    """Where that time was measured; None if it was given."""
+    decode_cost: DecodeCost | None = None
+    """The measurement that this time is from; None if it was given."""
     select_blocks: int = SELECT_BLOCKS
     sink_blocks: int = 1
     window_blocks: int = 4
@@ -89,6 +88,16 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
             select_blocks=self.select_blocks * self.granules,
             sink_blocks=self.sink_blocks * self.granules,
             window_blocks=self.window_blocks * self.granules,
+        )
+
+    def at_measured_pace(self, path: Path) -> Self:
+        """The same at the device's time for one token of all sessions, each attending to what a
+        step selects, by a file of decode costs."""
+        cost, tokens = read(path), self.select_blocks * self.geometry.block_tokens
+        return msgspec.structs.replace(
+            self,
+            time_per_token_s=cost.token_ns(self.geometry, self.sessions, tokens) / 1e9,
+            decode_cost=cost,
         )
 
     def check(self) -> None:
@@ -161,13 +170,3 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
         that is more, and the block that decoding fills."""
         per_layer = max(self.pool_layer_blocks, self.select_blocks) + 1
         return per_layer * self.sessions * self.geometry.layer_count
-
-
-def measured_pace(path: Path, shape: KvGeometry, sessions: int, tokens: int) -> dict[str, Any]:
-    """The options from a file of decode costs: the device's time for one token of `sessions`
-    sessions that attend to `tokens` tokens each, and where it was measured."""
-    cost = read(path)
-    return {
-        "time_per_token_s": cost.token_ns(shape, sessions, tokens) / 1e9,
-        "decode_cost": cost.said(),
-    }

@@ -176,6 +176,6 @@ def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
         "pool_ratio": options.pool_ratio,
         "pool_blocks": options.pool_blocks,
         "time_per_token_ms": options.time_per_token_s * 1e3,
-        "time_per_token_source": options.decode_cost or "given",
+        "time_per_token_source": options.decode_cost.said() if options.decode_cost else "given",
         "processes": workload.processes,
     }

@@ -1,6 +1,7 @@
 """A plan's pictures: the cost of each place, over users and over the gap, and a trace's curves."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offstage.testbeds.plan.curves import CurvePoint, Curves
@@ -139,14 +140,17 @@ def bought(curves: Curves) -> Plot:
     def draw(drawn: Picture) -> None:
         parts = drawn.figure.subplots(3, 1, sharex=True)
         for name, points in sorted(curves.kept.items(), key=lambda one: list(KEPT).index(one[0])):
-            style: dict[str, Any] = {"color": colour(KEPT[name][0])}
-            if name != "lru":
-                style |= {"marker": "o", "markersize": 3.5}
-            if name == "opt":
-                style["linestyle"] = LINE_STYLES["modelled"]
-            _line(parts[0], points, "hit_rate", label=KEPT[name][1], **style)
-            _line(parts[1], points, "written_per_hit", **style)
-            _line(parts[2], points, "life_years", **style)
+            line = partial(
+                _line,
+                points=points,
+                color=colour(KEPT[name][0]),
+                marker=None if name == "lru" else "o",
+                markersize=3.5,
+                linestyle=LINE_STYLES["modelled" if name == "opt" else "measured"],
+            )
+            line(parts[0], key="hit_rate", label=KEPT[name][1])
+            line(parts[1], key="written_per_hit")
+            line(parts[2], key="life_years")
         if curves.needed_bytes is not None:
             for axes in parts:
                 axes.axvline(curves.needed_bytes / GB, color=colour("muted"), linewidth=1.0)

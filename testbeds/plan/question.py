@@ -140,10 +140,10 @@ def read_spec(path: Path | None, given: Mapping[str, Any]) -> Spec:
     where = path.name if path is not None else "command line"
     if path is not None and "plan" not in tables:
         raise BadInput("no table [plan]", where, "write the question in [plan]")
-    words: dict[str, Any] = {name: tables.pop(name) for name in ("plan", "model") if name in tables}
-    if not isinstance(words.get("plan", {}), dict):
+    plan = tables.pop("plan", {})
+    if not isinstance(plan, dict):
         raise BadInput("plan is a value", where, "write it as a table [plan]")
-    words["plan"] = {**words.get("plan", {}), **given}
+    words = {"plan": {**plan, **given}, "model": tables.pop("model", None)}
     spec = convert(words, Spec, where)
     return msgspec.structs.replace(spec, numbers=tables, where=where)
 

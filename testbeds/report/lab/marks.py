@@ -1,7 +1,7 @@
 """Marks of a lab plot: points of six shapes, error bars, a legend for paper."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from offstage.testbeds.lab.results.summary import Interval
 from offstage.testbeds.report.lab.series import Look
@@ -10,6 +10,7 @@ from offstage.testbeds.report.page.pictures import Picture, colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.typing import LineStyleType
 
 __all__ = [
     "DASHES",
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 SHAPES = {"circle": "o", "square": "s", "triangle": "^", "star": "*", "diamond": "D", "wedge": "v"}
-DASHES: dict[str, Any] = {
+DASHES: "dict[str, LineStyleType]" = {
     "circle": "-",
     "square": (0, (5, 2)),
     "triangle": (0, (1.2, 1.6)),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.text import Text
+    from matplotlib.typing import LineStyleType
 
 __all__ = [
     "COLUMN_INCHES",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 PAGE = "offstage.testbeds.report.page"
-LINE_STYLES: dict[str, Any] = {
+LINE_STYLES: "dict[str, LineStyleType]" = {
     "measured": "-",
     "emulated": (0, (4.5, 2.2)),
     "modelled": (0, (1.4, 1.3)),
@@ -60,7 +61,7 @@ LETTER_POINTS, KEY_POINTS = 5.0, 34.0
 """Width of a legend's entry: for each letter, and for its key."""
 SLIM_TICKS = 5
 PAPER_DOTS_PER_INCH = 300
-UNDATED: dict[str, dict[str, Any]] = {
+UNDATED: dict[str, dict[str, None]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None},
     "png": {},

@@ -165,12 +165,12 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
 ) -> None:
     """At the run's sessions and selection; reported in a demo's summary and in the manifest of a
     lab run on a modelled chip, and refused together with a given time."""
-    given = {"sessions": 4, "out": tmp_path, "storages": ("measured",)}
-    options = options_of(given, time_per_token=None, decode_cost=file)
+    sizes, given = {"sessions": 4}, {"out": tmp_path, "storages": ("measured",)}
+    options = options_of(sizes, time_per_token=None, decode_cost=file, **given)
     assert options.time_per_token_s == pytest.approx(4 * (30e-6 + 4 * 32 * 1e-6))
-    assert options.decode_cost is not None and options.decode_cost["device"] == "a machine"
+    assert options.decode_cost is not None and options.decode_cost.device == "a machine"
     with pytest.raises(BadInput, match="give one of them"):
-        options_of(given, time_per_token="20ms", decode_cost=file)
+        options_of(sizes, time_per_token="20ms", decode_cost=file, **given)
     assert run(["host", "run", "--time-per-token", "1ms", "--decode-cost", str(file)]) == 2
     assert "give one of them" in capsys.readouterr().err
     spec = tmp_path / "e.toml"
@@ -184,7 +184,8 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     modelled = load(spec)
     assert modelled.time_per_token_ns == 4 * (30_000 + 4 * 32 * 1_000), "a modelled chip alike"
     said = manifest(plan(spec, {}, sweep=False)).decode_cost[str(file)]
-    assert said == options.decode_cost and said["command"].startswith("offstage host calibrate")
+    assert said == options.decode_cost.said()
+    assert said["command"].startswith("offstage host calibrate")
     short = msgspec.structs.replace(options, sessions=1, context_tokens=4096, steps=1)
     about = describe(options, prepare(short))
     assert about["time_per_token_source"] == said

@@ -24,6 +24,7 @@ import msgspec
 
 from offstage.bindings.errors import BadInput, OffstageError, RunFailed
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.units import format_count, format_seconds, format_size
 from offstage.dpu.protocol import OPERATOR, OPERATOR_SOCKET
 from offstage.host.endpoint import Endpoint
@@ -88,7 +89,7 @@ class SoakResult(BenchResult, kw_only=True):
     exits: list[int]
     complaints: str
     attacks: dict[str, int]
-    ledgers: dict[str, dict[str, Any]]
+    ledgers: dict[str, Ledger]
     status: dict[str, Any]
     daemon_exit: int
     daemon_said: list[str]
@@ -353,9 +354,7 @@ def _before(daemon: Daemon) -> Level:
         return _process(daemon.process.pid)
 
 
-def _after(
-    daemon: Daemon, before: Level
-) -> tuple[Level, dict[str, dict[str, Any]], dict[str, Any]]:
+def _after(daemon: Daemon, before: Level) -> tuple[Level, dict[str, Ledger], dict[str, Any]]:
     """After all hosts have left: the daemon's remaining resources, its ledgers and its status.
     Then it is stopped."""
     until_s = time.monotonic() + END_S
@@ -366,7 +365,7 @@ def _after(
         ):
             operator.status()
             time.sleep(0.1)
-        ledgers = {name: operator.ledger(name) for name in HONEST}
+        ledgers = {name: Ledger.of(operator.ledger(name)) for name in HONEST}
         status = operator.status()
     daemon.process.send_signal(signal.SIGTERM)
     return after, ledgers, status
@@ -421,4 +420,4 @@ def _equal(found: SoakResult, tenant: str) -> bool:
     """Whether the ends that the tenant's hosts saw equal the daemon's counts."""
     own = [one.ends for one in found.hosts if one.tenant == tenant]
     seen = [sum(ends[i] for ends in own) for i in range(len(ENDS))]
-    return seen == [int(one) for one in found.ledgers[tenant]["ends"]]
+    return seen == found.ledgers[tenant].ends

@@ -1,6 +1,7 @@
 """Small results of every bench, some aims reached and some missed, judged as the benches judge."""
 
 from offstage.bindings.layouts import ENDS
+from offstage.bindings.ledger import Ledger
 from offstage.testbeds.bench import asic, codec, core, fabric, links, qos, soak, tenants
 from offstage.testbeds.bench import storage_result as storage
 from offstage.testbeds.bench.codec_store import StoreFigures, StoreSide
@@ -184,7 +185,7 @@ SOAK = soak.SoakResult(
     exits=[0],
     complaints="",
     attacks={"red-0": 1_234, soak.GRANTED: 1, "a message that is no message": 123_456},
-    ledgers={name: {"ends": [0] * len(ENDS)} for name in soak.HONEST},
+    ledgers={name: Ledger() for name in soak.HONEST},
     status={},
     daemon_exit=0,
     daemon_said=[],

@@ -15,46 +15,65 @@ import threading
 import time
 from typing import Any
 
+import msgspec
+
 MARK = "ENGINE "
 IDLE_S = 0.0005
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A line in."""
+
+    id: int = 0
+    prompt: list[int] = []
+    outputs: int = 0
+    salt: str = ""
+    params: dict[str, Any] | None = None
+    forget: int = 0
+    told: int = 0
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """The answer to `told`."""
+
+    counters: dict[str, float]
+    decisions: list[Any]
+
+
 def say(value: Any) -> None:
-    print(MARK + json.dumps(value), flush=True)
+    print(MARK + msgspec.json.encode(value).decode(), flush=True)
 
 
-def read(lines: "queue.Queue[dict[str, Any] | None]") -> None:
+def read(lines: "queue.Queue[Asked | None]") -> None:
     for line in sys.stdin:
-        lines.put(json.loads(line))
+        lines.put(msgspec.json.decode(line, type=Asked))
     lines.put(None)
 
 
-def counted(llm: Any) -> dict[str, Any]:
+def counted(llm: Any) -> Counted:
     metrics = {one.name: getattr(one, "value", 0) for one in llm.get_metrics()}
     connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
     plans = getattr(connector, "_plans", None)
     decisions = [vars(one) for one in plans.choice.decisions] if plans is not None else []
-    return {
-        "counters": {
-            name.removeprefix("vllm:offstage_"): value
-            for name, value in metrics.items()
-            if "offstage" in name
-        },
-        "decisions": decisions,
+    counters = {
+        name.removeprefix("vllm:offstage_"): value
+        for name, value in metrics.items()
+        if "offstage" in name
     }
+    return Counted(counters, decisions)
 
 
-def begin(llm: Any, asked: dict[str, Any]) -> None:
+def begin(llm: Any, asked: Asked) -> None:
     from vllm import SamplingParams, TokensPrompt
 
-    params = {"kv_transfer_params": asked["params"]} if asked.get("params") else None
+    params = {"kv_transfer_params": asked.params} if asked.params else None
     sampling = SamplingParams(
-        temperature=0, max_tokens=asked["outputs"], ignore_eos=True, extra_args=params
+        temperature=0, max_tokens=asked.outputs, ignore_eos=True, extra_args=params
     )
-    prompt = TokensPrompt(prompt_token_ids=asked["prompt"])
-    if asked.get("salt"):
-        prompt["cache_salt"] = asked["salt"]
-    llm.llm_engine.add_request(str(asked["id"]), prompt, sampling)
+    prompt = TokensPrompt(prompt_token_ids=asked.prompt)
+    if asked.salt:
+        prompt["cache_salt"] = asked.salt
+    llm.llm_engine.add_request(str(asked.id), prompt, sampling)
 
 
 def main() -> None:
@@ -63,7 +82,7 @@ def main() -> None:
     llm = LLM(
         model=sys.argv[1], kv_transfer_config=json.loads(sys.argv[2]), **json.loads(sys.argv[3])
     )
-    lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    lines: queue.Queue[Asked | None] = queue.Queue()
     threading.Thread(target=read, args=(lines,), daemon=True).start()
     first: dict[str, float] = {}
     say({"ready": 1})
@@ -74,10 +93,10 @@ def main() -> None:
             if asked is None:
                 return
             idle = False
-            if "forget" in asked:
+            if asked.forget:
                 llm.reset_prefix_cache()
                 say({"forgot": 1})
-            elif "told" in asked:
+            elif asked.told:
                 say(counted(llm))
             else:
                 begin(llm, asked)

@@ -4,21 +4,61 @@ import os
 import platform
 import resource
 from pathlib import Path
-from typing import Any
 
-__all__ = ["machine", "memory_peak_bytes"]
+import msgspec
+from msgspec import UNSET, UnsetType
+
+__all__ = ["DpuMachine", "Machine", "RunMachine", "machine", "memory_peak_bytes", "run_machine"]
 
 
-def machine() -> dict[str, Any]:
+class Machine(msgspec.Struct, kw_only=True, frozen=True):
     """Processor, cores, memory, kernel and Python, as the report shows them."""
-    return {
-        "processor": _cpu_model(),
-        "core_count": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "architecture": platform.machine(),
-    }
+
+    processor: str
+    core_count: int
+    memory_bytes: int
+    kernel: str
+    python: str
+    architecture: str
+
+
+class DpuMachine(msgspec.Struct, kw_only=True, frozen=True):
+    """The daemon's machine, as the daemon reports it."""
+
+    architecture: str
+    kernel: str
+    cores: int | None
+    store: str
+    storage: str
+    warning: str
+
+
+class RunMachine(Machine, kw_only=True, frozen=True):
+    """The machine of a run; on a testbed also the daemon's, and what each part really was."""
+
+    memory_peak_bytes: dict[str, int]
+    """By process."""
+    wall_s: float
+    dpu: DpuMachine | UnsetType = UNSET
+    real: dict[str, str] | UnsetType = UNSET
+
+
+def machine() -> Machine:
+    """This machine."""
+    return Machine(
+        processor=_cpu_model(),
+        core_count=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        architecture=platform.machine(),
+    )
+
+
+def run_machine(memory: dict[str, int], wall_s: float) -> RunMachine:
+    """This machine, with a run's largest resident sets and its duration."""
+    own = msgspec.structs.asdict(machine())
+    return RunMachine(**own, memory_peak_bytes=memory, wall_s=wall_s)
 
 
 def memory_peak_bytes() -> dict[str, int]:

@@ -29,7 +29,7 @@ from offstage.host.model.models import geometry
 from offstage.testbeds.bench.codec_store import StoreFigures, store_row
 from offstage.testbeds.bench.rows import BenchResult, Row
 from offstage.testbeds.capture.kv import model_kv
-from offstage.testbeds.machine import machine
+from offstage.testbeds.machine import Machine, machine
 
 __all__ = [
     "HALVES",
@@ -113,7 +113,7 @@ class CodecResult(BenchResult, kw_only=True):
     rates: list[RateFigures]
     store: list[StoreFigures]
     lossy: list[LossyFigures]
-    machine: dict[str, object]
+    machine: Machine
     rounds: int = 0
 
     def about(self) -> list[str]:

@@ -34,7 +34,7 @@ def table_text(result: CodecResult) -> str:
             "decode_mb_per_s": round(rate.decode_bytes_per_s / 1e6),
             "memcpy_mb_per_s": round(rate.memcpy_bytes_per_s / 1e6),
             "tag": "measured",
-            "source": f"offstage bench codec, {result.machine['processor']}",
+            "source": f"offstage bench codec, {result.machine.processor}",
         }
         lines += [f"{key} = {_value(value)}" for key, value in shown.items()]
         lines.append("")

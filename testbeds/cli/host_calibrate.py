@@ -71,7 +71,7 @@ def calibrate(
         dtype=chosen,
         batches=_numbers(batch, "--batch"),
         tokens=_numbers(tokens, "--tokens"),
-        processor=str(machine()["processor"]),
+        processor=machine().processor,
         command=shlex.join(["offstage", *sys.argv[1:]]),
         selectors=tuple(dict.fromkeys(part.strip() for part in selector.split(",") if part)),
         context_tokens=context_tokens,

@@ -8,7 +8,6 @@ testbed whether it was real.
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,6 +18,7 @@ from offstage.testbeds.live.demo_options import ARMS, Arm
 from offstage.testbeds.live.host_run import AGAINST
 from offstage.testbeds.live.results import Summary
 from offstage.testbeds.live.run_figures import against_reference
+from offstage.testbeds.machine import DpuMachine
 
 __all__ = ["COMPARED", "compare", "driven"]
 
@@ -52,16 +52,11 @@ def compare(
         notes = [note for note in one.notes if note.code != AGAINST]
         runs.append(msgspec.structs.replace(one, name=arm.name, notes=notes))
     runs = [against_reference(one, runs[0]) for one in runs]
-    machine = {**done[-1].machine, "dpu": _dpu(status), "real": dict(real)}
+    dpu = DpuMachine(
+        **status["machine"], storage=status["storage"], warning=status["warning"] or "none"
+    )
+    machine = msgspec.structs.replace(done[-1].machine, dpu=dpu, real=dict(real))
     return msgspec.structs.replace(done[-1], runs=runs, machine=machine, sentence="")
-
-
-def _dpu(status: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **status["machine"],
-        "storage": status["storage"],
-        "warning": status["warning"] or "none",
-    }
 
 
 def driven(words: Sequence[str], summary: Path, failed: str) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import offstage
 from offstage.bindings.ledger import Ledger
 from offstage.dpu.watch.recorder import forget, read_lost, replay_log
@@ -26,12 +28,12 @@ from offstage.testbeds.live.curve import DemandTrace, hit_versus_traffic
 from offstage.testbeds.live.demo_options import ARMS, Arm, DemoOptions
 from offstage.testbeds.live.drive import decode, prefill
 from offstage.testbeds.live.host_run import machine_notes
-from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.results import Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_reference, run_result
 from offstage.testbeds.live.warm_up import LEAD_S, first_guesses
 from offstage.testbeds.live.wear import Written, run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
-from offstage.testbeds.machine import machine, memory_peak_bytes
+from offstage.testbeds.machine import memory_peak_bytes, run_machine
 from offstage.testbeds.progress import Progress
 
 __all__ = ["run"]
@@ -99,11 +101,7 @@ def run(options: DemoOptions, progress: Progress) -> Summary:
     summary = Summary(
         runs=runs,
         workload=_describe(options, workload),
-        machine={
-            **machine(),
-            "memory_peak_bytes": memory_peak_bytes(),
-            "wall_s": time.monotonic() - begun,
-        },
+        machine=run_machine(memory_peak_bytes(), time.monotonic() - begun),
         seed=options.seed,
         sentence="",
         curve=hit_versus_traffic(options, trace, contexts, progress),
@@ -268,12 +266,12 @@ def _warm_page_cache(path: Path) -> None:
             pass
 
 
-def _describe(options: DemoOptions, workload: Workload) -> dict[str, Any]:
-    return {
-        **describe(options, workload),
-        "buffer_ratio": options.buffer_ratio,
-        "slot_count": options.slot_count,
-        "window_tokens": options.window_tokens,
-        "nvme": options.nvme,
-        "warm_up": options.warm_up,
-    }
+def _describe(options: DemoOptions, workload: Workload) -> RunWorkload:
+    return msgspec.structs.replace(
+        describe(options, workload),
+        buffer_ratio=options.buffer_ratio,
+        slot_count=options.slot_count,
+        window_tokens=options.window_tokens,
+        nvme=options.nvme,
+        warm_up=options.warm_up,
+    )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 import offstage
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import BadInput
@@ -26,12 +28,12 @@ from offstage.host.model.models import GEOMETRIES
 from offstage.testbeds.beds.status import counters_since, device_counters, stages, wear
 from offstage.testbeds.live.drive import Prefilled, decode, prefill
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
-from offstage.testbeds.live.results import Provenance, RunResult, Summary
+from offstage.testbeds.live.results import PolicyKeys, Provenance, RunResult, RunWorkload, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_lru, run_result
 from offstage.testbeds.live.vacuous import warm_start
 from offstage.testbeds.live.wear import run_wear, written
 from offstage.testbeds.live.workload import Workload, describe, prepare
-from offstage.testbeds.machine import machine, memory_peak_bytes
+from offstage.testbeds.machine import memory_peak_bytes, run_machine
 from offstage.testbeds.progress import Progress
 
 __all__ = [
@@ -240,39 +242,35 @@ def _describe(
     workload: Workload,
     link: Endpoint,
     control: Control,
-    policy: Mapping[str, Any],
+    policy: PolicyKeys,
     filled: Prefilled,
-) -> dict[str, Any]:
+) -> RunWorkload:
     geometry = options.geometry
     slots, layers = control.geometry.slot_count, geometry.layer_count
     per_layer = len(workload.plan.sessions) * layers * options.select_blocks
-    return {
-        **describe(options, workload),
-        "fabric": link.fabric,
-        "slot_count": slots,
-        "buffer_ratio": slots / per_layer,
-        "policy": dict(policy),
-        "window_tokens": policy["window_tokens"],
-        "prefill_blocks": filled.block_count,
-        "prefill_blocks_written": filled.blocks_written,
-    }
+    return msgspec.structs.replace(
+        describe(options, workload),
+        fabric=link.fabric,
+        slot_count=slots,
+        buffer_ratio=slots / per_layer,
+        policy=policy,
+        window_tokens=policy["window_tokens"],
+        prefill_blocks=filled.block_count,
+        prefill_blocks_written=filled.blocks_written,
+    )
 
 
 def _summary(
     options: DriveOptions,
     result: RunResult,
     workload: Workload,
-    about: dict[str, Any],
+    about: RunWorkload,
     wall_s: float,
 ) -> Summary:
     return Summary(
         runs=[result],
         workload=about,
-        machine={
-            **machine(),
-            "memory_peak_bytes": {"host": memory_peak_bytes()["host"]},
-            "wall_s": wall_s,
-        },
+        machine=run_machine({"host": memory_peak_bytes()["host"]}, wall_s),
         seed=options.seed,
         sentence="",
         curve=[],
@@ -280,6 +278,6 @@ def _summary(
         command=options.command,
         version=offstage.__version__,
         notes=workload.noted(
-            about["slot_count"], options.geometry.layer_count, options.pool_layer_blocks
+            about.slot_count or 0, options.geometry.layer_count, options.pool_layer_blocks
         ),
     )

@@ -5,18 +5,23 @@ A `RunResult` is filled from the device's ledger and the host agent's record, ne
 ends in.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.ledger import Demands
 from offstage.bindings.notes import Note, gathered
 from offstage.bindings.stages import StageTimes
+from offstage.testbeds.machine import RunMachine
+from offstage.testbeds.workloads.requests.sessions import PlanAccount
 
-__all__ = ["CurvePoint", "RunResult", "ShownTick", "Summary"]
+__all__ = ["CurvePoint", "PolicyKeys", "RunResult", "RunWorkload", "ShownTick", "Summary"]
 
 Provenance = Literal["measured", "emulated", "modelled"]
+PolicyKeys = dict[str, int | str | list[str]]
+"""The keys of `[policy]` as a daemon reports them."""
 
 
 class CurvePoint(msgspec.Struct, kw_only=True):
@@ -145,12 +150,46 @@ class RunResult(msgspec.Struct, kw_only=True):
         return Demands.of(self.ends.get(end, 0) for end in ENDS)
 
 
+class RunWorkload(PlanAccount, kw_only=True, frozen=True):
+    """What was run: the plan, the geometry and the host's sizes, then what is known of the tier."""
+
+    context_tokens: int
+    decode_steps: int
+    geometry: str
+    geometry_note: str
+    layer_count: int
+    kv_heads: int
+    block_bytes: int
+    bytes_per_token: int
+    selector: str
+    kernel: str
+    device: str
+    select_blocks: int
+    sink_blocks: int
+    window_blocks: int
+    pool_ratio: float
+    pool_blocks: int
+    time_per_token_ms: float
+    time_per_token_source: str | dict[str, str | dict[str, str]]
+    """`given`, or the measurement of the decode cost."""
+    processes: list[str]
+    fabric: str | UnsetType = UNSET
+    buffer_ratio: float | UnsetType = UNSET
+    slot_count: int | UnsetType = UNSET
+    policy: PolicyKeys | UnsetType = UNSET
+    window_tokens: int | UnsetType = UNSET
+    prefill_blocks: int | UnsetType = UNSET
+    prefill_blocks_written: int | UnsetType = UNSET
+    nvme: str | UnsetType = UNSET
+    warm_up: bool | UnsetType = UNSET
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """`summary.json`."""
 
     runs: list[RunResult]
-    workload: dict[str, Any]
-    machine: dict[str, Any]
+    workload: RunWorkload
+    machine: RunMachine
     seed: int
     sentence: str
     """The result in one sentence."""

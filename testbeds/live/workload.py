@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,6 +13,7 @@ from offstage.host.agent import DecodeJob
 from offstage.host.decode.session import Context
 from offstage.host.model.drawn_kv import SyntheticKv
 from offstage.testbeds.live.options import STORE_BYTES_MAX, DriveOptions
+from offstage.testbeds.live.results import RunWorkload
 from offstage.testbeds.live.vacuous import all_staged, pool_holds_all
 from offstage.testbeds.workloads.requests.importer import open_trace
 from offstage.testbeds.workloads.requests.in_blocks import requests_in_blocks
@@ -152,30 +152,30 @@ SCALED = ("demo", "tiny", "tiny-mla")
 """Geometries of no real model: small ones in place of one."""
 
 
-def describe(options: DriveOptions, workload: Workload) -> dict[str, Any]:
-    """The plan, the geometry and the host's sizes, JSON-ready."""
+def describe(options: DriveOptions, workload: Workload) -> RunWorkload:
+    """The plan, the geometry and the host's sizes."""
     geometry = options.geometry
     size = f"{geometry.layer_count} layers, {geometry.bytes_per_token():,} bytes per token"
     scaled = geometry.name in SCALED
-    return {
-        **msgspec.to_builtins(workload.plan.account()),
-        "context_tokens": max(one.context_tokens for one in workload.plan.sessions),
-        "decode_steps": max(one.decode_steps for one in workload.plan.sessions),
-        "geometry": geometry.name,
-        "geometry_note": f"scaled down to fit a small machine: {size}" if scaled else size,
-        "layer_count": geometry.layer_count,
-        "kv_heads": max(layer.kv_heads for layer in geometry.layers),
-        "block_bytes": geometry.block_bytes(0),
-        "bytes_per_token": geometry.bytes_per_token(),
-        "selector": options.selector,
-        "kernel": options.kernel,
-        "device": options.device,
-        "select_blocks": options.select_blocks,
-        "sink_blocks": options.sink_blocks,
-        "window_blocks": options.window_blocks,
-        "pool_ratio": options.pool_ratio,
-        "pool_blocks": options.pool_blocks,
-        "time_per_token_ms": options.time_per_token_s * 1e3,
-        "time_per_token_source": options.decode_cost.said() if options.decode_cost else "given",
-        "processes": workload.processes,
-    }
+    return RunWorkload(
+        **msgspec.structs.asdict(workload.plan.account()),
+        context_tokens=max(one.context_tokens for one in workload.plan.sessions),
+        decode_steps=max(one.decode_steps for one in workload.plan.sessions),
+        geometry=geometry.name,
+        geometry_note=f"scaled down to fit a small machine: {size}" if scaled else size,
+        layer_count=geometry.layer_count,
+        kv_heads=max(layer.kv_heads for layer in geometry.layers),
+        block_bytes=geometry.block_bytes(0),
+        bytes_per_token=geometry.bytes_per_token(),
+        selector=options.selector,
+        kernel=options.kernel,
+        device=options.device,
+        select_blocks=options.select_blocks,
+        sink_blocks=options.sink_blocks,
+        window_blocks=options.window_blocks,
+        pool_ratio=options.pool_ratio,
+        pool_blocks=options.pool_blocks,
+        time_per_token_ms=options.time_per_token_s * 1e3,
+        time_per_token_source=options.decode_cost.said() if options.decode_cost else "given",
+        processes=workload.processes,
+    )

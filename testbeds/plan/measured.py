@@ -47,7 +47,7 @@ def with_runs(inputs: Inputs, folders: list[Path], dpu: str) -> Inputs:
 def _of_run(run: Recorded, dpu: str) -> dict[str, Number]:
     """The inputs from one run."""
     stages, found = run.stages, {}
-    source = f"run {run.path.name}, storage {run.record['storage']}"
+    source = f"run {run.path.name}, storage {run.record.storage}"
     if _counted(stages, "read_service"):
         found["tlc.latency"] = _times(stages, ("read_service",), f"{source}: a read, p50 to p90")
     if all(_counted(stages, name) for name in FIRMWARE):

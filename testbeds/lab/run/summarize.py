@@ -231,7 +231,7 @@ def manifest(experiment: Experiment) -> Manifest:
         workloads=workloads,
         preset_sha256=presets,
         decode_cost={name: read(Path(name)).said() for name in sorted(costs)},
-        machine=machine(),
+        machine=msgspec.structs.asdict(machine()),
     )
 
 

@@ -4,17 +4,18 @@ Every figure here was computed from logits, or counted by the agent's record or 
 ledger. Logarithms are natural; KL is that of dense attention to the tier's, in nats.
 """
 
-from typing import Any
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.notes import Note, gathered
 from offstage.host.decode.predicted import LayerAgreement
+from offstage.testbeds.live.results import PolicyKeys
+from offstage.testbeds.machine import Machine
 
 __all__ = [
     "ModelIdentity",
+    "ModelMachine",
     "ModelPass",
     "ModelSummary",
     "Position",
@@ -120,7 +121,14 @@ class TierUsed(msgspec.Struct, kw_only=True, frozen=True):
 
     fabric: str
     storage: str
-    policy: dict[str, Any]
+    policy: PolicyKeys
+
+
+class ModelMachine(Machine, kw_only=True, frozen=True):
+    """The machine, and the versions of the libraries that computed."""
+
+    torch: str
+    transformers: str
 
 
 class ModelSummary(msgspec.Struct, kw_only=True):
@@ -133,7 +141,7 @@ class ModelSummary(msgspec.Struct, kw_only=True):
     passes: list[ModelPass]
     notes: list[Note]
     """Notes that apply to every pass."""
-    machine: dict[str, Any]
+    machine: ModelMachine
     command: str
     version: str
 

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,6 +44,7 @@ from offstage.testbeds.live.host_run import check_alone, machine_notes, overruns
 from offstage.testbeds.live.model.options import ModelOptions
 from offstage.testbeds.live.model.results import (
     ModelIdentity,
+    ModelMachine,
     ModelPass,
     ModelSummary,
     TextWorkload,
@@ -146,7 +148,11 @@ def decode_text(
         dense_perplexity=_perplexity([p.dense_nll for p in passes[0].positions]),
         passes=passes,
         notes=list(dict.fromkeys(notes)),
-        machine={**machine(), **_versions()},
+        machine=ModelMachine(
+            **msgspec.structs.asdict(machine()),
+            torch=importlib.metadata.version("torch"),
+            transformers=importlib.metadata.version("transformers"),
+        ),
         command=options.command,
         version=offstage.__version__,
     )
@@ -362,7 +368,7 @@ def _bits_of(options: ModelOptions, loaded: Loaded, weights: Weights, geometry: 
             "device": options.device,
             "prefill_piece": options.prefill_piece,
             "threads": torch.get_num_threads(),
-            "processor": machine()["processor"],
+            "processor": machine().processor,
             **_versions(),
         },
     )

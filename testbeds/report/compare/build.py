@@ -117,7 +117,7 @@ def compare_run(run: Recorded, plan: Plan, progress: Progress) -> Comparison:
         crossovers=found.crossovers,
         neighbours=found.neighbours,
         neighbours_device=found.neighbours_device,
-        workload=run.summary.workload if run.summary is not None else {},
+        workload={} if run.summary is None else msgspec.to_builtins(run.summary.workload),
         samples=plan.samples,
         command=plan.command,
         version=__version__,
@@ -135,7 +135,7 @@ def _own(plan: Plan, run: Recorded, trace: Trace) -> Preset:
 
 def on_drive(preset: Preset, run: Recorded) -> Preset:
     """The preset with the run's emulated drive; unchanged where a disk was measured."""
-    drive = (run.summary.workload if run.summary is not None else {}).get("nvme", "")
+    drive = run.summary.workload.nvme if run.summary is not None else ""
     if run.provenance != "emulated" or not drive:
         return preset
     return msgspec.structs.replace(preset, nvme=msgspec.structs.replace(preset.nvme, drive=drive))
@@ -162,6 +162,6 @@ def _preset(name: str) -> Preset:
 
 def _setup(run: Recorded, trace: Trace) -> str:
     text = setup_line(run.summary) if run.summary is not None else ""
-    about = f"Run {run.path.name}, {run.provenance}, storage {run.record['storage']}, "
+    about = f"Run {run.path.name}, {run.provenance}, storage {run.record.storage}, "
     about += f"{len(trace.fetches):,} commands of one layer each"
     return f"{about}. {text}" if text else f"{about}."

@@ -8,7 +8,6 @@ one line: a folder without a log, a log with a hole, a run of another version.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -26,12 +25,24 @@ LOG_NAME, RECORD_NAME, RECORDS = "decisions.log", "record.json", "records"
 FIX = "record one: `offstage demo`, or `offstage dpu serve --record`"
 
 
+class Record(msgspec.Struct, kw_only=True, frozen=True):
+    """What a comparison reads of `record.json`. `device`: the preset of the modelled device in the
+    loop; empty: none."""
+
+    stages: dict[str, StageTimes]
+    storage: str
+    device: str = ""
+    version: str | None = None
+    closed: bool = False
+    log_bytes_lost: int = 0
+
+
 @dataclass(frozen=True)
 class Recorded:
     """One run. `result` and `summary`: from the host, if a summary is next to the log."""
 
     path: Path
-    record: dict[str, Any]
+    record: Record
     result: RunResult | None
     summary: Summary | None
 
@@ -44,7 +55,7 @@ class Recorded:
     def stages(self) -> dict[str, StageTimes]:
         """Stages by name, those of the daemon with their buckets."""
         host = self.result.stages if self.result is not None else {}
-        return {**host, **self.record["stages"]}
+        return {**host, **self.record.stages}
 
     @property
     def notes(self) -> list[Note]:
@@ -55,14 +66,14 @@ class Recorded:
     @property
     def device(self) -> str:
         """The preset of the modelled device in the loop; empty: none."""
-        return str(self.record.get("device", ""))
+        return self.record.device
 
     @property
     def provenance(self) -> str:
         """The provenance of its times."""
         if self.result is not None:
             return self.result.provenance
-        return "emulated" if "emulated" in str(self.record["storage"]) else "measured"
+        return "emulated" if "emulated" in self.record.storage else "measured"
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -97,20 +108,16 @@ def record_name(provenance: str, name: str) -> str:
     return f"{provenance}-{name.replace('+', '-')}"
 
 
-def _record(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = read_json(path, FIX, what="not written by a recorder")
-    try:
-        record["stages"] = msgspec.convert(record["stages"], dict[str, StageTimes])
-    except (KeyError, TypeError, msgspec.ValidationError):
-        raise BadInput("not written by a recorder", str(path), FIX) from None
-    _check_version(record.get("version"), path)
-    if not record.get("closed"):
+def _record(path: Path) -> Record:
+    record = read_json(path, FIX, Record, what="not written by a recorder")
+    _check_version(record.version, path)
+    if not record.closed:
         raise BadInput(
             "the recording is incomplete",
             str(path),
             "end the daemon with SIGTERM, and record again",
         )
-    if record.get("log_bytes_lost"):
+    if record.log_bytes_lost:
         raise BadInput(
             "the decision log has a hole",
             str(path),

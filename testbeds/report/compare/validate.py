@@ -140,8 +140,8 @@ def _what(run: Recorded) -> str:
         return str(run.path)
     load = run.summary.workload
     return (
-        f"{load.get('session_count')} sessions of {load.get('context_tokens')} tokens, "
-        f"{load.get('decode_steps')} steps, {run.path.name}"
+        f"{load.session_count} sessions of {load.context_tokens} tokens, "
+        f"{load.decode_steps} steps, {run.path.name}"
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from offstage.testbeds.report.page.numbers import show
 from offstage.testbeds.report.page.tags import attributes, escape, tag
 
@@ -92,11 +94,11 @@ def folded(title: str, body: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
-def facts(title: str, values: Mapping[str, Any]) -> str:
-    """A mapping as a folded table, nested keys joined with a dot."""
+def facts(title: str, values: Mapping[str, Any] | msgspec.Struct) -> str:
+    """A mapping or a struct as a folded table, nested keys joined with a dot."""
     rows = "".join(
         f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>'
-        for key, text in _flat(values)
+        for key, text in _flat(msgspec.to_builtins(values))
     )
     if not rows:
         return ""

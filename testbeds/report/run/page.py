@@ -1,8 +1,6 @@
 """The report of a run: one self-contained HTML file."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.durable import write_text
 from offstage.testbeds.live.results import Summary
@@ -129,39 +127,19 @@ def _tiles(group: Group) -> tuple[list[Tile], str]:
 
 
 def setup_line(summary: Summary) -> str:
-    """Workload, geometry, machine, seed and provenance; parts that the summary lacks are left
-    out."""
-    pieces = [_text(summary.workload, "sentence"), _geometry(summary.workload)]
-    pieces.append(_machine(summary.machine))
+    """Workload, geometry, machine, seed and provenance; storages only of a summary with runs."""
+    load, own = summary.workload, summary.machine
     storages = ", ".join(group.where for group in groups(summary.runs))
-    pieces.append(f"storage: {storages}" if storages else "")
-    pieces.append(f"seed {summary.seed}")
+    pieces = [
+        load.sentence,
+        f"model geometry {load.geometry}, {load.geometry_note}",
+        f"{own.processor}, {own.core_count} cores, {size(own.memory_bytes)} of memory, "
+        f"kernel {own.kernel}",
+        f"storage: {storages}" if storages else "",
+        f"seed {summary.seed}",
+    ]
     return ". ".join(_capital(piece.rstrip(".")) for piece in pieces if piece) + "."
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _text(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _geometry(workload: Mapping[str, Any]) -> str:
-    name, note = _text(workload, "geometry"), _text(workload, "geometry_note")
-    text = ", ".join(piece for piece in (name, note) if piece)
-    return f"model geometry {text}" if text else ""
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    pieces = [_text(machine, "processor")]
-    cores = machine.get("core_count")
-    if isinstance(cores, int):
-        pieces.append(f"{cores} cores")
-    memory = machine.get("memory_bytes")
-    if isinstance(memory, int):
-        pieces.append(f"{size(memory)} of memory")
-    kernel = _text(machine, "kernel")
-    pieces.append(f"kernel {kernel}" if kernel else "")
-    return ", ".join(piece for piece in pieces if piece)

@@ -17,6 +17,7 @@ from offstage.testbeds.bench.codec import (
 )
 from offstage.testbeds.bench.codec_store import store_row
 from offstage.testbeds.bench.codec_table import table_text
+from offstage.testbeds.machine import machine
 
 
 def rate(dtype: str) -> RateFigures:
@@ -36,7 +37,7 @@ def test_the_table_is_what_the_command_writes(tmp_path: Path) -> None:
         rates=[rate(dtype) for dtype in DTYPES],
         store=[],
         lossy=[],
-        machine={"processor": "any"},
+        machine=machine(),
     )
     (tmp_path / "again.toml").write_text(table_text(result))
     again = read_table(tmp_path / "again.toml")

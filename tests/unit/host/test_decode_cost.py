@@ -188,7 +188,7 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     assert said["command"].startswith("offstage host calibrate")
     short = msgspec.structs.replace(options, sessions=1, context_tokens=4096, steps=1)
     about = describe(options, prepare(short))
-    assert about["time_per_token_source"] == said
+    assert about.time_per_token_source == said
     spec.write_text(text + 'time_per_token = "40ms"\n')
     with pytest.raises(BadInput, match="the GPU's time is given twice"):
         load(spec)

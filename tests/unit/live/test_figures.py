@@ -15,8 +15,11 @@ from offstage.bindings.ledger import Demands, Ledger
 from offstage.bindings.notes import Note, note_lines
 from offstage.host.decode.record import AgentRecord, Token
 from offstage.testbeds.live.checks import found, refuse
+from offstage.testbeds.live.options import DriveOptions
 from offstage.testbeds.live.results import RunResult, Summary
 from offstage.testbeds.live.run_figures import RunLabel, against_lru, against_reference, run_result
+from offstage.testbeds.live.workload import describe, prepare
+from offstage.testbeds.machine import run_machine
 
 LABEL = RunLabel("window", "io_uring", "measured", ("window",))
 COUNTERS = {
@@ -203,10 +206,11 @@ def test_a_note_of_several_runs_is_told_once_with_the_figures_of_each() -> None:
         )
         for name, late in (("none", 48), ("window", 64))
     ]
+    small = DriveOptions(sessions=1, context_tokens=4096, steps=1)
     summary = Summary(
         runs=runs,
-        workload={},
-        machine={},
+        workload=describe(small, prepare(small)),
+        machine=run_machine({}, 0.0),
         seed=1,
         sentence="",
         curve=[],

@@ -10,8 +10,10 @@ import numpy as np
 
 from offstage.bindings.layouts import ENDS
 from offstage.bindings.notes import Note
-from offstage.testbeds.live.results import CurvePoint, RunResult, Summary
+from offstage.testbeds.live.results import CurvePoint, RunResult, RunWorkload, Summary
+from offstage.testbeds.machine import RunMachine
 from offstage.testbeds.report import as_text, sentence
+from offstage.testbeds.workloads.requests.sessions import SessionAccount
 
 SETS: tuple[tuple[str, ...], ...] = (
     (),
@@ -25,6 +27,73 @@ CAUSES = {"window": "window", "ema": "pattern", "shared": "shared"}
 
 
 LEVELS = {"window": 1, "ema": 2, "shared": 3}
+
+WORKLOAD = RunWorkload(
+    sentence="4 sessions, the longest of 131,072 tokens, generated, starting together",
+    source="generated",
+    trace="",
+    seed=1,
+    session_count=1,
+    sessions_max=1,
+    sharing_session_count=0,
+    block_tokens=64,
+    chunk_bytes=1 << 17,
+    stored_bytes=1 << 29,
+    budget_bytes=None,
+    time_compression=1.0,
+    trace_span_s=0.0,
+    context_tokens_min=0,
+    context_tokens_max=131_072,
+    requests_taken=[],
+    requests_capped=[],
+    requests_left_out={},
+    requests_before_count=0,
+    requests_after_count=0,
+    sessions=[
+        SessionAccount(
+            name="session-0",
+            tenant="default",
+            arrival_s=0.0,
+            context_tokens=131_072,
+            decode_steps=300,
+            chunk_count=2048,
+            shared_chunk_count=0,
+            retained_chunk_count=0,
+            request_index=None,
+            asked_context_tokens=131_072,
+            asked_decode_steps=300,
+        )
+    ],
+    context_tokens=131_072,
+    decode_steps=300,
+    geometry="synthetic",
+    geometry_note="scaled down: 4 layers, 2,048 bytes per token",
+    layer_count=4,
+    kv_heads=2,
+    block_bytes=1 << 15,
+    bytes_per_token=2048,
+    selector="quest",
+    kernel="numpy",
+    device="cpu",
+    select_blocks=32,
+    sink_blocks=1,
+    window_blocks=4,
+    pool_ratio=1.5,
+    pool_blocks=196,
+    time_per_token_ms=25.0,
+    time_per_token_source="given",
+    processes=["drawn"],
+)
+MACHINE = RunMachine(
+    processor="Synthetic CPU",
+    core_count=2,
+    memory_bytes=24 << 30,
+    kernel="6.0",
+    python="3.12",
+    architecture="any",
+    memory_peak_bytes={"host": 1 << 30},
+    wall_s=60.0,
+)
 
 
 def _ends(prefetchers: tuple[str, ...], demands: int, hits: int) -> dict[str, int]:
@@ -156,14 +225,8 @@ def summary(**changes: Any) -> Summary:
     ]
     fields: dict[str, Any] = {
         "runs": runs,
-        "workload": {
-            "sentence": "4 sessions, the longest of 131,072 tokens, generated, starting together",
-            "geometry": "synthetic",
-            "geometry_note": "scaled down: 4 layers, 2,048 bytes per token",
-            "stored_bytes": 1 << 29,
-            "sessions": [{"name": "session-0", "context_tokens": 131_072, "decode_steps": 300}],
-        },
-        "machine": {"processor": "Synthetic CPU", "core_count": 2, "memory_bytes": 24 << 30},
+        "workload": WORKLOAD,
+        "machine": MACHINE,
         "seed": 1,
         "sentence": sentence(runs),
         "curve": curve,

@@ -30,7 +30,8 @@ def test_round_trip(made: SimpleNamespace, tmp_path: Path) -> None:
 def test_any_text_survives(made: SimpleNamespace, tmp_path: Path, text: str) -> None:
     """Lists are written on one line each: that must not reach into a text that looks like one."""
     held = text + "[\n1, 2\n]"
-    summary = made.summary(runs=[], command=held, workload={held: [1, 2.5, -3e-7]})
+    load = msgspec.structs.replace(made.WORKLOAD, sentence=held, policy={held: [held]})
+    summary = made.summary(runs=[], command=held, workload=load)
     try:
         held.encode()
     except UnicodeEncodeError:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from offstage.bindings.notes import Note
 from offstage.bindings.stages import StageTimes
@@ -110,6 +111,7 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
         curve = made.summary().curve[:3]
         for point in curve:
             point.label = point.policy = word
+        held = {"sentence": word, "processes": [word], "policy": {word: word}}
         return outline(
             render(
                 made.summary(
@@ -118,8 +120,8 @@ def test_hostile_text_stays_text(made: SimpleNamespace) -> None:
                     sentence=word,
                     command=word,
                     version=word,
-                    workload={word: word, "sentence": word},
-                    machine={word: [word, {word: word}]},
+                    workload=replace(made.WORKLOAD, geometry=word, **held),
+                    machine=replace(made.MACHINE, processor=word, kernel=word, real={word: word}),
                 )
             )
         )

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.driver import Driver
 from offstage.bindings.errors import OffstageError
+from offstage.bindings.figures import TenantStatus, read_struct
 from offstage.bindings.firmware import check_rc, ffi, lib, text_of
 from offstage.bindings.keys import block_keys
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.stages import StageTimes, device_stages, switch_device
 
 __all__ = ["BareConfig", "BareDevice", "BareSession"]
@@ -145,21 +147,18 @@ class BareDevice:
         """How long the stages that the reactor sees took; see `bindings.stages`."""
         return device_stages(self.handle)
 
-    def ledger(self) -> dict[str, Any]:
-        """`struct ofs_ledger` by field name: numbers, or the bytes of arrays."""
+    def ledger(self) -> Ledger:
+        """Of its tenant."""
         ledger: Any = ffi.new("struct ofs_ledger *")
         check_rc(lib.ofs_device_ledger(self.handle, self._tenant, ledger), "reading the ledger")
-        values = ((name, getattr(ledger, name)) for name, _ in ffi.typeof(ledger).item.fields)
-        return {
-            name: one if isinstance(one, int) else bytes(ffi.buffer(one)) for name, one in values
-        }
+        return read_struct(ledger, Ledger)
 
-    def tenant_status(self) -> dict[str, Any]:
-        """`struct ofs_tenant_status` of its tenant by field name."""
+    def tenant_status(self) -> TenantStatus:
+        """The figures of its tenant."""
         status: Any = ffi.new("struct ofs_tenant_status *")
         rc = lib.ofs_device_tenant_status_get(self.handle, self._tenant, status)
         check_rc(rc, "reading the tenant's status")
-        return {name: getattr(status, name) for name, _ in ffi.typeof(status).item.fields}
+        return read_struct(status, TenantStatus)
 
     def reset(self) -> None:
         """Drop what is staged and not pinned."""

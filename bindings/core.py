@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.figures import EventWork, read_struct
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import (
     CAUSES,
@@ -24,6 +25,7 @@ from offstage.bindings.layouts import (
     names,
     numbered,
 )
+from offstage.bindings.ledger import Ledger
 
 if TYPE_CHECKING:  # collections.abc has it from Python 3.12
     from _typeshed import ReadableBuffer as Buffer
@@ -158,13 +160,14 @@ def siphash(secret: bytes, data: bytes) -> bytes:
     return bytes(ffi.buffer(out))
 
 
-def work_by_event(work: Any) -> dict[str, dict[str, Any]]:
+def work_by_event(work: Any) -> dict[str, EventWork]:
     """`struct ofs_work` `[OFS_EVENT_COUNT]` by name, of the kinds of event that there were."""
     return {
-        name: {
-            **_plain(work + kind),
-            "table_bytes": dict(zip(TABLES, map(int, work[kind].table_bytes), strict=True)),
-        }
+        name: read_struct(
+            work + kind,
+            EventWork,
+            table_bytes=dict(zip(TABLES, map(int, work[kind].table_bytes), strict=True)),
+        )
         for kind, name in EVENTS.items()
         if work[kind].events
     }
@@ -179,7 +182,7 @@ class Replay:
 
     agreed: int
     diverged_at: int | None
-    work: dict[str, dict[str, Any]]
+    work: dict[str, EventWork]
 
 
 def replay(log: "Buffer", where: str = "log") -> Replay:
@@ -398,14 +401,14 @@ class Core:
             taken.append(self._actions[:count].copy())
         return np.concatenate(taken) if taken else np.zeros(0, ACTION)
 
-    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
-        """Counters by name; arrays as (nested) lists indexed as `ENDS`, `CAUSES`, `FATES`."""
+    def ledger(self, tenant: int | None = None) -> Ledger:
+        """Of one tenant; None: of all together."""
         struct: Any = ffi.new("struct ofs_ledger *")
         rc = lib.ofs_core_ledger(self.handle, NONE if tenant is None else tenant, struct)
         check_rc(rc, "reading the ledger")
-        return _plain(struct)
+        return read_struct(struct, Ledger)
 
-    def work(self) -> dict[str, dict[str, Any]]:
+    def work(self) -> dict[str, EventWork]:
         """What the events cost since open or the last reset: `struct ofs_work` by kind of event."""
         work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
         check_rc(lib.ofs_core_work(self.handle, work), "reading the core's work")
@@ -452,13 +455,3 @@ def filled_policy(policy: Policy) -> Any:
 
 def _pointer(kind: str, array: npt.NDArray[Any]) -> Any:
     return ffi.cast(kind, array.ctypes.data)
-
-
-def _plain(struct: Any) -> dict[str, Any]:
-    """A cffi struct of numbers and arrays as plain Python."""
-
-    def value(item: Any) -> Any:
-        return [value(one) for one in item] if isinstance(item, ffi.CData) else int(item)
-
-    fields = ffi.typeof(struct).item.fields
-    return {name: value(getattr(struct, name)) for name, _ in fields}

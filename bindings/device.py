@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import INFO, RECORD, Policy, filled_policy, work_by_event
 from offstage.bindings.errors import OffstageError, RunFailed, StoreFull
+from offstage.bindings.figures import (
+    DeviceStatus,
+    DmaTotals,
+    MoveStatus,
+    TenantStatus,
+    plain,
+    read_struct,
+)
 from offstage.bindings.firmware import MEANINGS, check_rc, ffi, lib, text_of
 from offstage.bindings.layouts import constant
-from offstage.bindings.stages import StageTimes, device_stages, step_times
+from offstage.bindings.ledger import Ledger
+from offstage.bindings.stages import StageTimes, StepTimes, device_stages, step_times
 
 __all__ = ["FOR_EVER", "Chunk", "FirmwareDevice", "OpenedChain", "name_store", "new_config"]
 
@@ -76,7 +85,7 @@ class FirmwareDevice:
             _refused(rc, text_of(error), where)
         self._device: Any = out[0]
         check_rc(lib.ofs_device_start(self._device), "starting the reactor's thread")
-        self.boot_id = int(self.status()["boot_id"])
+        self.boot_id = self.status().boot_id
         self._records = np.zeros(RECORDS_MAX, RECORD)
         self._log = bytearray(LOG_BYTES_MAX)
 
@@ -122,12 +131,12 @@ class FirmwareDevice:
         quota.dirty_blocks_max = dirty_blocks_max
         check_rc(lib.ofs_device_tenant_quota(self._device, tenant, quota), "setting a quota")
 
-    def tenant_status(self, tenant: int) -> dict[str, Any]:
-        """`struct ofs_tenant_status` by field name."""
+    def tenant_status(self, tenant: int) -> TenantStatus:
+        """The figures of a tenant."""
         status: Any = ffi.new("struct ofs_tenant_status *")
         rc = lib.ofs_device_tenant_status_get(self._device, tenant, status)
         check_rc(rc, "reading a tenant's figures")
-        return dict(_as_dict(status[0]))
+        return read_struct(status, TenantStatus)
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         """`struct ofs_purged` of one call, by field name: asked `again` while `more`, `marking` or
@@ -135,7 +144,7 @@ class FirmwareDevice:
         purged: Any = ffi.new("struct ofs_purged *")
         rc = lib.ofs_device_tenant_purge(self._device, tenant, keep_blocks, again, purged)
         check_rc(rc, "dropping a tenant's chunks")
-        return dict(_as_dict(purged[0]))
+        return dict(plain(purged[0]))
 
     def drop_idle(self) -> int:
         """Chunks dropped now because no session named them within the policy's time; looks
@@ -298,20 +307,18 @@ class FirmwareDevice:
         if rc < 0:
             _refused(rc, text_of(error), where)
 
-    def move_status(self) -> dict[str, Any]:
-        """`struct ofs_move_status` by field name; `state` by its name, texts as texts."""
+    def move_status(self) -> MoveStatus:
+        """The last move of the blocks to another storage."""
         status: Any = ffi.new("struct ofs_move_status *")
         check_rc(lib.ofs_device_move_status_get(self._device, status), "reading the status")
-        found = _as_dict(status[0])
-        texts = {"path": text_of(status.path), "error": text_of(status.error)}
-        return {**found, "state": MOVE_STATES[status.state], **texts}
+        return read_struct(status, MoveStatus, state=MOVE_STATES[status.state])
 
-    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
-        """`struct ofs_ledger` by field name, arrays as lists; None: all tenants together."""
+    def ledger(self, tenant: int | None = None) -> Ledger:
+        """Of one tenant; None: of all together."""
         ledger: Any = ffi.new("struct ofs_ledger *")
         index = lib.OFS_NONE if tenant is None else tenant
         check_rc(lib.ofs_device_ledger(self._device, index, ledger), "reading the ledger")
-        return dict(_as_dict(ledger[0]))
+        return read_struct(ledger, Ledger)
 
     def records(self) -> NDArray[np.void]:
         """Take at most RECORDS_MAX ledger records; a copy of dtype RECORD."""
@@ -324,22 +331,19 @@ class FirmwareDevice:
         rc = lib.ofs_device_log_take(self._device, ffi.from_buffer(self._log), LOG_BYTES_MAX)
         return bytes(self._log[: check_rc(rc, "taking the decision log")])
 
-    def status(self) -> dict[str, Any]:
-        """`struct ofs_device_status` by field name; store and storage are nested.
-
-        `work`: `struct ofs_work` by field name, of every kind of event there was.
-        """
+    def status(self) -> DeviceStatus:
+        """The device's counters and gauges."""
         status: Any = ffi.new("struct ofs_device_status *")
         check_rc(lib.ofs_device_status_get(self._device, status), "reading the status")
         work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
         check_rc(lib.ofs_device_work(self._device, work), "reading the core's work")
-        return {**_as_dict(status[0]), "work": work_by_event(work)}
+        return read_struct(status, DeviceStatus, work=work_by_event(work))
 
     def stages(self) -> dict[str, StageTimes]:
         """How long each stage took since the last reset; see `bindings.stages`."""
         return device_stages(self._device)
 
-    def step_times(self, tenant: int) -> dict[str, Any]:
+    def step_times(self, tenant: int) -> StepTimes:
         """Where the time of a tenant's steps went since the last reset; see `bindings.stages`."""
         return step_times(self._device, tenant)
 
@@ -351,13 +355,13 @@ class FirmwareDevice:
         """One line where the storage is not what was asked for; else empty."""
         return text_of(lib.ofs_device_warning(self._device))
 
-    def memory(self) -> dict[str, Any]:
-        """`struct ofs_dma_totals` by field name, and `warning`: one line, or empty."""
+    def memory(self) -> DmaTotals:
+        """The pages of the process's memory for I/O."""
         totals: Any = ffi.new("struct ofs_dma_totals *")
         lib.ofs_dma_totals_read(totals)
         text: Any = ffi.new("char[]", ERROR_SIZE)
         lib.ofs_dma_warning(text, ERROR_SIZE)
-        return {**_as_dict(totals[0]), "warning": text_of(text)}
+        return read_struct(totals, DmaTotals, warning=text_of(text))
 
     def close(self, drain: bool) -> None:
         """Stop the reactor and close everything. Closing twice does nothing."""
@@ -377,15 +381,3 @@ def _refused(rc: int, text: str, where: str) -> None:
 
 def _key(key: Any) -> bytes:
     return int(key.lo).to_bytes(8, "little") + int(key.hi).to_bytes(8, "little")
-
-
-def _as_dict(value: Any) -> Any:
-    """A C struct, array or number as dict, list or int."""
-    kind = ffi.typeof(value)
-    if kind.kind == "struct":
-        return {name: _plain(getattr(value, name)) for name, _ in kind.fields or []}
-    return [_plain(one) for one in value]
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, bytes)) else _as_dict(value)

@@ -140,9 +140,11 @@ class Ledger(msgspec.Struct, kw_only=True):
     resident_slots: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[str, Any]) -> "Ledger":
-        """From counters by name, as a daemon or a core gives them."""
-        return msgspec.convert(counts, cls)
+    def of(cls, counts: "Ledger | Mapping[str, Any]") -> "Ledger":
+        """From counters by name; of a daemon's ledger what `struct ofs_ledger` has."""
+        if isinstance(counts, Ledger):
+            counts = {name: getattr(counts, name) for name in Ledger.__struct_fields__}
+        return msgspec.convert(counts, Ledger)
 
     @classmethod
     def total(cls, ledgers: Iterable["Ledger"]) -> "Ledger":
@@ -160,7 +162,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
         Raises RunFailed where a count went back: the ledger was reset in between."""
         counted = {}
-        for name in self.__struct_fields__:
+        for name in Ledger.__struct_fields__:
             if name in GAUGES:
                 continue
             more = np.subtract(getattr(self, name), getattr(before, name))
@@ -171,7 +173,7 @@ class Ledger(msgspec.Struct, kw_only=True):
                     "run again, without a concurrent `offstage dpu reset`",
                 )
             counted[name] = more.tolist()
-        return msgspec.structs.replace(self, **counted)
+        return Ledger(**counted, **{name: getattr(self, name) for name in GAUGES})
 
     @property
     def ended(self) -> Demands:

@@ -6,13 +6,14 @@ torn, foreign or changed log raises `Corrupt`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from offstage.bindings.core import ACTION, EVENTS, CoreConfig, Policy, work_by_event
+from offstage.bindings.figures import EventWork, read_struct
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import EVICTIONS, PREFETCHERS
 
@@ -79,9 +80,9 @@ class Walk:
         policy: Any = ffi.new("struct ofs_policy *")
         core = lib.ofs_replay_core(self._handle)
         check_rc(lib.ofs_core_describe(core, config, policy), "reading the core's configuration")
-        return CoreConfig(**_fields(CoreConfig, config)), _policy(policy)
+        return read_struct(config, CoreConfig), _policy(policy)
 
-    def work(self) -> dict[str, dict[str, Any]]:
+    def work(self) -> dict[str, EventWork]:
         """What the events so far cost the core, as `Core.work()`."""
         work: Any = ffi.new("struct ofs_work[]", lib.OFS_EVENT_COUNT)
         check_rc(lib.ofs_core_work(lib.ofs_replay_core(self._handle), work), "reading the work")
@@ -90,11 +91,6 @@ class Walk:
     def _check(self, rc: int) -> int:
         doing, fix = "replaying a decision log", "it is torn, or not one of ours"
         return check_rc(rc, doing, self._where, fix)
-
-
-def _fields(kind: Any, struct: Any) -> dict[str, Any]:
-    """The fields of a dataclass that a struct has by the same names."""
-    return {one.name: int(getattr(struct, one.name)) for one in fields(kind)}
 
 
 def policy_of(data: bytes) -> Policy:
@@ -106,8 +102,9 @@ def policy_of(data: bytes) -> Policy:
 
 def _policy(struct: Any) -> Policy:
     named = [name for name, bit in PREFETCHERS.items() if struct.prefetchers & bit]
-    names = {"prefetchers": "+".join(named) or "none", "eviction": EVICTIONS[struct.eviction]}
-    return Policy(**{**_fields(Policy, struct), **names})
+    prefetchers = "+".join(named) or "none"
+    eviction = EVICTIONS[struct.eviction]
+    return read_struct(struct, Policy, prefetchers=prefetchers, eviction=eviction)
 
 
 def events(log: "Buffer", where: str = "log") -> Iterator[Event]:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from offstage.bindings.figures import absent
 from offstage.bindings.firmware import check_rc, ffi, lib
 from offstage.bindings.layouts import names
 
@@ -19,6 +20,7 @@ __all__ = [
     "STAGES",
     "StageTimes",
     "Stages",
+    "StepTimes",
     "device_stages",
     "driver_stages",
     "show",
@@ -43,6 +45,18 @@ class StageTimes(msgspec.Struct, kw_only=True):
     buckets: list[list[int]] | msgspec.UnsetType = msgspec.UNSET
 
 
+class StepTimes(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the time of steps went that waited for a block: means of all and of the slowest percent
+    (at least one), by part (`enum ofs_step_part`). Of none there is the count alone."""
+
+    count: int
+    ns_p50: int = absent()
+    ns_p90: int = absent()
+    ns_p99: int = absent()
+    mean: dict[str, float] = absent()
+    slowest_percent: dict[str, float] = absent()
+
+
 Stages = Mapping[str, StageTimes]
 """By the names of `enum ofs_stage`; what was not timed is left out."""
 
@@ -62,25 +76,23 @@ def switch_device(device: Any, on: bool) -> None:
     check_rc(lib.ofs_device_stages_set(device, int(on)), "switching the stage timers")
 
 
-def step_times(device: Any, tenant: int) -> dict[str, Any]:
-    """Where the time of a tenant's steps went that waited for a block, of those that were timed:
-    means of all and of the slowest percent (at least one), by part (`enum ofs_step_part`). Of none
-    the count alone."""
+def step_times(device: Any, tenant: int) -> StepTimes:
+    """Of a tenant's steps that were timed."""
     times: Any = ffi.new("struct ofs_step_times *")
     check_rc(lib.ofs_device_step_times_get(device, tenant, times), "reading the times of steps")
     counts = np.array(list(times.steps.buckets), np.float64)
     sums = np.array([list(times.sums[part]) for part in range(len(PARTS))], np.float64)
     total = int(times.steps.count)
     if not total:
-        return {"count": 0}
+        return StepTimes(count=0)
     faster = np.maximum(counts.cumsum() - (total - max(total // 100, 1)), 0)
     slow = np.minimum(counts, faster) / np.maximum(counts, 1)  # part of a bucket that is among them
-    return {
-        "count": total,
+    return StepTimes(
+        count=total,
         **_quantiles(ffi.addressof(times.steps)),
-        "mean": _by_part(sums.sum(axis=1) / total),
-        "slowest_percent": _by_part((sums * slow).sum(axis=1) / (counts * slow).sum()),
-    }
+        mean=_by_part(sums.sum(axis=1) / total),
+        slowest_percent=_by_part((sums * slow).sum(axis=1) / (counts * slow).sum()),
+    )
 
 
 def _by_part(means_ns: NDArray[np.float64]) -> dict[str, float]:

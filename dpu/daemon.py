@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+import msgspec
 import zmq
 
 from offstage.bindings import nixl, verbs
@@ -34,6 +34,7 @@ from offstage.dpu.control.service import Service
 from offstage.dpu.control.store_moves import Moves
 from offstage.dpu.log import Log
 from offstage.dpu.process import say_ready
+from offstage.dpu.protocol.status import DeviceReport
 from offstage.dpu.sockets.control_socket import ControlSocket
 from offstage.dpu.sockets.door import shared
 from offstage.dpu.storage.device import Device
@@ -157,7 +158,8 @@ class Daemon:
             self.log,
         )
         memory = self.device.memory()  # now that the tenants have theirs
-        (self.log.warning if memory["warning"] else self.log.info)("memory", **memory)
+        log = self.log.warning if memory.warning else self.log.info
+        log("memory", **msgspec.structs.asdict(memory))
         self.hosts, hosts.fabric_key = hosts, self.control.fabric_key
         self.control.gate.whose = hosts.whose
         self.attachments = Attachments(self.runtime_dir, self.control, config, self.log)
@@ -233,7 +235,7 @@ class Daemon:
             give(self.device, tenants[-1], tenant)
         return tenants
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> dict[str, str | int]:
         """The fields of the ready line."""
         return {
             "event": "ready",
@@ -356,9 +358,9 @@ class Daemon:
         except OffstageError as error:
             self.log.error("reactor_silent", error=str(error))
 
-    def _note_target(self, status: Mapping[str, Any]) -> None:
+    def _note_target(self, status: DeviceReport) -> None:
         """A target of ours died: once for each time it was started again, and once for good."""
-        noted = status.get("target_restarts", 0), status.get("target_down", "")
+        noted = status.target_restarts or 0, status.target_down or ""
         if noted != self._target_noted:
             self._target_noted = noted
             level = self.log.error if noted[1] else self.log.warning

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from offstage.bindings.archive import Places
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput
@@ -26,6 +28,13 @@ from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import Config
 from offstage.dpu.economics.thresholds import NONE_RETURN
 from offstage.dpu.log import Log
+from offstage.dpu.protocol.status import (
+    ArchivedLedger,
+    ArchivedTenant,
+    ArchiveStatus,
+    DeviceReport,
+    Pace,
+)
 from offstage.dpu.storage.device import PLACES
 from offstage.dpu.tenants.tenancy import secrets_beside
 
@@ -257,40 +266,42 @@ class ArchivedDevice:
 
     # ---- figures ----
 
-    def tenant_status(self, tenant: int) -> dict[str, Any]:
+    def tenant_status(self, tenant: int) -> ArchivedTenant:
         """As the device's, and the archive's counts."""
         mine = self._tenants[tenant]
         with self.state.lock:
             counts = {f"archive_{name}": count for name, count in mine.counts.items()}
             counts["archive_chunks"] = len(mine.known)
-        return {**self._device.tenant_status(tenant), **counts}
+        return ArchivedTenant(
+            **msgspec.structs.asdict(self._device.tenant_status(tenant)), **counts
+        )
 
-    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
+    def ledger(self, tenant: int | None = None) -> ArchivedLedger:
         """As the device's, and the archive's transfers, as `archive_...`."""
         some = self._tenants if tenant is None else [self._tenants[tenant]]
         with self.state.lock:
             moved = {f"archive_{name}": sum(one.counts[name] for one in some) for name in COUNTS}
-        return {**self._device.ledger(tenant), **moved}
+        return ArchivedLedger(**msgspec.structs.asdict(self._device.ledger(tenant)) | moved)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DeviceReport:
         """As the device's, and the state of the archive."""
         with self.state.lock:
             waiting = len(self.state.uploads) + len(self.state.active)
         seconds, chunks = self.state.pace()
-        pace = {
-            "seconds": seconds,
-            "tokens": chunks * self._config.arena.block_tokens,
-            "at_once": self._config.archive.connections,
-        }
-        return {
-            **self._device.status(),
-            "archive": {
-                "away": int(self.workers.away),
-                "uploads_waiting": waiting,
-                "deletes_waiting": self.workers.deletes_waiting,
-                "pace": pace,
-            },
-        }
+        status: DeviceReport = self._device.status()
+        return msgspec.structs.replace(
+            status,
+            archive=ArchiveStatus(
+                away=int(self.workers.away),
+                uploads_waiting=waiting,
+                deletes_waiting=self.workers.deletes_waiting,
+                pace=Pace(
+                    seconds=seconds,
+                    tokens=chunks * self._config.arena.block_tokens,
+                    at_once=self._config.archive.connections,
+                ),
+            ),
+        )
 
     def close(self, drain: bool) -> None:
         """Close the archive first: it uses the device."""

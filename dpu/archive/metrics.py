@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from offstage.dpu.protocol.status import ArchivedTenant, ArchiveStatus
 
 __all__ = ["GAUGES", "TENANT", "archive_metrics"]
 
@@ -33,22 +36,22 @@ GAUGES = {
 
 
 def archive_metrics(
-    shares: Mapping[str, Mapping[str, Any]], status: Mapping[str, Any]
+    shares: Mapping[str, ArchivedTenant], status: ArchiveStatus | msgspec.UnsetType
 ) -> Iterable[Metric]:
-    """Of these tenants; `status` of the device, where the reader may see it. None without one."""
-    having = {name: one for name, one in shares.items() if "archive_chunks" in one}
+    """Of these tenants; `status`, where the reader may see it. None without an archive."""
+    having = {name: one for name, one in shares.items() if isinstance(one.archive_chunks, int)}
     if having:
         for field, (metric, text) in TENANT.items():
             counter: Any = CounterMetricFamily(f"offstage_{metric}", text, labels=["tenant"])
             for name, figures in having.items():
-                counter.add_metric([name], figures[field])
+                counter.add_metric([name], getattr(figures, field))
             yield counter
         gauge: Any = GaugeMetricFamily(
             "offstage_archive_chunks", "chunks in the bucket", labels=["tenant"]
         )
         for name, figures in having.items():
-            gauge.add_metric([name], figures["archive_chunks"])
+            gauge.add_metric([name], figures.archive_chunks)
         yield gauge
-    for field, (metric, text) in GAUGES.items():
-        if field in status.get("archive", {}):
-            yield GaugeMetricFamily(f"offstage_{metric}", text, value=status["archive"][field])
+    if status:
+        for field, (metric, text) in GAUGES.items():
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=getattr(status, field))

@@ -3,11 +3,11 @@ the ZMQ fabric.
 """
 
 from pathlib import Path
-from typing import Any
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config.values import Config
+from offstage.dpu.control.ports import Offer
 from offstage.dpu.control.zmq_fabric import ZmqFabric
 from offstage.dpu.log import Log
 from offstage.dpu.sockets.control_socket import ControlSocket
@@ -50,16 +50,14 @@ class Attachments:
         for one in self._hand_outs.values():
             one.expire()
 
-    def offer(
-        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
-    ) -> dict[str, Any]:
-        """Take the attachment over; returns what `Attached` says of it."""
+    def offer(self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment) -> Offer:
+        """Take the attachment over."""
         if fabric == "shm":
             hand_out = self._hand_outs[tenant]
             token = hand_out.promise(ticket, attachment)
-            return {"token": token, "socket_path": str(hand_out.path), "blob": attachment.blob}
+            return Offer(token, str(hand_out.path), blob=attachment.blob)
         if fabric in ("nixl", "verbs"):
-            return {"token": "", "blob": attachment.blob}
+            return Offer(blob=attachment.blob)
         try:
             if self._fabric is None:
                 self._fabric = self._open_fabric()
@@ -67,7 +65,7 @@ class Attachments:
             attachment.close()
             raise
         self._fabric.admit(ticket, attachment)
-        return {"token": ticket.hex(), "endpoint": self.endpoint(fabric)}
+        return Offer(ticket.hex(), endpoint=self.endpoint(fabric))
 
     def open(self, fabric: str, endpoint: str) -> None:
         """Start serving a fabric; zmq listens immediately. BadInput if it cannot."""

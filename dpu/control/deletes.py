@@ -79,7 +79,7 @@ class Deletes:
     def _errors(self) -> int:
         """I/O that the drive ended with an error; -1 where nothing is known."""
         try:
-            return int(self._device.status().get("store", {}).get("io_errors", 0))
+            return self._device.status().store.io_errors
         except OffstageError:
             return -1
 

@@ -181,7 +181,7 @@ class Drain:
         if self.stuck:
             return -1
         try:
-            return int(self._device.status()["dirty_blocks"])
+            return self._device.status().dirty_blocks
         except OffstageError as error:
             self._note_stuck(error)
             return -1

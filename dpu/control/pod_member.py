@@ -36,6 +36,7 @@ from offstage.dpu.pod.history import Seen
 from offstage.dpu.pod.keeper import Keeper, boot_ns
 from offstage.dpu.pod.map import Member, PodMap
 from offstage.dpu.pod.membership import Membership, open_membership
+from offstage.dpu.protocol.status import MemberStatus
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Host, Hosts, Refused, TenantState
 from offstage.dpu.tenants.tenancy import secrets_beside
@@ -208,21 +209,21 @@ class PodMember:
             return True
         return False
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> MemberStatus:
         """The status for an operator."""
         keeper = self.keeper
         standing = keeper.standing
         left_ns = 0 if not standing.ttl else serves_until(standing) - keeper.now()
-        return {
-            "phase": keeper.phase,
-            "serves": keeper.serves(),
-            "incarnation": standing.incarnation,
-            "doubt": keeper.doubt,
-            "epoch": keeper.newest.epoch,
-            "carried_out": standing.epoch,
-            "lease_s": standing.ttl / 1e9,
-            "serves_s": max(0.0, left_ns / 1e9),
-        }
+        return MemberStatus(
+            phase=keeper.phase,
+            serves=keeper.serves(),
+            incarnation=standing.incarnation,
+            doubt=keeper.doubt,
+            epoch=keeper.newest.epoch,
+            carried_out=standing.epoch,
+            lease_s=standing.ttl / 1e9,
+            serves_s=max(0.0, left_ns / 1e9),
+        )
 
     def close(self) -> None:
         """Stop serving hosts."""

@@ -4,7 +4,7 @@ An operator can open and close a fabric while the daemon runs; a closed fabric e
 host has left. The daemon's loop owns this.
 """
 
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from offstage.bindings import nixl
 from offstage.bindings.attachment import Attachment
@@ -14,18 +14,28 @@ from offstage.dpu.config.derive import Derived, check_endpoint
 from offstage.dpu.config.values import Config
 from offstage.dpu.control.connects import Connects
 from offstage.dpu.log import Log
+from offstage.dpu.protocol.status import FabricReport
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Host, Hosts, Refused, TenantState
 from offstage.dpu.tenants.quotas import Quotas
 
-__all__ = ["Attachments", "Ports"]
+__all__ = ["Attachments", "Offer", "Ports"]
 
 # The side of the port behind each fabric: the driver of a ZMQ host runs in the daemon.
 PORT_SIDES = {"shm": "shm", "verbs": "verbs", "nixl": "nixl", "zmq": "shm"}
 
 
+class Offer(NamedTuple):
+    """The fields of `Attached` that say where the blocks flow."""
+
+    token: str = ""
+    socket_path: str = ""
+    endpoint: str = ""
+    blob: bytes = b""
+
+
 class Attachments(Protocol):
-    """How an attached host gets its attachment; `offer` returns the fields of `Attached`."""
+    """How an attached host gets its attachment."""
 
     def open(self, fabric: str, endpoint: str) -> None: ...
 
@@ -33,9 +43,7 @@ class Attachments(Protocol):
 
     def endpoint(self, fabric: str) -> str: ...
 
-    def offer(
-        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
-    ) -> dict[str, Any]: ...
+    def offer(self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment) -> Offer: ...
 
     def forget(self, ticket: bytes) -> None: ...
 
@@ -95,7 +103,7 @@ class Ports:
             self._device.detach(port)
             raise
         host.port, host.fabric = port, fabric
-        return self._attached(fabric, **offered)
+        return self._attached(fabric, offered)
 
     def attach_again(self, host: Host, fabric: p.FabricName) -> p.Attached:
         """Another connection to the port that the host has. Refused: it has none."""
@@ -109,7 +117,7 @@ class Ports:
         self._connects.check(host.port)
         attachment = self._device.reattach(host.port)
         self._log.info("host_again", host=host.name)
-        return self._attached(fabric, token="", blob=attachment.blob)
+        return self._attached(fabric, Offer(blob=attachment.blob))
 
     def open_fabric(self, fabric: str, endpoint: str) -> None:
         """Open the fabric to hosts. Refused, BadInput: it cannot be opened live."""
@@ -135,23 +143,23 @@ class Ports:
         """Hosts of a tenant that are attached."""
         return sum(1 for one in self._hosts.all() if one.tenant is tenant and one.fabric)
 
-    def look(self) -> dict[str, dict[str, Any]]:
+    def look(self) -> dict[str, FabricReport]:
         """Of each fabric, for the status."""
         return {
-            name: {
-                "open": name in self._open,
-                "hosts": self._hosts_over(name),
-                "endpoint": self._attachments.endpoint(name),
-            }
+            name: FabricReport(
+                open=name in self._open,
+                hosts=self._hosts_over(name),
+                endpoint=self._attachments.endpoint(name),
+            )
             for name in PORT_SIDES
         }
 
-    def _attached(self, fabric: p.FabricName, **where: Any) -> p.Attached:
+    def _attached(self, fabric: p.FabricName, offered: Offer) -> p.Attached:
         return p.Attached(
             fabric=fabric,
             payload_size_bytes=self._config.arena.payload_bytes,
             demand_max=self._derived.demand_max,
-            **where,
+            **offered._asdict(),
         )
 
     def _hosts_over(self, fabric: str) -> int:

@@ -10,8 +10,8 @@ StorageMove.
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,6 +28,16 @@ from offstage.dpu.control.replies import Waiting, error_reply
 from offstage.dpu.economics.spending import Spending
 from offstage.dpu.log import Log
 from offstage.dpu.protocol.login import negotiate
+from offstage.dpu.protocol.message import Setting
+from offstage.dpu.protocol.status import (
+    ArchivedLedger,
+    DaemonStatus,
+    DeviceReport,
+    HostReport,
+    MachineReport,
+    QuotaUse,
+    TenantReport,
+)
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Host, Hosts, Refused, check_selection, draining
 from offstage.dpu.tenants.quotas import Quotas, used
@@ -323,7 +333,8 @@ class Service:
     def _ledger(self, request: p.Ledger, host: Host) -> p.LedgerReply:
         name = request.tenant or (host.tenant.name if host.tenant else "")
         index = self.hosts.tenant(name, host).index if name else None
-        return p.LedgerReply(tenant=name, ledger=self.device.ledger(index))
+        ledger = ArchivedLedger(**msgspec.structs.asdict(self.device.ledger(index)))
+        return p.LedgerReply(tenant=name, ledger=ledger)
 
     @_answers
     def _purge(self, request: p.Purge, host: Host) -> p.Purged:
@@ -381,97 +392,93 @@ class Service:
         self.leave(host, "left")
         return p.Ok()
 
-    def policy_now(self) -> dict[str, Any]:
+    def policy_now(self) -> dict[str, Setting]:
         """The policy in force."""
         return msgspec.structs.asdict(self.policy)
 
-    def status_for(self, host: Host) -> dict[str, Any]:
+    def status_for(self, host: Host) -> DaemonStatus:
         """What a host may know; an operator also sees the device, the hosts and the counters."""
-        status: dict[str, Any] = {
-            "storage": self.device.storage_name(),
-            "warning": self.device.warning(),
-            "model": self.config.model.device,
-            "dilation": self.config.model.dilation,
-            "draining": self.drain.refuses,
-            "uptime_s": round(time.monotonic() - self.started_s, 3),
-            "boot_id": self.device.boot_id,
-        }
+        status = DaemonStatus(
+            storage=self.device.storage_name(),
+            warning=self.device.warning(),
+            model=self.config.model.device,
+            dilation=self.config.model.dilation,
+            draining=self.drain.refuses,
+            uptime_s=round(time.monotonic() - self.started_s, 3),
+            boot_id=self.device.boot_id,
+        )
         if host.tenant is not None:
-            quotas = {
-                quota: {"has": has, "most": most}
-                for quota, has, most in used(self.quotas.figures(host.tenant))
-            }
-            return {
-                **status,
-                "tenant": host.tenant.name,
-                "sessions": len(host.sessions),
-                "quotas": quotas,
-                "tenant_hosts": self._ports.hosts_of(host.tenant),
-                "store_payload_bytes": self._store_payload_bytes(),
-            }
-        hosts = [
-            {
-                "name": one.name,
-                "tenant": one.tenant.name if one.tenant else p.OPERATOR,
-                "fabric": one.fabric,
-                "pid": one.pid,
-                "sessions": len(one.sessions),
-            }
-            for one in self.hosts.all()
-        ]
-        tenants = [
-            {
-                "name": name,
-                "slots": self.hosts.tenants[name].slot_count,
-                "sharing": self.hosts.tenants[name].sharing,
-                **share,
-                "steps": self.device.step_times(self.hosts.tenants[name].index),
-            }
-            for name, share in self.quotas.look().items()
-        ]
-        stages = {
-            name: msgspec.structs.replace(stage, buckets=msgspec.UNSET)
-            for name, stage in self.device.stages().items()
-        }
-        return {
-            **status,
-            "move": self.device.move_status(),
-            "fabrics": self._ports.look(),
-            "device": self.worn(self.device.status()),
-            "stages": stages,
-            "hosts": hosts,
-            "tenants": tenants,
-            "memory": self.device.memory(),
-            "machine": self._machine(),
-            "daemon": self.counts(),
-            **({"pod": self.pod.status()} if self.pod is not None else {}),
-        }
+            return msgspec.structs.replace(
+                status,
+                tenant=host.tenant.name,
+                sessions=len(host.sessions),
+                quotas={
+                    quota: QuotaUse(has=has, most=most)
+                    for quota, has, most in used(self.quotas.figures(host.tenant))
+                },
+                tenant_hosts=self._ports.hosts_of(host.tenant),
+                store_payload_bytes=self._store_payload_bytes(),
+            )
+        return msgspec.structs.replace(
+            status,
+            move=self.device.move_status(),
+            fabrics=self._ports.look(),
+            device=self.worn(self.device.status()),
+            stages={
+                name: msgspec.structs.replace(stage, buckets=msgspec.UNSET)
+                for name, stage in self.device.stages().items()
+            },
+            hosts=[_reported(one) for one in self.hosts.all()],
+            tenants=self._tenants(),
+            memory=self.device.memory(),
+            machine=self._machine(),
+            daemon=self.counts(),
+            pod=msgspec.UNSET if self.pod is None else self.pod.status(),
+        )
 
-    def worn(self, status: Mapping[str, Any]) -> dict[str, Any]:
+    def _tenants(self) -> list[TenantReport]:
+        found = []
+        for name, figures in self.quotas.look().items():
+            tenant = self.hosts.tenants[name]
+            steps = self.device.step_times(tenant.index)
+            fields = msgspec.structs.asdict(msgspec.structs.replace(figures, steps=steps))
+            found.append(TenantReport(name, tenant.slot_count, tenant.sharing, **fields))
+        return found
+
+    def worn(self, status: DeviceReport) -> DeviceReport:
         """The device's status, what that has cost the drive, as `wear`, and `thresholds`."""
-        return {**status, **self._spending.look(status, self.policy)}
+        return self._spending.look(status, self.policy)
 
     def _store_payload_bytes(self) -> int:
         """Payload that the store holds when it is full, as it is now: a move may have grown it."""
-        segments = int(self.device.status()["store"].get("segments_total", 0))
+        segments = self.device.status().store.segments_total
         record = self.config.arena.payload_bytes + self.config.storage.lba_bytes
         room = self.config.store.segment_bytes - self.config.storage.lba_bytes  # after its header
         return segments * (room // record) * self.config.arena.payload_bytes
 
-    def _machine(self) -> dict[str, Any]:
+    def _machine(self) -> MachineReport:
         moved = self.device.move_status()
-        path = moved["path"] if moved["state"] == "done" else self.config.storage.path
-        return {
-            "architecture": platform.machine(),
-            "kernel": platform.release(),
-            "cores": os.cpu_count(),
-            "store": path,
-        }
+        return MachineReport(
+            architecture=platform.machine(),
+            kernel=platform.release(),
+            cores=os.cpu_count(),
+            store=moved.path if moved.state == "done" else self.config.storage.path,
+        )
 
     def counts(self) -> dict[str, int]:
         """The daemon's own figures: of its messages, the connections that they come by, its pod."""
         doubt = int(self.pod is not None and bool(self.pod.keeper.doubt))
         return {**self.hosts.counts, **self.attachments.counts(), "pod_in_doubt": doubt}
+
+
+def _reported(host: Host) -> HostReport:
+    return HostReport(
+        name=host.name,
+        tenant=host.tenant.name if host.tenant else p.OPERATOR,
+        fabric=host.fabric,
+        pid=host.pid,
+        sessions=len(host.sessions),
+    )
 
 
 def _check_session(host: Host, session: int) -> None:

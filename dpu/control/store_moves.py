@@ -205,14 +205,17 @@ class Moves:
         if self._target is None or self._thread is not None:
             return
         status = self._device.move_status()
-        if status["state"] == "running":
+        if status.state == "running":
             return
-        said = {name: status[name] for name in ("path", "blocks_copied", "blocks_lost", "held_ns")}
-        if status["switched"]:
+        said = {
+            name: getattr(status, name)
+            for name in ("path", "blocks_copied", "blocks_lost", "held_ns")
+        }
+        if status.switched:
             self._config = self._target
-            self._log.info("storage_moved", **said, unrecorded=status["unrecorded"])
+            self._log.info("storage_moved", **said, unrecorded=status.unrecorded)
         else:
-            self._log.error("storage_move_failed", **said, error=status["error"])
+            self._log.error("storage_move_failed", **said, error=status.error)
         self._target = None
 
     def close(self) -> None:

@@ -6,17 +6,15 @@ reach the device like any change of policy, so they are in the decision log, and
 them from there. One thread owns this, the daemon's loop, which updates it twice a second.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
 from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import Config
 from offstage.dpu.economics.budget import Budget
-from offstage.dpu.economics.thresholds import Pace, Thresholds
+from offstage.dpu.economics.thresholds import Thresholds
 from offstage.dpu.economics.wear import ByWear, Wear
 from offstage.dpu.log import Log
+from offstage.dpu.protocol.status import DeviceReport, Pace, ThresholdFigures
 from offstage.dpu.storage.device import Device
 
 __all__ = ["Spending"]
@@ -30,7 +28,7 @@ class Spending:
         self._wear, self._device, self._log = Wear(config), device, log
         self._budget = Budget(config)
         self._by_wear = ByWear(config.arena.payload_bytes + config.storage.lba_bytes)
-        segments = device.status().get("store", {}).get("segments_total", 0)
+        segments = device.status().store.segments_total
         capacity_bytes = segments * config.store.segment_bytes or config.storage.size_bytes
         self._thresholds = Thresholds(config, capacity_bytes)
         self._pace = Pace()
@@ -48,7 +46,7 @@ class Spending:
         )
         if wanted != self._given:
             self._device.set_policy(wanted)
-            self._log.info("thresholds", **self._figures(policy, wanted))
+            self._log.info("thresholds", **msgspec.structs.asdict(self._figures(policy, wanted)))
         if level != self._level:
             self._log.warning(
                 "write_budget",
@@ -57,24 +55,25 @@ class Spending:
             )
         self._given, self._level = wanted, level
 
-    def look(self, status: Mapping[str, Any], policy: PolicyOptions) -> dict[str, Any]:
-        """`wear` and `thresholds` now; changed thresholds are passed to the device."""
+    def look(self, status: DeviceReport, policy: PolicyOptions) -> DeviceReport:
+        """With `wear` and `thresholds` as of now; changed thresholds are passed to the device."""
         ledgers = [self._device.ledger(tenant) for tenant in self._tenants]
         wear = self._wear.look(status, ledgers)
-        self._budget.spend(wear["drive_bytes"])
+        self._budget.spend(wear.drive_bytes)
         self._by_wear.look(wear, self._thresholds.written_per_hit_max(policy))
-        self._pace = Pace(**status.get("archive", {}).get("pace", {}))
+        self._pace = status.archive.pace if status.archive else Pace()
         self.set_policy(policy)
         self._device.drop_idle()
-        return {
-            "wear": wear | self._budget.figures(policy),
-            "thresholds": self._figures(policy, self._given),
-        }
+        return msgspec.structs.replace(
+            status,
+            wear=msgspec.structs.replace(wear, **self._budget.figures(policy)),
+            thresholds=self._figures(policy, self._given),
+        )
 
-    def _figures(self, policy: PolicyOptions, given: PolicyOptions) -> dict[str, int]:
-        return {
-            "admit_named_min": given.admit_named_min,
-            "keep_ns": given.keep_ns,
-            "return_tokens_min": given.return_tokens_min,
-            "written_per_hit_max": self._thresholds.written_per_hit_max(policy),
-        }
+    def _figures(self, policy: PolicyOptions, given: PolicyOptions) -> ThresholdFigures:
+        return ThresholdFigures(
+            admit_named_min=given.admit_named_min,
+            keep_ns=given.keep_ns,
+            return_tokens_min=given.return_tokens_min,
+            written_per_hit_max=self._thresholds.written_per_hit_max(policy),
+        )

@@ -11,7 +11,6 @@ Nothing fails.
 """
 
 import math
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,20 +25,12 @@ from offstage.bindings.tradeoffs import (
 )
 from offstage.dpu.config.options import KEEP_MAX_NS, MINUTE_NS, PolicyOptions
 from offstage.dpu.config.values import Config
+from offstage.dpu.protocol.status import Pace
 
-__all__ = ["NONE_RETURN", "Pace", "Thresholds"]
+__all__ = ["NONE_RETURN", "Thresholds"]
 
 NONE_RETURN = 65_535
 MICRO = 1e-6
-
-
-class Pace(NamedTuple):
-    """Measured restores from the archive: seconds until an object has arrived, its tokens, how many
-    are in flight together. No seconds: unknown."""
-
-    seconds: float = 0.0
-    tokens: float = 0.0
-    at_once: int = 1
 
 
 class Thresholds:

@@ -18,12 +18,13 @@ from zero at each start.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from offstage.bindings.ledger import Demands
+from offstage.bindings.figures import DeviceStatus
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.tradeoffs import drive_writes_per_day, life_years
 from offstage.dpu.config.values import Config
+from offstage.dpu.protocol.status import WearFigures
 
 __all__ = ["ByWear", "Wear"]
 
@@ -39,31 +40,28 @@ class Wear:
         self._sums: dict[str, int] = {}
         self._last: dict[str, int] = {}
 
-    def look(
-        self, status: Mapping[str, Any], ledgers: Iterable[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """The figures now, from the device's status and the ledgers of all tenants. None where the
-        divisor is 0 or unknown: no put, no hit, no known endurance."""
-        store, storage = status.get("store", {}), status.get("storage", {})
-        puts = store.get("puts", 0) * self._record_bytes - store.get("put_bytes_spared", 0)
-        hits = sum(Demands.of(one["ends"]).hits for one in ledgers)
-        written = self._sum("drive_bytes", storage.get("bytes_written", 0))
+    def look(self, status: DeviceStatus, ledgers: Iterable[Ledger]) -> WearFigures:
+        """The figures now, from the device's status and the ledgers of all tenants."""
+        store = status.store
+        puts = store.puts * self._record_bytes - store.put_bytes_spared
+        hits = sum(one.ended.hits for one in ledgers)
+        written = self._sum("drive_bytes", status.storage.bytes_written)
         host = self._sum("host_bytes", puts)
         useful = self._sum("hits", hits)
-        nanoseconds = sum(status.get(one, 0) for one in ("busy_ns", "idle_ns", "sleep_ns"))
+        nanoseconds = status.busy_ns + status.idle_ns + status.sleep_ns
         rate = written / (nanoseconds / 1e9) if nanoseconds else 0.0
-        capacity = store.get("segments_total", 0) * self._segment_bytes
+        capacity = store.segments_total * self._segment_bytes
         endurance = self._endurance_bytes
-        return {
-            "host_bytes": host,
-            "drive_bytes": written,
-            "hits": useful,
-            "bytes_per_hit": written / useful if useful else None,
-            "amplification": written / host if host else None,
-            "drive_writes_per_day": drive_writes_per_day(rate, capacity) if capacity else None,
-            "endurance_bytes": endurance,
-            "life_years": life_years(endurance, rate) if endurance and rate else None,
-        }
+        return WearFigures(
+            host_bytes=host,
+            drive_bytes=written,
+            hits=useful,
+            bytes_per_hit=written / useful if useful else None,
+            amplification=written / host if host else None,
+            drive_writes_per_day=drive_writes_per_day(rate, capacity) if capacity else None,
+            endurance_bytes=endurance,
+            life_years=life_years(endurance, rate) if endurance and rate else None,
+        )
 
     def _sum(self, name: str, now: int) -> int:
         """The sums since the first call, across every reset of the counters."""
@@ -88,9 +86,9 @@ class ByWear:
         self._least_bytes, self._clock = RECORDS_MIN * record_bytes, clock
         self._begun: tuple[float, int, int] | None = None
 
-    def look(self, wear: Mapping[str, Any], written_per_hit_max: int) -> None:
+    def look(self, wear: WearFigures, written_per_hit_max: int) -> None:
         """`wear`: the sums of `Wear`; `written_per_hit_max` 0: the worth of a hit is unknown."""
-        now = self._clock(), int(wear["drive_bytes"]), int(wear["hits"])
+        now = self._clock(), wear.drive_bytes, wear.hits
         if not written_per_hit_max:
             self.level, self._begun = 0, now
         elif self._begun is None:

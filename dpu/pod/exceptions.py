@@ -105,7 +105,7 @@ class Exceptions:
         sizes = accumulate(len(one.contents) + HOT_OVERHEAD_BYTES for one in found)
         return [one for one, size in zip(found, sizes, strict=True) if size <= HOT_BYTES_MAX]
 
-    def counts(self, now_ns: int) -> dict[str, float]:
+    def counts(self, now_ns: int) -> dict[str, int | float]:
         """For status and metrics: `shards` known, `copies` of them elsewhere, `pinned`, and what
         hosts demand here per second, as `demands_per_s`; the sums of `Tally`."""
         kept = self._shards.values()

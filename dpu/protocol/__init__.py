@@ -37,6 +37,7 @@ from offstage.dpu.protocol.message import (
     Key,
     Name,
     Session,
+    Setting,
     Time,
     Wait,
     decode,
@@ -48,6 +49,7 @@ from offstage.dpu.protocol.message import FabricName as FabricName
 from offstage.dpu.protocol.message import Reply as Reply
 from offstage.dpu.protocol.message import encode as encode
 from offstage.dpu.protocol.pod_calls import Answer, Hot, PerSecond, ShardReport, Tally
+from offstage.dpu.protocol.status import ArchivedLedger, DaemonStatus
 
 Request = Call[Any]
 
@@ -290,7 +292,7 @@ class SessionsOpen(Call[SessionsOpened], kw_only=True):
 class PolicyReply(Reply, kw_only=True):
     """The policy in force, by key of `[policy]`."""
 
-    policy: dict[str, Any]
+    policy: dict[str, Setting]
 
 
 class PolicyGet(Call[PolicyReply], kw_only=True):
@@ -310,7 +312,7 @@ class PolicySet(Call[PolicyReply], kw_only=True):
 class StatusReply(Reply, kw_only=True):
     """The status visible to the host."""
 
-    status: dict[str, Any]
+    status: DaemonStatus
 
 
 class Status(Call[StatusReply], kw_only=True):
@@ -324,7 +326,7 @@ class LedgerReply(Reply, kw_only=True):
     """Counters by the field names of `struct ofs_ledger`; arrays are lists."""
 
     tenant: str
-    ledger: dict[str, Any]
+    ledger: ArchivedLedger
 
 
 class Ledger(Call[LedgerReply], kw_only=True):

@@ -2,7 +2,7 @@
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Annotated, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,8 @@ Changes = Annotated[
     dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=4096)]],
     Meta(max_length=64),
 ]
+Setting: TypeAlias = bool | int | str | list[str]
+"""A value of the configuration, with numbers in their plain unit."""
 ErrorCode = Literal[
     "bad_message",
     "version",

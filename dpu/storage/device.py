@@ -9,12 +9,14 @@ from offstage.bindings.codec import DTYPES
 from offstage.bindings.core import filled_policy
 from offstage.bindings.device import FirmwareDevice, name_store, new_config
 from offstage.bindings.errors import BadInput
+from offstage.bindings.figures import MoveStatus
 from offstage.bindings.layouts import names
 from offstage.bindings.storage import preset, presets
 from offstage.bindings.timing import Timing
 from offstage.dpu.config.derive import Derived, core_policy
 from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import Config
+from offstage.dpu.protocol.status import DeviceReport
 from offstage.dpu.storage.preflight import check_machine, check_store_file
 from offstage.dpu.storage.spdk_own import OwnTarget
 
@@ -59,18 +61,20 @@ class Device(FirmwareDevice):
         super().close(drain)
         self._end_target()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DeviceReport:
         """As the firmware's, plus the restarts of the daemon's own target."""
-        status = super().status()
+        status = DeviceReport(**msgspec.structs.asdict(super().status()))
         target = self._target
-        if target is not None:
-            status["target_restarts"], status["target_down"] = target.restarts, target.given_up
-        return status
+        if target is None:
+            return status
+        return msgspec.structs.replace(
+            status, target_restarts=target.restarts, target_down=target.given_up
+        )
 
-    def move_status(self) -> dict[str, Any]:
+    def move_status(self) -> MoveStatus:
         """As the firmware's. A target that the blocks have left is stopped: it burns a core."""
         status = super().move_status()
-        if status["switched"] and status["state"] == "done":
+        if status.switched and status.state == "done":
             self._end_target()
         return status
 

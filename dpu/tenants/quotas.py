@@ -6,10 +6,12 @@ quota: it fills with staged blocks and evicts. One thread owns this, the daemon'
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+
+import msgspec
 
 from offstage.dpu.config.options import Tenant
 from offstage.dpu.log import Log
+from offstage.dpu.protocol.status import TenantFigures
 from offstage.dpu.storage.device import Device
 from offstage.dpu.tenants.hosts import Hosts, Refused, TenantState
 from offstage.dpu.tenants.shard_reports import Shards
@@ -38,11 +40,11 @@ def give(device: Device, state: TenantState, tenant: Tenant) -> None:
     )
 
 
-def used(figures: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+def used(figures: TenantFigures) -> Iterator[tuple[str, int, int]]:
     """For one tenant, each quota with a bound: current use and bound."""
     for quota, (has, most) in QUOTAS.items():
-        if figures[most]:
-            yield quota, figures[has], figures[most]
+        if bound := getattr(figures, most):
+            yield quota, getattr(figures, has), bound
 
 
 class Quotas:
@@ -68,23 +70,23 @@ class Quotas:
         give(self._device, self._hosts.tenants[tenant.name], tenant)
         self.tenants[tenant.name] = tenant
 
-    def figures(self, tenant: TenantState) -> dict[str, Any]:
+    def figures(self, tenant: TenantState) -> TenantFigures:
         """The tenant's current use and its bounds."""
         hosts = self._hosts.of(tenant)
-        return {
-            **self._device.tenant_status(tenant.index),
-            "arena_bytes": tenant.slot_count * self._record_bytes,
-            "arena_bytes_max": self.tenants[tenant.name].arena_max_bytes,
-            "sessions": sum(len(host.sessions) for host in hosts),
-            "sessions_max": tenant.session_max,
-            "ports": sum(host.port is not None for host in hosts),
-            "ports_max": tenant.port_max,
-            "logins": len(hosts),
-            "logins_max": tenant.login_max,
-            "pod": self.shards.counts(tenant),
-        }
+        return TenantFigures(
+            **msgspec.structs.asdict(self._device.tenant_status(tenant.index)),
+            arena_bytes=tenant.slot_count * self._record_bytes,
+            arena_bytes_max=self.tenants[tenant.name].arena_max_bytes,
+            sessions=sum(len(host.sessions) for host in hosts),
+            sessions_max=tenant.session_max,
+            ports=sum(host.port is not None for host in hosts),
+            ports_max=tenant.port_max,
+            logins=len(hosts),
+            logins_max=tenant.login_max,
+            pod=self.shards.counts(tenant),
+        )
 
-    def look(self) -> dict[str, dict[str, Any]]:
+    def look(self) -> dict[str, TenantFigures]:
         """The figures of all tenants. A tenant near a bound is logged, once."""
         found = {one.name: self.figures(one) for one in self._hosts.tenants.values()}
         for name, figures in found.items():

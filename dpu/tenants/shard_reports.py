@@ -29,6 +29,6 @@ class Shards:
             hot=kept.hot(now_ns, request.hot_per_s) if request.hot_per_s else [],
         )
 
-    def counts(self, tenant: TenantState) -> dict[str, float]:
+    def counts(self, tenant: TenantState) -> dict[str, int | float]:
         """For status and metrics, see `Exceptions.counts`; zeros without reports."""
         return self._of.get(tenant.index, Exceptions()).counts(time.monotonic_ns())

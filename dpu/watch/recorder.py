@@ -15,7 +15,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from offstage import __version__
 from offstage.bindings.core import RECORD, Replay, replay
 from offstage.bindings.errors import BadInput, OffstageError
+from offstage.bindings.figures import EventWork
 from offstage.bindings.replay import Event, events
 from offstage.bindings.stages import Stages
 from offstage.dpu.log import Log
@@ -72,7 +73,7 @@ class Recorder:
         self._about = dict(about or {})
         self._record_count = self._log_bytes = 0
         self.lost = Lost()
-        self._work: dict[str, Any] = {}  # of the core, for all events in the log
+        self._work: dict[str, EventWork] = {}  # of the core, for all events in the log
         try:
             # Private: the decision log says which sessions had what in common, and when.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ class Recorder:
         except OffstageError as error:
             self._log.error("record_failed", error=str(error))
             return
-        lost = {name: int(ledger[name]) for name in ("records_lost", "log_bytes_lost")}
+        lost = {"records_lost": ledger.records_lost, "log_bytes_lost": ledger.log_bytes_lost}
         if any(count > getattr(self.lost, name) for name, count in lost.items()):
             self._log.error("record_lost", **lost, fix="raise limits.records and limits.log")
         for name, count in lost.items():
@@ -154,7 +155,7 @@ class Recorder:
         self.drain()
         for _ in range(CALLS_MAX):
             try:
-                work = self._device.status().get("work", {})
+                work = self._device.status().work
             except OffstageError as error:
                 self._log.error("record_failed", error=str(error))
                 return
@@ -165,17 +166,17 @@ class Recorder:
                 return
 
     def _write_manifest(self, closed: bool) -> None:
-        manifest: dict[str, Any] = {
+        manifest = {
             "version": __version__,
             "dtype": RECORD.descr,
             "records": self._record_count,
             "log_bytes": self._log_bytes,
             **msgspec.structs.asdict(self.lost),
-            "work": self._work,
+            "work": msgspec.to_builtins(self._work),
             "epoch": self._device.boot_id,
             "storage": self._device.storage_name(),
             **self._about,
-            "memory": self._device.memory(),
+            "memory": msgspec.to_builtins(self._device.memory()),
             "stages": msgspec.to_builtins(self._stages()),
             "closed": closed,
         }

@@ -8,8 +8,10 @@ health.
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,10 +22,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from offstage.bindings.errors import printable
+from offstage.bindings.figures import EventWork
 from offstage.bindings.layouts import CAUSES, ENDS, FATES
+from offstage.bindings.ledger import Ledger
 from offstage.bindings.stages import Stages
 from offstage.dpu.archive.metrics import archive_metrics
 from offstage.dpu.protocol import OPERATOR
+from offstage.dpu.protocol.status import DeviceReport, TenantFigures, ThresholdFigures, WearFigures
 from offstage.dpu.tenants.quotas import used
 from offstage.dpu.watch.scrapes import Scrapes
 
@@ -190,9 +195,16 @@ DAEMON_GAUGES = {
 }
 
 
-class Snapshot(dict[str, Any]):
+@dataclass(frozen=True)
+class Snapshot:
     """`tenants`: name -> ledger; `shares`: name -> its figures at the drive; `status` and
-    `stages`: the device's; `daemon`: its counters."""
+    `stages`: the device's, whose status is unknown at first; `daemon`: its counters."""
+
+    tenants: Mapping[str, Ledger] = field(default_factory=dict)
+    shares: Mapping[str, TenantFigures] = field(default_factory=dict)
+    status: DeviceReport | None = None
+    stages: Stages = field(default_factory=dict)
+    daemon: Mapping[str, int] = field(default_factory=dict)
 
 
 class View(Collector):
@@ -205,30 +217,34 @@ class View(Collector):
         """Called by a scrape, on the exporter's thread."""
         snapshot, who = self._snapshot, self._who
         daemon = {name: (name, text) for name, text in DAEMON_COUNTERS.items()}
-        yield from _plain(snapshot["daemon"], daemon, CounterMetricFamily)
+        yield from _plain(snapshot.daemon, daemon, CounterMetricFamily)
         state = {name: (name, text) for name, text in DAEMON_GAUGES.items()}
-        yield from _plain(snapshot["daemon"], state, GaugeMetricFamily)
-        yield from _reactor_metrics(snapshot["status"])
+        yield from _plain(snapshot.daemon, state, GaugeMetricFamily)
+        if snapshot.status is not None:
+            yield from _reactor_metrics(snapshot.status)
         # The exposition format escapes label ends, but not terminal control sequences.
-        tenants = {printable(name): one for name, one in snapshot["tenants"].items()}
-        shares = {printable(name): one for name, one in snapshot["shares"].items()}
+        tenants = {printable(name): one for name, one in snapshot.tenants.items()}
+        shares = {printable(name): one for name, one in snapshot.shares.items()}
         if who != OPERATOR:
             who = printable(who)
             yield from _ledger_metrics({name: tenants[name] for name in [who] if name in tenants})
             mine = {name: shares[name] for name in [who] if name in shares}
             yield from _share_metrics(mine)
-            yield from archive_metrics(mine, {})
+            yield from archive_metrics(mine, msgspec.UNSET)
             return
         yield from _ledger_metrics(tenants)
         yield from _share_metrics(shares)
-        yield from archive_metrics(shares, snapshot["status"])
-        yield from _known_gauges(snapshot["status"].get("wear", {}), WEAR_GAUGES)
-        yield from _threshold_metrics(snapshot["status"].get("thresholds", {}))
-        yield from _plain(snapshot["status"], STATUS_COUNTERS, CounterMetricFamily)
-        yield from _plain(snapshot["status"], STATUS_GAUGES, GaugeMetricFamily)
-        yield from _storage_metrics(snapshot["status"])
-        yield _stage_metrics(snapshot["stages"])
-        yield from _work_metrics(snapshot["status"].get("work", {}))
+        status = snapshot.status
+        yield from archive_metrics(shares, status.archive if status else msgspec.UNSET)
+        if status is not None:
+            yield from _known_gauges(status.wear, WEAR_GAUGES)
+            yield from _threshold_metrics(status.thresholds)
+            known = msgspec.structs.asdict(status)
+            yield from _plain(known, STATUS_COUNTERS, CounterMetricFamily)
+            yield from _plain(known, STATUS_GAUGES, GaugeMetricFamily)
+            yield from _storage_metrics(status)
+        yield _stage_metrics(snapshot.stages)
+        yield from _work_metrics(status.work if status else {})
 
 
 class Telemetry:
@@ -236,7 +252,7 @@ class Telemetry:
     the endpoint."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot(tenants={}, shares={}, status={}, stages={}, daemon={})
+        self._snapshot = Snapshot()
         self._tokens: Mapping[str, str] = {}
         self._scrapes: Scrapes | None = None
         self.port = 0
@@ -269,7 +285,7 @@ class Telemetry:
         return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
-def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
+def _ledger_metrics(tenants: Mapping[str, Ledger]) -> Iterable[Metric]:
     ends = CounterMetricFamily(
         "offstage_demands",
         "demands by outcome; late, cold, capacity and policy are no hits",
@@ -295,49 +311,51 @@ def _ledger_metrics(tenants: Mapping[str, Any]) -> Iterable[Metric]:
     }
     for tenant, ledger in tenants.items():
         for index, end in enumerate(ENDS):
-            nontrivial = ledger["nontrivial_ends"][index]
+            nontrivial = ledger.nontrivial_ends[index]
             ends.add_metric([tenant, end, "no"], nontrivial)
-            ends.add_metric([tenant, end, "yes"], ledger["ends"][index] - nontrivial)
+            ends.add_metric([tenant, end, "yes"], ledger.ends[index] - nontrivial)
         for index, cause in enumerate(CAUSES):
-            reads.add_metric([tenant, cause], ledger["issued"][index])
+            reads.add_metric([tenant, cause], ledger.issued[index])
             for number, fate in enumerate(FATES):
-                fates.add_metric([tenant, cause, fate], ledger["fates"][index][number])
+                fates.add_metric([tenant, cause, fate], ledger.fates[index][number])
         for name, family in plain.items():
-            family.add_metric([tenant], ledger[name])
-        resident.add_metric([tenant], ledger["resident_slots"])
-        buckets, total_s = _log2_buckets(ledger["lead_ns_log2"])
+            family.add_metric([tenant], getattr(ledger, name))
+        resident.add_metric([tenant], ledger.resident_slots)
+        buckets, total_s = _log2_buckets(ledger.lead_ns_log2)
         lead.add_metric([tenant], buckets, total_s)
     yield from (ends, fates, reads, *plain.values(), resident, lead)
 
 
 def _known_gauges(
-    figures: Mapping[str, Any], table: Mapping[str, tuple[str, str]]
+    figures: WearFigures | ThresholdFigures, table: Mapping[str, tuple[str, str]]
 ) -> Iterable[Metric]:
     """A ratio with divisor 0 is left out."""
     for name, (metric, text) in table.items():
-        if figures.get(name) is not None:
-            yield GaugeMetricFamily(f"offstage_{metric}", text, value=figures[name])
+        value = getattr(figures, name, None)
+        if value is not None:
+            yield GaugeMetricFamily(f"offstage_{metric}", text, value=value)
 
 
-def _threshold_metrics(thresholds: Mapping[str, Any]) -> Iterable[Metric]:
+def _threshold_metrics(thresholds: ThresholdFigures) -> Iterable[Metric]:
     yield from _known_gauges(thresholds, THRESHOLD_GAUGES)
     if thresholds:
         yield GaugeMetricFamily(
             "offstage_keep_seconds",
             "a kept chunk stays unnamed; 0: for ever",
-            value=thresholds["keep_ns"] / 1e9,
+            value=thresholds.keep_ns / 1e9,
         )
 
 
-def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
+def _share_metrics(shares: Mapping[str, TenantFigures]) -> Iterable[Metric]:
     kinds: list[tuple[dict[str, tuple[str, str]], Callable[..., Metric], float]] = [
         (SHARE_COUNTERS, CounterMetricFamily, 1),
         (SHARE_SECONDS, CounterMetricFamily, 1e9),
         (SHARE_GAUGES, GaugeMetricFamily, 1),
     ]
+    figures = {tenant: msgspec.structs.asdict(one) for tenant, one in shares.items()}
     for table, family, unit in kinds:
-        yield from _of_tenants(shares, table, family, unit)
-    pods = {tenant: one["pod"] for tenant, one in shares.items() if one.get("pod")}
+        yield from _of_tenants(figures, table, family, unit)
+    pods = {tenant: one.pod for tenant, one in shares.items() if one.pod}
     yield from _of_tenants(pods, POD_COUNTERS, CounterMetricFamily, 1)
     yield from _of_tenants(pods, POD_GAUGES, GaugeMetricFamily, 1)
     near: Any = GaugeMetricFamily(
@@ -345,8 +363,8 @@ def _share_metrics(shares: Mapping[str, Any]) -> Iterable[Metric]:
         "used fraction of each quota that has a limit",
         labels=["tenant", "quota"],
     )
-    for tenant, figures in shares.items():
-        for quota, has, most in used(figures):
+    for tenant, one in shares.items():
+        for quota, has, most in used(one):
             near.add_metric([tenant, quota], has / most)
     yield near
 
@@ -404,11 +422,11 @@ def _plain(
     family: Callable[..., Metric],
 ) -> Iterable[Metric]:
     for name, (metric, text) in table.items():
-        if name in values:
+        if isinstance(values.get(name), int):
             yield family(f"offstage_{metric}", text, value=values[name])
 
 
-def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
+def _work_metrics(work: Mapping[str, EventWork]) -> Iterable[Metric]:
     """What the events cost the decision core, by kind of event: docs/reference/work.md."""
     counts = CounterMetricFamily(
         "offstage_core_work", "work of the decision core by kind of event", labels=["event", "what"]
@@ -419,39 +437,33 @@ def _work_metrics(work: Mapping[str, Any]) -> Iterable[Metric]:
         labels=["event", "table"],
     )
     for event, counters in work.items():
-        for what, count in counters.items():
+        for what, count in msgspec.structs.asdict(counters).items():
             if what != "table_bytes":
                 counts.add_metric([event, what], count)
-        for table, size_bytes in counters["table_bytes"].items():
+        for table, size_bytes in counters.table_bytes.items():
             moved.add_metric([event, table], size_bytes)
     if work:
         yield counts
         yield moved
 
 
-def _reactor_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
-    if not status:
-        return
+def _reactor_metrics(status: DeviceReport) -> Iterable[Metric]:
     for name in ("busy", "idle"):
-        seconds = status[f"{name}_ns"] / 1e9
+        seconds = getattr(status, f"{name}_ns") / 1e9
         yield CounterMetricFamily(
             f"offstage_reactor_{name}_seconds", "time of the reactor's thread", value=seconds
         )
 
 
-def _storage_metrics(status: Mapping[str, Any]) -> Iterable[Metric]:
-    if not status:
-        return
-    storage = status["storage"]
+def _storage_metrics(status: DeviceReport) -> Iterable[Metric]:
+    storage = status.storage
     moved = CounterMetricFamily(
         "offstage_storage_bytes", "bytes read and written by the storage", labels=["direction"]
     )
-    moved.add_metric(["read"], storage["bytes_read"])
-    moved.add_metric(["write"], storage["bytes_written"])
+    moved.add_metric(["read"], storage.bytes_read)
+    moved.add_metric(["write"], storage.bytes_written)
     yield moved
-    yield CounterMetricFamily(
-        "offstage_storage_errors", "I/Os that failed", value=storage["errors"]
-    )
+    yield CounterMetricFamily("offstage_storage_errors", "I/Os that failed", value=storage.errors)
     yield GaugeMetricFamily(
-        "offstage_store_live_bytes", "bytes of live records", value=status["store"]["bytes_live"]
+        "offstage_store_live_bytes", "bytes of live records", value=status.store.bytes_live
     )

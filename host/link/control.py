@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import zmq
 
 from offstage.bindings.errors import (
@@ -22,6 +23,8 @@ from offstage.bindings.errors import (
     Unreachable,
 )
 from offstage.dpu import protocol as p
+from offstage.dpu.protocol.message import Setting
+from offstage.dpu.protocol.status import ArchivedLedger
 from offstage.host.link.connection import DEFAULT_ENDPOINT, Connection, Meanwhile, as_error
 from offstage.host.link.reached import Line
 from offstage.host.link.tier_sessions import ALL_SCORES
@@ -146,22 +149,23 @@ class Control:
 
     # ---- policy, figures, operation of the daemon ----
 
-    def policy(self) -> dict[str, Any]:
+    def policy(self) -> dict[str, Setting]:
         """The policy in force."""
         return self.call(p.PolicyGet()).policy
 
-    def policy_set(self, changes: Mapping[str, object]) -> dict[str, Any]:
+    def policy_set(self, changes: Mapping[str, object]) -> dict[str, Setting]:
         """Operator: change keys of `[policy]` immediately; lists are written with commas."""
         text = {key: _as_text(value) for key, value in changes.items()}
         return self.call(p.PolicySet(changes=text)).policy
 
     def status(self) -> dict[str, Any]:
-        """State of the daemon; an operator also gets hosts, device and counters."""
-        return self.call(p.Status()).status
+        """State of the daemon, as its JSON has it (`protocol.status.DaemonStatus`); an operator
+        also gets hosts, device and counters."""
+        found: dict[str, Any] = msgspec.to_builtins(self.call(p.Status()).status)
+        return found
 
-    def ledger(self, tenant: str = "") -> dict[str, Any]:
-        """Counters by the field names of `struct ofs_ledger`; "": one's own tenant, or all for the
-        operator."""
+    def ledger(self, tenant: str = "") -> ArchivedLedger:
+        """Counters of a tenant; "": one's own, or all together for the operator."""
         return self.call(p.Ledger(tenant=tenant)).ledger
 
     def reset(self) -> None:

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig, replay
 from offstage.bindings.errors import RunFailed
 from offstage.bindings.layouts import EVICTIONS
-from offstage.bindings.ledger import Demands
 from offstage.bindings.sim import DecodePlan, decode, populate
 from offstage.bindings.units import format_size
 from offstage.testbeds.bench.flat import (
@@ -233,8 +232,8 @@ def _decode_rows(seed: int, rounds: int) -> tuple[Decode, Replay]:
         decode(core, plan)
         took = time.thread_time() - began
         ledger = core.ledger()
-        accesses = ledger["demands"]
-        hit_rate = Demands.of(ledger["ends"]).hit_rate
+        accesses = ledger.demands
+        hit_rate = ledger.ended.hit_rate
         if not logged:
             spent.append(took)
             continue
@@ -243,7 +242,7 @@ def _decode_rows(seed: int, rounds: int) -> tuple[Decode, Replay]:
         result = replay(log)
         checked.append(time.thread_time() - began)
         agreed = result.agreed
-        if result.diverged_at is not None or ledger["log_bytes_lost"]:
+        if result.diverged_at is not None or ledger.log_bytes_lost:
             raise RunFailed("the log of the run does not replay", "bench core", "run the tests")
     decoded = Decode(
         "ema",

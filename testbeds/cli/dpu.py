@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from offstage.bindings.errors import BadInput, Corrupt, RunFailed
@@ -196,7 +197,7 @@ def ledger(
     from offstage.bindings.layouts import CAUSES, ENDS, FATES
 
     with operator(endpoint, runtime_dir, curve_dir, secret) as control:
-        result = control.ledger(tenant)
+        result = msgspec.to_builtins(control.ledger(tenant))
         if not tenant:
             result["wear"] = control.status()["device"]["wear"]
     shown = dict(result)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offstage.bindings.core import KEY, Core, CoreConfig, SessionConfig
-from offstage.bindings.ledger import Ledger, share
+from offstage.bindings.ledger import share
 from offstage.bindings.sim import DecodePlan, decode
 from offstage.bindings.storage import preset
 from offstage.dpu.config.derive import core_policy
@@ -187,7 +187,7 @@ def _simulate(
     )
     plan = trace.plan(options, handles, lengths, options.warms_up(point.arm))
     result = decode(core, plan)
-    return Ledger.of(core.ledger()).ended.hit_rate, result.reads
+    return core.ledger().ended.hit_rate, result.reads
 
 
 def _open(core: Core, tenant: int, options: DemoOptions, identities: Sequence[int]) -> int:

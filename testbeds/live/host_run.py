@@ -78,7 +78,7 @@ def run(options: DriveOptions, link: Endpoint, progress: Progress) -> Summary:
         ledger = Ledger.of(control.ledger()).since(before)
         counters = counters_since(counters, device_counters(link))
         policy, status = control.policy(), control.status()
-        prefetchers = tuple(str(name) for name in policy["prefetchers"])
+        prefetchers = msgspec.convert(policy["prefetchers"], tuple[str, ...])
         label = RunLabel(
             "+".join(prefetchers) or "none",
             _shown(control.storage, status),

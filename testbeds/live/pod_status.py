@@ -46,7 +46,7 @@ class MemberReport:
     ledger: Ledger
 
 
-def member_report(status: Mapping[str, Any], ledger: Mapping[str, Any]) -> MemberReport:
+def member_report(status: Mapping[str, Any], ledger: Ledger) -> MemberReport:
     """Of one daemon; `status` as its operator sees it."""
     pods = [one["pod"] for one in status["tenants"]]
     kept = [msgspec.convert(one | {"load_per_s": one["demands_per_s"]}, Kept) for one in pods]

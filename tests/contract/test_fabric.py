@@ -139,7 +139,7 @@ def test_limited_scores_are_fewer_bytes_on_every_fabric(host: Host) -> None:
     ):
         host.fabric.limit_scores(*limits)
         assert host.fetch([], selected_count=5, scores=scores)[0].failed_count == 0
-        after = host.device.ledger()["hint_bytes"]
+        after = host.device.ledger().hint_bytes
         assert after - before == size, limits
         before = after
 

@@ -133,16 +133,16 @@ def test_only_the_part_is_read(host: Host) -> None:
     """A read of one granule is that granule and the logical block that describes it, and completing
     a block reads only the missing part: present granules are not read again, and count as hits."""
     first, _ = host.fetch([0], [0b1])
-    read = host.device.ledger()["demand_bytes_read"]
+    read = host.device.ledger().demand_bytes_read
     assert not first.rcs.any() and read == GRANULE + 512
     again, _ = host.fetch([0], [0b1])
     assert again.hit_count == 1 or again.torn_count > 0
-    assert host.device.ledger()["demand_bytes_read"] == read
+    assert host.device.ledger().demand_bytes_read == read
     host.fetch([0], [0b1010_0001])
     ledger = host.device.ledger()
-    assert ledger["demand_bytes_read"] == read + 2 * GRANULE
-    assert ledger["demand_bytes_wanted"] == 3 * GRANULE
-    assert ledger["demand_bytes_spared"] == 5 * GRANULE
+    assert ledger.demand_bytes_read == read + 2 * GRANULE
+    assert ledger.demand_bytes_wanted == 3 * GRANULE
+    assert ledger.demand_bytes_spared == 5 * GRANULE
 
 
 def test_a_whole_block_after_a_part(host: Host) -> None:
@@ -162,9 +162,9 @@ def test_a_whole_block_after_a_part(host: Host) -> None:
 def test_parts_of_what_is_there_whole(host: Host) -> None:
     """A whole block serves every part of it without a read."""
     host.fetch([5], [ALL])
-    read = host.device.ledger()["demand_bytes_read"]
+    read = host.device.ledger().demand_bytes_read
     host.fetch([5], [0b1001])
-    assert host.device.ledger()["demand_bytes_read"] == read
+    assert host.device.ledger().demand_bytes_read == read
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -190,7 +190,7 @@ def test_an_error_of_the_drive_ends_every_demand(tmp_path: Path, seed: int) -> N
             for mask in (0b1, 0b10, 0b1100):
                 there |= 0 if host.fetch([ordinal], [mask])[1] else mask
                 assert not there or host.fetch([ordinal], [there])[1] == 0
-        assert host.drawn(seed, 30) > 0 and device.ledger()["io_errors"] > 0
+        assert host.drawn(seed, 30) > 0 and device.ledger().io_errors > 0
         host.put()
         assert host.drawn(seed + 1, 5) < 5 * 8 * GRANULES // 4
 
@@ -202,13 +202,13 @@ def test_a_part_costs_its_bytes(tmp_path: Path) -> None:
         host = Host(device, one)
         host.put()
         for masks in ([0b1], [0b1], [0b1010], [ALL]):
-            before, read = device.tenant_status(), device.ledger()["demand_bytes_read"]
+            before, read = device.tenant_status(), device.ledger().demand_bytes_read
             host.fetch([0], masks)
-            after, read = device.tenant_status(), device.ledger()["demand_bytes_read"] - read
-            assert after["issued_bytes"] - before["issued_bytes"] == read
+            after, read = device.tenant_status(), device.ledger().demand_bytes_read - read
+            assert after.issued_bytes - before.issued_bytes == read
         before = device.tenant_status()
         host.fetch([1], [ALL])
-        assert device.tenant_status()["issued_bytes"] - before["issued_bytes"] == PAYLOAD + 512
+        assert device.tenant_status().issued_bytes - before.issued_bytes == PAYLOAD + 512
 
 
 def test_a_bench_after_parts_reads_whole_blocks(tmp_path: Path) -> None:

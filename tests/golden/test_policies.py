@@ -56,9 +56,9 @@ def counts(prefetchers: str, eviction: str, **changes: int) -> dict[str, Any]:
     result = decode(core, plan)
     assert core.verify() and result.failed == 0
     ledger = core.ledger()
-    fates = {name: sum(row[i] for row in ledger["fates"]) for i, name in enumerate(FATES)}
+    fates = {name: sum(row[i] for row in ledger.fates) for i, name in enumerate(FATES)}
     names = ("ends", "issued", "evictions", "shadow_misses", "pollution", "shared_chunks")
-    return {name: ledger[name] for name in names} | {"fates": fates}
+    return {name: getattr(ledger, name) for name in names} | {"fates": fates}
 
 
 def counts_with_feedback(prefetchers: str, eviction: str) -> dict[str, Any]:

@@ -359,8 +359,8 @@ def test_the_archive_does_not_touch_ledger_or_decisions(tmp_path: Path, tiny: Ti
         settled(tier)
         with tier.control(TENANT) as control:
             ledger = control.ledger()
-        assert sum(ledger["ends"]) == 0 and ledger["demand_bytes_read"] == 0
-        assert ledger["archive_bytes_up"] == archived(tier)["bytes_up"] > 0
+        assert sum(ledger.ends) == 0 and ledger.demand_bytes_read == 0
+        assert ledger.archive_bytes_up == archived(tier)["bytes_up"] > 0
         token = (tier.runtime_dir / "metrics.token").read_text().strip()
         until(lambda: 'offstage_archive_chunks{tenant="red"} 48.0' in scrape(tier, token))
         shown = scrape(tier, token)

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -128,11 +129,11 @@ def test_a_host_writes_and_reads_its_blocks_and_the_figures_tell(tmp_path: Path)
         with served.control() as control:
             driver = take_driver(control.attach())
             write_and_read(control, driver)
-            assert control.ledger()["demands"] == 16
+            assert control.ledger().demands == 16
             driver.close()
         with served.control(p.OPERATOR) as operator:
-            assert operator.ledger("red")["demands"] == 16
-            assert operator.ledger("blue")["demands"] == 0
+            assert operator.ledger("red").demands == 16
+            assert operator.ledger("blue").demands == 0
             assert operator.status()["device"]["puts"] == 8
             until(lambda: not operator.status()["device"]["ports"])
 
@@ -388,7 +389,7 @@ def test_a_recording_replays_to_the_same_decisions(tmp_path: Path) -> None:
     assert len(read_records(run)) == 32
     done = replay_log(run / "decisions.log")
     assert done.diverged_at is None and done.agreed > 0
-    assert done.work == manifest["work"] and done.work["step"]["events"] > 0
+    assert msgspec.to_builtins(done.work) == manifest["work"] and done.work["step"].events > 0
 
 
 def test_a_recording_that_lacks_records_fails_its_run(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
             operator.policy_set({"hint_scores_max": 5, "hint_score_bits": 8})
         control.session_close(control.session_open(select_blocks=4))
         assert control.hints == (5, 1, 8), "a session's answer says what is taken in"
-        before = control.ledger()["hint_bytes"]
+        before = control.ledger().hint_bytes
         fabric.limit_scores(*control.hints)
         none = np.empty(0, np.uint32)
         fabric.fetch(
@@ -84,7 +84,7 @@ def test_blocks_go_there_and_back(tmp_path: Path, name: str) -> None:
                 scores=np.arange(300, 300 + COUNT, dtype=np.uint16),
             )
         )
-        assert control.ledger()["hint_bytes"] - before == 5 * 3
+        assert control.ledger().hint_bytes - before == 5 * 3
         fabric.release(session)
         control.session_close(session)
         fabric.close()

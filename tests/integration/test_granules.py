@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from offstage.testbeds.beds.daemon import Daemon, serve
@@ -59,7 +60,7 @@ def drive(tier: Daemon, out: Path, *more: str) -> dict[str, Any]:
 
 def ledger(tier: Daemon) -> dict[str, Any]:
     with tier.control() as control:
-        return dict(control.ledger())
+        return dict(msgspec.to_builtins(control.ledger()))
 
 
 @pytest.mark.parametrize("backend", ["posix", pytest.param("io_uring", marks=pytest.mark.slow)])

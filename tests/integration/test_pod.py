@@ -10,6 +10,7 @@ import pytest
 from damaged import damage_fetches
 from pod_daemons import TENANT, UNHURRIED_NS, Pod, pod_of
 
+from offstage.bindings.ledger import Ledger
 from offstage.dpu.pod.membership import open_membership
 from offstage.host.endpoint import Endpoint
 from offstage.host.link.control import Control
@@ -210,10 +211,10 @@ def test_a_member_whose_ledger_differs_fails_the_run(
     told = Control.ledger
     looks: dict[Control, int] = {}
 
-    def one_more(control: Control) -> dict[str, Any]:
+    def one_more(control: Control) -> Ledger:
         looks[control] = looks.get(control, -1) + 1
         ledger = told(control)
-        ledger["ends"] = [*ledger["ends"][:-1], ledger["ends"][-1] + looks[control]]
+        ledger.ends = [*ledger.ends[:-1], ledger.ends[-1] + looks[control]]
         return ledger
 
     monkeypatch.setattr(Control, "ledger", one_more)

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from damaged import damage_fetches, damage_store
 from model_bed import CONTEXT, SMALL_POOL, STEPS, drive, model_of, start, words_of
 from tiny_models import save_text
 
+from offstage.bindings.ledger import Ledger
 from offstage.host.link.control import Control
 from offstage.testbeds.beds.daemon import Daemon
 from offstage.testbeds.cli import run
@@ -82,9 +82,9 @@ def test_a_ledger_that_differs_fails_the_run(
     told = Control.ledger
     looks = iter(range(100))
 
-    def one_more(control: Control) -> dict[str, Any]:
+    def one_more(control: Control) -> Ledger:
         ledger = told(control)
-        ledger["ends"] = [*ledger["ends"][:-1], ledger["ends"][-1] + next(looks)]
+        ledger.ends = [*ledger.ends[:-1], ledger.ends[-1] + next(looks)]
         return ledger
 
     monkeypatch.setattr(Control, "ledger", one_more)

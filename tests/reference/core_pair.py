@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from core_model import Model
 from core_model_parts import Key, Slot
+from msgspec.structs import asdict
 
 from offstage.bindings.core import ACTION, GUESS, KEY, Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.layouts import EVICTIONS
@@ -71,7 +72,7 @@ class Pair:
         self.decisions += len(expected) if name == "step" else 0
         self.check_actions(name)
         for tenant in range(len(self.model.tenants)):
-            assert self.core.ledger(tenant) == self.model.ledger(tenant), name
+            assert asdict(self.core.ledger(tenant)) == self.model.ledger(tenant), name
         assert self.core.verify()
         self.log += self.core.log()
         return expected

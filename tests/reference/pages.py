@@ -15,6 +15,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any
 
+import msgspec
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 SHARED_BY = 4
@@ -206,36 +208,32 @@ def key_row(key: str, one: Any, default: Any) -> list[str]:
     return [f"`{key}`", f"`{shown}`", values, one.help]
 
 
-class Everything(dict[str, Any]):
-    """Figures of a daemon that has every one of them; each is 0, and has every part too."""
-
-    def __missing__(self, key: object) -> "Everything":
-        return Everything()
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __bool__(self) -> bool:
-        return True
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self[key]
-
-    def __sub__(self, other: object) -> float:
-        return 0.0
-
-    def __truediv__(self, other: object) -> float:
-        return 0.0
+def zeros(kind: type[msgspec.Struct], **others: Any) -> Any:
+    """A struct of figures with every one of them, at 0."""
+    figures: dict[str, Any] = {}
+    for one in msgspec.structs.fields(kind):
+        if one.type in (int, float | None):
+            figures[one.name] = 0
+        elif isinstance(one.type, type(msgspec.Struct)):
+            figures[one.name] = zeros(one.type)
+    return kind(**figures | others)
 
 
 def metrics() -> str:
     """Every metric by the token that shows it, from the exporter's own tables."""
+    from offstage.bindings.figures import EventWork
+    from offstage.bindings.ledger import Ledger
+    from offstage.dpu.pod.exceptions import Exceptions
     from offstage.dpu.protocol import OPERATOR
-    from offstage.dpu.watch.telemetry import Snapshot, View
+    from offstage.dpu.protocol.status import DeviceReport, TenantFigures
+    from offstage.dpu.watch.telemetry import DAEMON_COUNTERS, DAEMON_GAUGES, Snapshot, View
 
-    one = {"a": Everything()}
-    parts = ("status", "stages", "daemon")
-    full = Snapshot(tenants=one, shares=one, **{part: Everything() for part in parts})
+    full = Snapshot(
+        tenants={"a": Ledger()},
+        shares={"a": zeros(TenantFigures, pod=Exceptions().counts(0))},
+        status=zeros(DeviceReport, work={"open": EventWork()}),
+        daemon=dict.fromkeys((*DAEMON_COUNTERS, *DAEMON_GAUGES), 0),
+    )
     seen: set[str] = set()
     pieces = []
     for who, title in (

@@ -13,6 +13,7 @@ from offstage.dpu.config.options import Tenant
 from offstage.dpu.config.values import load
 from offstage.dpu.control.connects import Connects
 from offstage.dpu.control.drain import Drain
+from offstage.dpu.control.ports import Offer
 from offstage.dpu.control.service import Service
 from offstage.dpu.log import Log
 from offstage.dpu.tenants.hosts import Hosts, TenantState
@@ -42,11 +43,9 @@ class NoAttachments:
     def endpoint(self, fabric: str) -> str:
         return f"{fabric}:7" if fabric in self.listening else ""
 
-    def offer(
-        self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment
-    ) -> dict[str, Any]:
+    def offer(self, fabric: str, tenant: str, ticket: bytes, attachment: Attachment) -> Offer:
         attachment.close()
-        return {"token": "token", "socket_path": "/path", "blob": attachment.blob}
+        return Offer("token", "/path", blob=attachment.blob)
 
     def counts(self) -> dict[str, int]:
         return {"connections": 3}

@@ -18,7 +18,6 @@ from offstage.asic_model.chip import limited, open_timing
 from offstage.asic_model.parameters import read_preset
 from offstage.bindings.core import Core, CoreConfig, Policy, SessionConfig
 from offstage.bindings.errors import BadInput
-from offstage.bindings.ledger import Ledger
 from offstage.bindings.sim import Engine, EngineConfig, populate_contents
 from offstage.bindings.storage import preset
 from offstage.bindings.tiers import TierCosts, Tiers, TiersConfig, open_tiers
@@ -123,7 +122,7 @@ class Runner:
         return SeedRun(
             seed=self._seed,
             rows=rows,
-            counters=Ledger.of(self._core.ledger()),
+            counters=self._core.ledger(),
             end_ns=self._engine.now_ns,
             reads=self._engine.reads,
             failed=self._engine.failed,

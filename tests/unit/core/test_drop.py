@@ -28,7 +28,7 @@ def test_a_dropped_block_is_gone_and_the_log_replays() -> None:
     core.actions()
     assert core.block_drop(7, first, 0)
     assert [int(one["type"]) for one in core.actions()] == [3]  # RETRACT
-    assert core.ledger()["resident_slots"] == 0
+    assert core.ledger().resident_slots == 0
     assert not core.block_drop(8, first, 0)
     core.block_stage(9, second, 0)
     assert core.verify()

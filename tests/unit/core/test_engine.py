@@ -167,18 +167,18 @@ def test_rows_add_up_to_the_ledger(policy: str) -> None:
     works = [work_of(i, pool=8, guessed=3.0) for i in range(SESSIONS)]
     core, engine, rows = ran(POLICIES[policy], works, [4] * SESSIONS)
     ledger = core.ledger()
-    assert len(rows) == SESSIONS * STEPS * LAYERS == ledger["steps"]
+    assert len(rows) == SESSIONS * STEPS * LAYERS == ledger.steps
     for name in ("demands", "nontrivial", "shadow_misses", "pollution", "selected"):
-        assert rows[name].sum(dtype=np.int64) == ledger[name], name
+        assert rows[name].sum(dtype=np.int64) == getattr(ledger, name), name
     for name in ("ends", "nontrivial_ends"):
-        assert rows[name].sum(axis=0, dtype=np.int64).tolist() == ledger[name], name
+        assert rows[name].sum(axis=0, dtype=np.int64).tolist() == getattr(ledger, name), name
     assert (rows["ends"].sum(axis=1) == rows["demands"]).all()
     assert (rows["demands"] + rows["pool_hits"] == rows["selected"]).all()
     parts = rows["nontrivial"] + rows["nontrivial_pool_hits"]
     assert (parts == rows["nontrivial_selected"]).all() and rows["nontrivial_pool_hits"].any()
-    assert rows["demand_reads"].sum() == sum(ledger["issued"][:3])
-    assert rows["prefetch_reads"].sum() == sum(ledger["issued"][3:]) > 0
-    assert engine.reads == sum(ledger["issued"]) and engine.failed == 0
+    assert rows["demand_reads"].sum() == sum(ledger.issued[:3])
+    assert rows["prefetch_reads"].sum() == sum(ledger.issued[3:]) > 0
+    assert engine.reads == sum(ledger.issued) and engine.failed == 0
     order = [
         (slot, step, layer)
         for slot in range(SESSIONS)
@@ -303,6 +303,6 @@ def test_hints_cost_what_the_policy_lets_a_host_send() -> None:
     work = replace(work_of(3, plain=True), guesses=None)
     for changes, size_bytes in limits:
         core, _, _ = ran(policy.with_(**changes), [work], [5], config)
-        assert core.ledger()["hint_bytes"] == LAYERS * size_bytes + 7 * 16, changes
+        assert core.ledger().hint_bytes == LAYERS * size_bytes + 7 * 16, changes
     core, _, _ = ran(Policy(), [work], [5], config)
-    assert core.ledger()["hint_bytes"] == 7 * 16  # nobody looks at scores: none are sent
+    assert core.ledger().hint_bytes == 7 * 16  # nobody looks at scores: none are sent

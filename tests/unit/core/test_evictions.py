@@ -28,8 +28,8 @@ def test_a_policy_that_stays_agrees_with_its_model(eviction: str) -> None:
         driver.begin()
         driver.run(250)
         ledger = driver.pair.core.ledger()
-        seen["last resort"] += ledger["evictions_generating"]
-        seen["set 0"] += ledger["evictions"] - ledger["evictions_generating"]
+        seen["last resort"] += ledger.evictions_generating
+        seen["set 0"] += ledger.evictions - ledger.evictions_generating
         for memory in driver.pair.model.memories.values():
             seen["ghosts"] += memory.count("once") + memory.count("often")
             seen["target"] += memory.target > 0
@@ -59,5 +59,5 @@ def test_a_reset_forgets_ghosts_and_targets(trace: list[int], eviction: str) -> 
     core.session_release(len(trace), session)
     core.reset(len(trace))
     core.actions()
-    assert core.verify() and core.ledger()["resident_slots"] == 0
+    assert core.verify() and core.ledger().resident_slots == 0
     assert flat(core, session, ids) == first

@@ -154,9 +154,9 @@ def test_any_order_of_parts(eviction: str, prefetchers: str) -> None:
         machine.end(min(machine.reads), 0)
     assert not machine.waiting and machine.served > 100
     ledger = machine.core.ledger()
-    assert ledger["demand_bytes_read"] + ledger["prefetch_bytes_read"] == machine.bytes_read
-    assert ledger["demand_bytes_wanted"] <= ledger["demand_bytes_read"]
-    assert ledger["demand_bytes_spared"] > 0
+    assert ledger.demand_bytes_read + ledger.prefetch_bytes_read == machine.bytes_read
+    assert ledger.demand_bytes_wanted <= ledger.demand_bytes_read
+    assert ledger.demand_bytes_spared > 0
     log += machine.core.log()
     assert replay(bytes(log)).diverged_at is None
 
@@ -176,7 +176,7 @@ def test_a_part_is_filled_in_its_slot() -> None:
     machine.take()
     assert list(machine.reads.values()) == [(slot, 0b0110)] and machine.there == {slot: 0b0001}
     ends = machine.core.step(300, session, 2, 0, [0], granules=[0b0001], waiter=2)
-    assert machine.core.ledger()["busy"] == 0 and int(ends[0]) != 5
+    assert machine.core.ledger().busy == 0 and int(ends[0]) != 5
     machine.take()
     machine.end(0, 0)
     assert machine.there == {slot: 0b0111} and not machine.waiting
@@ -231,7 +231,7 @@ def test_a_part_of_other_bytes_goes() -> None:
     ((_, granules),) = machine.reads.values()
     assert granules == 0b0011
     machine.end(next(iter(machine.reads)), 0)
-    assert machine.rcs == [-errno.EAGAIN, 0] and machine.core.ledger()["io_errors"] == 0
+    assert machine.rcs == [-errno.EAGAIN, 0] and machine.core.ledger().io_errors == 0
 
 
 def test_blocks_that_no_demand_waits_for_are_not_read() -> None:

@@ -33,7 +33,7 @@ def test_a_log_replays_bit_identically(seed: int) -> None:
     driver = drive(seed, 80)
     result = replay(driver.pair.log)
     assert result.diverged_at is None
-    assert driver.pair.core.ledger()["log_bytes_lost"] == 0
+    assert driver.pair.core.ledger().log_bytes_lost == 0
     assert result.agreed == driver.pair.decisions
 
 
@@ -62,7 +62,7 @@ def test_long_runs_agree(seed: int, eviction: str, rate: int, accuracy: int) -> 
     driver = Driver(seed, config, policy, policy_changes=False)
     driver.begin()
     driver.run(700)
-    assert sum(driver.pair.core.ledger()["issued"][3:]) > 0
+    assert sum(driver.pair.core.ledger().issued[3:]) > 0
 
 
 def test_the_driver_reaches_what_it_must() -> None:
@@ -71,10 +71,10 @@ def test_the_driver_reaches_what_it_must() -> None:
     ends, by_cause = [0] * 9, [[0] * 5 for _ in range(8)]
     for seed in range(60):
         ledger = drive(seed, 150).pair.core.ledger()
-        ends = [a + b for a, b in zip(ends, ledger["ends"], strict=True)]
+        ends = [a + b for a, b in zip(ends, ledger.ends, strict=True)]
         by_cause = [
             [a + b for a, b in zip(*rows, strict=True)]
-            for rows in zip(by_cause, ledger["fates"], strict=True)
+            for rows in zip(by_cause, ledger.fates, strict=True)
         ]
     assert all(ends), dict(zip(ENDS, ends, strict=True))
     for cause in ("window", "pattern", "lookahead", "baseline"):

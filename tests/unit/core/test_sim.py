@@ -41,7 +41,7 @@ def test_flat_lru_is_the_textbook_lru(trace: list[int], slots: int) -> None:
     core, session = flat_core(slots, 12)
     assert flat(core, session, np.array(trace, np.uint32)) == lru_hits(trace, slots)
     ledger = core.ledger()
-    assert ledger["shadow_misses"] == sum(ledger["ends"][5:])  # the shadow is the same LRU
+    assert ledger.shadow_misses == sum(ledger.ends[5:])  # the shadow is the same LRU
     assert core.verify()
 
 
@@ -116,13 +116,13 @@ def test_every_demand_and_every_guess_ends(name: str) -> None:
     """Nothing is lost between the counters: demands, issued reads, time."""
     core, result = decoded(POLICIES[name])
     ledger = core.ledger()
-    assert result.failed == 0 and ledger["busy"] == 0
-    assert sum(ledger["ends"]) == ledger["demands"] == SESSIONS * STEPS * LAYERS * SELECTED
-    assert sum(ledger["issued"]) == result.reads
-    assert ledger["demand_bytes_read"] + ledger["prefetch_bytes_read"] == 4096 * result.reads
-    guessed = sum(ledger["issued"][3:])
-    ended = sum(sum(fates[i] for i in (0, 1, 2, 4)) for fates in ledger["fates"])
-    assert guessed - ended <= ledger["resident_slots"] + core.config.io_max and guessed >= ended
+    assert result.failed == 0 and ledger.busy == 0
+    assert sum(ledger.ends) == ledger.demands == SESSIONS * STEPS * LAYERS * SELECTED
+    assert sum(ledger.issued) == result.reads
+    assert ledger.demand_bytes_read + ledger.prefetch_bytes_read == 4096 * result.reads
+    guessed = sum(ledger.issued[3:])
+    ended = sum(sum(fates[i] for i in (0, 1, 2, 4)) for fates in ledger.fates)
+    assert guessed - ended <= ledger.resident_slots + core.config.io_max and guessed >= ended
     computed = STEPS * LAYERS * plan_of(1, (0,)).compute_ns
     assert result.end_ns == computed + int(result.stall_ns.sum(axis=1).max())
 
@@ -134,14 +134,14 @@ def test_what_is_known_ahead_is_ready_on_time() -> None:
         for name in ("none", "all"):
             core, result = decoded(POLICIES[name], seed)
             ledger = core.ledger()
-            hits.append(sum(ledger["ends"][:5]))
+            hits.append(sum(ledger.ends[:5]))
             stalls.append(int(result.stall_ns.sum()))
         assert hits[0] < hits[1] and stalls[0] > stalls[1]
 
 
 def test_a_buffer_for_everything_misses_only_what_is_new() -> None:
     core, _ = decoded(POLICIES["none"], slots=4 * SESSIONS * BLOCKS)
-    ends = core.ledger()["ends"]
+    ends = core.ledger().ends
     assert ends[6] > 0 and ends[7] == ends[8] == 0
 
 
@@ -152,7 +152,7 @@ def test_the_bandwidth_cap_holds(rate: int) -> None:
     core, result = decoded(replace(POLICIES["capped"], prefetch_bytes_per_s_max=rate))
     last_guess_ns = result.end_ns + 5_000_000  # guesses of the last step may still be issued
     allowed = 17 * 4096 + rate * last_guess_ns / 1e9
-    assert core.ledger()["prefetch_bytes_read"] <= allowed
+    assert core.ledger().prefetch_bytes_read <= allowed
 
 
 def test_a_plan_that_does_not_fit_is_refused() -> None:

@@ -18,6 +18,7 @@ from offstage.bindings.core import (
     SessionConfig,
     replay,
 )
+from offstage.bindings.figures import EventWork
 from offstage.bindings.layouts import CAUSES
 from offstage.bindings.sim import populate
 
@@ -45,10 +46,10 @@ def test_an_appended_chunk_is_looked_up_and_entered(prefetchers: str, probes: in
     core, session = small_core(Policy(prefetchers))
     core.session_append(0, session, contents(5))
     work = core.work()["append"]
-    assert (work["events"], work["probes"]) == (1, 5 * probes)
-    assert work["table_bytes"]["index"] == 5 * probes * INDEX_BYTES
+    assert (work.events, work.probes) == (1, 5 * probes)
+    assert work.table_bytes["index"] == 5 * probes * INDEX_BYTES
     core.session_append(0, session, contents(5))  # other chunks: their prefix is another
-    assert core.work()["append"]["probes"] == 10 * probes
+    assert core.work()["append"].probes == 10 * probes
 
 
 def test_scores_are_values_and_only_enough_of_them_are_ranked() -> None:
@@ -60,10 +61,10 @@ def test_scores_are_values_and_only_enough_of_them_are_ranked() -> None:
     core.step(1, session, 0, 0, [], scores=scores)
     work = core.work()["step"]
     # turned, averaged, noted; then the averages are compared with what is enough.
-    assert work["values"] == 4 * BLOCKS
-    assert work["ranked"] == 4 * 800 // 100  # the best of residency_percent of a selection
+    assert work.values == 4 * BLOCKS
+    assert work.ranked == 4 * 800 // 100  # the best of residency_percent of a selection
     # The degree lets two of them in; both are read, and the second moves up when the first is.
-    assert work["heap_moves"] == WRITES_OF_A_MOVE * (2 + 1)
+    assert work.heap_moves == WRITES_OF_A_MOVE * (2 + 1)
     assert core.work()["append"] == before
 
 
@@ -76,8 +77,8 @@ def test_a_heap_counts_every_entry_that_is_written() -> None:
     guesses["steps"], guesses["probability"] = 1, 1000
     core.hint(1, session, guesses)
     work = core.work()["hint"]
-    assert work["ranked"] == 5 and work["heap_moves"] == WRITES_OF_A_MOVE * 5
-    assert work["table_bytes"]["queue"] == work["heap_moves"] * CANDIDATE_BYTES
+    assert work.ranked == 5 and work.heap_moves == WRITES_OF_A_MOVE * 5
+    assert work.table_bytes["queue"] == work.heap_moves * CANDIDATE_BYTES
 
 
 def test_a_victim_is_the_first_slot_that_is_not_held() -> None:
@@ -88,20 +89,20 @@ def test_a_victim_is_the_first_slot_that_is_not_held() -> None:
         for action in core.actions():
             core.io_done(now, int(action["io"]))
         core.actions()
-    assert core.work()["step"]["victims"] == 0
+    assert core.work()["step"].victims == 0
     core.step(SLOTS, session, 0, 0, [SLOTS])
-    assert core.work()["step"]["victims"] == 1
+    assert core.work()["step"].victims == 1
     core.actions()
     held = [SLOTS - 1, SLOTS - 2, 1, 2, SLOTS + 1]  # 1 and 2 are used: they stand last, and pinned
     core.step(SLOTS + 1, session, 0, 0, held)
-    assert core.work()["step"]["victims"] == 2
+    assert core.work()["step"].victims == 2
 
 
 def test_what_is_asked_or_refused_costs_nothing() -> None:
     core, session = small_core(Policy("ema", "score"))
     populate(core, session, BLOCKS)
     before = core.work()
-    assert core.verify() and core.ledger()["demands"] == 0
+    assert core.verify() and core.ledger().demands == 0
     with pytest.raises(Exception, match="in range"):
         core.step(1, session, 0, LAYERS, [0])
     assert core.work() == before
@@ -114,11 +115,7 @@ def test_a_reset_begins_anew() -> None:
     assert core.work() == {}
     core.tick(2)
     assert core.work() == {
-        "tick": {
-            **dict.fromkeys(("probes", "heap_moves", "values", "ranked", "rescored"), 0),
-            **{"events": 1, "victims": 0, "order_moves": 0},
-            "table_bytes": dict.fromkeys(TABLES, 0),
-        }
+        "tick": EventWork(events=1, table_bytes=dict.fromkeys(TABLES, 0)),
     }
 
 

@@ -12,43 +12,19 @@ from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.device import Chunk, OpenedChain
 from offstage.bindings.errors import BadInput, RunFailed, StoreFull
-from offstage.bindings.stages import StageTimes
+from offstage.bindings.figures import (
+    DmaTotals,
+    MoveStatus,
+    StorageStats,
+    StoreStats,
+    TenantStatus,
+)
+from offstage.bindings.ledger import Ledger
+from offstage.bindings.stages import StageTimes, StepTimes
 from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import Config
+from offstage.dpu.protocol.status import DeviceReport
 from offstage.dpu.storage.device import Device
-
-# Of `struct ofs_tenant_status`.
-TENANT_FIGURES = (
-    "weight",
-    "bandwidth_bytes_per_s",
-    "in_flight",
-    "in_flight_max",
-    "waiting",
-    "issued",
-    "issued_bytes",
-    "wait_ns_sum",
-    "wait_ns_max",
-    "throttled_ns",
-    "held_back",
-    "chunks",
-    "chunks_max",
-    "kept_chunks",
-    "stored_blocks",
-    "stored_bytes",
-    "stored_bytes_max",
-    "dirty_blocks",
-    "dirty_blocks_max",
-    "purged",
-    "quota_refused",
-    "arena_bytes",
-    "arena_bytes_max",
-    "sessions",
-    "sessions_max",
-    "ports",
-    "ports_max",
-    "logins",
-    "logins_max",
-)
 
 
 class FakeDevice(Device):
@@ -78,7 +54,6 @@ class FakeDevice(Device):
         self.shares: dict[int, tuple[int, int, int]] = {}
         self.quotas: dict[int, tuple[int, int, int]] = {}
         self.has: dict[int, dict[str, int]] = {}  # of a tenant's figures
-        self.moving: dict[str, Any] = {"state": "none"}
 
     def tenant_add(self, secret: bytes, slot_count: int, weight: int) -> int:
         self.tenants.append(secret)
@@ -94,18 +69,16 @@ class FakeDevice(Device):
     ) -> None:
         self.quotas[tenant] = (chunks_max, stored_bytes_max, dirty_blocks_max)
 
-    def tenant_status(self, tenant: int) -> dict[str, Any]:
+    def tenant_status(self, tenant: int) -> TenantStatus:
         chunks, stored, dirty = self.quotas.get(tenant, (0, 0, 0))
-        return (
-            {name: 0 for name in TENANT_FIGURES}
-            | {"weight": 1, "waiting": 5}
-            | {
-                "chunks_max": chunks,
-                "stored_bytes_max": stored,
-                "dirty_blocks_max": dirty,
-            }
-            | self.has.get(tenant, {})
-        )
+        figures = {
+            "weight": 1,
+            "waiting": 5,
+            "chunks_max": chunks,
+            "stored_bytes_max": stored,
+            "dirty_blocks_max": dirty,
+        }
+        return TenantStatus(**figures | self.has.get(tenant, {}))
 
     def tenant_purge(self, tenant: int, keep_blocks: int, again: bool = False) -> dict[str, int]:
         return {
@@ -191,40 +164,12 @@ class FakeDevice(Device):
     def undrain(self) -> None:
         pass
 
-    def ledger(self, tenant: int | None = None) -> dict[str, Any]:
-        counters = dict.fromkeys(
-            (
-                "steps",
-                "selected",
-                "demands",
-                "nontrivial",
-                "demand_bytes_read",
-                "prefetch_bytes_read",
-                "pollution",
-                "evictions",
-                "evictions_generating",
-                "shared_chunks",
-                "appended_chunks",
-                "leases_expired",
-                "busy",
-                "records_lost",
-                "log_bytes_lost",
-                "hint_bytes",
-                "resident_slots",
-                "demand_bytes_wanted",
-                "demand_bytes_spared",
-            ),
-            0,
+    def ledger(self, tenant: int | None = None) -> Ledger:
+        return Ledger(
+            ends=[5, 0, 0, 0, 2, 1, 0, 0, 0],
+            nontrivial_ends=[3] + [0] * 8,
+            lead_ns_log2=[0] * 20 + [4] + [0] * 43,
         )
-        return {
-            **counters,
-            "ends": [5, 0, 0, 0, 2, 1, 0, 0, 0],
-            "nontrivial_ends": [3] + [0] * 8,
-            "fates": [[0] * 5 for _ in range(8)],
-            "issued": [0] * 8,
-            "lead_ns_log2": [0] * 20 + [4] + [0] * 43,
-            "late_ns_log2": [0] * 64,
-        }
 
     def records(self) -> Any:
         return self.pending.pop(0) if self.pending else np.zeros(0, RECORD)
@@ -232,17 +177,17 @@ class FakeDevice(Device):
     def log(self) -> bytes:
         return self.log_bytes.pop(0) if self.log_bytes else b""
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "boot_id": self.boot_id,
-            "dirty_blocks": self.dirty,
-            "commands": 9,
-            "busy_ns": 10**9,
-            "idle_ns": 3 * 10**9,
-            "ports": len(self.ports),
-            "storage": {"bytes_read": 1, "bytes_written": 2, "errors": 0},
-            "store": {"bytes_live": 4096, "segments_total": 3},
-        }
+    def status(self) -> DeviceReport:
+        return DeviceReport(
+            boot_id=self.boot_id,
+            dirty_blocks=self.dirty,
+            commands=9,
+            busy_ns=10**9,
+            idle_ns=3 * 10**9,
+            ports=len(self.ports),
+            storage=StorageStats(bytes_read=1, bytes_written=2),
+            store=StoreStats(bytes_live=4096, segments_total=3),
+        )
 
     def stages(self) -> dict[str, StageTimes]:
         return {
@@ -257,8 +202,8 @@ class FakeDevice(Device):
             )
         }
 
-    def step_times(self, tenant: int) -> dict[str, Any]:
-        return {"count": 0}
+    def step_times(self, tenant: int) -> StepTimes:
+        return StepTimes(count=0)
 
     def storage_name(self) -> str:
         return "fake"
@@ -266,14 +211,14 @@ class FakeDevice(Device):
     def warning(self) -> str:
         return ""
 
-    def memory(self) -> dict[str, Any]:
-        return {"bytes": 4096, "locked_bytes": 4096, "warning": ""}
+    def memory(self) -> DmaTotals:
+        return DmaTotals(bytes=4096, locked_bytes=4096)
 
     def move(self, config: Config) -> None:
         self.moved.append(config)
 
-    def move_status(self) -> dict[str, Any]:
-        return self.moving
+    def move_status(self) -> MoveStatus:
+        return MoveStatus()
 
     def close(self, drain: bool) -> None:
         pass

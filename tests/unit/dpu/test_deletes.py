@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from offstage.bindings.figures import DeviceStatus, StoreStats
 from offstage.dpu import protocol as p
 from offstage.dpu.config.options import Storage
 from offstage.dpu.config.values import Config
@@ -50,10 +51,10 @@ def test_a_busy_drive_is_not_said_to_refuse(errors: int, device: Any) -> None:
     sent: list[p.Reply] = []
     config = Config(storage=Storage(io_timeout_ns=1_000_000))
     deletes = Deletes(config, device, lambda to, reply: sent.append(reply), Log("error"))
-    device.wiping, counted = 7, {"store": {"io_errors": 5}}
-    device.status = lambda: counted
+    device.wiping = 7
+    device.status = lambda: DeviceStatus(store=StoreStats(io_errors=5))
     deletes.answer(0, b"r", p.Ok(id=1))
-    counted["store"]["io_errors"] += errors
+    device.status = lambda: DeviceStatus(store=StoreStats(io_errors=5 + errors))
     while not sent:
         deletes.turn()
     assert isinstance(said := sent[0], p.Error)

@@ -10,6 +10,7 @@ import pytest
 from on_disk import snapshot
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, StoreFull
+from offstage.bindings.figures import MoveStatus
 from offstage.bindings.keys import checksum
 from offstage.bindings.storage import Storage, StorageConfig
 from offstage.bindings.store import Store, StoreConfig
@@ -107,14 +108,14 @@ class Device:
     def __init__(self, refuse: bool = False) -> None:
         self.let = threading.Event()
         self.refuse = refuse
-        self.status: dict[str, Any] = {"state": "running"}
+        self.status = MoveStatus(state="running")
 
     def move(self, config: Config) -> None:
         assert self.let.wait(10)
         if self.refuse:
             raise StoreFull("too small", config.storage.path)
 
-    def move_status(self) -> dict[str, Any]:
+    def move_status(self) -> MoveStatus:
         return self.status
 
 
@@ -145,15 +146,7 @@ def test_one_move_at_a_time_and_the_next_from_where_the_last_went(tmp_path: Path
     moves.tick()
     with pytest.raises(BadInput, match="a move is running"):
         moves.begin({"path": str(tmp_path / "three")})
-    device.status = {
-        "state": "done",
-        "switched": 1,
-        "unrecorded": 0,
-        "path": "two",
-        "blocks_copied": 3,
-        "blocks_lost": 0,
-        "held_ns": 1,
-    }
+    device.status = MoveStatus(state="done", switched=1, path="two", blocks_copied=3, held_ns=1)
     (tmp_path / "two").write_bytes(b"")
     with pytest.raises(BadInput, match="is the present storage"):
         moves.begin({"path": str(tmp_path / "two")})
@@ -171,15 +164,9 @@ def test_a_move_that_is_refused_or_fails_leaves_the_storage_what_it_was(tmp_path
     device.refuse = False
     moves.begin({"path": str(tmp_path / "two")})
     wait_begun(moves)
-    device.status = {
-        "state": "failed",
-        "switched": 0,
-        "path": "two",
-        "error": "it hangs",
-        "blocks_copied": 3,
-        "blocks_lost": 0,
-        "held_ns": 1,
-    }
+    device.status = MoveStatus(
+        state="failed", path="two", error="it hangs", blocks_copied=3, held_ns=1
+    )
     moves.tick()
     assert "it hangs" in log.getvalue()
     with pytest.raises(BadInput, match="is the present storage"):

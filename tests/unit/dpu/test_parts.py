@@ -11,18 +11,21 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict, replace
 from on_disk import snapshot
 from prometheus_client.parser import text_string_to_metric_families
 
 from offstage.bindings.attachment import Attachment
 from offstage.bindings.core import RECORD
 from offstage.bindings.errors import BadInput, printable
+from offstage.bindings.ledger import Ledger
 from offstage.dpu import protocol as p
 from offstage.dpu.config.derive import derive
 from offstage.dpu.config.options import Tenant
 from offstage.dpu.config.values import Config
 from offstage.dpu.log import Log
 from offstage.dpu.protocol import zmq_messages
+from offstage.dpu.protocol.status import TenantFigures
 from offstage.dpu.sockets.fd_passing import FdPassing
 from offstage.dpu.tenants.tenancy import hold_runtime_dir, index_key, tenant_secret
 from offstage.dpu.watch.recorder import Lost, Recorder, read_lost, read_records
@@ -131,7 +134,7 @@ def test_a_recording_holds_every_record_in_order(tmp_path: Path, device: Any) ->
     device.pending = [wanted[:3], wanted[3:]]
     recorder = Recorder(tmp_path / "run", device, quiet(), {"device": "asic_7nm"})
     assert recorder.drain()
-    device.ledger = lambda tenant=None: {"records_lost": 7, "log_bytes_lost": 0}
+    device.ledger = lambda tenant=None: Ledger(records_lost=7)
     recorder.close()
     assert np.array_equal(read_records(tmp_path / "run"), wanted)
     assert (tmp_path / "run/decisions.log").read_bytes() == b"abcdefg"
@@ -173,6 +176,13 @@ def test_a_folder_with_a_part_of_a_recording_is_refused_as_it_was(
     assert (tmp_path / kept).read_bytes() == b"kept"
 
 
+def figures(device: Any) -> TenantFigures:
+    others = ("arena_bytes", "sessions", "ports", "logins")
+    bounds = [f"{name}_max" for name in others]
+    rest = dict.fromkeys((*others, *bounds), 0)
+    return TenantFigures(**asdict(device.tenant_status(0)), **rest, pod={})
+
+
 @pytest.mark.parametrize(
     "name", ['a"b', "a\\b", 'a\nb{tenant="c"} 1', "a\x1b[31m", "a\u202e", "a\\"]
 )
@@ -182,7 +192,7 @@ def test_a_name_in_a_label_ends_no_label_and_acts_on_no_terminal(device: Any, na
         derive(Config(tenants=(Tenant(name=name),)))
     told = Snapshot(
         tenants={name: device.ledger()},
-        shares={name: device.tenant_status(0)},
+        shares={name: figures(device)},
         status=device.status(),
         stages=device.stages(),
         daemon={},
@@ -209,7 +219,7 @@ def test_a_scrape_shows_the_ledger_with_its_labels(device: Any) -> None:
     try:
         with pytest.raises(BadInput, match="metrics"):
             Telemetry().start("127.0.0.1", telemetry.port)
-        share = device.tenant_status(0) | {"wait_ns_sum": 2_500_000_000}
+        share = replace(figures(device), wait_ns_sum=2_500_000_000)
         telemetry.set(
             Snapshot(
                 tenants={"red": device.ledger()},

@@ -14,6 +14,7 @@ from offstage.dpu.control.replies import Waiting
 from offstage.dpu.control.service import METHODS
 from offstage.dpu.log import RATE_MAX, Log
 from offstage.dpu.protocol.pod_calls import ShardReport
+from offstage.dpu.protocol.status import FabricReport
 from offstage.dpu.sockets.fd_passing import Handed
 
 
@@ -81,7 +82,7 @@ def test_only_the_operator_changes_what_concerns_all(world: World) -> None:
     assert world.code(operator, p.Ledger(tenant="green")) == "unknown"
     assert world.service.policy.degree_max == 3
     status = world.answer(red, p.Status())
-    assert isinstance(status, p.StatusReply) and "hosts" not in status.status
+    assert isinstance(status, p.StatusReply) and not status.status.hosts
 
 
 def test_shares_of_a_tenant_change_live(world: World) -> None:
@@ -140,7 +141,7 @@ def test_a_tenant_at_its_quota_is_refused_and_no_other(world: World) -> None:
     assert isinstance(world.login("red", name="h9"), p.Error)
     world.session(world.ticket("blue"))
     share = world.service.quotas.look()["red"]
-    found = [share[name] for name in ("sessions", "sessions_max", "ports", "logins")]
+    found = [getattr(share, name) for name in ("sessions", "sessions_max", "ports", "logins")]
     assert found == [5, 5, 1, 8]
 
 
@@ -233,8 +234,8 @@ def test_a_fabric_that_is_shut_takes_no_host_and_ends_with_its_last(world: World
     assert world.code(red, p.Attach(fabric="zmq")) == "Attached"
     assert world.code(operator, p.FabricShut(fabric="zmq")) == "Ok"
     assert world.code(blue, p.Attach(fabric="zmq")) == "invalid"
-    shown = world.service.status_for(world.hosts.find(operator))["fabrics"]
-    assert shown["zmq"] == {"open": False, "hosts": 1, "endpoint": "zmq:7"}
+    shown = world.service.status_for(world.hosts.find(operator)).fabrics
+    assert shown["zmq"] == FabricReport(open=False, hosts=1, endpoint="zmq:7")
     assert world.code(red, p.SessionOpen(select_blocks=4)) == "Opened"
     assert world.code(red, p.Detach()) == "Ok"
     assert attachments.listening == set()
@@ -254,7 +255,7 @@ def test_what_is_kept_of_shards_is_the_tenants_own(world: World) -> None:
     assert world.code(operator, p.Shards()) == "forbidden"
     status = world.answer(operator, p.Status())
     assert isinstance(status, p.StatusReply)
-    shown = {one["name"]: one["pod"]["copies"] for one in status.status["tenants"]}
+    shown = {one.name: one.pod["copies"] for one in status.status.tenants}
     assert shown == {"red": 1, "blue": 0}
 
 
@@ -290,7 +291,7 @@ def test_users_that_do_not_share_are_told_apart_or_refused(world: World) -> None
     assert len(every) == 6 and {len(one) for one in every} == {16}
     status = world.answer(world.ticket(p.OPERATOR), p.Status())
     assert isinstance(status, p.StatusReply)
-    shown = {one["name"]: one["sharing"] for one in status.status["tenants"]}
+    shown = {one.name: one.sharing for one in status.status.tenants}
     assert shown == {"red": "user", "blue": "tenant"}
 
 

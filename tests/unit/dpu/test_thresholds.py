@@ -5,16 +5,25 @@ import io
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.figures import StorageStats
 from offstage.bindings.units import format_price, parse_price
 from offstage.dpu.config.derive import core_policy
 from offstage.dpu.config.options import MINUTE_NS, PolicyOptions
 from offstage.dpu.config.values import load
 from offstage.dpu.economics.spending import Spending
-from offstage.dpu.economics.thresholds import NONE_RETURN, Pace, Thresholds
+from offstage.dpu.economics.thresholds import NONE_RETURN, Thresholds
 from offstage.dpu.economics.wear import HOUR_S, LEVEL_MAX, RECORDS_MIN, ByWear
 from offstage.dpu.log import Log
+from offstage.dpu.protocol.status import (
+    ArchiveStatus,
+    DeviceReport,
+    Pace,
+    ThresholdFigures,
+    WearFigures,
+)
 
 TB = 10**12
 PRICES = {"policy.prefill_price": "0.222USD", "policy.drive_price": "10950USD"}
@@ -89,12 +98,12 @@ def test_admission_follows_what_a_hit_cost_to_write() -> None:
     looser below and where nothing was written; none without a bound?"""
     now = [0.0]
     by_wear = ByWear(1000, clock=lambda: now[0])
-    sums = {"drive_bytes": 0, "hits": 0}
+    sums = WearFigures(host_bytes=0, drive_bytes=0, hits=0)
 
     def hour(written: int, hits: int, bound: int = 3000) -> int:
+        nonlocal sums
         now[0] += HOUR_S
-        sums["drive_bytes"] += written
-        sums["hits"] += hits
+        sums = replace(sums, drive_bytes=sums.drive_bytes + written, hits=sums.hits + hits)
         by_wear.look(sums, bound)
         return by_wear.level
 
@@ -122,19 +131,17 @@ def test_the_device_has_them_from_the_start_and_at_each_change(device: Any) -> N
     config = llama(**PRICES, storage__endurance="56064TB")
     spending = Spending(config, device, log)
     assert [one.keep_ns > 0 for one in device.policies] == [True]
-    pace = {"archive": {"pace": {"seconds": 0.03, "tokens": 256.0, "at_once": 4}}}
+    archive = ArchiveStatus(away=0, uploads_waiting=0, deletes_waiting=0, pace=Pace(0.03, 256.0, 4))
+    pace = DeviceReport(archive=archive)
     spending.look(pace, config.policy)
     assert len(device.policies) == 1
     rate = PolicyOptions(prefill_tokens_per_s=20_000, admit_named_min=2)
     spending.set_policy(rate)
-    told = spending.look(pace, rate)["thresholds"]
-    assert told == {
-        "admit_named_min": 2,
-        "keep_ns": 0,
-        "return_tokens_min": 2048,
-        "written_per_hit_max": 0,
-    }
-    spending.look(pace | {"storage": {"bytes_written": 10**9}}, rate)
+    told = spending.look(pace, rate).thresholds
+    assert told == ThresholdFigures(
+        admit_named_min=2, keep_ns=0, return_tokens_min=2048, written_per_hit_max=0
+    )
+    spending.look(replace(pace, storage=StorageStats(bytes_written=10**9)), rate)
     assert len(device.policies) == 2
     with pytest.raises(BadInput, match="endurance"):
         Spending(llama(), device, log).set_policy(PolicyOptions(drive_years=5))

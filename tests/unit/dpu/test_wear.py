@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from offstage.bindings.errors import BadInput
+from offstage.bindings.figures import DeviceStatus, StorageStats, StoreStats
 from offstage.bindings.layouts import ENDS, HIT_ENDS
+from offstage.bindings.ledger import Ledger
 from offstage.dpu.config.derive import derive
 from offstage.dpu.config.options import PolicyOptions
 from offstage.dpu.config.values import load
@@ -21,20 +23,18 @@ def config(**more: str) -> Any:
     return load(None, chosen | {f"storage.{key}": value for key, value in more.items()}, environ={})
 
 
-def status(puts: int, written: int, *, days: float = 1.0, segments: int = 1000) -> dict[str, Any]:
-    return {
-        "store": {"puts": puts, "put_bytes_spared": 0, "segments_total": segments},
-        "storage": {"bytes_written": written},
-        "busy_ns": int(days * DAY_NS),
-        "idle_ns": 0,
-        "sleep_ns": 0,
-    }
+def status(puts: int, written: int, *, days: float = 1.0, segments: int = 1000) -> DeviceStatus:
+    return DeviceStatus(
+        store=StoreStats(puts=puts, segments_total=segments),
+        storage=StorageStats(bytes_written=written),
+        busy_ns=int(days * DAY_NS),
+    )
 
 
-def ledger(hits: int, late: int = 0) -> dict[str, Any]:
+def ledger(hits: int, late: int = 0) -> Ledger:
     ends = [0] * len(ENDS)
     ends[0], ends[HIT_ENDS] = hits, late
-    return {"ends": ends}
+    return Ledger(ends=ends)
 
 
 def test_the_figures_of_a_day() -> None:
@@ -43,10 +43,10 @@ def test_the_figures_of_a_day() -> None:
     wear = Wear(config(endurance="1TiB"))
     wear.look(status(0, 0, days=0), [ledger(0)])
     seen = wear.look(status(1000, 1250 * RECORD), [ledger(300, late=99), ledger(200)])
-    assert seen["host_bytes"] == 1000 * RECORD and seen["hits"] == 500
-    assert seen["bytes_per_hit"] == 2.5 * RECORD and seen["amplification"] == 1.25
-    assert seen["drive_writes_per_day"] == pytest.approx(1250 * RECORD / (1000 << 20))
-    assert seen["life_years"] == pytest.approx((1 << 40) / (1250 * RECORD) / 365)
+    assert seen.host_bytes == 1000 * RECORD and seen.hits == 500
+    assert seen.bytes_per_hit == 2.5 * RECORD and seen.amplification == 1.25
+    assert seen.drive_writes_per_day == pytest.approx(1250 * RECORD / (1000 << 20))
+    assert seen.life_years == pytest.approx((1 << 40) / (1250 * RECORD) / 365)
 
 
 def test_counters_that_begin_anew_go_on() -> None:
@@ -56,16 +56,16 @@ def test_counters_that_begin_anew_go_on() -> None:
     wear.look(status(30, 40 * RECORD), [ledger(9)])
     wear.look(status(30, 40 * RECORD), [ledger(1)])
     seen = wear.look(status(5, 6 * RECORD), [ledger(4)])
-    assert (seen["host_bytes"], seen["drive_bytes"]) == (25 * RECORD, 36 * RECORD)
-    assert seen["hits"] == 2 + 1 + 3
+    assert (seen.host_bytes, seen.drive_bytes) == (25 * RECORD, 36 * RECORD)
+    assert seen.hits == 2 + 1 + 3
 
 
 def test_nothing_to_divide_by_is_no_figure() -> None:
     """Are a new daemon's figures, and those without a known endurance, reported as unknown rather
     than 0?"""
-    seen = Wear(config()).look({}, [])
+    seen = Wear(config()).look(DeviceStatus(), [])
     for name in ("bytes_per_hit", "amplification", "drive_writes_per_day", "life_years"):
-        assert seen[name] is None
+        assert getattr(seen, name) is None
 
 
 def test_a_budget_admits_less_as_it_is_used_up() -> None:

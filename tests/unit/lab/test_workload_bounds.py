@@ -300,9 +300,9 @@ def core_hits(workload: Drawn, policy: Policy, slots: int) -> tuple[int, int]:
     )
     result = decode(core, plan)
     ledger = core.ledger()
-    assert result.failed == ledger["busy"] == 0 and result.stall_ns.sum() == 0
-    assert ledger["demands"] == len(plan.demands) and core.verify()
-    return sum(ledger["ends"][:5]), ledger["prefetch_bytes_read"] // block_bytes
+    assert result.failed == ledger.busy == 0 and result.stall_ns.sum() == 0
+    assert ledger.demands == len(plan.demands) and core.verify()
+    return sum(ledger.ends[:5]), ledger.prefetch_bytes_read // block_bytes
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,7 +10,8 @@ import pytest
 
 from offstage.bindings.errors import BadInput
 from offstage.dpu.config.values import load
-from offstage.dpu.economics.thresholds import NONE_RETURN, Pace, Thresholds
+from offstage.dpu.economics.thresholds import NONE_RETURN, Thresholds
+from offstage.dpu.protocol.status import Pace
 from offstage.testbeds.cli.plan import plan
 from offstage.testbeds.plan.inputs import gather
 from offstage.testbeds.plan.kv import token_bytes

@@ -135,7 +135,7 @@ def test_a_map_that_went_back_is_in_doubt_until_it_is_accepted(world: World) -> 
     before = world.device.purges
     member = world.start(serves=False)
     assert member.keeper.phase == "away" and not member.keeper.serves()
-    assert "does not descend" in member.status()["doubt"]
+    assert "does not descend" in member.status().doubt
     with pytest.raises(Refused, match="in doubt"):
         member.admit(TENANT, 0, member.keeper.newest.epoch)
     assert world.map.map().doubt == {"a": 5}

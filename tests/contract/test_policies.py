@@ -361,7 +361,7 @@ def test_the_suite_detects_a_broken_contract(cheat: Any, check: Any) -> None:
 def test_a_run_refuses_a_guess_made_of_what_comes_later(cheat: Any) -> None:
     """Without the suite above: in the steps that a run itself asks about, all of them early?"""
     case = CASES[0]
-    with pytest.raises(BadInput, match=r"step [01] of session 0.*used what is known only later"):
+    with pytest.raises(BadInput, match=r"step [01] of session 0.*used the future"):
         run(Opened((cheat,), case.setting), case, views(case))
 
 

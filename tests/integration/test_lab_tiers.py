@@ -170,4 +170,4 @@ def test_a_bad_tier_ends_with_2_and_one_line(
     path.write_text(SPEC.format(tier="").replace('"8MiB"', '"800MiB"'))
     assert here("run", str(path), "--out", str(tmp_path / "out")) == 2
     error = capfd.readouterr().err
-    assert error.count("\n") == 1 and "host-dram of 800MiB stands above cxl" in error
+    assert error.count("\n") == 1 and "host-dram of 800MiB is above cxl" in error

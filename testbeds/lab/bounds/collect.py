@@ -138,9 +138,9 @@ class Collector:
         steps, layers, width = slab.selected.shape
         if slab.first_step != expected or slab.first_step + steps > self._steps[slab.session]:
             raise BadInput(
-                f"steps from {slab.first_step} of session {slab.session}, {expected} is next",
+                f"session {slab.session}: expected step {expected}, got {slab.first_step}",
                 "bounds",
-                "give each session's slabs in order",
+                "add each session's slabs in order",
             )
         self._expected[slab.session] = slab.first_step + steps
         asks = asked(self.workload, slab, served)
@@ -149,9 +149,9 @@ class Collector:
         self._count += len(chunks)
         if self._count > self._room:
             raise BadInput(
-                f"more than {self.workload.select_blocks} blocks are selected on average",
+                f"a layer selects more than {self.workload.select_blocks} blocks on average",
                 "bounds",
-                "a workload's select_blocks is the most that one layer selects",
+                "set the workload's select_blocks to the most that one layer selects",
             )
         marks = asks.nontrivial * np.uint8(NONTRIVIAL) + asks.written * np.uint8(WRITTEN)
         first = self._first_row[slab.session] + slab.first_step * layers
@@ -190,7 +190,7 @@ class Collector:
         share its chunks. BadInput if slabs are missing."""
         if self._row_count < len(self._rows):
             raise BadInput(
-                f"{self._row_count} of {len(self._rows)} rows are there", "bounds", "give all slabs"
+                f"{self._row_count} of {len(self._rows)} rows were added", "bounds", "add all slabs"
             )
         offsets = np.zeros(len(self._rows) + 1, np.uint64)
         np.cumsum(self._rows["demands"], out=offsets[1:])
@@ -248,7 +248,7 @@ def bounds_at(
             raise BadInput(
                 f"no scores were kept for a buffer of {point.buffer_blocks} blocks",
                 "bounds",
-                f"collected are {', '.join(map(str, collector.buffer_blocks))}",
+                f"choose one of {', '.join(map(str, collector.buffer_blocks))}",
             )
         if point.slots not in alone:
             alone[point.slots] = belady(demands, point.slots)

@@ -75,7 +75,7 @@ class Predictor(ABC):
             before = self._begins(slab.session)
         elif (before is None) != (slab.first_step == 0):
             raise BadInput(
-                f"step {slab.first_step} of session {slab.session} does not follow",
+                f"step {slab.first_step} of session {slab.session} is out of order",
                 "predictor",
                 "give each session's slabs in order",
             )
@@ -234,7 +234,7 @@ def asked(workload: Workload, slab: Slab, served: Bools | None) -> Asked:
         raise BadInput(
             f"session {slab.session} selects a block that is not written yet",
             f"steps from {slab.first_step}",
-            f"after its context a block is written every {workload.block_tokens} steps",
+            f"decode writes one block every {workload.block_tokens} steps",
         )
     ends = np.maximum(counts - workload.window_blocks, 0)[:, None, None]
     return Asked(

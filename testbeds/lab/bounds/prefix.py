@@ -122,7 +122,7 @@ class PrefixTrace:
         self.counted = int(trace.block_counts[self.warm_up :].sum())
         if not self.counted:
             raise BadInput(
-                f"a warm-up of {self.warm_up} requests leaves none with a block",
+                f"after a warm-up of {self.warm_up} requests, no request has a block",
                 trace.origin.name,
                 "give a smaller share",
             )
@@ -151,7 +151,7 @@ class PrefixTrace:
         """The rates of `ROW` `[requests]`, over the requests after the warm-up."""
         trace = self.trace
         whole = (rows["prefix"] == trace.block_counts) & (trace.block_counts > 0)
-        # A trace of lengths in bytes / 4 can have a block more than its tokens.
+        # A trace that gives lengths in bytes / 4 may have one block more than its tokens fill.
         tokens = np.minimum(trace.tokens_of(rows["prefix"], whole), trace.input_tokens)
         rest = slice(self.warm_up, None)
         rows, tokens, inputs = rows[rest], tokens[rest], trace.input_tokens[rest]

@@ -53,7 +53,7 @@ def compute(spec: PodSpec, progress: Progress, jobs: int, cluster: str = "") -> 
         jobs=jobs,
         cluster=cluster,
         command="lab pod",
-        fix="start the same command again",
+        fix="repeat the command",
     ):
         found |= dict(zip(unit, figures, strict=True))
         progress.advance(len(unit))
@@ -78,7 +78,7 @@ def _unit(spec: PodSpec, unit: Unit, code: str = "") -> list[PodPoint]:
     """The figures of a unit. Its first point is the run without a fault, if it has faults."""
     if code and code != code_version():
         raise RunFailed(
-            "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+            "the worker runs different code", "--cluster", "install the same Offstage everywhere"
         )
     ran = {one: run_point(spec, one) for one in unit}
     without = {one: ran.get(replace(one, fault="none")) for one in unit}

@@ -41,7 +41,7 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every key of a spec; sizes, rates and times are written with their unit."""
 
     # The pods and their faults.
-    daemons: Annotated[tuple[int, ...], about("how many daemons each pod has")] = (
+    daemons: Annotated[tuple[int, ...], about("daemons in each pod")] = (
         4,
         8,
         16,
@@ -51,62 +51,71 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         256,
     )
     faults: Annotated[tuple[Fault, ...], about("what happens to one daemon")] = ("none", "death")
-    fault_at: Annotated[float, within(0, 1, "when, as a share of the arrivals' time")] = 0.5
-    gone_ns: Annotated[Time, about("until a dead daemon returns")] = 30_000_000_000
-    slow: Annotated[int, within(1, 1000, "times less bandwidth of a slow daemon")] = 8
-    lease_ns: Annotated[Time, about("until the map knows of a death")] = 5_500_000_000
-    deadline_ns: Annotated[Time, about("what a fetch waits for one daemon")] = 1_000_000_000
-    fill: Annotated[bool, about("what a former home has is copied to the new one on hit")] = True
-    shard_tokens: Annotated[int, within(512, 65_536, "tokens of a shard")] = 4096
+    fault_at: Annotated[
+        float, within(0, 1, "time of the fault, as a share of the arrivals' time")
+    ] = 0.5
+    gone_ns: Annotated[Time, about("time until a dead daemon returns")] = 30_000_000_000
+    slow: Annotated[int, within(1, 1000, "a slow daemon's bandwidth is divided by this")] = 8
+    lease_ns: Annotated[Time, about("time until the map drops a dead daemon")] = 5_500_000_000
+    deadline_ns: Annotated[Time, about("the longest that a fetch waits for one daemon")] = (
+        1_000_000_000
+    )
+    fill: Annotated[bool, about("copy a shard from its former home to the new one on hit")] = True
+    shard_tokens: Annotated[int, within(512, 65_536, "tokens in a shard")] = 4096
     first_shard_tokens: Annotated[
-        int, within(0, 65_536, "of the first, from which they double; 0: all are equal")
+        int, within(0, 65_536, "size of the first shard; later ones double; 0: equal sizes")
     ] = 512
-    copies: Annotated[CopyRule, about("of hot shards, as `[copies]` of a pod's map")] = CopyRule()
+    copies: Annotated[CopyRule, about("copies of hot shards, as in `[copies]` of a pod's map")] = (
+        CopyRule()
+    )
 
     # A daemon.
-    store_bytes: Annotated[Size, about("KV on its drives")] = 8 << 40
-    arena_bytes: Annotated[Size, about("of it in its memory")] = 64 << 30
+    store_bytes: Annotated[Size, about("KV on a daemon's drives")] = 8 << 40
+    arena_bytes: Annotated[Size, about("the part of that KV in its memory")] = 64 << 30
     store_of: Annotated[
-        Literal["daemon", "pod"], about("whose size that is: each daemon's, or all of the pod's")
+        Literal["daemon", "pod"], about("these are the sizes of each daemon, or of the whole pod")
     ] = "daemon"
     drive: Annotated[str, about("a preset of the NVMe model")] = "gen5-tlc"
-    drives: Annotated[int, within(1, 1024, "of each daemon")] = 4
-    link_bytes_per_s: Annotated[Rate, about("of a daemon, and of a host")] = 50_000_000_000
+    drives: Annotated[int, within(1, 1024, "drives of each daemon")] = 4
+    link_bytes_per_s: Annotated[Rate, about("link rate of a daemon and of a host")] = 50_000_000_000
 
     # The requests.
-    trace: Annotated[str, about("a trace of requests; none: generated")] = ""
-    time_unit: Annotated[str, about("of the trace; none: as its format has them")] = ""
-    requests: Annotated[int, within(1, 1 << 24, "at most so many of it")] = 4000
-    rate: Annotated[float, within(0, 1_000_000, "arrivals, times as fast as recorded")] = 1.0
+    trace: Annotated[str, about("trace of requests; empty: requests are generated")] = ""
+    time_unit: Annotated[str, about("unit of the trace's times; empty: that of its format")] = ""
+    requests: Annotated[int, within(1, 1 << 24, "the most requests read from the trace")] = 4000
+    rate: Annotated[float, within(0, 1_000_000, "speed of arrivals, relative to the trace")] = 1.0
     grow: Annotated[
-        Literal["tier", "all"], about("tier: the same load on all pods; all: tenants and hosts too")
+        Literal["tier", "all"],
+        about("tier: all pods get the same load; all: hosts and tenants grow"),
     ] = "tier"
-    sessions: Annotated[int, within(1, 1 << 20, "generated")] = 1000
-    turns: Annotated[int, within(1, 1000, "of a generated session")] = 4
-    turn_tokens: Annotated[int, within(1, 1 << 20, "that each turn adds")] = 3000
-    prompts: Annotated[int, within(1, 1 << 20, "that generated sessions begin with")] = 16
-    prompt_tokens: Annotated[int, within(0, 1 << 20, "of each of them")] = 6144
-    arrivals_per_s: Annotated[float, within(0, 1_000_000, "of generated sessions")] = 2.0
+    sessions: Annotated[int, within(1, 1 << 20, "sessions to generate")] = 1000
+    turns: Annotated[int, within(1, 1000, "turns of a generated session")] = 4
+    turn_tokens: Annotated[int, within(1, 1 << 20, "tokens that each turn adds")] = 3000
+    prompts: Annotated[int, within(1, 1 << 20, "distinct first prompts")] = 16
+    prompt_tokens: Annotated[int, within(0, 1 << 20, "tokens of each of these")] = 6144
+    arrivals_per_s: Annotated[float, within(0, 1_000_000, "rate of new sessions")] = 2.0
     gap_ns: Annotated[Time, about("mean time between turns of a generated session")] = (
         60_000_000_000
     )
 
     # The hosts.
-    hosts: Annotated[int, within(1, 1024, "that take requests")] = 8
-    model: Annotated[str, about("whose KV it is")] = "llama-3-70b"
-    prefill_tokens_per_s: Annotated[int, within(1, 1 << 40, "of one host")] = 20_000
-    time_per_token_ns: Annotated[Time, about("of decoding")] = 40_000_000
-    pool_bytes: Annotated[Size, about("KV that a host keeps in HBM")] = 128 << 30
-    active: Annotated[int, within(1, 1 << 16, "requests at once on a host")] = 32
+    hosts: Annotated[int, within(1, 1024, "hosts that take requests")] = 8
+    model: Annotated[str, about("the model that the KV belongs to")] = "llama-3-70b"
+    prefill_tokens_per_s: Annotated[int, within(1, 1 << 40, "prefill rate of one host")] = 20_000
+    time_per_token_ns: Annotated[Time, about("decode time per token")] = 40_000_000
+    pool_bytes: Annotated[Size, about("KV that each host keeps in HBM")] = 128 << 30
+    active: Annotated[int, within(1, 1 << 16, "requests that a host runs at once")] = 32
     waiting: Annotated[int, within(1, 1 << 20, "requests that may wait; more are refused")] = 1024
-    schedules: Annotated[tuple[Schedule, ...], about("which host takes a request")] = (
+    schedules: Annotated[tuple[Schedule, ...], about("how a host is chosen for a request")] = (
         "least-loaded",
     )
-    weight: Annotated[float, within(0, 1000, "of a matched prefix against load")] = 1.0
+    weight: Annotated[float, within(0, 1000, "weight of a matched prefix against load")] = 1.0
     patience: Annotated[int, within(0, 1 << 20, "how often a request may be passed over")] = 16
 
-    seeds: Annotated[tuple[int, ...], about("of names, arrivals and who fails")] = (1,)
-    window_ns: Annotated[Time, about("over which hits are compared after a fault")] = 10_000_000_000
+    seeds: Annotated[tuple[int, ...], about("seeds of names, arrivals and the faulty daemon")] = (
+        1,
+    )
+    window_ns: Annotated[Time, about("window for comparing hits after a fault")] = 10_000_000_000
 
     @property
     def block_bytes(self) -> int:
@@ -137,17 +146,19 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """BadInput for keys that contradict each other."""
         geometry(self.model), preset(self.drive)
         if self.time_unit and not self.trace:
-            raise BadInput("a time unit, and no trace", where, "give trace, or leave it out")
+            raise BadInput(
+                "time_unit is set, but trace is not", where, "set trace, or leave it out"
+            )
         for name in ("daemons", "faults", "schedules", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} is empty or names one twice", where, "name each once")
+                raise BadInput(f"{name} is empty or has a duplicate", where, "list each value once")
         least = 2 if set(self.faults) - {"none", "slow"} else 1
         if not least <= min(self.daemons) <= max(self.daemons) <= MEMBERS_MAX:
             raise BadInput(
                 f"daemons = {list(self.daemons)}",
                 where,
-                f"give {least} to {MEMBERS_MAX}; 2 at least where one goes or comes",
+                f"give {least} to {MEMBERS_MAX}; at least 2 if a daemon leaves or joins",
             )
         if min(self.seeds) < 0 or max(self.seeds) >= 1 << 62:
             raise BadInput(f"seeds = {list(self.seeds)}", where, "give 0 to 2^62")
@@ -160,7 +171,7 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
         if self.first_shard_tokens > self.shard_tokens:
             raise BadInput(
-                "the first shard is longer than shards are",
+                "first_shard_tokens exceeds shard_tokens",
                 where,
                 "lower first_shard_tokens, or give 0",
             )
@@ -173,10 +184,10 @@ class PodSpec(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise BadInput(f"{name} = 0", where, "give more than 0")
         if self.faults[0] != "none" and "none" not in self.faults:
             raise BadInput(
-                "a fault is compared with a run without", where, 'put "none" among the faults'
+                "a fault is compared with a run without one", where, 'add "none" to faults'
             )
         if len(points(self)) > POINTS_MAX:
-            raise BadInput(f"{len(points(self))} points", where, f"ask for {POINTS_MAX} at most")
+            raise BadInput(f"{len(points(self))} points", where, f"give at most {POINTS_MAX}")
 
 
 @lru_cache
@@ -197,7 +208,7 @@ def load_spec(path: Path | None, changes: Mapping[str, Any]) -> PodSpec:
         table, _, name = key.rpartition(".")
         inner = raw.setdefault(table, {}) if table else raw
         if not isinstance(inner, dict):
-            raise BadInput(f"{table} is no table", where, f"leave {key} out")
+            raise BadInput(f"{table} is not a table", where, f"leave {key} out")
         inner[name] = value
     for key, option in declared(PodSpec).items():
         if option.unit is not None and key in raw:
@@ -223,9 +234,9 @@ def _idle(spec: PodSpec) -> list[tuple[tuple[str, ...], bool, str]]:
         "gap",
     )
     return [
-        (generated, bool(spec.trace), "beside a trace: requests are its own"),
-        (("requests",), not spec.trace, "without a trace: sessions and turns decide"),
-        (("fault_at",), set(spec.faults) == {"none"}, "where nothing fails"),
+        (generated, bool(spec.trace), "with a trace, which has the requests"),
+        (("requests",), not spec.trace, "without a trace: sessions and turns set the number"),
+        (("fault_at",), set(spec.faults) == {"none"}, "without a fault"),
         (("gone",), "return" not in spec.faults, "without the fault return"),
         (("slow",), "slow" not in spec.faults, "without the fault slow"),
     ]

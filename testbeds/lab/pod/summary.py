@@ -142,7 +142,7 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
     if not own:
         known = ", ".join(str(one) for one in sorted({row.daemons for row in rows}))
         raise BadInput(
-            f"a live pod of {count} daemons, and the run has pods of {known}",
+            f"the live pod has {count} daemons; the run has pods of {known}",
             str(folder),
             f"add {count} to daemons",
         )
@@ -154,21 +154,21 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
             "load_cv",
             live.load_cv,
             own[0].means["load_cv"],
-            "both: of what each daemon served; live has tens of shards, the laboratory thousands",
+            "both: blocks that each daemon served; tens of shards live, thousands in the lab",
         ),
         ("load_max", max(loads) / mean if mean else 0.0, own[0].means["load_max"], "as above"),
         (
             "hit",
             live.hit_rate,
             None,
-            "live: demands of decode steps that were staged in time; the "
-            "laboratory's: prefix tokens that need no prefill. Not the same question",
+            "live: share of decode demands that were staged in time; the "
+            "laboratory: share of prefix tokens that need no prefill; not comparable",
         ),
         (
             "fetch_s_max",
             max(one.fetch_ms_max for one in live.members.values()) / 1e3,
             deadline_s if lost else None,
-            "the laboratory charges the deadline, which bounds what a dead daemon costs live",
+            "the laboratory charges the deadline, the most that a dead daemon costs live",
         ),
     ]
     return [
@@ -179,7 +179,7 @@ def beside(folder: Path, rows: Sequence[Row], deadline_s: float) -> list[Beside]
 
 def _live(folder: Path) -> _Live:
     path = folder / POD_JSON if folder.is_dir() else folder
-    found = read_json(path, FIX, _Live, LIVE_BYTES_MAX, what="is none of a pod")
+    found = read_json(path, FIX, _Live, LIVE_BYTES_MAX, what="is not the result of a pod run")
     if not found.members:
         raise BadInput("has no members", str(path), FIX)
     return found

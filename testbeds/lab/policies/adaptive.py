@@ -47,7 +47,7 @@ class Stability(Component):
     """
 
     name: ClassVar[str] = "stability"
-    uses: ClassVar[str] = "scores of all blocks, how much each layer's selection changes"
+    uses: ClassVar[str] = "scores of all blocks; how much each layer's selection changes"
     source: ClassVar[str] = (
         "Offstage, after FlexiCache arXiv:2511.00868: 25 % of the heads unstable, stable ones "
         "re-ranked every 16 steps; by layer here, as blocks hold all heads"
@@ -126,10 +126,10 @@ class Boundary(Component):
     """
 
     name: ClassVar[str] = "boundary"
-    uses: ClassVar[str] = "the newest scores, where the query turns"
+    uses: ClassVar[str] = "the newest scores after the query turns"
     source: ClassVar[str] = (
-        "Offstage, after LouisKV (ICLR '26): selections are alike inside a reasoning step and part "
-        "at its end; half the average, 8 steps and 3 k are ours"
+        "Offstage, after LouisKV (ICLR '26): selections are similar within a reasoning step and "
+        "change at its end; half the average, 8 steps and 3 k are ours"
     )
     steps: ClassVar[int] = 8
     set_over_k: ClassVar[int] = 3

@@ -30,7 +30,7 @@ class Nothing(Component):
 
     name: ClassVar[str] = "none"
     uses: ClassVar[str] = "nothing"
-    source: ClassVar[str] = "the reference point: demands alone, least recently used leaves"
+    source: ClassVar[str] = "the reference point: demands only, eviction of the least recently used"
 
 
 class Window(Component):
@@ -60,7 +60,7 @@ class Shared(Component):
 
     name: ClassVar[str] = "shared"
     uses: ClassVar[str] = "scores of sessions on the same prefix"
-    source: ClassVar[str] = "Offstage: siblings' averages where a session has none of its own"
+    source: ClassVar[str] = "Offstage: averages of sibling sessions for a session that has none yet"
     core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("shared",))
 
 
@@ -69,7 +69,7 @@ class PrevStep(Component):
 
     name: ClassVar[str] = "prev_step"
     uses: ClassVar[str] = "demands of the previous step"
-    source: ClassVar[str] = "a baseline: the idea of SolidAttention (FAST '26), of demands alone"
+    source: ClassVar[str] = "a baseline: the idea of SolidAttention (FAST '26), from demands only"
     core: ClassVar[CoreSwitches] = CoreSwitches(prefetchers=("prev_step",))
 
 
@@ -97,11 +97,11 @@ _EVICTION_USES = {
     "score": "scores of all blocks, selected or not",
 }
 EVICTION_SOURCES = {
-    "lru": "a baseline: the least recently used leaves",
-    "fifo": "a baseline: the oldest leaves",
-    "random": "a baseline: any leaves, by the seed of the run",
+    "lru": "a baseline: evict the least recently used",
+    "fifo": "a baseline: evict the oldest",
+    "random": "a baseline: evict at random, by the run's seed",
     "s3fifo": "S3-FIFO: Yang et al., SOSP '23",
-    "score": "Offstage: the least probable demand leaves; eviction of ema without its prefetch",
+    "score": "Offstage: evict the least probable demand; as ema, without its prefetch",
     "sieve": "SIEVE: Zhang et al., NSDI '24",
     "lru_k": "LRU-K with K = 2: O'Neil et al., SIGMOD '93",
     "arc": "ARC: Megiddo, Modha, FAST '03",

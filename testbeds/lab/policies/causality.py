@@ -64,11 +64,11 @@ def refuse_future(
     shown, seen = (np.sort(one[one["after_layer"] <= layer]) for one in (answer, blind))
     if shown.tobytes() != seen.tobytes():
         raise BadInput(
-            f"policy {before.name!r} used what is known only later: its guesses after layer "
-            f"{layer} and before are others where the layers behind are",
+            f"policy {before.name!r} used the future: its guesses up to layer "
+            f"{layer} change with the layers after it",
             f"step {view.step} of session {view.session}",
-            "make a guess of the rows up to its after_layer, of predicted rows two further, of row "
-            "0 of these after the last layer but one, and of the draft after draft_layers layers",
+            "use rows up to after_layer, rows of predicted up to after_layer + 2 (row 0 after the "
+            "last layer but one), and the draft after draft_layers layers",
         )
 
 

@@ -56,12 +56,12 @@ def checked_step(policy: PolicyComponent, view: View) -> npt.NDArray[np.void]:
     layers = len(view.selected)
     _check(policy, where, answer, layers, view.blocks)
     if np.any((answer["steps"] == 0) & (answer["layer"] <= answer["after_layer"])):
-        raise _bad(policy, where, "guessed for a layer of this step that has run")
+        raise _bad(policy, where, "guessed for a layer of this step that has already run")
     if np.any(answer["after_layer"] >= layers):
         raise _bad(
             policy,
             where,
-            f"passed a guess after layer {answer['after_layer'].max()}, of {layers} layers",
+            f"gave after_layer {answer['after_layer'].max()}, but there are {layers} layers",
         )
     return answer
 
@@ -112,18 +112,20 @@ def raised(error: Exception, kind: type[PolicyComponent] | None = None) -> str:
 def _check(policy: PolicyComponent, where: str, answer: object, layers: int, blocks: int) -> None:
     if not isinstance(answer, np.ndarray) or answer.dtype != GUESS or answer.ndim != 1:
         what = f"{answer.dtype} {answer.shape}" if isinstance(answer, np.ndarray) else answer
-        raise _bad(policy, where, f"answered no GUESS array of one dimension but {what!r:.80}")
+        raise _bad(policy, where, f"returned {what!r:.80}, not a one-dimensional GUESS array")
     if not len(answer):
         return
     for column, limit in (("layer", layers), ("ordinal", blocks)):
         if answer[column].max() >= limit:
-            raise _bad(policy, where, f"guessed {column} {answer[column].max()}, of {limit}")
+            raise _bad(
+                policy, where, f"guessed {column} {answer[column].max()}; the limit is {limit}"
+            )
     cause = answer["cause"]
     if cause.min() < _FIRST_CAUSE or cause.max() >= len(CAUSES):
         known = ", ".join(CAUSES[_FIRST_CAUSE:])
-        raise _bad(policy, where, f"guessed with a cause that is not of {known}")
+        raise _bad(policy, where, f"guessed with a cause that is not one of {known}")
     if answer["reserved"].any():
-        raise _bad(policy, where, "left 'reserved' not zero")
+        raise _bad(policy, where, "did not leave 'reserved' zero")
 
 
 def _bad(policy: PolicyComponent, where: str, what: str) -> BadInput:

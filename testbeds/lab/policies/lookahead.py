@@ -53,7 +53,7 @@ class LookaheadIndex(Component):
         self.layers = _followers(setting)
         if not len(self.layers):
             raise BadInput(
-                "no layer uses the selection of another",
+                "no layer shares the selection of another",
                 f"policy {self.name!r}",
                 "choose a workload with shared index sets, or another policy",
             )
@@ -78,7 +78,7 @@ class LookaheadDraft(Component):
 
     name: ClassVar[str] = "lookahead-draft"
     uses: ClassVar[str] = "a draft model's selection for the token that is decoded"
-    source: ClassVar[str] = "Offstage, after OasisKV arXiv:2608.08097 but without its cap"
+    source: ClassVar[str] = "Offstage, after OasisKV arXiv:2608.08097, without its cap"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -86,7 +86,7 @@ class LookaheadDraft(Component):
             raise BadInput(
                 "the workload has no draft model",
                 f"policy {self.name!r}",
-                "choose one with a draft agreement, or another policy",
+                "choose a workload with a draft agreement, or another policy",
             )
         self.agreement = setting.draft_agreement
 
@@ -117,8 +117,8 @@ class OasisDraft(LookaheadDraft):
 
     name: ClassVar[str] = "oasiskv-draft"
     source: ClassVar[str] = (
-        "OasisKV arXiv:2608.08097, re-implemented from its description: at most 5 % of a selection "
-        "a step, its best point; that the 5 % are of the selection is our reading"
+        "OasisKV arXiv:2608.08097, re-implemented from its description: at most 5 % per step, its "
+        "best point; we assume 5 % of the selection"
     )
     cap_share: ClassVar[float] = 0.05
 
@@ -167,7 +167,9 @@ class LookaheadQuery(Component):
     """
 
     name: ClassVar[str] = "lookahead-query"
-    uses: ClassVar[str] = "the next layer's query, predicted from a layer's input; drafted tokens"
+    uses: ClassVar[str] = (
+        "the next layer's query, predicted from this layer's input; drafted tokens"
+    )
     source: ClassVar[str] = (
         "InfiniGen (OSDI '24): its query speculation; bands, probabilities and the gate are ours"
     )
@@ -181,7 +183,7 @@ class LookaheadQuery(Component):
             raise BadInput(
                 "the workload has no predicted queries",
                 f"policy {self.name!r}",
-                'capture again with this release, or draw them: predicted = "captured"',
+                'capture again with this release, or set predicted = "captured"',
             )
         k = setting.select_blocks
         self.counts = sorted({max(1, round(depth * k)) for depth in self.depths})
@@ -232,8 +234,8 @@ class LookaheadUndrafted(LookaheadQuery):
     """`LookaheadQuery` without guesses for the first layer, for models that draft no tokens."""
 
     name: ClassVar[str] = "lookahead-undrafted"
-    uses: ClassVar[str] = "the next layer's query, predicted from a layer's input"
-    source: ClassVar[str] = "lookahead-query without its drafts: what they are worth"
+    uses: ClassVar[str] = "the next layer's query, predicted from this layer's input"
+    source: ClassVar[str] = "lookahead-query without its drafts, to measure their gain"
     untold: ClassVar[tuple[int, ...]] = (0, 1)
 
 
@@ -241,7 +243,9 @@ class Lookahead(Component):
     """Combine shared index sets and drafts, if the workload has them."""
 
     name: ClassVar[str] = "lookahead"
-    uses: ClassVar[str] = "shared index sets, a draft model's selection, whichever there is"
+    uses: ClassVar[str] = (
+        "shared index sets and a draft model's selection, where the workload has them"
+    )
     source: ClassVar[str] = "lookahead-index and lookahead-draft together"
 
     def __init__(self, setting: Setting) -> None:

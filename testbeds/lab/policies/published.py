@@ -39,9 +39,8 @@ class PrrEma(Component):
     uses: ClassVar[str] = "scores of all blocks, selected or not"
     source: ClassVar[str] = (
         "PRR arXiv:2606.30389, re-implemented from its description: averages of block scores, "
-        "a = 1/2, and a set of 2 k; the set is bounded by what the buffer holds beside a "
-        "selection, where PRR bounds it by the time to read it; its grid search of weights during "
-        "prefill is left out"
+        "a = 1/2, and a set of 2 k; the buffer less one selection bounds the set, where PRR "
+        "uses the time to read it; its grid search of weights during prefill is left out"
     )
     shift: ClassVar[int] = 1
     set_over_k: ClassVar[int] = 2
@@ -133,8 +132,8 @@ class UcmStrided3(UcmStrided):
     uses: ClassVar[str] = "scores of all blocks, one step in three"
     source: ClassVar[str] = (
         "UCM's GSA (ModelEngine-Group/unified-cache-management), re-implemented from its "
-        "description: re-selection every 3 steps; that retrieval and load lie as in ESA is our "
-        "reading, and its extra blocks are left out"
+        "description: re-selection every 3 steps; we assume the retrieval and load steps of ESA, "
+        "and leave its extra blocks out"
     )
     stride: ClassVar[int] = 3
 
@@ -157,7 +156,7 @@ class SolidAttentionPrevStep(Component):
     uses: ClassVar[str] = "selections of the previous step"
     source: ClassVar[str] = (
         "SolidAttention (FAST '26), re-implemented from its description: the selection of the "
-        "previous step, read while the layer before computes; prior .8 after its 81 % similarity"
+        "previous step, read while the layer before computes; prior .8, from its 81 % similarity"
     )
 
     def __init__(self, setting: Setting) -> None:

@@ -89,7 +89,7 @@ def parse(spec: str) -> Combined:
         if not name:
             raise BadInput("a name is missing", f"policy {spec!r}", "write window+ema, or none")
         if names.count(name) > 1:
-            raise BadInput(f"{name!r} is named twice", f"policy {spec!r}", "name it once")
+            raise BadInput(f"{name!r} appears twice", f"policy {spec!r}", "name it once")
     components = tuple(find(name) for name in names)
     return Combined("+".join(names), components, _join(spec, components))
 
@@ -104,7 +104,7 @@ def find(name: str) -> type[PolicyComponent]:
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     near = difflib.get_close_matches(name, [*_BUILT_IN, *offered], n=1, cutoff=0.0)
-    raise BadInput(f"there is no policy {name!r}", "policy", f"did you mean {near[0]!r}?")
+    raise BadInput(f"unknown policy {name!r}", "policy", f"did you mean {near[0]!r}?")
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ def _join(spec: str, components: tuple[type[PolicyComponent], ...]) -> CoreSwitc
                 raise BadInput(
                     f"its components set {name} to {parameters[name]} and to {value}",
                     f"policy {spec!r}",
-                    f"leave {one.name!r} or the other one out",
+                    f"leave out {one.name!r} or the other component",
                 )
     return CoreSwitches(tuple(prefetchers), eviction, parameters, schedule, granule)
 
@@ -204,7 +204,7 @@ def _only(offers: list[EntryPoint]) -> EntryPoint:
         taken = f"package {_package(others[0])!r}"
     if taken:
         raise BadInput(
-            f"policy {first.name!r} is also one of {taken}",
+            f"policy {first.name!r} is also defined by {taken}",
             f"package {_package(first)!r}",
             "rename its entry point, or remove the package",
         )
@@ -219,7 +219,7 @@ def _load(one: EntryPoint) -> type[PolicyComponent]:
         raise _cannot_load(where, error) from error
     kind = _checked_class(found, where)
     if kind.name != one.name:
-        raise BadInput(f"the class calls itself {kind.name!r}", where, "give both one name")
+        raise BadInput(f"the class is named {kind.name!r}", where, "give both the same name")
     return kind
 
 
@@ -245,16 +245,18 @@ def _checked_class(found: Any, where: str) -> type[PolicyComponent]:
     """The class, if it satisfies `PolicyComponent`; else BadInput."""
     fix = "see offstage.testbeds.lab.policies.policy"
     if not isinstance(found, type):
-        raise BadInput(f"is no class but {type(found).__name__}", where, fix)
+        raise BadInput(f"is not a class but {type(found).__name__}", where, fix)
     for attribute in ("name", "uses", "source"):
         value = getattr(found, attribute, None)
         if not isinstance(value, str) or not value.strip():
-            raise BadInput(f"has no text in {attribute!r}", where, fix)
+            raise BadInput(f"{attribute!r} is not a text", where, fix)
     kind: type[PolicyComponent] = found
     if not _NAME.fullmatch(kind.name):
-        raise BadInput(f"{kind.name!r} is no name", where, "use lower case, digits, - and _")
+        raise BadInput(
+            f"{kind.name!r} is not a valid name", where, "use lower case, digits, - and _"
+        )
     if not isinstance(getattr(kind, "core", None), CoreSwitches):
-        raise BadInput("has no CoreSwitches in 'core'", where, fix)
+        raise BadInput("'core' is not a CoreSwitches", where, fix)
     for call in ("begin", "step"):
         if not callable(getattr(kind, call, None)):
             raise BadInput(f"has no method {call!r}", where, fix)
@@ -271,7 +273,7 @@ def _check_switches(core: CoreSwitches, where: str) -> None:
         named.append((core.schedule, SCHEDULES, "schedule"))
     for name, known, noun in named:
         if name not in known:
-            raise BadInput(f"there is no {noun} {name!r}", where, f"choose of {', '.join(known)}")
+            raise BadInput(f"unknown {noun} {name!r}", where, f"choose one of {', '.join(known)}")
     for name, value in core.parameters.items():
         _check_parameter(name, value, where)
 
@@ -279,6 +281,6 @@ def _check_switches(core: CoreSwitches, where: str) -> None:
 def _check_parameter(name: str, value: object, where: str) -> None:
     if name not in PARAMETERS:
         near = difflib.get_close_matches(name, PARAMETERS, n=1, cutoff=0.0)
-        raise BadInput(f"there is no parameter {name!r}", where, f"did you mean {near[0]!r}?")
+        raise BadInput(f"unknown parameter {name!r}", where, f"did you mean {near[0]!r}?")
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadInput(f"{name} is {value!r}", where, "give a whole number, 0 or more")

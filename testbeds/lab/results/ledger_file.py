@@ -126,7 +126,7 @@ class LedgerFile:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            fix = "make room or name another path"
+            fix = "free space, or name another path"
             raise RunFailed(f"cannot be written: {reason}", str(self.path), fix) from None
 
 
@@ -147,7 +147,7 @@ def describe(path: str | Path) -> dict[int, Described]:
     with _readable(path):
         said = (pq.read_schema(path).metadata or {}).get(POINTS_KEY)
         if said is None:
-            raise BadInput("does not say what its points are", str(path), FIX)
+            raise BadInput("does not describe its points", str(path), FIX)
         return decode_json(said, str(path), FIX, dict[int, Described])
 
 
@@ -166,7 +166,7 @@ def _readable(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else "is no Parquet file"
+        reason = os.strerror(error.errno) if error.errno else "is not a Parquet file"
         raise BadInput(reason, str(path), FIX) from None
     except (pa.ArrowException, msgspec.MsgspecError) as error:
         line = " ".join(str(error).split())

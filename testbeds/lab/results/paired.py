@@ -128,9 +128,13 @@ def pairs(first: Sequence[Side], second: Sequence[Side], against: str) -> list[t
         if fitting and fitting[0] != one:
             found.append((fitting[0], one))
     if not found:
-        what = f"no point has {against!r} at its setting" if against else "no point is in both"
+        what = (
+            f"no point has policy {against!r} at its setting"
+            if against
+            else "the runs share no point"
+        )
         there = ", ".join(sorted({side.info.policy for side in first}))
-        raise BadInput(what, str(first[0].path if first else "no points"), f"there are: {there}")
+        raise BadInput(what, str(first[0].path if first else "no points"), f"choose from: {there}")
     return found
 
 
@@ -146,7 +150,7 @@ def difference(
     ours, theirs = _requests(first), _requests(second)
     if ours.names != theirs.names or not np.array_equal(ours.selected, theirs.selected):
         raise BadInput(
-            f"{first.name} and {second.name} ran over other requests",
+            f"{first.name} and {second.name} ran over different requests",
             f"{first.path}, {second.path}",
             "run both with the same workload and seeds",
         )

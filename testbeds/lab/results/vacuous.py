@@ -38,7 +38,7 @@ def notes_of(points: Sequence[PointSummary]) -> list[Note]:
         for why in why_vacuous(point):
             found[why] = found.get(why, 0) + 1
     return [
-        Note("says-little", f"says little of a policy: {why} ({count} of {len(points)} points)")
+        Note("says-little", f"says little about a policy: {why} ({count} of {len(points)} points)")
         for why, count in found.items()
     ]
 
@@ -52,8 +52,8 @@ def seeds_alike(points: Iterable[Sequence[bytes]]) -> list[Note]:
     return [
         Note(
             "seeds-unused",
-            "all seeds give the same, since nothing is drawn: they have no "
-            f"effect, and intervals over them mean nothing ({alike} of {len(several)} points)",
+            "all seeds give the same result, because nothing is drawn: "
+            f"intervals over them mean nothing ({alike} of {len(several)} points)",
             "give one seed",
         )
     ]

@@ -111,7 +111,7 @@ class BoundsReader:
                 found[key] = SeedBounds(self._seed, BOUNDS, one.rows, one.reads, one.limit_hits)
         if not found:
             raise BadInput(
-                "no buffer holds what a layer demands together", "[tier] buffer_over_k", "give more"
+                "no buffer holds one layer's demands of a step", "[tier] buffer_over_k", "give more"
             )
         return found
 

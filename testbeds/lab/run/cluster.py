@@ -49,7 +49,9 @@ def open_cluster(address: str) -> tuple[Any, Any]:
     """dask.distributed, and a client of the scheduler at `address`. RunFailed without a worker."""
     if not ADDRESS.fullmatch(address):
         raise BadInput(
-            "no address of a scheduler", f"--cluster {address}", "write one such as tcp://host:8786"
+            "not the address of a scheduler",
+            f"--cluster {address}",
+            "give one such as tcp://host:8786",
         )
     try:
         import distributed
@@ -66,7 +68,9 @@ def _connected(distributed: Any, address: str) -> Any:
     try:
         client = distributed.Client(address, timeout=f"{CONNECT_S}s", set_as_default=False)
     except (OSError, ValueError) as error:
-        raise RunFailed(f"no cluster answers ({error})", f"--cluster {address}", fix) from None
+        raise RunFailed(
+            f"the scheduler does not answer ({error})", f"--cluster {address}", fix
+        ) from None
     if not _has_worker(client):
         client.close()
         raise RunFailed("the cluster has no worker", f"--cluster {address}", fix)
@@ -83,16 +87,16 @@ def _has_worker(client: Any) -> bool:
 
 def _ended(distributed: Any, client: Any, waiting: list[Any], address: str) -> list[Any]:
     """Futures that have ended, after at most `CLUSTER_POLL_S`; RunFailed if no worker is left."""
-    fix = "fix it and start again: the same command goes on from what is done"
+    fix = "fix it and repeat the command: finished parts are kept"
     try:
         done = distributed.wait(waiting, timeout=CLUSTER_POLL_S, return_when="FIRST_COMPLETED").done
         return [future for future in waiting if future in done]
     except TimeoutError:
         if _has_worker(client):
             return []
-        what = "the cluster has no worker any more"
+        what = "the cluster has lost all workers"
     except (concurrent.futures.CancelledError, OSError):
-        what = "the scheduler is gone"
+        what = "the scheduler stopped answering"
     raise RunFailed(what, f"--cluster {address}", fix)
 
 
@@ -108,7 +112,9 @@ def _remote(group: Group, code: str) -> TaskResult:
         return failures_of(
             group,
             Incompatible(
-                "the worker runs other code", "--cluster", "install the same Offstage everywhere"
+                "the worker runs different code",
+                "--cluster",
+                "install the same Offstage everywhere",
             ),
         )
     return run_together(group, code, _nothing)
@@ -132,7 +138,7 @@ def _cluster_outcome(future: Any, group: Group, address: str) -> TaskResult:
         return failures_of(
             group,
             RunFailed(
-                f"no worker could run it ({what:.200})",
+                f"no worker could run the point ({what:.200})",
                 f"--cluster {address}",
                 "see the workers' logs",
             ),

@@ -89,11 +89,11 @@ def plan(path: Path, changes: Mapping[str, Any], *, sweep: bool) -> Experiment:
             continue
         first += len(points)
         if first > POINTS_MAX:
-            raise BadInput(f"more than {POINTS_MAX} points", f"{path}: [sweep]", "sweep less")
+            raise BadInput(f"more than {POINTS_MAX} points", f"{path}: [sweep]", "shorten the axes")
         found.variants.append(Variant(label, spec, tuple(points)))
         found.spec = spec
     if not found.variants:
-        raise BadInput(f"no variant can be run, the first for: {found.refused[0][1]}", str(path))
+        raise BadInput(f"no variant can run; the first: {found.refused[0][1]}", str(path))
     return found
 
 
@@ -185,5 +185,5 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            error.strerror or "cannot be made", str(folder), "give --out another folder"
+            error.strerror or "cannot be created", str(folder), "give --out another folder"
         ) from None

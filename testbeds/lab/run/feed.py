@@ -128,9 +128,9 @@ class Feed:
         steps = 0
         for session, number in self._wanted:
             source = self._source(session)
-            assert number == source.made, "slabs of a session are asked for in order"
+            assert number == source.made, "slabs of a session are requested in order"
             slab = source.ahead
-            assert slab is not None, "no slab is asked for behind the last"
+            assert slab is not None, "no slab is requested after the last"
             source.ahead = next(source.slabs, None)
             source.made += 1
             coarse = {

@@ -186,7 +186,9 @@ def points_of(spec: Spec, variant: int, first: int) -> list[Point]:
         other = named.setdefault((one.label, one.buffer_over_k, one.cap), one)
         if other is not one:
             raise BadInput(
-                f"two policies are called {one.label!r}", "[[policy]] label", "give each its own"
+                f"two policies have the label {one.label!r}",
+                "[[policy]] label",
+                "use distinct labels",
             )
     return list(found.values())
 

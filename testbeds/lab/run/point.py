@@ -309,7 +309,7 @@ class Runner:
         slots = self._buffer_blocks() * self._workload.layer_count
         if given.widest > slots:
             raise BadInput(
-                f"{self.point.label}: {given.widest} blocks are demanded together of {slots}",
+                f"{self.point.label}: a layer demands {given.widest} blocks, of {slots} slots",
                 "[tier] buffer_over_k",
                 over_k(given.widest, slots, self.point.buffer_over_k),
             )

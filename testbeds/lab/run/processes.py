@@ -118,9 +118,9 @@ def _alone(group: Group, code: str, progress: Progress) -> Iterator[TaskResult]:
             yield from _alone(one, code, progress)
     else:
         error = RunFailed(
-            "the process that ran it died, alone as well",
+            "its process died, even when it ran alone",
             "lab",
-            "give it more memory, or see the kernel's log",
+            "give it more memory, or check the kernel log",
         )
         yield failures_of(group, error)
 

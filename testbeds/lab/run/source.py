@@ -48,8 +48,8 @@ def build(spec: Spec, seed: int) -> Workload:
         raise BadInput(
             "a request trace has no selections",
             "[workload] kind",
-            "its prefix caching is run by `offstage lab run`; for decode sessions of its lengths "
-            'give kind = "generated" with trace = FILE',
+            "run its prefix caching with `offstage lab run`; for decode sessions of its lengths "
+            'set kind = "generated" and trace = FILE',
         )
     return found
 
@@ -69,7 +69,7 @@ def fitted(spec: Spec, where: str) -> Spec:
     unit_tokens = shape.granule_tokens or shape.block_tokens
     if found.block_tokens != unit_tokens:
         raise BadInput(
-            f"{key} = {unit_tokens}, and {spec.workload.file} has blocks of {found.block_tokens}",
+            f"{key} = {unit_tokens}, but {spec.workload.file} has blocks of {found.block_tokens}",
             f"{where}: [geometry] {key}",
             f"give {found.block_tokens}",
         )

@@ -51,7 +51,7 @@ def _on_machine(
                 yield futures[future], future.result()
         except BrokenProcessPool:
             raise RunFailed(
-                "a process that computed it died", command, f"give it more memory; {fix}"
+                "a worker process died", command, f"give it more memory; {fix}"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -71,10 +71,12 @@ def _on_cluster(
         except OffstageError:
             raise
         except (concurrent.futures.CancelledError, OSError) as error:
-            raise RunFailed(f"the cluster is gone ({error})", where, fix) from None
+            raise RunFailed(
+                f"the connection to the cluster was lost ({error})", where, fix
+            ) from None
         except Exception as error:  # any error of the worker
             raise RunFailed(
-                f"no worker could run it ({type(error).__name__})",
+                f"no worker could run the work ({type(error).__name__})",
                 where,
                 f"see the workers' logs; {fix}",
             ) from None

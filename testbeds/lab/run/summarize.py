@@ -88,7 +88,9 @@ def _drawn(experiment: Experiment) -> list[Note]:
     works = [spec.workload for spec in specs]
     shares = sorted({one.warm_up_share for one in works if one.warm_up_share})
     notes = [
-        Note("warm-up", f"the first {share:.3g} of the requests fill the caches and are in no rate")
+        Note(
+            "warm-up", f"the first {share:.3g} of the requests fill the caches and count in no rate"
+        )
         for share in shares
     ]
     traced = {msgspec.json.encode((one.workload, one.geometry)): one for one in specs}
@@ -97,8 +99,7 @@ def _drawn(experiment: Experiment) -> list[Note]:
         notes.append(
             Note(
                 "seeds-unused",
-                f"caches of requests have seed {specs[0].seeds[0]} alone:"
-                " the others have no effect",
+                f"caches of requests use only seed {specs[0].seeds[0]}: the others have no effect",
                 "give one seed",
             )
         )
@@ -108,8 +109,8 @@ def _drawn(experiment: Experiment) -> list[Note]:
         *notes,
         Note(
             "predicted-drawn",
-            "what is predicted is drawn with the agreement measured "
-            "on captures of pycode-3m, and was captured nowhere",
+            "predictions are drawn, not captured: their accuracy is that "
+            "measured on captures of pycode-3m",
         ),
     ]
 
@@ -157,7 +158,7 @@ def _variant(
         if point.number in runs and _none(variant, point).number in runs:
             measured.append(_point(variant, point, runs, bounds))
         elif point.number in runs:
-            what = "ran, but `none` at its buffer did not, which it is compared with"
+            what = "ran, but `none` at its buffer, its reference, did not"
             alone.append(Failed(point=_name(variant, point), message=what))
     return measured, alone
 

@@ -101,7 +101,9 @@ class _Together:
                 self._bounds = None
             made = self._feed.make()
             if (self._runners or self._bounds) and not made:
-                raise RunFailed("points wait for steps that nobody makes", "lab", "report it")
+                raise RunFailed(
+                    "all points wait for steps that no reader requested", "lab", "report it"
+                )
             advance(made)
         return self._result
 

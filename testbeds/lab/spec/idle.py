@@ -50,26 +50,26 @@ def _kind(*kinds: str) -> Callable[[Spec], bool]:
     return lambda spec: spec.workload.kind in kinds
 
 
-_REQUESTS = "in a workload of kind 'requests': it is caches of whole prompts"
+_REQUESTS = "in a workload of kind 'requests', which caches whole prompts"
 
 IDLE = (
     Idle(
         "workload",
         (*DRAWN, *CACHED),
         _kind("captured", "selections"),
-        "over recorded selections: sessions, lengths and layers are the file's",
+        "with recorded selections: the file has the sessions, lengths and layers",
     ),
     Idle(
         "selection",
         tuple(declared(SelectionSpec)),
         _kind("selections"),
-        "over recorded selections: they are the file's",
+        "with recorded selections: the file has them",
     ),
     Idle(
         "workload",
         CACHED,
         _kind("generated"),
-        "in a workload of kind 'generated': it is of caches of requests",
+        "in a workload of kind 'generated': it applies to caches of requests",
     ),
     Idle(
         "workload",

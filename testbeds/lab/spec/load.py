@@ -62,7 +62,7 @@ def find(name: str) -> Path:
         return shipped
     known = sorted(one.stem for one in SPECS.glob("*.toml"))
     fix = f"give a TOML file, or one of {', '.join(known)}" if known else "give a TOML file"
-    raise BadInput(f"no spec is called {name!r}", "lab", fix)
+    raise BadInput(f"no spec is named {name!r}", "lab", fix)
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Spec:
@@ -99,15 +99,15 @@ def _check_axis(axis: str, values: tuple[Any, ...], where: str) -> None:
     if dot:
         kind = tables[table].type
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-            raise BadInput(f"axis {axis!r} is no key of a table", where, "sweep `table.key`")
+            raise BadInput(f"axis {axis!r} is not a key of a table", where, "sweep `table.key`")
         check_known(name, declared(kind), f"{where}: [{table}]")
     elif axis in ("name", "sweep"):
         raise BadInput(f"{axis!r} cannot be an axis", where, "sweep `table.key`")
     if not values:
-        raise BadInput(f"axis {axis!r} has no values", where, "list some")
+        raise BadInput(f"axis {axis!r} has no values", where, "list one or more")
     for value in values:
         if values.count(value) > 1:
-            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each once")
+            raise BadInput(f"axis {axis!r} has {value!r} twice", where, "list each value once")
 
 
 def _built(raw: dict[str, Any], where: str, changes: Mapping[str, Any]) -> Spec:
@@ -139,15 +139,15 @@ def _check_pairs(tier: Mapping[str, Any], where: str) -> None:
     """BadInput for a key that contradicts another, or that needs a missing one."""
     if {"time_per_token", "decode_cost"} <= set(tier):
         raise BadInput(
-            "the GPU's time is given twice",
+            "decode_cost and time_per_token are both set",
             f"{where}: [tier] decode_cost",
-            "give it or time_per_token",
+            "leave one of them out",
         )
     if {"storage", "below"} <= set(tier):
         raise BadInput(
-            "what lies below the arena is given twice",
+            "storage and [[tier.below]] are both set",
             f"{where}: [tier] storage",
-            "give it or [[tier.below]]",
+            "leave one of them out",
         )
     alone = [] if "below" in tier else [key for key in OF_TIERS if key in tier]
     if alone:
@@ -189,7 +189,7 @@ def _workload(spec: Spec) -> Iterator[Rule]:
     work = spec.workload
     yield (
         work.kind != "generated" and not work.file,
-        f"kind = {work.kind!r} without a file",
+        f"kind = {work.kind!r} needs a file",
         "[workload] file",
         "name the file",
     )
@@ -197,19 +197,19 @@ def _workload(spec: Spec) -> Iterator[Rule]:
         work.kind == "generated" and bool(work.file),
         "a generated workload with a file",
         "[workload] file",
-        "leave it out, or give kind its name",
+        "leave it out, or set kind to the file's kind",
     )
     yield (
         work.kind != "generated" and bool(work.predicted),
-        f"a workload of kind {work.kind!r} predicts what it does",
+        f"predicted has no effect on kind {work.kind!r}",
         "[workload] predicted",
         "leave it out",
     )
     yield (
         work.kind != "requests" and work.warm_up_share > 0,
-        f"a warm-up of requests in a workload of kind {work.kind!r}",
+        f"warm_up_share has no effect on kind {work.kind!r}",
         "[workload] warm_up_share",
-        "leave it out: its first steps are reported apart",
+        "leave it out: the first steps are reported separately",
     )
     yield (
         work.shared_prefix_tokens > work.context_tokens,
@@ -219,12 +219,12 @@ def _workload(spec: Spec) -> Iterator[Rule]:
     )
     yield (
         work.kind == "requests" and bool(spec.tier.below),
-        "prefix caching of requests has no tiers below",
+        "kind = 'requests' has no tiers below the arena",
         "[[tier.below]]",
         "leave them out",
     )
     twice = sorted({seed for seed in spec.seeds if spec.seeds.count(seed) > 1})
-    yield bool(twice), f"seed {twice[:1]} is there twice", "seeds", "name each once"
+    yield bool(twice), f"seed {twice[:1]} appears twice", "seeds", "list each seed once"
 
 
 def _sizes(spec: Spec) -> Iterator[Rule]:
@@ -247,7 +247,7 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
     )
     yield (
         bool(work.time_unit) and not work.trace and work.kind != "requests",
-        "a time unit, and no trace",
+        "time_unit is set, but trace is not",
         "[workload] time_unit",
         "leave it out",
     )
@@ -263,7 +263,7 @@ def _sizes(spec: Spec) -> Iterator[Rule]:
         tokens = getattr(work, key)
         yield (
             tokens % block != 0,
-            f"{tokens} tokens are no whole blocks of {block}",
+            f"{tokens} tokens are not a multiple of the block's {block}",
             f"[workload] {key}",
             f"give a multiple of {block}",
         )
@@ -288,15 +288,15 @@ def _selection(spec: Spec, blocks: int) -> Iterator[Rule]:
     select = spec.selection
     yield (
         select.k_blocks > blocks,
-        f"k = {select.k_blocks} blocks of a context that has {blocks}",
+        f"k = {select.k_blocks} blocks, but the context has {blocks}",
         "[selection] k_blocks",
         "select fewer, or give a longer context",
     )
     yield (
         select.sink_blocks + select.window_blocks >= select.k_blocks,
-        f"sinks and window fill k = {select.k_blocks}",
+        f"sinks and window leave no room in k = {select.k_blocks}",
         "[selection] window_blocks",
-        "leave room for what is selected by score",
+        "leave room for blocks selected by score",
     )
     yield (
         select.k_blocks * spec.granules > WIDTH_MAX,
@@ -340,7 +340,7 @@ def _tier(spec: Spec) -> Iterator[Rule]:
     yield (not tier.bandwidth, "no bandwidth", "[tier] bandwidth", f'give ["{UNLIMITED}"]')
     yield (
         max(one or 0 for one in spec.caps) > RATE_MAX,
-        "no drive has so much",
+        "more than any drive has",
         "[tier] bandwidth",
         f'give a rate such as "4GB/s", or "{UNLIMITED}"',
     )
@@ -351,7 +351,7 @@ def _tier(spec: Spec) -> Iterator[Rule]:
     slots = max(tier.buffer_over_k) * spec.selection.k_blocks * spec.granules * spec.layer_count
     yield (
         slots * (spec.workload.concurrent or spec.workload.sessions) > SLOTS_MAX,
-        f"a buffer of {max(tier.buffer_over_k):g} k is an arena too large",
+        f"a buffer of {max(tier.buffer_over_k):g} k makes the arena too large",
         "[tier] buffer_over_k",
         "give less",
     )
@@ -362,9 +362,9 @@ def _below(spec: Spec) -> Iterator[Rule]:
     tier, where = spec.tier, "[[tier.below]]"
     yield (
         bool(tier.device),
-        "a modelled device has drives of its own",
+        "a modelled device includes its drives",
         "[tier] device",
-        "leave it or [[tier.below]] out",
+        "leave out device or [[tier.below]]",
     )
     yield (
         len(tier.below) > TIERS_MAX,
@@ -392,14 +392,14 @@ def _below(spec: Spec) -> Iterator[Rule]:
         yield (
             sizes[under] < sizes[above],
             f"{tier.below[above].use} of "
-            f"{tier.below[above].capacity} stands above {tier.below[under].use} of "
+            f"{tier.below[above].capacity} is above {tier.below[under].use} of "
             f"{tier.below[under].capacity}",
             f"{where} capacity",
             "list the fastest first, each at least as large as the one above",
         )
     yield (
         bool(tier.below[-1].promote_within),
-        f"{tier.below[-1].use} is the last, and holds all",
+        f"{tier.below[-1].use} is the last tier and holds all blocks",
         f"{where} promote_within",
         "leave it out",
     )
@@ -416,7 +416,7 @@ def _below(spec: Spec) -> Iterator[Rule]:
     wants = chunks * spec.layer_count * spec.block_bytes
     yield (
         sizes[-1] < wants,
-        f"{tier.below[-1].use} of {tier.below[-1].capacity} is the last, and "
+        f"{tier.below[-1].use} of {tier.below[-1].capacity} is the last tier, but "
         f"cannot hold all {format_size(wants)}",
         f"{where} capacity",
         "give more, or a tier below it",
@@ -430,7 +430,7 @@ def _device(spec: Spec, preset: Preset) -> Iterator[Rule]:
     wants = slots * (spec.workload.concurrent or spec.workload.sessions) * spec.block_bytes
     yield (
         wants > has,
-        f"an arena of {format_size(int(wants))}, and {preset.name} has "
+        f"the arena needs {format_size(int(wants))}, but {preset.name} has "
         f"{format_size(has)} of {preset.staging}",
         "[tier] device",
         "give a smaller buffer, or another device",
@@ -445,7 +445,7 @@ def _policies(spec: Spec) -> Iterator[Rule]:
             known = [eviction for eviction in EVICTIONS if eviction != "score"]
             yield (
                 name not in known,
-                f"{name!r} is no eviction that requests can have",
+                f"kind = 'requests' has no eviction {name!r}",
                 "[[policy]] use",
                 f"choose one of {', '.join(known)}",
             )
@@ -453,7 +453,7 @@ def _policies(spec: Spec) -> Iterator[Rule]:
         combined = parse(one.use)
         yield (
             0 in spec.caps and (combined.guesses or bool(combined.core.prefetchers)),
-            f"a cap of 0 with prefetch on ({one.use})",
+            f"{one.use} prefetches, but the cap is 0",
             "[tier] bandwidth",
             f'give a rate, "{UNLIMITED}", or only policies without prefetch',
         )
@@ -461,9 +461,9 @@ def _policies(spec: Spec) -> Iterator[Rule]:
         for name, value in one.parameters.items():
             yield (
                 name == "prefetch_bytes_per_s_max",
-                "the cap is a parameter",
+                "the cap is not a policy parameter",
                 "[[policy]] parameters",
-                "give it as bandwidth in [tier]",
+                "set bandwidth in [tier]",
             )
             yield (
                 value > PARAMETER_MAX,
@@ -489,7 +489,7 @@ def _reference(spec: Spec) -> Iterator[Rule]:
 def _eviction(name: str, key: str) -> Rule:
     return (
         name not in ("", *EVICTIONS),
-        f"no eviction is called {name!r}",
+        f"unknown eviction {name!r}",
         key,
         f"choose one of {', '.join(EVICTIONS)}",
     )

@@ -143,4 +143,4 @@ def test_the_command_shows_what_came_out(
     assert "4 chips, modelled and uncalibrated" in capsys.readouterr().out
     assert run([*command, "--jobs", "-1"]) == 2
     assert run([*command, "--cluster", "here"]) == 2
-    assert "no address of a scheduler" in capsys.readouterr().err
+    assert "tcp://host:8786" in capsys.readouterr().err

@@ -190,5 +190,5 @@ def test_demo_lab_and_chip_model_take_it_in_place_of_a_constant(
     about = describe(options, prepare(short))
     assert about.time_per_token_source == said
     spec.write_text(text + 'time_per_token = "40ms"\n')
-    with pytest.raises(BadInput, match="the GPU's time is given twice"):
+    with pytest.raises(BadInput, match=r"\[tier\] decode_cost"):
         load(spec)

@@ -103,7 +103,7 @@ def test_points_of_two_runs_meet_at_their_setting(write: Write) -> None:
     assert names(pairs(a, a, "none")) == [("a none", "a ema"), ("a none", "a window")]
     other = sides_of(write("c", runs, buffer_over_k=4.0))
     for second, against in ((other, ""), (b, "belady")):
-        with pytest.raises(BadInput, match="there are: ema, none, window"):
+        with pytest.raises(BadInput, match="choose from: ema, none, window"):
             pairs(a, second, against)
 
 
@@ -123,7 +123,7 @@ def test_other_requests_are_refused(write: Write) -> None:
         ("other", other),
     ):
         b = sides_of(write(name, {"ema": runs}))
-        with pytest.raises(BadInput, match="other requests"):
+        with pytest.raises(BadInput, match="different requests"):
             difference(a[0], b[0], ["hit"])
     lost = sides_of(write("lost", {"ema": []}))
     with pytest.raises(BadInput, match="no row of ema"):

@@ -124,7 +124,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tier.in_flight": 0}, "tier.in_flight"),
     ({"policy": []}, "[[policy]]"),
     ({"policy": [{}]}, "policy"),
-    ({"policy": [{"use": "nope"}]}, "there is no policy 'nope'"),
+    ({"policy": [{"use": "nope"}]}, "unknown policy 'nope'"),
     ({"policy": [{"use": "no.such:Class"}]}, "no.such:Class"),
     ({"policy": [{"use": "window", "eviction": "lrux"}]}, "[[policy]] eviction"),
     ({"policy": [{"use": "window", "parameters": {"degree_mx": 2}}]}, "'degree_max'"),
@@ -134,7 +134,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"policy": [{"use": "window", "parameters": {"prefetch_bytes_per_s_max": 1}}]},
         "[[policy]] parameters",
     ),
-    ({"reference.use": "nope"}, "there is no policy 'nope'"),
+    ({"reference.use": "nope"}, "unknown policy 'nope'"),
     ({"reference.eviction": "lrux"}, "[reference] eviction"),
     ({"reference.buffer_over_k": 0.5}, "[reference] buffer_over_k"),
 ]
@@ -188,7 +188,7 @@ def test_an_unknown_key_names_the_nearest_at_every_level(table: str, tmp_path: P
         ({"sweep": [{}]}, "cannot be an axis"),
         ({"name": ["a"]}, "cannot be an axis"),
         ({"workload.steps": 3}, "sweep"),
-        ({"workload.steps": [0, "x"]}, "no variant can be run"),
+        ({"workload.steps": [0, "x"]}, "no variant can run"),
     ],
 )
 def test_an_axis_that_is_none_ends_the_sweep(
@@ -227,7 +227,7 @@ def test_axes_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
     raw = merged({"policy": [{"use": "ema", "label": "a"}, {"use": "window", "label": "a"}]})
-    with pytest.raises(BadInput, match="two policies are called 'a'"):
+    with pytest.raises(BadInput, match="two policies have the label 'a'"):
         plan(write(tmp_path, raw), {}, sweep=False)
 
 
@@ -382,9 +382,9 @@ def test_loading_a_spec_opens_no_data(tmp_path: Path, kind: str) -> None:
 
 
 IDLE_KEYS: list[tuple[dict[str, Any], str, str]] = [
-    ({"kind": "captured", "file": "f", "sessions": 9}, "", "sessions has no effect over recorded"),
-    ({"kind": "captured", "file": "f", "profile": "x"}, "", "profile has no effect over recorded"),
-    ({"kind": "selections", "file": "f"}, "selection", "k_blocks has no effect over recorded"),
+    ({"kind": "captured", "file": "f", "sessions": 9}, "", "sessions has no effect with recorded"),
+    ({"kind": "captured", "file": "f", "profile": "x"}, "", "profile has no effect with recorded"),
+    ({"kind": "selections", "file": "f"}, "selection", "k_blocks has no effect with recorded"),
     ({"ttl_s": [1.0]}, "", "ttl_s has no effect in a workload of kind 'generated'"),
     ({"split": "test"}, "", "split has no effect without [workload] trace"),
     ({"kind": "requests", "file": "f", "steps": 9}, "", "steps has no effect in a workload of"),

@@ -43,5 +43,5 @@ def test_a_process_that_dies_is_one_line() -> None:
     with pytest.raises(RunFailed) as died:
         computed(os._exit, [1, 2], 2)
     assert str(died.value) == (
-        "lab pod: a process that computed it died; give it more memory; start it again"
+        "lab pod: a worker process died; give it more memory; start it again"
     )

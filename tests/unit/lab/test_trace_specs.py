@@ -96,7 +96,7 @@ def test_requests_need_no_policy(tmp_path: Path) -> None:
 
 def test_requests_refuse_what_only_decode_has(tmp_path: Path) -> None:
     """Is a prefetcher on a request trace one line that names the key?"""
-    with pytest.raises(BadInput, match=r"\[\[policy\]\] use: 'ema' is no eviction"):
+    with pytest.raises(BadInput, match=r"\[\[policy\]\] use: .*no eviction 'ema'"):
         spec_of(REQUESTS.replace('"sieve"', '"ema"'), tmp_path)
 
 
@@ -110,8 +110,8 @@ def test_a_warm_up_of_requests_counts_the_rest_and_says_so(tmp_path: Path) -> No
     experiment = plan(tmp_path / "spec.toml", {}, sweep=False)
     summary = finish(experiment, tmp_path, tmp_path, Silent())
     told = [note.what for note in summary.notes]
-    assert "the first 0.5 of the requests fill the caches and are in no rate" in told
-    with pytest.raises(BadInput, match=r"warm_up_share.*first steps are reported apart"):
+    assert "the first 0.5 of the requests fill the caches and count in no rate" in told
+    with pytest.raises(BadInput, match=r"warm_up_share has no effect"):
         spec_of(DECODE.replace("sessions", "warm_up_share = 0.5\nsessions"), tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_caches_of_requests_say_what_of_trace_and_seeds_had_no_effect(tmp_path: 
     )
     told = finish(plan(tmp_path / "spec.toml", {}, sweep=False), tmp_path, tmp_path, Silent()).notes
     assert [note.code for note in told] == ["trace", "seeds-unused"]
-    assert "chat_id (" in told[0].what and "seed 1 alone" in told[1].what
+    assert "chat_id (" in told[0].what and "seed 1" in told[1].what
 
 
 def test_a_trace_cut_to_one_length_says_so_in_a_note(tmp_path: Path) -> None:

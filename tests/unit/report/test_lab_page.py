@@ -152,7 +152,7 @@ def test_what_says_nothing_is_said_first(lab: SimpleNamespace) -> None:
         found = msgspec.structs.replace(point, info=info)
         sentence = plain(lab_sentence(lab.summary(points=[found])))
         assert sentence.startswith(f"This says little of a policy: {why}; ")
-        said = f"says little of a policy: {why} (1 of 2 points)"
+        said = f"says little about a policy: {why} (1 of 2 points)"
         assert notes_of([point, found]) == [Note("says-little", said)]
     drawn = replace(point.info, workload="generated, k=8")
     few = msgspec.structs.replace(point, requests=2, info=drawn)

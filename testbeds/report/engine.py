@@ -27,12 +27,12 @@ def render(found: EngineResult, version: str) -> str:
         *figures_of(found),
         figure(
             "arms",
-            "What the tier had",
-            as_html(found.arms_table(), "what the tier had"),
-            "Objects are vLLM's blocks. On time: the tier's memory had all of one; late: it was "
-            "on its way there; missing: only the store had it. What vLLM's own cache had was "
-            "never asked for. Regret: by how much a decision to fetch or to compute took longer "
-            "than the other would have, by what was measured until then.",
+            "Hits in the tier",
+            as_html(found.arms_table(), "hits in the tier"),
+            "Objects are vLLM's blocks. On time: the tier's memory had the whole object; late: it "
+            "was in flight; missing: only the store had it. Objects in vLLM's cache were never "
+            "requested. Regret: by how much a decision to fetch or to compute took longer than "
+            "the alternative would have, by the measurements until then.",
         ),
     ]
     page = Page(
@@ -50,7 +50,7 @@ def render(found: EngineResult, version: str) -> str:
 def figures_of(found: EngineResult) -> list[Figure]:
     """Every figure of the page."""
     caption = f"Time from a request's arrival to its first token. {_apart(found)}"
-    return [Figure("together", "Requests as they came", [_curves(found.arms)], caption)]
+    return [Figure("together", "Requests at recorded times", [_curves(found.arms)], caption)]
 
 
 def _sentence(found: EngineResult) -> str:
@@ -64,9 +64,9 @@ def _apart(found: EngineResult) -> str:
         return ""
     return (
         "One engine prefills and another decodes, on half of the cores each; the first token is "
-        'the decoding one\'s, which in the arm "recompute" computes the prompt itself. '
-        "File system, and tier in turn: it is asked when the prefilling one has ended; streamed: "
-        "both are asked at once. "
+        'the decoding engine\'s, which in the arm "recompute" computes the prompt itself. '
+        "File system, and tier in turn: it gets the request when prefill has ended; streamed: "
+        "both engines get it at once. "
     )
 
 
@@ -77,7 +77,7 @@ def _scale(found: EngineResult) -> str:
         f"is {1 / found.scale:.1f} of the trace's, so that the longest prompt fits into the "
         f"model's context ({statistics.median(tokens):.0f} tokens at the median, {max(tokens)} at "
         f"most), and a second {found.hurry:.0f} of the trace's. {percent(found.reuse)} of "
-        f"the tokens were a prefix before. Storage: {found.storage}, {found.provenance}."
+        f"the tokens repeat an earlier prefix. Storage: {found.storage}, {found.provenance}."
     )
 
 

@@ -18,9 +18,9 @@ __all__ = ["figures_of", "render", "write_page"]
 
 Found = PodResult | TraceResult
 CAPTION = (
-    "Share of the blocks asked for in each second that some host had been acknowledged before and "
-    "that came, whole and right. Lines: when something was done to the pod; dotted: when it was "
-    "undone. What is missing was computed again and put."
+    "Share of the acknowledged blocks requested in each second that arrived complete and correct. "
+    "Lines: a fault was injected; dotted: it was removed. Missing blocks were computed again and "
+    "put."
 )
 
 
@@ -93,7 +93,7 @@ def _hits(name: str, series: Sequence[Sequence[float]], done: Sequence[Done]) ->
 def _sentence(found: Found) -> str:
     if isinstance(found, TraceResult):
         return (
-            f"{found.figures.hits:,} of {found.figures.known:,} known blocks came, "
+            f"{found.figures.hits:,} of {found.figures.known:,} known blocks arrived, "
             f"{found.wrong} of them wrong."
         )
     return f"{len(found.rows) - len(found.missed)} of {len(found.rows)} aims reached."

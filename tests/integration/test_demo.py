@@ -117,7 +117,7 @@ def test_baselines_and_a_layer_ahead_stand_beside_the_runs(tmp_path: Path) -> No
     assert {span[0] for span in summary["ahead"][0]["timeline"]["spans"]} >= {"compute", "fetch"}
     assert beside[0]["hit"] == 0 < beside[1]["hit"]
     assert beside[0]["staging_bytes"] == 0 < beside[1]["staging_bytes"] == runs[0]["staging_bytes"]
-    assert "Beside a host without a DPU" in (tmp_path / "out/report.html").read_text()
+    assert "Compared with a host without a DPU" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.slow

@@ -330,6 +330,6 @@ def test_a_corrupt_block_fails_the_run(
     (one,) = summary["runs"]
     assert one["blocks_corrupt"] > 0
     assert one["blocks_verified"] + one["blocks_corrupt"] == one["demands"]
-    assert f"of the {one['demands']:,} blocks compared were corrupt" in summary["sentence"]
+    assert f"of the {one['demands']:,} compared blocks were corrupt" in summary["sentence"]
     assert "were not what prefill wrote" in json.loads(said.out)["failed"][0]
     assert (out / "report.html").exists()

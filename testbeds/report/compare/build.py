@@ -155,7 +155,7 @@ def _preset(name: str) -> Preset:
         raise BadInput(
             f"no preset {name!r}",
             "--asic",
-            f"did you mean {near[0]}? `offstage asic presets` lists all",
+            f"did you mean {near[0]}? `offstage asic presets` lists them",
         )
     return read_preset(name)
 

@@ -77,8 +77,8 @@ def figures_of(found: Comparison) -> list[Figure]:
             "load",
             "Latency under load",
             [hockey_stick(columns, found.loads)] if any(found.loads) else [],
-            "More and more copies of the same sessions: the bandwidth delivered to the hosts, and "
-            "the 99th percentile of fetch latency. Where a line turns up, a unit is saturated.",
+            "More and more copies of the same sessions: the bandwidth delivered to the hosts, "
+            "and the 99th percentile of fetch latency. Where a line turns up, a unit is saturated.",
         ),
         (
             "tornado",
@@ -89,17 +89,16 @@ def figures_of(found: Comparison) -> list[Figure]:
         ),
         (
             "crossover",
-            "Where the result changes sides",
+            "Where the devices are equal",
             [crossover(one) for one in found.crossovers],
-            "The speed-up over two parameters; the dot is the preset, the strong line marks equal "
-            "speed.",
+            "The speed-up over two parameters; the dot is the preset, the strong line equal speed.",
         ),
         (
             "isolation",
             "Isolation",
             [isolation(found.neighbours, found.neighbours_device)] if found.neighbours else [],
-            "A session with a steady, small load, sharing the device with one whose load grows: of "
-            "another tenant, or of the same.",
+            "A session with a steady, small load shares the device with one whose load grows, of "
+            "another tenant or of the same.",
         ),
     ]
     shown = [

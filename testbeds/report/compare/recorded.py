@@ -87,7 +87,7 @@ def find_runs(folder: Path) -> list[Path]:
         return sorted(found, key=lambda path: not path.name.startswith("measured"))
     if not folder.is_dir():
         raise BadInput("no such folder", str(folder), FIX)
-    raise BadInput("a run without a decision log", str(folder), FIX)
+    raise BadInput("the run has no decision log", str(folder), FIX)
 
 
 def read_run(path: Path) -> Recorded:
@@ -128,5 +128,5 @@ def _record(path: Path) -> Record:
 
 def _check_version(version: object, path: Path) -> None:
     if version != __version__:
-        was = f"of version {version}" if version else "without a version"
-        raise BadInput(f"a run {was}; this is {__version__}", str(path), "record it again")
+        was = f"is of version {version}" if version else "has no version"
+        raise BadInput(f"the run {was}; this is {__version__}", str(path), "record it again")

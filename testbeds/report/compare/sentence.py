@@ -20,7 +20,7 @@ def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
         one for one in others if one.speed_up_mean is not None and _is_chip(one) and one is not own
     ]
     if not chips:
-        return f"Nothing was compared with the {measured.device}."
+        return f"No device was compared with the {measured.device}."
     best = max(chips, key=lambda one: one.speed_up_mean.value if one.speed_up_mean else 0.0)
     assert best.speed_up_mean is not None
     label = best.device + (
@@ -33,7 +33,7 @@ def answer(columns: Sequence[Column], few_draws: int = 0) -> str:
             f", and {_times(best.speed_up_same_drives)} today's daemon, modelled on the same drives"
         )
     if few_draws:
-        text += f"; ranges are of {few_draws} draws"
+        text += f"; ranges cover {few_draws} draws"
     binds = f"; its first bottleneck is {best.binds_first}" if best.binds_first else ""
     return f"{text}{binds}; {model_error(measured, others)}."
 

@@ -90,7 +90,7 @@ ROWS = (
     Row(
         "fetch_ns_mean",
         "fetch mean",
-        "Time from a command of one layer to the last of its blocks with the host.",
+        "Time from a command of one layer until the host has the last of its blocks.",
         lambda one: clock_ns(one.fetch_ns.mean),
         True,
     ),
@@ -166,15 +166,14 @@ ROWS = (
         "deadlines_missed",
         "deadlines missed",
         "Tokens that took longer than their session's "
-        "pace, the host's own work included: where the host alone is slower than the pace, as on "
-        "a small machine, no device can help.",
+        "pace, including the host's work: if the host alone is slower than the pace, as on a "
+        "small machine, no device can help.",
         _deadlines,
     ),
     Row(
         "joule_per_gb",
         "energy per GB",
-        "Of the device, per GB delivered to the hosts; where "
-        "a run uses little of it, mostly idle power.",
+        "Energy of the device per GB delivered to the hosts; at low utilisation mostly idle power.",
         lambda one: _range(one.joule_per_gb, _joule),
     ),
     Row(
@@ -192,7 +191,7 @@ ROWS = (
     Row(
         "area_mm2",
         "area",
-        "Of the die; accurate to a factor of two at best.",
+        "Area of the die; accurate to a factor of two at best.",
         lambda one: _range(one.area_mm2, _unit("mm²")),
     ),
     Row(
@@ -208,7 +207,7 @@ ROWS = (
         lambda one: one.binds_first or "–",
         True,
     ),
-    Row("diverged", "decisions that differ", "From those of the recorded run, by kind.", _diverged),
+    Row("diverged", "decisions that differ", "From the recorded run's, by kind.", _diverged),
 )
 
 

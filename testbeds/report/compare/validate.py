@@ -75,9 +75,9 @@ def validate(calibrate: Path, predict: Sequence[Path]) -> tuple[Validation, Pres
     first = _read(calibrate)
     if first.device:
         raise BadInput(
-            f"is a run of the modelled {first.device}",
+            f"this is a run of the modelled {first.device}",
             str(first.path),
-            "calibrate on a run of the daemon by itself",
+            "calibrate on a run of the daemon without a modelled device",
         )
     preset = fit(
         on_drive(read_preset(OWN), first), first.stages, read_trace(first.path), str(first.path)
@@ -127,7 +127,7 @@ def _groups(runs: Sequence[Recorded], first: Recorded) -> dict[str, list[Recorde
     found: dict[str, list[Recorded]] = {}
     for run in runs:
         if run.path == first.path:
-            raise BadInput("is also the run to fit to", str(run.path), "predict another run")
+            raise BadInput("the fit uses this run", str(run.path), "predict another run")
         found.setdefault(_what(run), []).append(run)
     if _what(first) in found:
         found[_what(first)].append(first)

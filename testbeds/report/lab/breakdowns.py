@@ -33,11 +33,11 @@ def misses_figure(view: View) -> Figure:
     """Late and missed demands by reason, at the middle buffer; longest is worst."""
     return Figure(
         "misses",
-        "Why blocks were not there",
+        "Why demands were not staged in time",
         [_misses_plot(view, facet) for facet in view.facets[:FACETS_MAX]],
         f"Shorter is better: the share of {view.metric.hit_words} that were not staged in time, by "
-        "reason, at the middle buffer. The longest bar of a panel fills it. Capacity: demand-only "
-        "LRU would have missed it too. Policy: it would not.",
+        "reason, at the middle buffer. The longest bar fills its panel. Capacity: demand-only LRU "
+        "would have missed it too. Policy: it would not.",
         legend([key(f"var(--end-{end})", end, tip=END_TEXTS[end]) for end in MISSES]),
         left_out(view),
     )
@@ -60,7 +60,7 @@ def _misses_plot(view: View, facet: Facet) -> Plot:
     xlabel = f"of {view.metric.hit_words}, %"
     return Plot(
         f"misses {facet.title}" if len(view.facets) > 1 else "misses",
-        f"Why blocks were not there, {facet.title}",
+        f"Why demands were not staged in time, {facet.title}",
         lambda drawn: draw_bars(drawn, rows, keys, xlabel, most or 1.0),
         heading=_heading(view, facet),
         by_hand="".join(markup),
@@ -105,7 +105,7 @@ SUBSETS = (
     "worst layer",
     "worst tenth of requests",
     "first 64 steps",
-    "16 steps behind turns",
+    "16 steps after turns",
 )
 
 
@@ -119,7 +119,7 @@ def subsets_section(view: View) -> str:
         table = as_html(Table.of(columns, rows), f"worst subsets, {title}", "points")
         pieces.append(f"<h3>{escape(title)}</h3>{table}")
     caption = (
-        f"The hit rate over {view.metric.hit_words} of demands that an average hides, with 95 % "
+        f"The hit rate over {view.metric.hit_words} of subsets that an average hides, with 95 % "
         "intervals over requests."
     )
     return section("parts", "Where it is worst", "".join(pieces), caption)
@@ -184,10 +184,10 @@ def fates_section(view: View) -> str:
         body = as_html(Table.of(columns, rows), "prefetched blocks by cause", "points")
     return section(
         "fates",
-        "What became of prefetched blocks",
+        "Fates of prefetched blocks",
         body,
-        "Blocks that were read ahead at the middle buffer, and what became of them as shares of "
-        "those read. Dropped candidates were never read and cost nothing.",
+        "Fates of the blocks that were read ahead at the middle buffer, as shares of the blocks "
+        "read. Dropped candidates were never read and cost nothing.",
     )
 
 

@@ -17,7 +17,7 @@ LAB_DEFINITIONS = (
         "Requests (seed and session) that intervals are drawn over. Where the same requests recur "
         "under every seed, as those of a captured workload, each counts once.",
     ),
-    Definition("weak", "weak", "Fewer than 5 requests: the intervals promise more than they hold."),
+    Definition("weak", "weak", "Fewer than 5 requests: the intervals are too narrow."),
     Definition("selected", "selected", "Blocks that the kernels read."),
     Definition("demands", "demands", "Selected blocks that were not in the HBM pool; D below."),
     Definition(
@@ -59,14 +59,14 @@ LAB_DEFINITIONS = (
         "selection_hit",
         "selection hit",
         "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
-        "takes easy hits out of the hit rate, not out of this.",
+        "removes easy hits from the hit rate, but not from this.",
         "(pool hits + hits) / selected",
         "higher",
     ),
     Definition(
         "nontrivial_selection_hit",
         "non-trivial selection hit",
-        "The same over non-trivial selections: what the size of the pool cannot hide.",
+        "The same over non-trivial selections, which the size of the pool does not distort.",
         "(non-trivial pool hits + non-trivial hits) / non-trivial selected",
         "higher",
     ),
@@ -106,8 +106,8 @@ LAB_DEFINITIONS = (
     Definition(
         "coverage",
         "coverage",
-        "Misses of no prefetch that the policy removed; late counts as a miss on both sides. Below "
-        "0 it did harm.",
+        "Share of the misses of no prefetch that the policy removed; late counts as a miss on both "
+        "sides. Below 0: the policy added misses.",
         "1 - (D - hits) / (D - hits of no prefetch)",
         "higher",
     ),
@@ -137,9 +137,8 @@ LAB_DEFINITIONS = (
     Definition(
         "gap_closed",
         "gap closed",
-        "How much of what was attainable beyond no prefetch the policy attained. Attainable is "
-        "the clairvoyant bound at the same buffer and cap; none where it is less than 0.1 points "
-        "of hit rate away.",
+        "Share of the gap between no prefetch and the clairvoyant bound, at the same buffer and "
+        "cap, that the policy closed; none if the gap is less than 0.1 points of hit rate.",
         "(hit - hit of no prefetch) / (hit of clairvoyant - hit of no prefetch)",
         "higher",
     ),
@@ -153,7 +152,7 @@ LAB_DEFINITIONS = (
     Definition(
         "stall_ms_p50",
         "stall p50",
-        "Time a token waited for blocks beyond its compute, all layers together: half of the "
+        "Time that a token waited for blocks beyond its compute, summed over layers: half of the "
         "tokens waited no longer.",
         "median over tokens, in ms",
         "lower",
@@ -168,23 +167,23 @@ LAB_DEFINITIONS = (
     Definition(
         "tokens_per_s",
         "tokens/s",
-        "Tokens of all sessions together, over the time the run took on the modelled device; none "
-        "where the experiment names no device. Its interval is drawn over seeds.",
+        "Tokens of all sessions, over the time of the run on the modelled device; none if the "
+        "experiment names no device. Its interval is drawn over seeds.",
         "tokens / modelled seconds",
         "higher",
     ),
     Definition(
         "hint_bytes_per_token",
         "hints",
-        "Scores and guesses that the host sends over the fabric for one token of one session, as "
-        "the policy limits them; none in results from before they were counted.",
+        "Scores and guesses that the host sends over the fabric for one token of one session, "
+        "within the policy's limits; none in old results, which did not count them.",
         "hint bytes / tokens",
         "lower",
     ),
     Definition(
         "kv_bytes_per_token",
         "KV",
-        "Blocks that the host takes over the fabric for one token of one session.",
+        "Bytes of blocks that the host reads over the fabric for one token of one session.",
         "D * bytes of a block / tokens",
         "lower",
     ),
@@ -197,13 +196,13 @@ LAB_DEFINITIONS = (
     Definition(
         "worst_requests",
         "worst tenth",
-        "The tenth of the requests (at least one) with the lowest non-trivial hit rates; every "
-        "draw has its own.",
+        "The tenth of the requests (at least one) with the lowest non-trivial hit rates, chosen "
+        "in every draw.",
     ),
     Definition("first_steps", "first 64 steps", "The first 64 steps of each session."),
-    Definition("turn_steps", "behind turns", "The 16 steps from the begin of each turn on."),
+    Definition("turn_steps", "after turns", "The first 16 steps of each turn."),
     Definition(
-        "bounds", "bounds", "The best possible at the same buffer, pool and cap, see below."
+        "bounds", "bounds", "The best possible at the same buffer, pool and cap; see below."
     ),
     Definition("hit_by_layer", "hit rate by layer", "The hit rate of each layer."),
     Definition(
@@ -212,7 +211,7 @@ LAB_DEFINITIONS = (
     Definition("ends", "ends", "Demands by end; each has exactly one."),
     Definition("nontrivial_ends", "non-trivial ends", "The same of non-trivial demands."),
     Definition("fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."),
-    Definition("issued", "issued", "Reads by what caused them."),
+    Definition("issued", "issued", "Reads by cause."),
     Definition(
         "lead_ns_log2",
         "lead time",
@@ -227,7 +226,7 @@ LAB_DEFINITIONS = (
     Definition(
         "tiers",
         "tiers",
-        "Which tier served what, where the experiment has tiers below the arena; see below.",
+        "What each tier served, if the experiment has tiers below the arena; see below.",
     ),
 )
 

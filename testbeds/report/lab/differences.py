@@ -80,9 +80,9 @@ def differences_sentence(rows: Sequence[Difference]) -> str:
     known = low is not None and high is not None
     equal = known and low is not None and high is not None and low <= 0 <= high
     doubt = (
-        "; no interval can be given for one request"
+        "; one request gives no interval"
         if not known
-        else "; the interval holds 0, so neither is better"
+        else "; the interval includes 0, so neither is better"
         if equal
         else ""
     )

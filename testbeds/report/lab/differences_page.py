@@ -121,9 +121,9 @@ def _page(rows: Sequence[Difference], version: str) -> str:
     first, *_ = rows
     plots = [_plot(own) for own in by_figure(rows).values()]
     caption = (
-        "The second point less the first, over the same requests: mark and 95 % interval. What "
-        "makes a request hard for both cancels. An interval that holds 0 shows no difference. It "
-        "does not hold the choice of the best of several policies."
+        "The second point less the first, over the same requests: mark and 95 % interval. "
+        "Variation between requests cancels. An interval that includes 0 shows no difference. It "
+        "does not correct for choosing the best of several policies."
     )
     weak = " Fewer than five requests: the intervals are weak." if first.weak else ""
     page = Page(

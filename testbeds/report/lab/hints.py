@@ -29,12 +29,12 @@ def hints_figure(view: View) -> Figure | None:
         return None
     plots = [_plot(one, view.metric) for one in shown]
     caption = (
-        "Up and to the left is better. What hosts send ahead of demands, scores and guesses, in "
-        "KiB a token and session over the fabric. A line joins one policy at one buffer over the "
-        "limits that were set for its hints; dotted across is what no hint gives at that buffer. "
+        "Up and to the left is better. Scores and guesses that hosts send ahead of demands, in KiB "
+        "per token and session over the fabric. A line joins one policy at one buffer over the "
+        "limits of its hints; the dotted line across is a policy without hints at that buffer. "
         f"{SCALE_WORDS}"
     )
-    return Figure("hints", "What the hints cost", plots, caption)
+    return Figure("hints", "Cost of the hints", plots, caption)
 
 
 def _hints(point: PointSummary) -> float:

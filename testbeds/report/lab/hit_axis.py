@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALE_WORDS", "Hits", "hit_axis", "hit_scale"]
 
-SCALE_WORDS = "Equal distances halve the misses; 100 % stands above the break."
+SCALE_WORDS = "Equal distances halve the misses; 100 % is above the break."
 WANTED = (0.9, 0.99, 0.5, 0.999, 0.95, 0.8, 0.0, 0.98, 0.995, 0.97, 0.9999, 0.7)
 """Ticks in order of priority if there is no room for all."""
 TICKS = tuple(sorted(WANTED))

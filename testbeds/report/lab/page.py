@@ -111,8 +111,8 @@ def render_lab(summary: LabSummary) -> str:
         tiles_of=of,
         sections=[*_sections(summary), _workloads(summary)],
         command=summary.manifest.command,
-        again="Spec, seeds and version fix every figure: times are virtual, and the ledger comes "
-        "out the same byte for byte.",
+        again="Spec, seeds and version determine every figure: times are virtual, and the ledger "
+        "is the same byte for byte.",
         foot=[
             facts("The spec", summary.spec),
             facts("The manifest", manifest),
@@ -219,13 +219,13 @@ def _workloads(summary: LabSummary) -> str:
         facts_shown = facts("What it is", workload_facts(summary, name)).replace(
             "<details>", "<details open>", 1
         )
-        pieces.append(title + (facts_shown or "<p>The manifest says nothing of it.</p>"))
+        pieces.append(title + (facts_shown or "<p>The manifest does not describe it.</p>"))
     if not pieces:
         return ""
     caption = (
         "Synthetic selections are drawn from a process fitted to published figures; captured ones "
-        "were recorded from a model. Reads and waits are of a model of the storage, in virtual "
-        "time: nothing here was timed on a device."
+        "were recorded from a model. Reads and waits come from a model of the storage, in virtual "
+        "time: nothing was timed on a device."
     )
     return section("workloads", "What was run", "".join(pieces), caption)
 

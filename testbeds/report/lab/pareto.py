@@ -63,7 +63,7 @@ def pareto_figure(view: View) -> Figure:
         more.append(key("var(--muted)", "bound", "line emulated"))
     return Figure(
         "pareto",
-        "What the hits cost",
+        "Cost of the hits",
         each_facet(
             view,
             "hits-over-traffic",

@@ -50,7 +50,7 @@ def buffer_figure(view: View) -> Figure:
         ),
         f"Higher is better: the share of {view.metric.hit_words} staged in time, over the size of "
         "the staging buffer in multiples of the selection k, with 95 % intervals over requests. "
-        f"{SCALE_WORDS} Dashed: the best that could be reached at that buffer.",
+        f"{SCALE_WORDS} Dashed: the bounds at that buffer.",
         looks_legend(view, more=more),
         left_out(view),
     )
@@ -170,7 +170,7 @@ def layers_figure(view: View) -> Figure:
             height=3.6,
         ),
         f"Higher is better: the share of {view.metric.hit_words} staged in time in each layer, at "
-        f"a buffer of {_middles(view)}. {SCALE_WORDS} One slow layer holds up every token.{drawn}",
+        f"a buffer of {_middles(view)}. {SCALE_WORDS} One slow layer delays every token.{drawn}",
         looks_legend(view, "line", only=shown),
         left_out(view),
     )

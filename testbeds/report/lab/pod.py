@@ -65,7 +65,7 @@ def pod_sentence(summary: PodSummary) -> str:
     if deaths:
         small, large = (pick(deaths, key=lambda one: one.daemons) for pick in (min, max))
         text += (
-            f"; a death costs {percent(small.means['lost'])} of the hits after it with "
+            f"; a death costs {percent(small.means['lost'])} of later hits with "
             f"{small.daemons} daemons, {percent(large.means['lost'])} with {large.daemons}"
         )
     return text + "."
@@ -118,7 +118,7 @@ def render(summary: PodSummary) -> str:
         "points",
         "All pods",
         as_html(pod_table(summary), "all pods", "points"),
-        "Means over seeds. Lost, worst window and back are against the same requests "
+        "Means over seeds. Lost, worst window and back compare with the same requests "
         "without the fault.",
     )
     sections = [*_figures(summary), points, *_beside(summary.beside)]
@@ -130,8 +130,8 @@ def render(summary: PodSummary) -> str:
         tiles=_tiles(summary),
         sections=sections,
         command=summary.command,
-        again="Spec and seeds fix every figure: times are virtual.",
-        foot=[facts("What was asked", msgspec.to_builtins(spec))],
+        again="Spec and seeds determine every figure: times are virtual.",
+        foot=[facts("The spec", msgspec.to_builtins(spec))],
         version=summary.version,
         kind="pod report",
         notes=dict.fromkeys(summary.notes, ""),
@@ -165,7 +165,7 @@ def _figures(summary: PodSummary) -> list[Figure]:
                 _plot("hit rate", plain, "hit", "prefix tokens that need no prefill", share=True),
                 _plot("first token", plain, "first_ms_p50", "median time to the first token, ms"),
             ],
-            "Modelled. Tokens of a request's unbroken prefix in the host's own pool or in the pod, "
+            "Modelled. Tokens of a request's unbroken prefix in the host's pool or in the pod, "
             "over all input tokens. Whiskers: lowest and highest seed.",
         ),
         Figure(
@@ -181,29 +181,29 @@ def _figures(summary: PodSummary) -> list[Figure]:
                     bound="shards_cv_expected",
                 ),
             ],
-            "Left: what was read. Right: where shards live; dashed is what chance alone gives, "
-            "the square root of (N - 1) over shards. What left has more than right is heat.",
+            "Left: bytes read. Right: shards homed; dashed: random placement, the square root of "
+            "(N - 1) / shards. The excess of left over right is due to hot shards.",
         ),
     ]
     if faults:
         found.append(
             Figure(
                 "faults",
-                "What a fault costs",
+                "Cost of a fault",
                 [
                     _plot(
                         "lost",
                         faults,
                         "lost",
-                        "hits lost, of those after it",
+                        "hits lost, of later hits",
                         share=True,
                         by="fault",
                     ),
                     _plot("back", faults, "back_less_s", "seconds until hits are back", by="fault"),
                 ],
-                "Against the same requests without the fault. Back: after the last window below "
-                "95 % of the hits without it, less the daemon's share. What nobody asks for again "
-                "does not come back, so this time is the trace's as much as the pod's.",
+                "Compared with the same requests without the fault. Back: after the last window "
+                "below 95 % of the hits without it, less the daemon's share. Blocks that are not "
+                "requested again do not return, so this time depends on the trace and the pod.",
             )
         )
     return found
@@ -293,15 +293,15 @@ def _beside(found: Sequence[Beside]) -> list[str]:
             Column(name, lambda value: f"{value:.4g}")
             for name in ("live, measured", "here, modelled")
         ),
-        Column("what to think of it", left=True),
+        Column("note", left=True),
     ]
     rows = [[f"{one.figure}, {one.daemons} daemons", one.live, one.lab, one.note] for one in found]
     return [
         figure(
             "beside",
-            "Beside a live pod",
-            as_html(Table.of(columns, rows), "beside a live pod"),
-            "A live pod on one machine shares its cores, memory and drive, so its times are "
-            "no forecast of the model's; which daemon is asked for what is the same code.",
+            "Compared with a live pod",
+            as_html(Table.of(columns, rows), "comparison with a live pod"),
+            "A live pod on one machine shares its cores, memory and drive, so its times do not "
+            "predict the model's; both choose the daemon to read from by the same code.",
         )
     ]

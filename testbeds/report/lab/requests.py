@@ -119,10 +119,10 @@ def requests_figure(rows: Sequence[RequestsRow]) -> Figure | None:
         "requests",
         "Prefix caching across requests",
         plots[:PANELS_MAX],
-        "Higher is better: the share of the blocks asked for that were found, over the "
-        "blocks that may be kept, as a share of all distinct blocks. Dashed: Belady's optimum at "
-        "that capacity, and what no limit at all would find; both admit every block and know no "
-        "TTL. Panels of one trace have one scale.",
+        "Higher is better: the share of the requested blocks that were found, over the capacity "
+        "as a share of all distinct blocks. Dashed: Belady's optimum at that capacity, and an "
+        "infinite cache; both admit every block and have no TTL. Panels of one trace have one "
+        "scale.",
         legend(keys),
         note + tables + _table(rows, looks),
     )

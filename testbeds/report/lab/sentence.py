@@ -62,7 +62,7 @@ def lab_sentence(summary: LabSummary) -> str:
         _beyond(facet, point, metric),
     ]
     if why := why_vacuous(point):
-        pieces.insert(0, f"This says little of a policy: {_and(why)}")
+        pieces.insert(0, f"This says little about a policy: {_and(why)}")
     return "; ".join(piece for piece in pieces if piece) + "."
 
 
@@ -82,7 +82,7 @@ def _without_points(summary: LabSummary) -> str:
         for share in shares
     ]
     found = [
-        f"{percent(best.block_hit_rate)}{' of the blocks asked for' if at == 0 else ''} with "
+        f"{percent(best.block_hit_rate)}{' of the requested blocks' if at == 0 else ''} with "
         f"{'room for ' if at == 0 else ''}{capacity(best.capacity_share)}"
         f"{' of all distinct blocks' if at == 0 else ''} ({setting_name(best, rows)})"
         for at, best in enumerate(bests)
@@ -234,7 +234,7 @@ def sweep_sentence(view: View) -> str:
         pieces.append(f"prefetch gained the most in {most[1].title}")
     vacuous = sum(bool(why_vacuous(point)) for _, _, point, _ in rows)
     if vacuous:
-        pieces.insert(1, f"{vacuous} of them say little of a policy")
+        pieces.insert(1, f"{vacuous} of them say little about a policy")
     return "; ".join(pieces) + "."
 
 

@@ -53,18 +53,18 @@ BOUND_NAMES = {
     "two_averages": "two averages",
 }
 BOUND_TIPS = {
-    "compulsory": "A buffer without end that reads on demand: it misses first touches only. A "
-    "policy that prefetches can pass it.",
-    "belady": "The best without prefetch: it reads on demand, and what is needed last goes first. "
-    "A policy that prefetches can pass it.",
-    "clairvoyant": "Knows all demands to come, and reads ahead within buffer and cap: attainable "
+    "compulsory": "An infinite buffer that reads on demand: it misses only first touches. A "
+    "policy that prefetches can exceed it.",
+    "belady": "The best without prefetch: it reads on demand, and evicts the block needed last. "
+    "A policy that prefetches can exceed it.",
+    "clairvoyant": "Knows all future demands, and reads ahead within buffer and cap: attainable "
     "if reads took no time.",
-    "cap_limit": "No policy can exceed it within buffer and cap. It is a count of hits of the "
-    "whole run, so it says nothing of non-trivial demands, of single requests, or of traffic.",
-    "last_step": "The best blocks by the scores of the step before, as many as the buffer holds, "
-    "read for nothing. A predictor and no bound: who knows more can pass it.",
+    "cap_limit": "No policy can exceed it within buffer and cap. It counts hits of the whole run, "
+    "so it says nothing about non-trivial demands, single requests or traffic.",
+    "last_step": "The best blocks by the scores of the previous step, as many as the buffer holds, "
+    "read at no cost. A predictor, not a bound: a policy with more information can exceed it.",
     "two_averages": "The same by a regression on the last scores, a fast and a slow average: the "
-    "strongest causal predictor from scores that we have. No bound either.",
+    "strongest causal predictor from scores that we have. Not a bound either.",
 }
 """Each bound in a sentence; docs/reference/bounds.md has the definitions."""
 

@@ -105,8 +105,8 @@ def points_section(view: View) -> str:
         "".join(pieces),
         "Under each figure its 95 % interval, drawn over requests; coverage, traffic and gap "
         "closed are paired with no prefetch on the same requests. Infinite buffer and Belady read "
-        "on demand: a policy that prefetches can pass them. Predictors are no bounds. Clairvoyant "
-        "is what was attainable under the cap. Read hits, traffic and stall together.",
+        "on demand: a policy that prefetches can exceed them. Predictors are not bounds. "
+        "Clairvoyant is what was attainable under the cap. Read hits, traffic and stall together.",
         glossary("What the columns mean", columns),
     )
 

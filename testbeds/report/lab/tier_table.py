@@ -88,8 +88,8 @@ def tiers_section(view: View) -> str:
         "tier-table",
         "The tiers",
         "".join(pieces),
-        "Blocks and bytes over all seeds. Cost: of the capacity over its life, independent of use, "
-        "as a range of its price. Promote within: what is read again sooner is copied there.",
+        "Blocks and bytes over all seeds. Cost: the capacity over its life, independent of use, as "
+        "a range of its price. Promote within: a block read again sooner is copied there.",
     )
 
 

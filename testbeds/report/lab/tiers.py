@@ -48,18 +48,18 @@ class _Shown(NamedTuple):
 
 READS = _Shown(
     "tiers",
-    "Which tier served what",
-    "The reads of the middle buffer by the tier that had the block, on demand and ahead of it. "
-    "What the HBM pool and the arena served needed no read.",
+    "Reads by tier",
+    "Reads at the middle buffer by the tier that had the block, on demand and ahead of it. "
+    "Blocks served by the HBM pool and the arena needed no read.",
     "of the reads, %",
     lambda one: float(one.served) if one.name not in ABOVE else 0.0,
     lambda value: f"{count(value)} blocks",
 )
 WAITS = _Shown(
     "tier-waits",
-    "Which tier was waited for",
+    "Waits by tier",
     "Shorter is better: the wait of a token by the tier whose read ended it, at the middle buffer. "
-    "Arena: no read ended it, for a slot was not free. The longest bar of a panel fills it.",
+    "Arena: no read ended it; no slot was free. The longest bar fills its panel.",
     "of the longest wait, %",
     lambda one: one.stall_ms_per_token or 0.0,
     brief_time,

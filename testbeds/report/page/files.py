@@ -78,7 +78,7 @@ def read_json(path: str | Path, fix: str) -> tuple[bytes, str]:
         path = path / SUMMARY_NAME
     try:
         if path.stat().st_size > SUMMARY_SIZE_BYTES_MAX:
-            raise BadInput("larger than any summary", str(path), fix)
+            raise BadInput("too large for a summary", str(path), fix)
         return path.read_bytes(), str(path)
     except OSError as error:
         raise BadInput(error.strerror or "cannot be read", str(path), fix) from None
@@ -97,10 +97,12 @@ def read_summary(path: str | Path) -> Summary:
     summary = decode_json(data, where, fix, Summary, what="not a summary")
     for number, run in enumerate([*summary.runs, *summary.ahead, *summary.baselines]):
         if wrong := _wrong(run):
-            raise BadInput(f"runs[{number}]: {wrong}", where, "write it anew with a run")
+            raise BadInput(f"runs[{number}]: {wrong}", where, "run again to rewrite it")
     for point in summary.curve:
         if not (0.0 <= point.hit <= 1.0 and 0.0 <= point.traffic_ratio < math.inf):
-            raise BadInput(f"curve point {point.label!r}", where, "write it anew with a run")
+            raise BadInput(
+                f"curve point {point.label!r} is invalid", where, "run again to rewrite it"
+            )
     return summary
 
 
@@ -122,12 +124,12 @@ def _wrong(run: RunResult) -> str:
         return "hit_rate_by_step and demands_by_step differ in length"
     for name in ("demands_by_step", "lead_ns_log2", "late_ns_log2", "stall_ms_by_token"):
         if not all(0 <= value < math.inf for value in getattr(run, name)):
-            return f"{name} holds a number below 0 or none at all"
+            return f"{name} has a value that is negative or not a number"
     for name in ("ends", "nontrivial_ends"):
         if set(getattr(run, name)) - set(ENDS):
             return f"{name} knows {', '.join(ENDS)} only"
     if any(set(row) - set(FATES) for row in run.fates.values()):
-        return f"fates knows {', '.join(FATES)} only"
+        return f"the keys of fates are not {', '.join(FATES)}"
     return ""
 
 
@@ -183,7 +185,7 @@ def read_lab_summary(path: str | Path) -> LabSummary:
     if decode_json(data, where, FIX, _Kind).kind != LAB_KIND:
         raise BadInput("not the summary of a lab run", where, FIX)
     if wrong := _wrong_lab(summary):
-        raise BadInput(wrong, where, "write it anew with a run")
+        raise BadInput(wrong, where, "run again to rewrite it")
     return summary
 
 
@@ -196,7 +198,7 @@ def _wrong_lab(summary: LabSummary) -> str:
         rates = (row.block_hit_rate, row.token_hit_rate, row.request_hit_rate, row.ideal, row.opt)
         shares = all(0.0 <= rate <= 1.0 for rate in rates)
         if not (shares and 0.0 < row.capacity_share < math.inf and row.capacity_blocks >= 0):
-            return f"requests[{at}]: a rate that is no share, or a capacity that is none"
+            return f"requests[{at}]: a rate is not a share, or a capacity is below 1"
         if row.ttl_s is not None and not 0.0 <= row.ttl_s < math.inf:
             return f"requests[{at}]: ttl_s = {row.ttl_s}"
     return ""
@@ -206,7 +208,7 @@ def _wrong_in(point: PointSummary) -> Iterator[str]:
     info = point.info
     over = (info.buffer_over_k, info.block_bytes, info.buffer_blocks)
     if not (all(0 < value < math.inf for value in over) and 0 <= info.hbm_pool_over_k < math.inf):
-        yield "info: a buffer, pool or block that is none"
+        yield "info: the size of a buffer, pool or block is invalid"
     for name in point.__struct_fields__:
         value = getattr(point, name)
         if isinstance(value, Interval):
@@ -226,14 +228,14 @@ def _wrong_in(point: PointSummary) -> Iterator[str]:
                 yield f"bound {bound.name}: traffic {traffic}"
     for rates in (point.hit_by_layer, point.nontrivial_hit_by_layer):
         if not all(rate is None or 0.0 <= rate <= 1.0 for rate in rates):
-            yield "a layer's hit rate is no share"
+            yield "a layer's hit rate is not a share"
     for ends in (point.ends, point.nontrivial_ends):
         if set(ends) - set(ENDS):
-            yield f"ends knows {', '.join(ENDS)} only"
+            yield f"the keys of ends are not {', '.join(ENDS)}"
     if any(set(fates) != set(FATES) for fates in point.fates.values()):
-        yield f"fates knows {', '.join(FATES)} only"
+        yield f"the keys of fates are not {', '.join(FATES)}"
     if any(n < 0 for counts in (point.lead_ns_log2, point.late_ns_log2) for n in counts):
-        yield "a histogram with a count below 0"
+        yield "a histogram has a count below 0"
 
 
 def _wrong_interval(name: str, interval: Interval) -> Iterator[str]:
@@ -243,6 +245,6 @@ def _wrong_interval(name: str, interval: Interval) -> Iterator[str]:
         if value is not None and not (lowest <= value <= highest and math.isfinite(value)):
             yield f"{name} = {value}"
     if (interval.low is None) != (interval.high is None):
-        yield f"{name}: half an interval"
+        yield f"{name}: an interval has only one end"
     if interval.low is not None and interval.high is not None and interval.low > interval.high:
-        yield f"{name}: an interval from {interval.low} to {interval.high}"
+        yield f"{name}: the interval from {interval.low} to {interval.high} is invalid"

@@ -42,11 +42,11 @@ CONSOLE_COLUMNS = (
 )
 NAMES = {"g2": "G2: host memory, then the drive", "g3": "G3: the drive alone"}
 CAPTION = (
-    "The same sessions, selections, HBM pool and pace, every block compared. G3 reads from the "
-    "drive what the HBM pool lacks. G2 keeps what it read in host memory, as much as the DPU has, "
-    "least recently used out first; what it lacks it reads too, where plain offload would have to "
-    "compute it again. Neither prefetches, and the host's own core does their work. The page cache "
-    "is passed by where the drive is a real one."
+    "The same sessions, selections, HBM pool and pace; every block is compared. G3 reads blocks "
+    "that the HBM pool lacks from the drive. G2 also keeps an LRU cache of them in host memory, "
+    "as large as the DPU's, and reads its misses from the drive, where plain offload would have "
+    "to compute them again. Neither prefetches, and both run on the host's cores. On a real drive "
+    "they bypass the page cache."
 )
 
 Row = tuple[str, RunResult]
@@ -95,7 +95,7 @@ def baselines_section(summary: Summary) -> str:
         return ""
     said = tag("p", escape(baselines_sentence(summary)), class_="caption")
     body = as_html(table, "table of baselines") + said
-    return section("baselines", "Beside a host without a DPU", body, CAPTION)
+    return section("baselines", "Compared with a host without a DPU", body, CAPTION)
 
 
 def baselines_table(summary: Summary) -> Table | None:
@@ -104,7 +104,7 @@ def baselines_table(summary: Summary) -> Table | None:
     if not found:
         return None
     columns = [
-        Column("run", left=True, short="beside a host without a DPU"),
+        Column("run", left=True, short="compared with a host without a DPU"),
         *(column_of(key, key in CONSOLE_COLUMNS) for key in COLUMNS),
     ]
     parts = [

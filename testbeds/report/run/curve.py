@@ -37,10 +37,10 @@ def curve_figure(groups: Sequence[Group], curve: Sequence[CurvePoint], colours: 
     ]
     return Figure(
         "curve",
-        "What the hits cost",
+        "Cost of the hits",
         [_plot(groups, curve, colours)],
-        "Up and to the left is better: each point is a run, with its hit rate above the bytes it "
-        "read in multiples of no prefetch; a line shows one policy at several settings."
+        "Up and to the left is better: each point is a run, with its hit rate over the bytes read, "
+        "in multiples of no prefetch; a line shows one policy at several settings."
         + _beside(groups, curve),
         legend(keys),
     )

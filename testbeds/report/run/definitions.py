@@ -2,7 +2,7 @@
 
 `DEFINITIONS` has one entry per field of `RunResult`, in reading order. D is the number of
 demands of a run. The ends of demands and the fates of prefetched blocks are explained here too,
-because a figure made of counts is only as clear as the counts.
+because the figures are computed from these counts.
 """
 
 from dataclasses import dataclass
@@ -37,12 +37,12 @@ class Definition:
 
 
 DEFINITIONS = (
-    Definition("name", "name", "What the run is called."),
-    Definition("storage", "storage", "What the blocks were read from."),
+    Definition("name", "name", "Name of the run."),
+    Definition("storage", "storage", "Storage that the blocks were read from."),
     Definition(
         "provenance",
         "provenance",
-        "Where the run's times come from: measured, emulated or modelled.",
+        "Source of the run's times: measured, emulated or modelled.",
     ),
     Definition(
         "prefetchers", "prefetch", "The prefetchers that were on, all at the same staging buffer."
@@ -55,7 +55,7 @@ DEFINITIONS = (
     Definition(
         "demands",
         "demands",
-        "Selected blocks that were not in the HBM pool and were asked of the DPU; D below.",
+        "Selected blocks that were not in the HBM pool and were requested from the DPU; D below.",
     ),
     Definition(
         "hit",
@@ -68,8 +68,8 @@ DEFINITIONS = (
     Definition(
         "nontrivial_hit",
         "non-trivial",
-        "The hit rate over demands outside the sinks, the sliding window and just-written blocks: "
-        "what every selection contains anyway is left out.",
+        "The hit rate over demands outside the sinks, the sliding window and just-written blocks, "
+        "which every selection contains.",
         "non-trivial hits / non-trivial demands",
         "higher",
     ),
@@ -83,15 +83,15 @@ DEFINITIONS = (
     Definition(
         "hbm_share",
         "HBM share",
-        "Share of the selections that the HBM pool served. A larger pool takes the easy hits out "
-        "of the hit rate, so the two are read together.",
+        "Share of the selections that the HBM pool served. A larger pool removes easy hits from "
+        "the hit rate, so read the two together.",
         "(selected - D) / selected",
     ),
     Definition(
         "selection_hit",
         "selection hit",
         "Share of the selected blocks that were in the HBM pool or staged in time. A larger pool "
-        "takes easy hits out of the hit rate, not out of this.",
+        "removes easy hits from the hit rate, but not from this.",
         "(selected - D + hits) / selected",
         "higher",
     ),
@@ -105,16 +105,16 @@ DEFINITIONS = (
     Definition(
         "miss",
         "miss",
-        "Share of the demands whose block was neither staged nor in flight; late ones are counted "
-        "apart.",
+        "Share of the demands whose block was neither staged nor in flight; late demands are "
+        "counted separately.",
         "(cold + capacity + policy) / D",
         "lower",
     ),
     Definition(
         "coverage",
         "coverage",
-        "Demands that were not on time without prefetch at the same buffer, and now are. Below 0: "
-        "prefetch did harm.",
+        "Share of the late and missed demands of the run without prefetch, at the same buffer, "
+        "that prefetch removed. Below 0: prefetch added some.",
         "1 - (D - hits) / (D - hits of the run without prefetch)",
         "higher",
     ),
@@ -129,7 +129,7 @@ DEFINITIONS = (
     Definition(
         "traffic_ratio",
         "traffic",
-        "Bytes read from the store, over those of a demand-only LRU at the same buffer: the price "
+        "Bytes read from the store, over those of a demand-only LRU at the same buffer: the cost "
         "of the hits.",
         "bytes read / bytes read without prefetch",
         "lower",
@@ -137,7 +137,7 @@ DEFINITIONS = (
     Definition(
         "stall_ms_p50",
         "stall p50",
-        "Time a token, with its batch, waited for blocks not there, all layers together: half of "
+        "Time that a token and its batch waited for missing blocks, summed over layers: half of "
         "the tokens waited no longer.",
         "median over tokens, in ms",
         "lower",
@@ -152,7 +152,7 @@ DEFINITIONS = (
     Definition(
         "token_ms_p50",
         "token p50",
-        "Time of one token from begin to end, pacing included.",
+        "Time of one token from begin to end, including pacing.",
         "median over tokens, in ms",
         "lower",
     ),
@@ -166,8 +166,8 @@ DEFINITIONS = (
     Definition(
         "fetch_ms_p50",
         "fetch p50",
-        "Time of one fetch, what one session's layer lacks, from its begin until its blocks were "
-        "there: half of the fetches took no longer.",
+        "Time of one fetch (the missing blocks of one layer of one session) until all its blocks "
+        "arrived: half of the fetches took no longer.",
         "median over fetches, in ms",
         "lower",
     ),
@@ -181,21 +181,21 @@ DEFINITIONS = (
     Definition(
         "tokens_per_s",
         "tokens/s",
-        "Tokens of all sessions in a second of decoding, the pace of the GPU included.",
+        "Tokens per second of decoding, over all sessions, including the pace of the GPU.",
         "tokens / duration of decoding",
         "higher",
     ),
     Definition(
         "staging_bytes",
         "staging",
-        "Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline; 0 "
-        "where the host does not know.",
+        "Memory between HBM and the drive: the DPU's arena, or the host memory of a baseline; 0: "
+        "unknown to the host.",
     ),
     Definition("bytes_read", "read", "Bytes read from the store, demanded and prefetched."),
     Definition(
         "read_amplification",
         "amplification",
-        "Bytes read on demand over those of the granules that the demands named; 0 where whole "
+        "Bytes read on demand over those of the granules that the demands named; 0 if whole "
         "blocks were demanded.",
         "demand reads / granules named",
         "lower",
@@ -203,18 +203,18 @@ DEFINITIONS = (
     Definition(
         "bytes_spared",
         "spared",
-        "Of blocks of which a part was read on demand: the bytes that were not.",
+        "Bytes not read of blocks of which only a part was read on demand.",
     ),
     Definition(
         "blocks_verified",
         "verified",
-        "Fetched blocks whose bytes were what prefill wrote.",
+        "Fetched blocks with the bytes that prefill wrote.",
     ),
-    Definition("blocks_corrupt", "corrupt", "Fetched blocks whose bytes were not.", "", "lower"),
+    Definition("blocks_corrupt", "corrupt", "Fetched blocks with other bytes.", "", "lower"),
     Definition(
         "blocks_recomputed",
         "recomputed",
-        "Blocks that could not be read and were recomputed by the host.",
+        "Blocks that could not be read and that the host recomputed.",
         "",
         "lower",
     ),
@@ -226,8 +226,7 @@ DEFINITIONS = (
     Definition(
         "attention_error_max",
         "attention error",
-        "The largest difference found in that comparison, relative to the largest output of its "
-        "layer.",
+        "The largest difference in that comparison, relative to the largest output of its layer.",
         "",
         "lower",
     ),
@@ -238,7 +237,7 @@ DEFINITIONS = (
         "",
         "lower",
     ),
-    Definition("evictions", "evictions", "Blocks that left the staging arena for another one."),
+    Definition("evictions", "evictions", "Blocks evicted from the staging arena."),
     Definition(
         "shared_chunks",
         "shared chunks",
@@ -247,13 +246,13 @@ DEFINITIONS = (
     Definition(
         "decisions_replayed",
         "replayed",
-        "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 where no log was "
-        "kept, or one with a hole. A run in which one differs has failed.",
+        "Decisions of the daemon's log that a fresh core repeated bit for bit; -1 without a "
+        "complete log. A run with a decision that differs has failed.",
     ),
     Definition(
         "ends_differ",
         "ends that differ",
-        "Demands, at the least, that ended otherwise by the host's counts than by the device's "
+        "Lower bound of the demands that end differently in the host's counts and in the device's "
         "ledger; above 0 the run has failed.",
         "",
         "lower",
@@ -261,46 +260,44 @@ DEFINITIONS = (
     Definition(
         "pace_overruns",
         "overruns",
-        "Share of all requests that ended later than the modelled device would have ended them; "
-        "above 1 % the run has failed. -1 where no device was modelled, or only its operator may "
-        "know.",
+        "Share of all requests that ended later than on the modelled device; above 1 % the run "
+        "has failed. -1 without a modelled device, or if only its operator may read it.",
         "",
         "lower",
     ),
     Definition(
         "records_lost",
         "records lost",
-        "Ledger records missing from the recording, where one was kept; above 0 the run has "
-        "failed.",
+        "Ledger records missing from the recording, if there is one; above 0 the run has failed.",
         "",
         "lower",
     ),
     Definition(
         "log_bytes_lost",
         "log lost",
-        "Bytes missing from the decision log, where it was kept; above 0 the run has failed.",
+        "Bytes missing from the decision log, if there is one; above 0 the run has failed.",
         "",
         "lower",
     ),
     Definition(
         "log_diverged_at",
         "log differs from",
-        "The byte of the decision log from which on its replay decided otherwise, a failed run; "
-        "-1: nowhere.",
+        "Offset in the decision log at which its replay first decided differently, which fails "
+        "the run; -1: none.",
     ),
     Definition(
         "busy_share",
         "busy",
-        "Share of its time that the DPU's reactor was busy; -1 where only its operator may know.",
+        "Share of the time that the DPU's reactor was busy; -1 if only its operator may read it.",
     ),
-    Definition("wall_s", "duration", "How long the run took, in seconds."),
+    Definition("wall_s", "duration", "Duration of the run in seconds."),
     Definition("ends", "ends", "Demands by end; each demand has exactly one."),
     Definition("nontrivial_ends", "non-trivial ends", "The same for non-trivial demands."),
     Definition("fates", "fates", "Prefetched blocks by cause, then by fate; each has exactly one."),
     Definition(
         "hit_rate_by_step",
         "hit rate by step",
-        "Hits over demands of all sessions in each decode step; -1 where nothing was demanded.",
+        "Hits over demands of all sessions in each decode step; -1 for a step without demands.",
     ),
     Definition("demands_by_step", "demands by step", "Demands in each decode step."),
     Definition(
@@ -322,19 +319,18 @@ DEFINITIONS = (
     Definition(
         "notes",
         "notes",
-        "What the reader of this run's figures must know: each with its "
-        "code, what it says and the fix.",
+        "Notes to read before quoting the figures, each with a code, a text and a fix.",
     ),
     Definition(
         "kernel_bytes_per_s",
         "attention",
-        "K and V that the attention kernel read, over the time in which it ran.",
+        "K and V that the attention kernel read, over its run time.",
     ),
     Definition(
         "roof_bytes_per_s",
         "copy bandwidth",
-        "What a copy inside the memory of the HBM pool reads and writes in a second, measured in "
-        "the same run: the kernel's roof.",
+        "Bytes per second that a copy within the memory of the HBM pool reads and writes, "
+        "measured in the same run: the kernel's roof.",
     ),
     Definition(
         "timeline",
@@ -345,31 +341,31 @@ DEFINITIONS = (
     Definition(
         "stages",
         "where time goes",
-        "How long each stage of a block's way took, in ns, by its name (reference/metrics.md); "
-        "one in 31 is timed, since the daemon's last reset.",
+        "Time in ns of each stage that a block passes, by name (reference/metrics.md); one in 31 "
+        "is timed, since the daemon's last reset.",
     ),
     Definition(
         "wear",
         "wear",
-        "Bytes written to the drive by prefill and by decode, those for each demand on time, the "
-        "store's amplification, writes of the whole store a day and years of drive life since the "
-        "daemon's start; empty where only its operator may know.",
+        "Bytes written to the drive by prefill and by decode, and per demand on time; the store's "
+        "write amplification; writes of the whole store per day and years of drive life, since "
+        "the daemon's start. Empty if only its operator may read them.",
     ),
 )
 
 _BY_KEY = {entry.key: entry for entry in DEFINITIONS}
 
 END_TEXTS = {
-    "hbm": "served by the GPU's own HBM pool: never asked of the DPU",
-    "window": "first use of a block that the sliding window brought in time",
-    "pattern": "first use of a block that the attention pattern brought in time",
-    "lookahead": "first use of a block that known future selections brought in time",
+    "hbm": "served by the GPU's HBM pool: never requested from the DPU",
+    "window": "first use of a block that the sliding window staged in time",
+    "pattern": "first use of a block that the attention pattern staged in time",
+    "lookahead": "first use of a block that known future selections staged in time",
     "shared": "staged, last used or predicted by another session on the same prefix",
-    "retained": "still staged from an earlier use: what any cache gives",
-    "late": "on its way when it was needed",
+    "retained": "still staged from an earlier use, as in any cache",
+    "late": "in flight when it was needed",
     "cold": "miss: this session never had it staged before",
-    "capacity": "miss: a demand-only LRU of the same size would have missed it too",
-    "policy": "miss: that LRU would have had it, our own choice lost it",
+    "capacity": "miss that a demand-only LRU of the same size would have too",
+    "policy": "miss that such an LRU would not have",
 }
 
 FATE_TEXTS = {
@@ -377,11 +373,11 @@ FATE_TEXTS = {
     "late": "demanded while it was in flight",
     "unused": "evicted, or left at the end, without a demand",
     "cancelled": "its read failed, or its session closed",
-    "dropped": "never read: its deadline passed, or something better came",
+    "dropped": "never read: its deadline passed, or a better candidate replaced it",
 }
 
 PROVENANCE_TEXTS = {
-    "measured": "timed on the real device or link it speaks of",
+    "measured": "timed on the real device or link",
     "emulated": "real software in real time, over a model of the device's timing",
     "modelled": "virtual time: nothing real was timed",
 }

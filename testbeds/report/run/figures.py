@@ -38,9 +38,9 @@ def served_figure(groups: Sequence[Group], colours: Colours) -> Figure:
         "served",
         "Where the selected blocks came from",
         [_served_plot(group, colours, drawn_keys) for group in groups],
-        "The thin bar is every block the kernels read, split into what the GPU's HBM pool held and "
-        "what it demanded of the DPU; the thick bar is those demands alone: staged in time and "
-        "thanks to what, then late, then missed.",
+        "The thin bar is all blocks that the kernels read, split into those in the GPU's HBM pool "
+        "and those demanded from the DPU; the thick bar is the demands alone: staged in time, by "
+        "prefetcher, then late, then missed.",
         legend(keys),
     )
 
@@ -104,7 +104,7 @@ def _served_segments(run: RunResult) -> tuple[list[Segment], list[Segment]]:
             run.demands / selected,
             "var(--muted)",
             f"demands: {percent(run.demands / selected)} of selections, "
-            f"{count(run.demands)} blocks\nasked of the DPU: the thick bar",
+            f"{count(run.demands)} blocks\nrequested from the DPU: the thick bar",
         ),
     ]
     thick = [
@@ -141,10 +141,10 @@ def _row(run: RunResult, name: str, colours: Colours, content: str, note: str) -
 
 def fates_figure(groups: Sequence[Group], colours: Colours) -> Figure | str:
     """Fates of the blocks that were read ahead, and the same as a table by prefetcher."""
-    title = "What became of prefetched blocks"
+    title = "Fates of prefetched blocks"
     caption = (
-        "Each bar is every block that was read ahead of a demand: the longer its first segment, "
-        "the less was read for nothing; candidates dropped before they were read are only in the "
+        "Each bar is all blocks that were read ahead of a demand: the longer its first segment, "
+        "the fewer were wasted; candidates dropped before they were read are only in the "
         "table."
     )
     keys = legend([key(f"var(--fate-{fate})", fate, tip=FATE_TEXTS[fate]) for fate in FATES])

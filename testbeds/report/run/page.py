@@ -53,7 +53,7 @@ def render(summary: Summary) -> str:
         sections=sections,
         command=summary.command,
         again=f"Offstage {escape(summary.version)}, seed {summary.seed}. The seed fixes the "
-        "workload; times are of this machine and of this moment.",
+        "workload; times are those of this machine at that time.",
         foot=[
             facts("The workload, in full", summary.workload),
             facts("The machine", summary.machine),

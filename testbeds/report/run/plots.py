@@ -213,10 +213,10 @@ def stall_figure(groups: Sequence[Group], colours: Colours) -> Figure:
     low = max(10.0 ** math.floor(math.log10(max(STALL_FLOOR_MS, shortest))), high / 1e5)
     return Figure(
         "stall",
-        "What each token waited",
+        "Stall per token",
         [_stall_plot(group, colours, low, high) for group in groups],
         "Lower is better: the stall that a share of all tokens did not exceed, on a logarithmic "
-        "scale; the slowest tokens stand at the right, a line along the bottom is no wait.",
+        "scale; the slowest tokens are at the right, a line along the bottom is no wait.",
         legend_of(groups, colours),
     )
 

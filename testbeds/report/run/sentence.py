@@ -39,13 +39,13 @@ def _finding(group: Group) -> str:
     run, without = subject(group), reference_run(group)
     where = f" on {group.where}"
     if run.demands == 0:
-        return f"Nothing was demanded of the DPU{where}: the HBM pool served every selection"
+        return f"Nothing was demanded from the DPU{where}: the HBM pool served every selection"
     rate = f"{percent(run.hit)} of the blocks the GPU demanded{where}"
     if run is without:
         return f"Without prefetch, {rate} were already in the DPU's DRAM"
     start = f"With {label(run)} prefetch, {rate} were already in the DPU's DRAM"
     if without is None:
-        return f"{start}; there was no run without prefetch to compare with"
+        return f"{start}; there is no run without prefetch to compare with"
     return f"{start}, {_against(run, without)}, {_price(run)}{_better_one(group, run)}"
 
 
@@ -86,7 +86,7 @@ def _verified(runs: Sequence[RunResult]) -> str:
     verified = sum(run.blocks_verified for run in runs)
     corrupt = sum(run.blocks_corrupt for run in runs)
     if corrupt:
-        return f"{count(corrupt)} of the {count(verified + corrupt)} blocks compared were corrupt"
+        return f"{count(corrupt)} of the {count(verified + corrupt)} compared blocks were corrupt"
     if verified == 0:
-        return "no block was compared with what prefill wrote"
-    return f"all {count(verified)} blocks compared were as prefill wrote them"
+        return "no block was compared with its original"
+    return f"all {count(verified)} compared blocks matched what prefill wrote"

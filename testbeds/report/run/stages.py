@@ -43,8 +43,8 @@ def stages_figure(groups: Sequence[Group]) -> Figure | None:
         "stages",
         "Where time goes",
         [_plot(group, stages) for group, stages in timed],
-        "Of the run with the most prefetchers: from the median to the 99th percentile of each "
-        "stage on a block's way, on a logarithmic scale. One in 31 is timed; a quantile is at "
+        "For the run with the most prefetchers: from the median to the 99th percentile of each "
+        "stage that a block passes, on a logarithmic scale. One in 31 is timed; a quantile is at "
         "most an eighth too large.",
     )
 

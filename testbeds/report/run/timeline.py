@@ -32,8 +32,8 @@ COLOURS = {
     "fetch": "var(--set-pattern)",
 }
 TEXTS = {
-    "compute": "attention, really run",
-    "pace": "given time of a GPU, nothing runs",
+    "compute": "attention kernel",
+    "pace": "GPU time that the pace adds",
     "stall": "waited for blocks",
     "copy": "host copies and checks",
     "fetch": "fetches in flight",
@@ -65,17 +65,16 @@ def _shown(group: Group, ahead: Sequence[RunResult]) -> list[tuple[str, RunResul
 
 def _caption(summary: Summary) -> str:
     said = (
-        "Of each run the token whose stall is the 90th percentile, all sessions of the batch "
-        "together, layers in turn light and dark. The kernel really ran where the HBM pool lies, "
-        "and so did copies and checks; the pace is the time given for a GPU. Where the kernel's "
-        "row is blank, the host scores, selects and copies. Fetches wait for the drive that stands "
-        "above the picture."
+        "For each run the token at the 90th percentile of stalls, with all sessions of its batch; "
+        "layers alternate between light and dark. The kernel, copies and checks ran where the HBM "
+        "pool is; the pace stands for a GPU's time. Where the kernel's row is blank, the host "
+        "scores, selects and copies. Fetches wait for the drive that is named above the picture."
     )
     if not summary.ahead:
         return said
     return said + (
-        " A layer ahead, each layer's fetch begins while the one before it is computed; the "
-        "selection is then known early, as it is where queries are predicted."
+        " A layer ahead: each layer's fetch begins while the previous layer is computed, which "
+        "needs a selection that is known early, as with predicted queries."
     )
 
 

@@ -17,14 +17,14 @@ COLUMNS = (
     (
         "prefill_bytes",
         "by prefill",
-        "Bytes that prefill had written to the drive: of a demo by one daemon for all runs.",
+        "Bytes that prefill wrote to the drive; in a demo one daemon does so for all runs.",
     ),
-    ("decode_bytes", "by decode", "Bytes that the run's own decoding had written to the drive."),
+    ("decode_bytes", "by decode", "Bytes that the run's decoding wrote to the drive."),
     (
         "written_per_hit_bytes",
         "for a hit",
         "Bytes written to the drive, by prefill and decode, "
-        "over demands on time. Over a short run few hits have to carry all of prefill.",
+        "over demands on time. In a short run few hits share all of prefill.",
     ),
     (
         "amplification",
@@ -35,7 +35,7 @@ COLUMNS = (
     (
         "drive_writes_per_day",
         "DWPD",
-        "How often a day all of the store would be written at the "
+        "How often per day the whole store would be written at the "
         "daemon's mean rate since its start.",
     ),
     (
@@ -45,8 +45,8 @@ COLUMNS = (
     ),
 )
 CAPTION = (
-    "What writing cost, and what it gave: blocks that are written and never read make every hit "
-    "dearer. The drive's own write amplification is not seen here."
+    "The cost of writing, per hit: blocks that are written and never read raise it. The write "
+    "amplification inside the drive is not visible here."
 )
 
 
@@ -76,5 +76,5 @@ def wear_section(found: Sequence[Group], colours: Colours) -> str:
         )
         for group in found
     ]
-    table = as_html(Table(columns, parts), "table of what was written")
-    return section("wear", "What it cost the drive", table, CAPTION)
+    table = as_html(Table(columns, parts), "table of bytes written")
+    return section("wear", "Drive wear", table, CAPTION)

@@ -344,7 +344,7 @@ def test_the_command_writes_page_table_and_summary(
     ]
     assert pq.read_table(tmp_path / "o/points.parquet").num_rows == 8
     page = (tmp_path / "o/report.html").read_text()
-    assert "Beside a live pod" in page and "Hit rate over daemons" in page
+    assert "Compared with a live pod" in page and "Hit rate over daemons" in page
     load = next(one for one in document["beside"] if one["figure"] == "load_cv")
     assert load["live"] == 0.1 and load["lab"] == document["rows"][2]["means"]["load_cv"]
 

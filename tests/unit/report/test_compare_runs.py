@@ -39,7 +39,7 @@ def test_a_demo_has_its_measured_run_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"version": "0.0.9"}, "a run of version 0.0.9"),
+        ({"version": "0.0.9"}, "version 0.0.9"),
         ({"version": None}, "version"),
         ({"log_bytes_lost": 3}, "the decision log has a hole"),
         ({"closed": False}, "SIGTERM"),
@@ -60,7 +60,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 
 
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="a run without a decision log"):
+    with pytest.raises(BadInput, match="no decision log"):
         find_runs(tmp_path)
     with pytest.raises(BadInput, match="no such folder"):
         find_runs(tmp_path / "nothing")

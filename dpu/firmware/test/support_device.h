@@ -128,11 +128,21 @@ int world_put(struct world_session *session, uint32_t layer, uint32_t first, uin
 int world_fetch(struct world_session *session, uint32_t layer, uint32_t count,
 	const uint32_t *ordinals, const uint16_t *scores, uint64_t timeout_ns, struct world_fetch *out);
 
-/* The checks of all tests; a violation is an assertion that names it. */
+/* support_expect.c: the checks of all tests; a violation is an assertion that names it. */
 void world_verify(struct world *world);
 void world_expect(const struct world_fetch *fetch, int32_t rc);
 void world_expect_puts(const int32_t *rcs, uint32_t count, int32_t rc);
 /* Puts every block of one layer; each must end with rc. */
 void world_put_all(struct world_session *session, uint32_t layer, int32_t rc);
+/* Fetches blocks [0, count) of one layer; each must end with rc. */
+struct world_fetch world_read(struct world_session *session, uint32_t layer, uint32_t count,
+	int32_t rc);
+/* A device with one tenant of 16 slots and a host of it; and its end, with all it holds checked. */
+void world_begin(struct world *world, struct world_host *host,
+	const struct ofs_device_config *config);
+void world_end(struct world_host *host, int drain);
+/* A session that selects 4 blocks, with the `count` chunks of world_append. */
+void world_join(struct world_host *host, struct world_session *session, uint64_t content,
+	uint32_t count);
 
 #endif

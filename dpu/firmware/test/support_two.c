@@ -24,8 +24,7 @@ two_keep(struct world_host *host, uint64_t content)
 {
 	struct world_session session;
 
-	assert(world_session(host, &session, 4) == 0);
-	assert(world_append(&session, content, TWO_TEXT) == 0);
+	world_join(host, &session, content, TWO_TEXT);
 	world_put_all(&session, 0, 0);
 	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);
 }
@@ -36,8 +35,7 @@ two_kept(struct world_host *host, uint64_t content)
 	struct world_session session;
 	uint32_t count = 0;
 
-	assert(world_session(host, &session, 4) == 0);
-	assert(world_append(&session, content, TWO_TEXT) == 0);
+	world_join(host, &session, content, TWO_TEXT);
 	for (uint32_t i = 0; i < TWO_TEXT; i++)
 		count += session.chunks[i].stored_layers;
 	assert(ofs_device_session_close(host->world->device, session.number, 1) == 0);

@@ -6,26 +6,8 @@
 #include "support_device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const uint32_t FIRST_FOUR[] = {0, 1, 2, 3};
-
-/* A host with one session of `chunks` chunks, nothing written. */
-static void
-begin(struct world *world, struct world_host *host, struct world_session *session,
-	const struct ofs_device_config *config, uint32_t chunks)
-{
-	int rc;
-
-	world_open(world, config);
-	world_tenant(world, 16);
-	world_attach(world, host, 0, NULL);
-	rc = world_session(host, session, 4);
-	assert(rc == 0);
-	rc = world_append(session, 100, chunks);
-	assert(rc == 0);
-}
 
 /* Never written: a miss that says so. Written: read once, then a hit without the store. */
 static void
@@ -39,24 +21,20 @@ test_put_miss_hit(void)
 	struct world world;
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 8);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -ENOENT);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
+	world_read(&session, 0, 4, -ENOENT);
 	world_put_all(&session, 0, 0);
 	session.step = 1;
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	fetch = world_read(&session, 0, 4, 0);
 	assert(fetch.hit_count == 0 && fetch.ends[0] == OFS_END_COLD);
 	before = world_status(&world);
 	session.step = 2;
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	fetch = world_read(&session, 0, 4, 0);
 	assert(fetch.hit_count == 4 && fetch.ends[0] == OFS_END_RETAINED);
 	after = world_status(&world);
 	assert(after.storage.reads == before.storage.reads && before.puts == 8);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* A prefetch that is on its way when the demand comes is late, not missed and not hit. */
@@ -72,7 +50,8 @@ test_late(void)
 
 	world_config(&config);
 	config.policy.prefetchers = OFS_PREFETCH_WINDOW;
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 1, 0);
 	/* Beginning to generate asks for the window; nothing has been read when the demand comes. */
 	assert(ofs_device_session_set_generating(world.device, session.number, 1) == 0);
@@ -80,9 +59,7 @@ test_late(void)
 	world_expect(&fetch, 0);
 	assert(fetch.ends[0] == OFS_END_LATE);
 	assert(world_ledger(&world).ends[OFS_END_LATE] == 1);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* Staged before its layer asks, also of more than the core takes at once; nonsense is counted. */
@@ -98,7 +75,8 @@ test_hint(void)
 
 	world_config(&config);
 	config.core.queue_max = 3;
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 1, 0);
 	for (uint32_t i = 0; i < 4; i++) {
 		guesses[i] = (struct ofs_guess){.layer = 1,
@@ -108,8 +86,7 @@ test_hint(void)
 	}
 	assert(ofs_driver_hint(host.driver, session.number, guesses, 4) == 4);
 	world_pass(&world, 10000000);
-	assert(world_fetch(&session, 1, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	fetch = world_read(&session, 1, 4, 0);
 	assert(fetch.hit_count == 4);
 	assert(world_ledger(&world).ends[OFS_END_LOOKAHEAD] == 4);
 	assert(world_status(&world).commands_bad == 0);
@@ -118,16 +95,13 @@ test_hint(void)
 	assert(ofs_driver_hint(host.driver, session.number + 1, guesses, 1) == 1);
 	world_pass(&world, 10000000);
 	assert(world_status(&world).commands_bad == 2);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* More demands than slots that are not pinned: those that find none say so, and the others come. */
 static void
 test_all_pinned(void)
 {
-	static const uint32_t some[] = {0, 1, 2, 3, 4, 5, 6, 7};
 	struct world_session session, second;
 	struct ofs_device_config config;
 	struct world_fetch fetch;
@@ -140,21 +114,17 @@ test_all_pinned(void)
 	world_tenant(&world, 8);
 	world_attach(&world, &host, 0, NULL);
 	assert(world_session(&host, &session, 8) == 0 && world_append(&session, 100, 8) == 0);
-	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 900, 4) == 0);
+	world_join(&host, &second, 900, 4);
 	world_put_all(&session, 0, 0);
 	world_put_all(&second, 0, 0);
-	assert(world_fetch(&session, 0, 8, some, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	world_read(&session, 0, 8, 0);
 	(void)world_fetch(&second, 0, 4, FIRST_FOUR, NULL, 5000000, &fetch);
 	for (uint32_t i = 0; i < 4; i++)
 		assert(fetch.rcs[i] == -EAGAIN || fetch.rcs[i] == -ETIMEDOUT);
 	assert(ofs_driver_release(host.driver, session.number) == 0);
 	second.step = 1;
-	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_read(&second, 0, 4, 0);
+	world_end(&host, 0);
 }
 
 /* Acknowledged once staged, read before it is on NVMe, on NVMe soon after; then evictable. */
@@ -170,7 +140,8 @@ test_write_back(void)
 
 	world_config(&config);
 	config.write_mode = OFS_WRITE_BACK;
-	begin(&world, &host, &session, &config, 40);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 40);
 	ofs_storage_hang(world.device->storage);
 	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0);
 	world_expect_puts(rcs, 4, 0);
@@ -186,11 +157,8 @@ test_write_back(void)
 	world_put_all(&session, 0, 0); /* 40 blocks through 16 slots: some go through, all are kept */
 	world_pass(&world, SECOND_NS);
 	session.step = 1;
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 1);
+	world_read(&session, 0, 4, 0);
+	world_end(&host, 1);
 }
 
 /* A flush that fails is tried again, meanwhile puts hear the truth, nothing is lost. */
@@ -207,7 +175,8 @@ test_flush_retried(void)
 
 	world_config(&config);
 	config.write_mode = OFS_WRITE_BACK;
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	ofs_storage_hang(world.device->storage);
 	assert(world_put(&session, 0, 0, 4, 5000000, rcs) == 0);
 	world_pass(&world, 1000000);
@@ -219,12 +188,9 @@ test_flush_retried(void)
 	status = world_status(&world);
 	assert(status.flushes_waiting == 0 && status.dirty_blocks == 0 && status.puts_failed == 0);
 	assert(ofs_device_reset(world.device) == 0);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	fetch = world_read(&session, 0, 4, 0);
 	assert(fetch.hit_count == 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 1);
+	world_end(&host, 1);
 }
 
 /* Does a full store report that to the host, and keep serving its blocks? */
@@ -233,7 +199,6 @@ test_full_store(uint32_t write_mode)
 {
 	struct ofs_device_config config;
 	struct world_session session;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 	int32_t rc = 0;
@@ -242,7 +207,8 @@ test_full_store(uint32_t write_mode)
 	world_config(&config);
 	config.storage.size_bytes = 10 * 65536; /* a few segments: fewer blocks than chunks */
 	config.write_mode = write_mode;
-	begin(&world, &host, &session, &config, 64);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 64);
 	while (rc == 0 && put < 2 * session.count) {
 		(void)world_put(&session, put / session.count, put % session.count, 1, SECOND_NS, &rc);
 		put += rc == 0;
@@ -250,13 +216,10 @@ test_full_store(uint32_t write_mode)
 	}
 	assert(rc == -ENOSPC && put > 8);
 	assert(world_status(&world).store_full > 0);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	world_read(&session, 0, 4, 0);
 	assert(ofs_device_drain(world.device, SECOND_NS)
 		== (world_status(&world).dirty_blocks > 0 ? -ETIMEDOUT : 0));
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* From now on every I/O ends with -EIO, or every read with a flipped bit, until it is fixed. */
@@ -309,27 +272,23 @@ test_eio(void)
 {
 	struct ofs_device_config config;
 	struct world_session session;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 0, 0);
 	break_storage(&world, 0);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -EIO);
+	world_read(&session, 0, 4, -EIO);
 	world_put_all(&session, 1, -EIO);
 	world_verify(&world);
 	repair_storage(&world);
 	world_put_all(&session, 0, 0);
 	world_put_all(&session, 1, 0);
 	session.step = 1;
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_read(&session, 0, 4, 0);
+	world_end(&host, 0);
 }
 
 /* Flipped bits on the way from the device: a miss and a counter, never data. */
@@ -338,23 +297,19 @@ test_corrupt(void)
 {
 	struct ofs_device_config config;
 	struct world_session session;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 0, 0);
 	break_storage(&world, 1);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -EBADMSG);
+	world_read(&session, 0, 4, -EBADMSG);
 	assert(world_status(&world).check_failures == 4);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -ENOENT);
+	world_read(&session, 0, 4, -ENOENT);
 	repair_storage(&world);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* A device that never answers: deadlines, quarantine, and after it answers everything is freed. */
@@ -370,7 +325,8 @@ test_hung(void)
 	int32_t rcs[2];
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 8);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 0, 0);
 	ofs_storage_hang(world.device->storage);
 	(void)world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch);
@@ -386,11 +342,8 @@ test_hung(void)
 	status = world_status(&world);
 	assert(status.slots_quarantined == 0 && status.drained);
 	session.step = 1;
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_read(&session, 0, 4, 0);
+	world_end(&host, 0);
 }
 
 /* Reads that all hang, again and again: bounded, and no wait passes the deadline. */
@@ -405,7 +358,8 @@ test_hung_long(void)
 	struct world world;
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 12);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 12);
 	world_put_all(&session, 0, 0);
 	world_put_all(&session, 1, 0);
 	ofs_storage_hang(world.device->storage);
@@ -430,18 +384,17 @@ test_hung_long(void)
 static void
 test_stages(void)
 {
-	static const uint32_t all[] = {0, 1, 2, 3, 4, 5, 6, 7};
 	struct ofs_histogram stages[OFS_STAGE_COUNT];
 	const struct ofs_histogram *write = &stages[OFS_STAGE_WRITE_SERVICE];
 	const struct ofs_histogram *read = &stages[OFS_STAGE_READ_SERVICE];
 	struct ofs_device_config config;
 	struct world_session session;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 
 	world_config(&config);
-	begin(&world, &host, &session, &config, 31);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 31);
 	world_put_all(&session, 0, 0);
 	assert(ofs_device_stages_get(world.device, stages) == 0);
 	assert(write->count == 1 && stages[OFS_STAGE_WRITE_QUEUE].count == 1 && read->count == 0);
@@ -453,8 +406,7 @@ test_stages(void)
 			assert(ofs_driver_release(host.driver, session.number) == 0);
 			assert(ofs_device_reset(world.device) == 0);
 		}
-		assert(world_fetch(&session, 0, 8, all, NULL, SECOND_NS, &fetch) == 0);
-		world_expect(&fetch, 0);
+		world_read(&session, 0, 8, 0);
 	}
 	/* Of 4 * 8 reads, 31 STEPs and 31 * 8 copies. */
 	assert(ofs_device_stages_get(world.device, stages) == 0);

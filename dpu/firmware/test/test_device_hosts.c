@@ -4,7 +4,6 @@
  */
 #include "support_device.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +34,6 @@ test_tenants_apart(void)
 	struct world_host a, b;
 	struct world_session of_a, of_b;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP, .layer = 0}, put = {.op = OFS_OP_PUT},
 				   release = {.op = OFS_OP_RELEASE};
@@ -49,15 +47,13 @@ test_tenants_apart(void)
 	world_tenant(&world, 16);
 	world_attach(&world, &a, 0, NULL);
 	world_attach(&world, &b, 1, NULL);
-	assert(world_session(&a, &of_a, 4) == 0 && world_append(&of_a, 100, 4) == 0);
-	assert(world_session(&b, &of_b, 4) == 0 && world_append(&of_b, 100, 4) == 0);
+	world_join(&a, &of_a, 100, 4);
+	world_join(&b, &of_b, 100, 4);
 	world_put_all(&of_a, 0, 0);
-	assert(world_fetch(&of_a, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	world_read(&of_a, 0, 4, 0);
 	/* The same contents under another secret: other keys, nothing there. */
 	assert(memcmp(&of_a.chunks[0].key, &of_b.chunks[0].key, sizeof(struct ofs_key)) != 0);
-	assert(world_fetch(&of_b, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -ENOENT);
+	world_read(&of_b, 0, 4, -ENOENT);
 	step.session = put.session = release.session = of_a.number;
 	put.length = 1;
 	assert(raw(&b, step) == -EPERM && raw(&b, put) == -EPERM && raw(&b, release) == -EPERM);
@@ -80,17 +76,14 @@ test_nonsense(void)
 {
 	struct world_session session;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 	struct ofs_sqe step = {.op = OFS_OP_STEP}, put = {.op = OFS_OP_PUT, .length = 8};
 	uint32_t *ordinals;
 
 	world_config(&config);
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 8) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 8);
 	world_put_all(&session, 0, 0);
 	step.session = put.session = session.number;
 	ordinals = host.fabric->ops->payload(host.fabric, 0);
@@ -138,11 +131,8 @@ test_nonsense(void)
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
 	assert(world.device->ports.entries[host.port].puts_in_flight == 0);
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_read(&session, 0, 4, 0);
+	world_end(&host, 0);
 }
 
 /* Are the written bytes the checked ones, whatever the host does to its window meanwhile? */
@@ -159,10 +149,8 @@ test_window_changes(uint32_t write_mode)
 
 	world_config(&config);
 	config.write_mode = write_mode;
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 4);
 	ofs_storage_hang(world.device->storage);
 	bytes = malloc(config.store.payload_size_bytes);
 	put.length = world_block(&world, &session.chunks[0].store_key, 0, bytes);
@@ -176,12 +164,9 @@ test_window_changes(uint32_t write_mode)
 	ofs_storage_unhang(world.device->storage);
 	world_pass(&world, SECOND_NS);
 	assert(ofs_device_reset(world.device) == 0);
-	assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	fetch = world_read(&session, 0, 1, 0);
 	assert(fetch.hit_count == 0 && world_status(&world).check_failures == 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* Other bytes under a known key are refused, whether it is staged or stored; the existing bytes
@@ -191,7 +176,6 @@ test_other_bytes(uint32_t write_mode)
 {
 	struct world_session session;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 	uint8_t bytes[16] = {1, 2, 3};
@@ -203,10 +187,8 @@ test_other_bytes(uint32_t write_mode)
 	world_config(&config);
 	config.write_mode = write_mode;
 	config.store.io_max = 1; /* the fourth block's flush waits behind the others */
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 4);
 	put.session = session.number;
 	if (write_mode == OFS_WRITE_BACK)
 		ofs_storage_hang(world.device->storage);
@@ -218,11 +200,8 @@ test_other_bytes(uint32_t write_mode)
 	assert(ofs_device_reset(world.device) == 0);
 	assert(raw(&host, put) == -EEXIST); /* stored alone */
 	assert(world_status(&world).puts_conflicting == 2);
-	assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_read(&session, 0, 1, 0);
+	world_end(&host, 0);
 }
 
 /* A short block through memory that held another tenant's longer one brings nothing of it along. */
@@ -247,8 +226,8 @@ test_tail(void)
 	world_tenant(&world, 16);
 	world_attach(&world, &a, 0, NULL);
 	world_attach(&world, &b, 1, NULL);
-	assert(world_session(&a, &of_a, 4) == 0 && world_append(&of_a, 100, 4) == 0);
-	assert(world_session(&b, &of_b, 4) == 0 && world_append(&of_b, 200, 1) == 0);
+	world_join(&a, &of_a, 100, 4);
+	world_join(&b, &of_b, 200, 1);
 	world_put_all(&of_a, 0, 0);
 	put.session = of_b.number;
 	assert(b.fabric->ops->write_put(b.fabric, 0, bytes, sizeof(bytes), &put.checksum) == 0);
@@ -278,7 +257,6 @@ test_detach_in_flight(uint32_t write_mode)
 	struct ofs_device_status status;
 	struct world_host host;
 	struct world world;
-	struct world_fetch fetch;
 
 	world_config(&config);
 	config.write_mode = write_mode;
@@ -288,8 +266,7 @@ test_detach_in_flight(uint32_t write_mode)
 	for (uint32_t round = 0; round < 12; round++) {
 		world_attach(&world, &host, 0, NULL);
 		assert(host.port == 0);
-		assert(world_session(&host, &session, 4) == 0);
-		assert(world_append(&session, 100, 12) == 0);
+		world_join(&host, &session, 100, 12);
 		if (round == 0) {
 			world_put_all(&session, 0, 0);
 			world_pass(&world, SECOND_NS);
@@ -329,13 +306,10 @@ test_detach_in_flight(uint32_t write_mode)
 	world_pass(&world, SECOND_NS);
 	assert(world.device->writes.live == 0 && world_status(&world).reads_in_flight == 0);
 	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 12) == 0);
+	world_join(&host, &session, 100, 12);
 	world_put_all(&session, 0, 0); /* hung writes ended with errors: written again */
-	assert(world_fetch(&session, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 1);
+	world_read(&session, 0, 4, 0);
+	world_end(&host, 1);
 }
 
 /* Closing a session deletes exactly the blocks that no other reads; if it is kept, all stay. */
@@ -344,37 +318,30 @@ test_close_deletes(uint32_t prefetchers, uint32_t write_mode)
 {
 	struct world_session first, second;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 
 	world_config(&config);
 	config.policy.prefetchers = prefetchers;
 	config.write_mode = write_mode;
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &first, 4) == 0 && world_append(&first, 100, 8) == 0);
-	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 100, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &first, 100, 8);
+	world_join(&host, &second, 100, 4);
 	world_put_all(&first, 0, 0);
 	world_pass(&world, SECOND_NS);
 	assert(world_status(&world).store.blocks == 8);
 	assert(ofs_device_session_close(world.device, first.number, 0) == 0);
 	assert(world_status(&world).store.blocks == 4);
-	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	world_read(&second, 0, 4, 0);
 	assert(ofs_device_session_close(world.device, second.number, 1) == 0);
 	assert(world_status(&world).store.blocks == 4);
-	assert(world_session(&host, &second, 4) == 0 && world_append(&second, 100, 5) == 0);
+	world_join(&host, &second, 100, 5);
 	assert(second.chunks[3].stored_layers == 1 && second.chunks[4].stored_layers == 0);
-	assert(world_fetch(&second, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
+	world_read(&second, 0, 4, 0);
 	assert(ofs_device_session_close(world.device, second.number, 0) == 0);
 	assert(world_status(&world).store.blocks == 0);
 	assert(ofs_device_session_close(world.device, second.number, 0) == -EINVAL);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* A write that ends after its session: the store has the block, and the next session reads it. */
@@ -383,37 +350,30 @@ test_write_outlives_session(uint32_t write_mode, int keep)
 {
 	struct world_session session, other;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
 	config.write_mode = write_mode;
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 4);
 	(void)world_put(&session, 0, 0, 4, 20, rcs); /* all time out at the host, at once */
 	assert(ofs_device_session_close(world.device, session.number, keep) == 0);
 	/* The chunk numbers go to others before the writes end. */
-	assert(world_session(&host, &other, 4) == 0 && world_append(&other, 9000, 8) == 0);
+	world_join(&host, &other, 9000, 8);
 	world_pass(&world, SECOND_NS);
 	world_verify(&world);
-	assert(world_fetch(&other, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, -ENOENT);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_read(&other, 0, 4, -ENOENT);
+	world_join(&host, &session, 100, 4);
 	if (keep) {
 		assert(session.chunks[0].stored_layers == 1);
-		assert(world_fetch(&session, 0, 1, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-		world_expect(&fetch, 0);
+		world_read(&session, 0, 1, 0);
 	} else {
 		assert(world_status(&world).store.blocks == 0);
 		assert(world_status(&world).dirty_blocks == 0);
 	}
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 /* Waiting writes of a kept session are not dropped when another session is closed. */
@@ -422,18 +382,15 @@ test_archived_kept(void)
 {
 	struct world_session kept, other;
 	struct ofs_device_config config;
-	struct world_fetch fetch;
 	struct world_host host;
 	struct world world;
 	int32_t rcs[4];
 
 	world_config(&config);
 	config.write_mode = OFS_WRITE_BACK;
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &kept, 4) == 0 && world_append(&kept, 100, 4) == 0);
-	assert(world_session(&host, &other, 4) == 0 && world_append(&other, 500, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &kept, 100, 4);
+	world_join(&host, &other, 500, 4);
 	ofs_storage_hang(world.device->storage);
 	assert(world_put(&kept, 0, 0, 4, SECOND_NS, rcs) == 0 && rcs[3] == 0);
 	world_pass(&world, 1000000);
@@ -443,12 +400,9 @@ test_archived_kept(void)
 	assert(ofs_device_session_close(world.device, kept.number, 1) == 0);
 	assert(ofs_device_session_close(world.device, other.number, 0) == 0);
 	world_pass(&world, SECOND_NS);
-	assert(world_session(&host, &kept, 4) == 0 && world_append(&kept, 100, 4) == 0);
-	assert(world_fetch(&kept, 0, 4, FIRST_FOUR, NULL, SECOND_NS, &fetch) == 0);
-	world_expect(&fetch, 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_join(&host, &kept, 100, 4);
+	world_read(&kept, 0, 4, 0);
+	world_end(&host, 0);
 }
 
 /* The next session is not told that an expired block is stored: it would not write it again. */
@@ -462,21 +416,17 @@ test_expired_forgotten(void)
 
 	world_config(&config);
 	config.store.ttl_s = 2;
-	world_open(&world, &config);
-	world_tenant(&world, 16);
-	world_attach(&world, &host, 0, NULL);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_begin(&world, &host, &config);
+	world_join(&host, &session, 100, 4);
 	world_put_all(&session, 0, 0);
 	assert(ofs_device_session_close(world.device, session.number, 1) == 0);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_join(&host, &session, 100, 4);
 	assert(session.chunks[0].stored_layers == 1);
 	assert(ofs_device_session_close(world.device, session.number, 1) == 0);
 	world_pass(&world, 4 * SECOND_NS);
-	assert(world_session(&host, &session, 4) == 0 && world_append(&session, 100, 4) == 0);
+	world_join(&host, &session, 100, 4);
 	assert(session.chunks[0].stored_layers == 0);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 int

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,7 +61,7 @@ host_run(void *argument)
 	int32_t rcs[CHUNKS];
 	uint32_t ordinals[4];
 
-	assert(world_session(host, &session, 4) == 0 && world_append(&session, 50, CHUNKS) == 0);
+	world_join(host, &session, 50, CHUNKS);
 	for (uint32_t i = 0; i < 2; i++)
 		assert(world_put(&session, i, 0, CHUNKS, PATIENCE_NS, rcs) == 0);
 	assert(ofs_device_session_set_generating(host->world->device, session.number, 1) == 0);
@@ -126,8 +125,7 @@ check_restart(const char *backend)
 	live_open(&world, backend, OFS_WRITE_THROUGH);
 	for (uint32_t tenant = 0; tenant < HOSTS; tenant++) {
 		live_attach(&world, &host, tenant);
-		assert(world_session(&host, &session, 4) == 0);
-		assert(world_append(&session, 50, CHUNKS) == 0);
+		world_join(&host, &session, 50, CHUNKS);
 		for (uint32_t i = 0; i < CHUNKS; i++) {
 			assert(session.chunks[i].stored_layers == 2);
 			session.step = i;

@@ -32,8 +32,7 @@ test_full_table(void)
 		two_keep(&two.hosts[0], 1000 * i);
 	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
 	for (uint64_t i = 0; i < 4; i++) {
-		assert(world_session(&two.hosts[1], &session, 4) == 0);
-		assert(world_append(&session, 50000 + 1000 * i, 16) == 0);
+		world_join(&two.hosts[1], &session, 50000 + 1000 * i, 16);
 		world_put_all(&session, 0, 0);
 	}
 	assert(ofs_device_tenant_status_get(two.world.device, 0, &status) == 0);
@@ -71,8 +70,7 @@ test_full_store(void)
 	printf("purged of the one by its own puts: %llu\n", (unsigned long long)status.purged);
 	assert(status.purged > 0);
 	for (uint64_t i = 0; i < 6; i++) {
-		assert(world_session(&two.hosts[1], &session, 4) == 0);
-		assert(world_append(&session, 70000 + 1000 * i, 16) == 0);
+		world_join(&two.hosts[1], &session, 70000 + 1000 * i, 16);
 		world_put_all(&session, 0, 0);
 	}
 	assert(ofs_device_tenant_status_get(two.world.device, 1, &status) == 0);
@@ -96,9 +94,8 @@ test_told(void)
 	for (uint64_t i = 0; i < 12; i++)
 		two_keep(&two.hosts[0], 1000 * i);
 	two_keep(&two.hosts[1], 90000);
-	assert(two_kept(&two.hosts[0], 0) == 16); /* named again: warm */
-	assert(world_session(&two.hosts[0], &session, 4) == 0);
-	assert(world_append(&session, 2000, 16) == 0); /* in use: it stays, whatever is asked */
+	assert(two_kept(&two.hosts[0], 0) == 16);      /* named again: warm */
+	world_join(&two.hosts[0], &session, 2000, 16); /* in use: it stays, whatever is asked */
 	assert(ofs_device_tenant_purge(two.world.device, 2, 0, 0, &purged) == -EINVAL);
 	assert(ofs_device_tenant_purge(two.world.device, 0, 1000, 0, &purged) == 0);
 	assert(purged.chunks == 0 && purged.blocks == 0 && purged.bytes == 0 && !purged.more);

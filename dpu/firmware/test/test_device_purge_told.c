@@ -25,10 +25,8 @@ begin(struct world *world, struct world_host *host, struct world_session *sessio
 	config.write_mode = write_mode;
 	config.store.io_max = io_max;
 	config.policy.prefetchers |= OFS_PREFETCH_SHARED; /* else no other session finds the rest */
-	world_open(world, &config);
-	world_tenant(world, 16);
-	world_attach(world, host, 0, NULL);
-	assert(world_session(host, session, 4) == 0 && world_append(session, CONTENT, BLOCKS) == 0);
+	world_begin(world, host, &config);
+	world_join(host, session, CONTENT, BLOCKS);
 }
 
 static uint32_t
@@ -83,8 +81,7 @@ expect_gone(struct world *world)
 		assert(writes_in(world, OFS_WRITE_FREE) == world->device->writes.count);
 		assert(world_check_directory(world) == 0);
 		world_attach(world, &host, 0, NULL);
-		assert(world_session(&host, &session, 4) == 0);
-		assert(world_append(&session, CONTENT, BLOCKS) == 0);
+		world_join(&host, &session, CONTENT, BLOCKS);
 		for (uint32_t i = 0; i < BLOCKS; i++)
 			assert(session.chunks[i].stored_layers == 0);
 		world_detach(&host);
@@ -182,7 +179,7 @@ test_tenant_that_works(void)
 	begin(&world, &host, &session, OFS_WRITE_BACK, 12);
 	ofs_storage_hang(world.device->storage);
 	world_put_all(&session, 0, 0);
-	assert(world_session(&host, &other, 4) == 0 && world_append(&other, CONTENT, 1) == 0);
+	world_join(&host, &other, CONTENT, 1);
 	world_pass(&world, LOOK_NS);
 	assert(writes_in(&world, OFS_WRITE_SENT) == BLOCKS);
 	purged = purge(&world, 0);
@@ -200,9 +197,7 @@ test_tenant_that_works(void)
 	world_pass(&world, SECOND_NS);
 	purged = purge(&world, 1);
 	assert(has_ended(&purged) && world_status(&world).store.blocks == 1);
-	world_verify(&world);
-	world_detach(&host);
-	world_close(&world, 0);
+	world_end(&host, 0);
 }
 
 int

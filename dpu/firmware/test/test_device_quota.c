@@ -68,10 +68,8 @@ test_chunks(void)
 		(unsigned long long)status.purged);
 	assert(status.chunks <= 48 && status.purged >= 16 && status.purged <= 16 + 48 / 16);
 	assert(two_kept(&two.hosts[0], COLDEST(0)) == TWO_TEXT);
-	for (uint32_t i = 0; i < 3; i++) {
-		assert(world_session(&two.hosts[0], &sessions[i], 4) == 0);
-		assert(world_append(&sessions[i], 50000 + 1000 * i, TWO_TEXT) == 0);
-	}
+	for (uint32_t i = 0; i < 3; i++)
+		world_join(&two.hosts[0], &sessions[i], 50000 + 1000 * i, TWO_TEXT);
 	assert(world_session(&two.hosts[0], &sessions[3], 4) == 0);
 	assert(world_append(&sessions[3], 60000, 1) == -EDQUOT);
 	assert(world_append(&sessions[3], 50000, TWO_TEXT) == 0); /* it exists: no new chunk */
@@ -120,8 +118,7 @@ test_store(void)
 	assert(two_kept(&two.hosts[0], COLDEST(5)) == TWO_TEXT);
 	assert(two_kept(&two.hosts[0], COLDEST(0)) == 0);
 	/* All of it in use: blocks beyond the limit are refused, existing ones are put again. */
-	assert(world_session(&two.hosts[0], &session, 4) == 0);
-	assert(world_append(&session, 50000, 48) == 0);
+	world_join(&two.hosts[0], &session, 50000, 48);
 	assert(world_put(&session, 0, 0, 40, SECOND_NS, rcs) == 0);
 	world_expect_puts(rcs, 40, 0);
 	(void)world_put(&session, 0, 40, 8, SECOND_NS, rcs);
@@ -135,8 +132,7 @@ test_store(void)
 	two_keep(&two.hosts[0], COLDEST(7));
 	/* A lower bound takes effect at the next put. */
 	bound(&two, 0, 0, 4, 0);
-	assert(world_session(&two.hosts[0], &session, 4) == 0);
-	assert(world_append(&session, 70000, 4) == 0);
+	world_join(&two.hosts[0], &session, 70000, 4);
 	world_put_all(&session, 0, 0);
 	assert(two_status(&two, 0).stored_blocks == 4);
 	close_two(&two);
@@ -154,10 +150,8 @@ test_staged(void)
 	open_two(&two, OFS_WRITE_BACK);
 	world_pass(&two.world, SECOND_NS);
 	bound(&two, 0, 0, 6, 3);
-	for (uint32_t i = 0; i < 2; i++) {
-		assert(world_session(&two.hosts[i], &sessions[i], 4) == 0);
-		assert(world_append(&sessions[i], 50000, TWO_TEXT) == 0);
-	}
+	for (uint32_t i = 0; i < 2; i++)
+		world_join(&two.hosts[i], &sessions[i], 50000, TWO_TEXT);
 	ofs_storage_hang(two.world.device->storage);
 	assert(world_put(&sessions[0], 0, 0, 3, 5000000, rcs) == 0);
 	(void)world_put(&sessions[0], 0, 3, 1, 5000000, rcs);
@@ -200,8 +194,7 @@ test_lost_unnoticed(void)
 	struct two_tenants two;
 
 	open_two(&two, OFS_WRITE_THROUGH);
-	assert(world_session(&two.hosts[0], &session, 4) == 0);
-	assert(world_append(&session, COLDEST(0), TWO_TEXT) == 0);
+	world_join(&two.hosts[0], &session, COLDEST(0), TWO_TEXT);
 	world_put_all(&session, 0, 0);
 	assert(ofs_device_session_close(two.world.device, session.number, 1) == 0);
 	for (uint32_t i = 0; i < TWO_TEXT; i++)
@@ -231,8 +224,7 @@ test_admission(void)
 	layers = config.core.layer_count;
 	two_open(&two, &config);
 	for (uint32_t round = 0; round < 12; round++) {
-		assert(world_session(&two.hosts[0], &session, 4) == 0);
-		assert(world_append(&session, 0, WORLD_CHUNKS_MAX) == 0);
+		world_join(&two.hosts[0], &session, 0, WORLD_CHUNKS_MAX);
 		put = 0;
 		for (uint32_t layer = 0; layer < layers; layer++) {
 			(void)world_put(&session, layer, 0, WORLD_CHUNKS_MAX, UINT64_MAX, rcs);
@@ -262,8 +254,7 @@ test_keep(void)
 	two_open(&two, &config);
 	for (uint32_t i = 0; i < 3; i++)
 		two_keep(&two.hosts[0], COLDEST(i));
-	assert(world_session(&two.hosts[0], &named, 4) == 0);
-	assert(world_append(&named, COLDEST(2), TWO_TEXT) == 0);
+	world_join(&two.hosts[0], &named, COLDEST(2), TWO_TEXT);
 	world_pass(&two.world, 50 * SECOND_NS);
 	assert(two_kept(&two.hosts[0], COLDEST(1)) == TWO_TEXT);
 	world_pass(&two.world, 20 * SECOND_NS);

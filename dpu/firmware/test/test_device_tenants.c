@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define FLOOD_STEPS 4
 #define FLOOD_BLOCKS 16

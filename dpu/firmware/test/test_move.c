@@ -7,7 +7,6 @@
 #include "support_device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -70,11 +69,8 @@ static void
 begin(struct scene *scene, uint32_t chunks)
 {
 	world_config(&scene->config);
-	world_open(&scene->world, &scene->config);
-	world_tenant(&scene->world, 16);
-	world_attach(&scene->world, &scene->host, 0, NULL);
-	assert(world_session(&scene->host, &scene->session, 4) == 0);
-	assert(world_append(&scene->session, 100, chunks) == 0);
+	world_begin(&scene->world, &scene->host, &scene->config);
+	world_join(&scene->host, &scene->session, 100, chunks);
 	scene->target = scene->config.storage;
 	scene->target.seed = 2;
 }
@@ -82,9 +78,7 @@ begin(struct scene *scene, uint32_t chunks)
 static void
 end(struct scene *scene)
 {
-	world_verify(&scene->world);
-	world_detach(&scene->host);
-	world_close(&scene->world, 0);
+	world_end(&scene->host, 0);
 }
 
 static int
@@ -164,8 +158,7 @@ test_hosts_go_on(void)
 		int32_t rcs[CHUNKS];
 
 		begin(&scene, CHUNKS);
-		assert(world_session(&scene.host, &other, 4) == 0);
-		assert(world_append(&other, 900, 4) == 0);
+		world_join(&scene.host, &other, 900, 4);
 		world_put_all(&scene.session, 0, 0);
 		world_put_all(&other, 0, 0);
 		assert(move(&scene) == 0);

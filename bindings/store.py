@@ -10,7 +10,6 @@ with the firmware's error line.
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Any, Self
 
 from offstage.bindings.errors import BadInput, DeviceTimeout, OffstageError, StoreFull
@@ -116,12 +115,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def put(

@@ -265,7 +265,7 @@ def _with(config: BareConfig, granule_count: int) -> BareConfig:
 def test_what_cannot_be(tmp_path: Path) -> None:
     """Granules of part of a logical block are refused at open; masks of a daemon without granules
     and masks past the last granule by the driver."""
-    with pytest.raises(OffstageError, match="16 granules do not cut a block of 4096 B"):
+    with pytest.raises(OffstageError, match="16 granules cannot divide a block of 4096 B"):
         BareDevice(BareConfig(payload_size_bytes=4096, granule_count=16), simulated=True)
     for count, mask in ((0, 1), (GRANULES, 1 << GRANULES)):
         config = _with(config_of("sim", tmp_path), count)

@@ -45,6 +45,15 @@ RECORD = 8192  # of the store
 GROUP = 4  # chunks of 64 tokens in an object of 256
 
 
+def archive_and_lose(folder: Path, more: dict[str, str]) -> None:
+    """A text is archived, its daemon killed, and its store gone."""
+    with daemon(folder, **more) as tier:
+        write(tier, 1)
+        settled(tier)
+        tier.kill()
+    lose_store(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["off", "fp8_e4m3"])
 def test_every_block_comes_back_through_swift_after_a_kill(
@@ -210,11 +219,7 @@ def test_a_connection_that_is_cut_costs_no_object(tmp_path: Path, tiny: TinyS3) 
     """The server disappears after half of an object: is that not counted as damage, and is the
     object requested again?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b")
-    with daemon(tmp_path, **more) as tier:
-        write(tier, 1)
-        settled(tier)
-        tier.kill()
-    lose_store(tmp_path)
+    archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
         tiny.cut = 1
@@ -228,11 +233,7 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
     """Objects that take long to come: does the answer go after `archive.wait`, and are they there
     for the next session?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
-    with daemon(tmp_path, **more) as tier:
-        write(tier, 1)
-        settled(tier)
-        tier.kill()
-    lose_store(tmp_path)
+    archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
         tiny.delay_s = 0.5
@@ -245,11 +246,7 @@ def test_a_slow_server_is_not_waited_for(tmp_path: Path, tiny: TinyS3) -> None:
 def test_a_delete_in_the_middle_of_a_return(tmp_path: Path, tiny: TinyS3) -> None:
     """A text is on its way back when its session deletes it: does any of it stand anywhere?"""
     more = settings(tmp_path, tiny.endpoint, "a", "b", archive__wait="1ms")
-    with daemon(tmp_path, **more) as tier:
-        write(tier, 1)
-        settled(tier)
-        tier.kill()
-    lose_store(tmp_path)
+    archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more) as tier:
         settled(tier)
         tiny.delay_s = 0.1
@@ -265,11 +262,7 @@ def test_few_tokens_are_left_in_the_bucket(tmp_path: Path, tiny: TinyS3) -> None
     all does; does the daemon then know the pace of returns?"""
     tokens = CHUNKS * int(CONFIG["arena.block_tokens"])
     more = settings(tmp_path, tiny.endpoint, "a", "b")
-    with daemon(tmp_path, **more) as tier:
-        write(tier, 1)
-        settled(tier)
-        tier.kill()
-    lose_store(tmp_path)
+    archive_and_lose(tmp_path, more)
     with daemon(tmp_path, **more, policy__return_tokens_min=str(tokens + 1)) as tier:
         settled(tier)
         assert stored(tier, 1) == 0 and archived(tier)["chunks_left"] == CHUNKS

@@ -27,18 +27,8 @@ TIMED = "OFFSTAGE_TEST_TIMING" in os.environ
 """Whether this machine has nothing else to do, so that its times may be judged."""
 AGREED_DILATION, AGREED_STEPS = (4000, 40) if TIMED else (1000, 20)
 WORDS = [
-    "--tenant",
-    "lab",
-    "--geometry",
-    "tiny",
-    "--sessions",
-    "2",
-    "--context-tokens",
-    "4096",
-    "--time-per-token",
-    "1ms",
-    "--steps",
-    "20",
+    *"--tenant lab --geometry tiny --sessions 2".split(),
+    *"--context-tokens 4096 --time-per-token 1ms --steps 20".split(),
 ]
 AGREED_WORDS = [*WORDS[:-3], "300us", "--steps", str(AGREED_STEPS)]
 

@@ -25,6 +25,9 @@ WARM_TOLERANCE = 0.07
 """The same where it is prefetched: what a busy machine drops for its deadline is in it."""
 
 
+SMALL = "demo --storage emulated --sessions 1 --steps 4 --context-tokens 4096".split()
+
+
 def demo(folder: Path, *words: str) -> dict[str, Any]:
     """The summary of a demo in a process of its own; nothing but figures on stdout."""
     done = subprocess.run(
@@ -253,26 +256,7 @@ def test_a_corrupt_block_fails_the_demo(
     """Of all its runs: are summary and page there, and the exit code 1 with one line?"""
     damage_fetches(monkeypatch)
     out = tmp_path / "out"
-    assert (
-        run(
-            [
-                "demo",
-                "--out",
-                str(out),
-                "--storage",
-                "emulated",
-                "--sessions",
-                "1",
-                "--steps",
-                "4",
-                "--context-tokens",
-                "4096",
-                "--format",
-                "json",
-            ]
-        )
-        == 1
-    )
+    assert run([*SMALL, "--out", str(out), "--format", "json"]) == 1
     said = capsys.readouterr()
     assert "were not what prefill wrote" in said.err and ", and 3 more" in said.err
     summary = json.loads((out / "summary.json").read_text())
@@ -294,24 +278,7 @@ def test_a_demo_whose_recording_lacks_something_fails(
 
     monkeypatch.setattr(daemon, "write_config", small)
     out = tmp_path / "out"
-    assert (
-        run(
-            [
-                "demo",
-                "--out",
-                str(out),
-                "--storage",
-                "emulated",
-                "--sessions",
-                "1",
-                "--steps",
-                "4",
-                "--context-tokens",
-                "4096",
-            ]
-        )
-        == 1
-    )
+    assert run([*SMALL, "--out", str(out)]) == 1
     assert "ledger records were lost (raise limits.records)" in capsys.readouterr().err
     summary = json.loads((out / "summary.json").read_text())
     assert all(one["records_lost"] > 0 for one in summary["runs"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live_daemon import PAYLOAD, TENANT, daemon, frozen, until
+from live_daemon import PAYLOAD, TENANT, Daemon, daemon, frozen, until
 
 from offstage.dpu.protocol import OPERATOR
 from offstage.host.connectors.late import counters
@@ -18,6 +18,10 @@ from offstage.host.connectors.vllm.steps import Step
 from offstage.host.endpoint import Endpoint
 
 RULES = Path(__file__).resolve().parents[2] / "testbeds/presets/prometheus/offstage.rules.yml"
+
+
+def reached(tier: Daemon, **more: Any) -> Endpoint:
+    return Endpoint(tier.endpoint, TENANT, runtime_dir=tier.runtime_dir, timeout_s=60.0, **more)
 
 
 def step(worker: Copies, one: Step) -> None:
@@ -32,13 +36,7 @@ def test_a_step_does_not_wait_for_a_frozen_daemon(tmp_path: Path) -> None:
     when it resumes, and are later loads right?"""
     torch = pytest.importorskip("torch")
     with daemon(tmp_path) as tier:
-        where = Endpoint(
-            tier.endpoint,
-            TENANT,
-            runtime_dir=tier.runtime_dir,
-            timeout_s=60.0,
-            patience_s=60.0,
-        )
+        where = reached(tier, patience_s=60.0)
         with ObjectClient(where) as client:
             layers: list[Any] = [torch.zeros((4, 4 * PAYLOAD), dtype=torch.uint8) for _ in "ab"]
             worker = Copies(client, 8 * PAYLOAD)
@@ -75,13 +73,7 @@ def test_nothing_is_written_after_late_is_told(tmp_path: Path, fabric: str, leas
     size = 300 * PAYLOAD  # more than the arena has
     data = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     with daemon(tmp_path, limits__sessions="64", limits__context_tokens="32768") as tier:
-        where = Endpoint(
-            tier.endpoint,
-            TENANT,
-            runtime_dir=tier.runtime_dir,
-            timeout_s=60.0,
-            fabric=fabric,
-        )
+        where = reached(tier, fabric=fabric)
         with ObjectClient(where) as client, tier.control(OPERATOR, timeout_s=60.0) as operator:
             assert told(client.put, [b"a", b"b"], [data, data]).states == (State.DONE,) * 2
             if leased:
@@ -124,13 +116,7 @@ def test_what_was_late_is_in_the_metrics_that_the_alert_asks_for(tmp_path: Path)
     counters()
     before = [registry.get_sample_value(name) for name in names]
     with daemon(tmp_path) as tier:
-        where = Endpoint(
-            tier.endpoint,
-            TENANT,
-            runtime_dir=tier.runtime_dir,
-            timeout_s=60.0,
-            patience_s=0.2,
-        )
+        where = reached(tier, patience_s=0.2)
         with ObjectClient(where) as client, frozen(tier):
             late = told(client.get, [b"x", b"y"], [bytearray(9), bytearray(9)])
             past = told(client.exists, [b"x", b"y"], within_s=-1.0)  # a bound that is past already

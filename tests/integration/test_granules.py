@@ -13,18 +13,8 @@ from offstage.testbeds.beds.daemon import Daemon, serve
 from offstage.testbeds.cli import run
 
 WORDS = [
-    "--tenant",
-    "lab",
-    "--geometry",
-    "tiny",
-    "--sessions",
-    "2",
-    "--context-tokens",
-    "4096",
-    "--time-per-token",
-    "1ms",
-    "--steps",
-    "20",
+    *"--tenant lab --geometry tiny --sessions 2".split(),
+    *"--context-tokens 4096 --time-per-token 1ms --steps 20".split(),
 ]
 GRANULES = ["--granule-tokens", "4"]
 

@@ -19,16 +19,8 @@ from offstage.testbeds.beds.daemon import Daemon, offstage_words, serve
 from offstage.testbeds.cli import run
 
 WORDS = [
-    "--tenant",
-    "lab",
-    "--geometry",
-    "tiny",
-    "--sessions",
-    "2",
-    "--context-tokens",
-    "4096",
-    "--time-per-token",
-    "1ms",
+    *"--tenant lab --geometry tiny --sessions 2".split(),
+    *"--context-tokens 4096 --time-per-token 1ms".split(),
 ]
 SERVE = ["dpu", "serve", "--set", "storage.backend=emulated"]
 STEPS = 40
@@ -148,10 +140,7 @@ def test_latents_through_the_gpus_kernels(tmp_path: Path) -> None:
         "tiny-mla",
         "--trace",
         str(trace),
-        "--steps",
-        "9",
-        "--selector",
-        "quest8",
+        *"--steps 9 --selector quest8".split(),
     ]
     found = []
     with start(tmp_path, layers=3) as tier:

@@ -45,19 +45,9 @@ def test_lmcache_bench_verifies_every_object(tmp_path: Path, plugin: str) -> Non
             "l2",
             "--l2-adapter",
             json.dumps(spec),
-            "--num-keys",
-            "4",
-            "--in-flight",
-            "8",
-            "--data-size-kb",
-            "512",
-            "--rounds",
-            "2",
-            "--no-skip-verify",
-            "--lookup-max-hit-rate",
-            "0.5",
-            "--format",
-            "json",
+            *"--num-keys 4 --in-flight 8 --data-size-kb 512".split(),
+            *"--rounds 2 --no-skip-verify --lookup-max-hit-rate 0.5".split(),
+            *"--format json".split(),
         ]
         path = os.pathsep.join(one for one in sys.path if one)
         done = subprocess.run(

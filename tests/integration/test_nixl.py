@@ -167,6 +167,19 @@ def host_process(
     )
 
 
+def host_run(tier: Daemon, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    where = ["--endpoint", tier.endpoint, "--runtime-dir", str(tier.runtime_dir)]
+    return subprocess.run(
+        offstage_words(
+            *"host run --tenant lab --fabric nixl --geometry tiny".split(), *where, *words
+        ),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **environ},
+    )
+
+
 def test_a_killed_host_takes_nothing_with_it(tmp_path: Path) -> None:
     """Its port is taken back when it has been silent for long enough; others go on meanwhile."""
     with start(tmp_path) as tier:
@@ -201,27 +214,7 @@ def test_two_ends_without_a_common_transport_say_so(tmp_path: Path) -> None:
     """If the host's UCX allows fewer transports than NIXL needs: is there one line, and no
     traceback?"""
     with start(tmp_path) as tier:
-        words = [
-            "host",
-            "run",
-            "--endpoint",
-            tier.endpoint,
-            "--tenant",
-            "lab",
-            "--runtime-dir",
-            str(tier.runtime_dir),
-            "--fabric",
-            "nixl",
-            "--geometry",
-            "tiny",
-        ]
-        done = subprocess.run(
-            offstage_words(*words),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "UCX_TLS": "self"},
-        )
+        done = host_run(tier, UCX_TLS="self")
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert "UCX_TLS must hold tcp" in done.stderr.splitlines()[-1]
 
@@ -245,31 +238,8 @@ def test_a_daemon_that_takes_none_says_how(tmp_path: Path) -> None:
 
 def test_host_run_finds_every_block_as_it_was_written(tmp_path: Path) -> None:
     with start(tmp_path) as tier:
-        words = [
-            "host",
-            "run",
-            "--endpoint",
-            tier.endpoint,
-            "--tenant",
-            "lab",
-            "--runtime-dir",
-            str(tier.runtime_dir),
-            "--fabric",
-            "nixl",
-            "--geometry",
-            "tiny",
-            "--sessions",
-            "2",
-            "--context-tokens",
-            "4096",
-            "--steps",
-            "20",
-            "--time-per-token",
-            "1ms",
-            "--out",
-            str(tmp_path / "out"),
-        ]
-        done = subprocess.run(offstage_words(*words), capture_output=True, text=True, timeout=100)
+        words = "--sessions 2 --context-tokens 4096 --steps 20 --time-per-token 1ms".split()
+        done = host_run(tier, *words, "--out", str(tmp_path / "out"))
         assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     (one,) = summary["runs"]

@@ -184,11 +184,7 @@ def test_what_had_no_effect_stands_under_the_headline(
         str(CONTEXT),
         "--steps",
         str(STEPS),
-        "--select-blocks",
-        "8,400,all",
-        "--predict",
-        "--ahead",
-        "hint",
+        *"--select-blocks 8,400,all --predict --ahead hint".split(),
     ]
     with start(tmp_path, 2, 4096, 512, 4 * ROOM) as one:
         assert run(words_of(one, model, text, *sizes, "--format", "json")) == 0

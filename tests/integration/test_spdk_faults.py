@@ -243,8 +243,8 @@ def test_a_namespace_has_one_user(target: Target) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", "no transport id"),
-        ("nonsense", "no transport id"),
+        ("", "not a transport id"),
+        ("nonsense", "not a transport id"),
         ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:4420", "subnqn is missing"),
         ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 subnqn:nqn.a", "trsvcid is missing"),
         ("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:1 subnqn:nqn.2026-01.a:b", "refused"),

@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from live_daemon import CHUNKS, LAYERS, PAYLOAD, WAIT_S, Daemon, block, open_text, put, until
+from live_daemon import CHUNKS, LAYERS, WAIT_S, Daemon, fetch, open_text, put, until
 
-from offstage.bindings.fabric import FetchRequest
 from offstage.bindings.layouts import layout
 from offstage.dpu import protocol as p
 from offstage.dpu.protocol import zmq_messages
@@ -172,23 +171,7 @@ class Honest:
             self._ready.set()
             while not self._stop.is_set():
                 layer, ordinals = rng.randrange(LAYERS), sorted(rng.sample(range(CHUNKS), 8))
-                text.step += 1
-                target = np.zeros((8, PAYLOAD), np.uint8)
-                keys = np.ascontiguousarray(text.keys[layer][ordinals])
-                got = driver.fetch(
-                    FetchRequest(
-                        text.session,
-                        text.step,
-                        layer,
-                        np.array(ordinals, np.uint32),
-                        keys,
-                        target,
-                        timeout_ns=int(WAIT_S * 1e9),
-                    )
-                )
-                assert not got.rcs.any(), got.rcs
-                for row, ordinal in zip(target, ordinals, strict=True):
-                    assert np.array_equal(row, block(self._number, ordinal, layer))
+                assert not any(fetch(driver, text, layer, ordinals, int(WAIT_S * 1e9)))
                 self.blocks += 8
 
 

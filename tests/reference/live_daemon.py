@@ -132,7 +132,9 @@ def open_text(control: Control, number: int) -> Text:
     return Text(number, session, block_keys(appended.keys, LAYERS), appended.stored_layers)
 
 
-def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[int]:
+def fetch(
+    driver: Driver, text: Text, layer: int, ordinals: list[int], timeout_ns: int = 2 * 10**9
+) -> list[int]:
     """Fetch blocks, check the bytes of those that came, return their rcs."""
     text.step += 1
     target = np.zeros((len(ordinals), PAYLOAD), np.uint8)
@@ -145,6 +147,7 @@ def fetch(driver: Driver, text: Text, layer: int, ordinals: list[int]) -> list[i
             np.array(ordinals, np.uint32),
             keys,
             target,
+            timeout_ns=timeout_ns,
         )
     )
     for row, (ordinal, rc) in enumerate(zip(ordinals, got.rcs, strict=True)):

@@ -10,7 +10,6 @@ import time
 import urllib.parse
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 from xml.sax.saxutils import escape
 
@@ -46,12 +45,7 @@ class TinyS3:
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -411,7 +411,7 @@ a_blob_of_another_is_refused(void)
 	assert(refusal(&other, "damaged") == -EINVAL); /* its name has no end */
 	header->fabric[3] = '\0';
 	set_checksum(&other);
-	assert(refusal(&other, "of a fabric this host does not have") == -EPROTO);
+	assert(refusal(&other, "for a fabric that this host does not have") == -EPROTO);
 	/* The contents of another machine's adapter are checked there: it refuses when it is
 	 * used. */
 	for (uint32_t i = sizeof(*header); i < whole.blob_size_bytes && !travels; i++) {
@@ -429,7 +429,7 @@ a_blob_of_another_is_refused(void)
 	other = whole;
 	header->size_bytes = other.blob_size_bytes = sizeof(other.blob);
 	set_checksum(&other);
-	assert(refusal(&other, "another size") == -EINVAL);
+	assert(refusal(&other, "wrong size") == -EINVAL);
 	support_close_fds(&whole);
 }
 

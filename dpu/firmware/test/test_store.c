@@ -125,7 +125,7 @@ test_refusals(void)
 	refused(config, -EINVAL, "2 layers, not 3");
 	config = small_config;
 	config.payload_size_bytes = 100;
-	refused(config, -EINVAL, "no multiple");
+	refused(config, -EINVAL, "not a multiple");
 	config.payload_size_bytes = 65536;
 	refused(config, -EINVAL, "holds no block");
 	config = small_config;

@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -99,10 +98,7 @@ class Writer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         decoded = self.step_count or any(step >= 0 for _, step, _ in self._waiting)

@@ -71,14 +71,8 @@ def test_seeds_of_what_is_recorded_are_noted(
     """Recorded selections in a drive without jitter draw nothing: three seeds say as much as one,
     and only the policy that draws differs."""
     changed = [
-        "--set",
-        "seeds=[1,2,3]",
-        "--set",
+        *"--out out --jobs 1 --set seeds=[1,2,3] --set".split(),
         "policy=[{use='none'},{use='none',eviction='random'},{use='window'}]",
-        "--out",
-        "out",
-        "--jobs",
-        "1",
     ]
     assert run(["lab", "run", "captured.toml", *changed, "--format", "json"]) == 0
     (told,) = (

@@ -35,9 +35,9 @@ LIMITS = p.Limits(
 Prove = Callable[[p.Hello, p.Challenge], bytes]
 
 
-def honest(hello: p.Hello, said: p.Challenge) -> bytes:
+def honest(hello: p.Hello, said: p.Challenge, secret: bytes = SECRET) -> bytes:
     return p.prove_daemon(
-        SECRET,
+        secret,
         hello.nonce,
         said.nonce,
         hello.tenant,
@@ -127,16 +127,7 @@ def login(endpoint: str, *, heartbeat: bool = False) -> Control:
 
 
 def other_secret(hello: p.Hello, said: p.Challenge) -> bytes:
-    return p.prove_daemon(
-        b"x" * 32,
-        hello.nonce,
-        said.nonce,
-        hello.tenant,
-        hello.name,
-        said.version,
-        said.user,
-        said.fabric_key,
-    )
+    return honest(hello, said, b"x" * 32)
 
 
 def reflected(hello: p.Hello, said: p.Challenge) -> bytes:

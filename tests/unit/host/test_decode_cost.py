@@ -111,18 +111,9 @@ def test_a_calibration_has_a_row_for_each_batch_and_length(tmp_path: Path) -> No
     pytest.importorskip("torch", reason="pip install '.[host]'")
     out = tmp_path / "tiny.json"
     words = [
-        "host",
-        "calibrate",
-        "--geometry",
-        "tiny",
-        "--batch",
-        "2,1",
-        "--tokens",
-        "512,32",
-        "--selector",
-        "quest,quest8",
-        "--context-tokens",
-        "900",
+        *"host calibrate --geometry tiny --batch 2,1".split(),
+        *"--tokens 512,32 --selector quest,quest8".split(),
+        *"--context-tokens 900".split(),
         "--out",
         str(out),
     ]

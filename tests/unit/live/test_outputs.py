@@ -37,18 +37,8 @@ use = "window+ema"
 """
 WRITES: dict[str, list[str]] = {
     "demo": [
-        "demo",
-        "--quick",
-        "--steps",
-        "3",
-        "--sessions",
-        "1",
-        "--storage",
-        "emulated",
-        "--time-per-token",
-        "0ms",
-        "--out",
-        "{}",
+        *"demo --quick --steps 3 --sessions 1 --storage emulated".split(),
+        *"--time-per-token 0ms --out {}".split(),
     ],
     "trace import": ["trace", "import", "{trace}", "--out", "{}/t.jsonl"],
     "trace import, packed": ["trace", "import", "{trace}", "--out", "{}/t.jsonl.gz"],
@@ -57,16 +47,7 @@ WRITES: dict[str, list[str]] = {
     "plan": ["plan", "--out", "{}"],
     "bench qos": ["bench", "qos", "--out", "{}/qos.json"],
     "keys make": ["keys", "make", "server", "{}/keys"],
-    "host calibrate": [
-        "host",
-        "calibrate",
-        "--batch",
-        "1",
-        "--tokens",
-        "64",
-        "--out",
-        "{}/cost.json",
-    ],
+    "host calibrate": "host calibrate --batch 1 --tokens 64 --out {}/cost.json".split(),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from offstage.bindings.errors import BadInput
 from offstage.dpu.log import Log
 from offstage.dpu.pod.history import Seen
-from offstage.dpu.pod.keeper import UNANSWERED_PER_LEASE, Keeper
+from offstage.dpu.pod.keeper import UNANSWERED_PER_LEASE, Keeper, boot_ns
 from offstage.dpu.pod.map import Living, Member, PodMap, added, leased, moved
 from offstage.dpu.pod.membership.static import StaticLease, StaticMembership
 
@@ -34,7 +34,7 @@ def membership(tmp_path: Path) -> Counted:
     return one
 
 
-def keeper_of(membership: StaticMembership) -> Keeper:
+def keeper_of(membership: StaticMembership, clock: Callable[[], int] = boot_ns) -> Keeper:
     member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
     return Keeper(
         membership,
@@ -45,6 +45,7 @@ def keeper_of(membership: StaticMembership) -> Keeper:
         lambda: None,
         Log("error"),
         lambda own, others: [],
+        clock,
     )
 
 
@@ -126,18 +127,7 @@ def test_a_member_promises_while_it_still_waits_for_etcd(tmp_path: Path) -> None
     place.change(lambda pod: pod)
     place.lease = lease
     now, said = [0], list[bool]()
-    member = Member(name=NAME, endpoint=f"ipc:///{NAME}")
-    keeper = Keeper(
-        place,
-        member,
-        Seen(),
-        "",
-        lambda until_ns: None,
-        lambda: None,
-        Log("error"),
-        lambda own, others: [],
-        lambda: now[0],
-    )
+    keeper = keeper_of(place, lambda: now[0])
     keeper.beat()
     keeper.carried_out(keeper.newest.epoch)
     keeper._kick.clear()

@@ -56,4 +56,39 @@ int ofs_ghost_verify(const struct ofs_core *core, uint32_t tenant);
 
 #pragma GCC visibility pop
 
+/* The order of a policy that needs more than a slot's own links: a list of nodes. */
+static inline void
+ofs_node_append(struct ofs_core *core, struct ofs_list *list, uint32_t node)
+{
+	struct ofs_node *n = &core->nodes[node];
+
+	ofs_work_order(core, OFS_TABLE_ORDER, 2);
+	n->next = OFS_NONE;
+	n->prev = list->tail;
+	if (list->tail != OFS_NONE)
+		core->nodes[list->tail].next = node;
+	else
+		list->head = node;
+	list->tail = node;
+	list->count++;
+}
+
+static inline void
+ofs_node_remove(struct ofs_core *core, struct ofs_list *list, uint32_t node)
+{
+	const struct ofs_node *n = &core->nodes[node];
+
+	ofs_work_order(core, OFS_TABLE_ORDER, 3);
+	assert(list->count > 0);
+	if (n->next != OFS_NONE)
+		core->nodes[n->next].prev = n->prev;
+	else
+		list->tail = n->prev;
+	if (n->prev != OFS_NONE)
+		core->nodes[n->prev].next = n->next;
+	else
+		list->head = n->next;
+	list->count--;
+}
+
 #endif

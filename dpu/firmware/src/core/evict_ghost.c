@@ -11,46 +11,12 @@
 #include "self_check.h"
 
 #define LIST_MASK 3u
-_Static_assert(OFS_GHOST_LISTS <= LIST_MASK + 1, "a list fits beside its node");
+_Static_assert(OFS_GHOST_LISTS <= LIST_MASK + 1, "an entry has two bits for its list");
 
 static inline struct ofs_tenant *
 tenant_of(const struct ofs_core *core, uint32_t block)
 {
 	return &core->tenants[core->chunks[block % core->config.chunk_max].tenant];
-}
-
-static void
-ghost_link(struct ofs_core *core, struct ofs_list *list, uint32_t node)
-{
-	struct ofs_node *n = &core->nodes[node];
-
-	ofs_work_order(core, OFS_TABLE_ORDER, 2);
-	n->next = OFS_NONE;
-	n->prev = list->tail;
-	if (list->tail != OFS_NONE)
-		core->nodes[list->tail].next = node;
-	else
-		list->head = node;
-	list->tail = node;
-	list->count++;
-}
-
-static void
-ghost_unlink(struct ofs_core *core, struct ofs_list *list, uint32_t node)
-{
-	const struct ofs_node *n = &core->nodes[node];
-
-	ofs_work_order(core, OFS_TABLE_ORDER, 3);
-	assert(list->count > 0);
-	if (n->next != OFS_NONE)
-		core->nodes[n->next].prev = n->prev;
-	else
-		list->tail = n->prev;
-	if (n->prev != OFS_NONE)
-		core->nodes[n->prev].next = n->next;
-	else
-		list->head = n->next;
-	list->count--;
 }
 
 /* No list has an entry; the blocks in them must have been forgotten. */
@@ -83,7 +49,7 @@ ofs_ghost_forget(struct ofs_core *core, uint32_t block)
 	uint32_t entry = core->block_ghost[block], node = entry / (LIST_MASK + 1) - 1;
 
 	assert(entry != 0 && core->nodes[node].block == block);
-	ghost_unlink(core, &t->ghosts[entry & LIST_MASK], node);
+	ofs_node_remove(core, &t->ghosts[entry & LIST_MASK], node);
 	core->nodes[node].next = t->ghost_free;
 	t->ghost_free = node;
 	core->block_ghost[block] = 0;
@@ -120,7 +86,7 @@ node_take(struct ofs_core *core, struct ofs_tenant *t)
 static void
 ghost_place(struct ofs_core *core, struct ofs_tenant *t, uint32_t node, uint32_t list)
 {
-	ghost_link(core, &t->ghosts[list], node);
+	ofs_node_append(core, &t->ghosts[list], node);
 	core->block_ghost[core->nodes[node].block] = (node + 1) * (LIST_MASK + 1) + list;
 }
 
@@ -147,7 +113,7 @@ ofs_ghost_expect(struct ofs_core *core, uint32_t block)
 	if (entry == 0 || list == OFS_GHOST_RETURNS)
 		return OFS_NONE;
 	t = tenant_of(core, block);
-	ghost_unlink(core, &t->ghosts[list], entry / (LIST_MASK + 1) - 1);
+	ofs_node_remove(core, &t->ghosts[list], entry / (LIST_MASK + 1) - 1);
 	ghost_place(core, t, entry / (LIST_MASK + 1) - 1, OFS_GHOST_RETURNS);
 	return list;
 }

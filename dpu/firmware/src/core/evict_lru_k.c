@@ -29,41 +29,6 @@ older_of(const struct ofs_core *core, uint32_t slot)
 }
 
 static void
-reference_append(struct ofs_core *core, uint32_t set, uint32_t node)
-{
-	struct ofs_list *list = &core->evict_sets[set].references;
-
-	ofs_work_order(core, OFS_TABLE_ORDER, 2);
-	core->nodes[node].next = OFS_NONE;
-	core->nodes[node].prev = list->tail;
-	if (list->tail != OFS_NONE)
-		core->nodes[list->tail].next = node;
-	else
-		list->head = node;
-	list->tail = node;
-	list->count++;
-}
-
-static void
-reference_remove(struct ofs_core *core, uint32_t set, uint32_t node)
-{
-	struct ofs_list *list = &core->evict_sets[set].references;
-	const struct ofs_node *n = &core->nodes[node];
-
-	ofs_work_order(core, OFS_TABLE_ORDER, 3);
-	assert(list->count > 0);
-	if (n->next != OFS_NONE)
-		core->nodes[n->next].prev = n->prev;
-	else
-		list->tail = n->prev;
-	if (n->prev != OFS_NONE)
-		core->nodes[n->prev].next = n->next;
-	else
-		list->head = n->next;
-	list->count--;
-}
-
-static void
 lru_k_expect(struct ofs_core *core, uint32_t block, int demanded)
 {
 	(void)core;
@@ -81,9 +46,9 @@ lru_k_add(struct ofs_core *core, uint32_t slot)
 		s->frequency = 1;
 	s->position = 0;
 	if (s->frequency == USES_MAX)
-		reference_append(core, s->set, older_of(core, slot));
+		ofs_node_append(core, &core->evict_sets[s->set].references, older_of(core, slot));
 	if (s->frequency > 0)
-		reference_append(core, s->set, newer_of(core, slot));
+		ofs_node_append(core, &core->evict_sets[s->set].references, newer_of(core, slot));
 	ofs_list_push(core, slot, s->frequency == USES_MAX ? TWICE : ONCE);
 }
 
@@ -94,9 +59,9 @@ lru_k_remove(struct ofs_core *core, uint32_t slot, int evicted)
 
 	(void)evicted;
 	if (s->frequency > 0)
-		reference_remove(core, s->set, newer_of(core, slot));
+		ofs_node_remove(core, &core->evict_sets[s->set].references, newer_of(core, slot));
 	if (s->frequency == USES_MAX)
-		reference_remove(core, s->set, older_of(core, slot));
+		ofs_node_remove(core, &core->evict_sets[s->set].references, older_of(core, slot));
 	ofs_list_remove(core, slot);
 }
 
@@ -106,11 +71,11 @@ lru_k_use(struct ofs_core *core, uint32_t slot)
 	struct ofs_slot *s = &core->slots[slot];
 
 	if (s->frequency == USES_MAX)
-		reference_remove(core, s->set, older_of(core, slot));
+		ofs_node_remove(core, &core->evict_sets[s->set].references, older_of(core, slot));
 	else
 		ofs_list_move(core, slot, s->frequency++ == 0 ? ONCE : TWICE);
 	s->position ^= 1;
-	reference_append(core, s->set, newer_of(core, slot));
+	ofs_node_append(core, &core->evict_sets[s->set].references, newer_of(core, slot));
 }
 
 static void

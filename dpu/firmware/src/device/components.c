@@ -105,7 +105,7 @@ open_pace(struct ofs_device *device, char *error, size_t size_bytes)
 		return 0;
 	if (strcmp(config->storage.backend, "emulated") != 0) {
 		return ofs_device_refuse(error, size_bytes, -EINVAL,
-			"a modelled device with storage %s, whose times are its own; choose emulated",
+			"a modelled device cannot use storage %s, which has times of its own; choose emulated",
 			config->storage.backend);
 	}
 	rc = ofs_pace_open(&device->paced.pace, config->timing, &device->clock, in_flight_max);

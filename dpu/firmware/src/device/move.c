@@ -188,7 +188,7 @@ give_up(struct ofs_device *device)
 
 	if (move->step < OFS_STEP_RECORD
 		|| (move->step == OFS_STEP_RECORD && !move->sent && move->tries == 0))
-		ofs_move_fail(device, -ETIMEDOUT, "the stores did not come to rest in time");
+		ofs_move_fail(device, -ETIMEDOUT, "the stores still had I/O in flight at the deadline");
 	else
 		change_unrecorded(device);
 }

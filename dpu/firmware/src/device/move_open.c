@@ -98,7 +98,7 @@ check_fits(struct ofs_device *device, uint64_t target_bytes, char *error, size_t
 	if (target_bytes >= needed_bytes)
 		return 0;
 	return ofs_device_refuse(error, size_bytes, -ENOSPC,
-		"the target has %llu B, and the %llu blocks here need %llu B; give it so much",
+		"the target has %llu B, but the %llu blocks here need %llu B; choose a larger one",
 		(unsigned long long)target_bytes, (unsigned long long)had.blocks,
 		(unsigned long long)needed_bytes);
 }
@@ -138,7 +138,7 @@ open_target(struct ofs_device *device, const struct begin *call)
 	rc = open_memory(device);
 	return rc == 0 ? 0
 				   : ofs_device_refuse(call->error, call->error_size_bytes, rc,
-						 "no memory for blocks on their way (%s)", strerror(-rc));
+						 "no memory for blocks in flight (%s)", strerror(-rc));
 }
 
 static int
@@ -146,11 +146,11 @@ refuse_now(const struct ofs_device *device, const struct begin *call)
 {
 	if (device->move.step != OFS_STEP_NONE) {
 		return ofs_device_refuse(call->error, call->error_size_bytes, -EBUSY,
-			"a move is running; wait for its end");
+			"a move is running; wait until it ends");
 	}
 	if (device->paced.pace != NULL) {
 		return ofs_device_refuse(call->error, call->error_size_bytes, -EINVAL,
-			"the storage of a modelled device does not move; start it on another");
+			"a modelled device cannot move its storage; start it on the other one");
 	}
 	if (device->storage->lba_size_bytes > OFS_STORE_FORWARD_LBA_MAX) {
 		return ofs_device_refuse(call->error, call->error_size_bytes, -EINVAL,

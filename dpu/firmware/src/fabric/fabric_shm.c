@@ -278,7 +278,7 @@ open_mappings(struct shm_fabric *shm, const struct ofs_attachment *attachment,
 			&& (blob->region_size_bytes != region_size_bytes
 				|| blob->port_size_bytes != port_size_bytes)) {
 			snprintf(error, error_size_bytes,
-				"attach blob: its descriptors are of another port; start the host again");
+				"attach blob: its descriptors belong to another port; start the host again");
 			rc = -EINVAL;
 		}
 		shm->mapped.port.base = port_base;
@@ -322,8 +322,8 @@ ofs_fabric_shm_open(struct ofs_fabric **out, const struct ofs_attachment *attach
 	shm->wake_fd = fcntl(attachment->fds[2], F_DUPFD_CLOEXEC, 0);
 	if (shm->wake_fd < 0) {
 		rc = -errno;
-		snprintf(error, error_size_bytes, "wake descriptor: cannot be kept (errno %d); %s", -rc,
-			"give the daemon's, or raise the limit on open files (ulimit -n)");
+		snprintf(error, error_size_bytes, "wake descriptor: cannot be duplicated (errno %d); %s",
+			-rc, "give the daemon's, or raise the limit on open files (ulimit -n)");
 	} else {
 		rc = open_mappings(shm, attachment, &blob, error, error_size_bytes);
 	}

@@ -428,7 +428,8 @@ ofs_fabric_nixl_open(struct ofs_fabric **out, const struct ofs_attachment *attac
 	if (header.size_bytes
 		!= sizeof(header) + sizeof(nixl->link.blob)
 			+ (uint64_t)nixl->link.blob.metadata_size_bytes) {
-		snprintf(error, error_size_bytes, "attach blob: what its fabric needs has another size; %s",
+		snprintf(error, error_size_bytes,
+			"attach blob: the part for its fabric has the wrong size; %s",
 			"install the same release on both sides");
 		free(nixl);
 		return -EINVAL;

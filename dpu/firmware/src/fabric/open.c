@@ -63,7 +63,8 @@ ofs_fabric_open(struct ofs_fabric **out, const struct ofs_attachment *attachment
 	for (size_t i = 0; i < OFS_PORT_SIDES_MAX && (side = atomic_load(&added[i])) != NULL; i++)
 		if (strcmp(side->port->name, header.fabric) == 0)
 			return side->open(out, attachment, error, error_size_bytes);
-	snprintf(error, error_size_bytes, "attach blob: of a fabric this host does not have; %s",
+	snprintf(error, error_size_bytes,
+		"attach blob: it is for a fabric that this host does not have; %s",
 		"ask for another, or install the same release on both sides");
 	return -EPROTO;
 }

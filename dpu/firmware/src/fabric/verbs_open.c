@@ -43,16 +43,17 @@ explain(int rc, const struct ofs_blob_verbs *blob, char *error, size_t error_siz
 
 	(void)inet_ntop(AF_INET6, blob->address.gid, gid, sizeof(gid));
 	if (rc == -EHOSTUNREACH) {
-		snprintf(error, error_size_bytes, "fabric verbs: no way to the daemon's adapter at %s; %s",
-			gid,
+		snprintf(error, error_size_bytes,
+			"fabric verbs: no route to the daemon's adapter at %s; %s", gid,
 			"choose a GID of its network (rdma.gid_index), and see whether it answers to ping");
 	} else if (rc == -ENOMEM || rc == -EAGAIN) {
 		snprintf(error, error_size_bytes, "fabric verbs: %llu KiB cannot be pinned; %s",
 			(unsigned long long)blob->port_header.size_bytes >> 10,
 			"raise the limit on locked memory: ulimit -l unlimited");
 	} else {
-		snprintf(error, error_size_bytes, "fabric verbs: no queue pair is to be had (errno %d); %s",
-			-rc, "end other users of the adapter, see dmesg");
+		snprintf(error, error_size_bytes,
+			"fabric verbs: no queue pair can be created (errno %d); %s", -rc,
+			"end other users of the adapter, see dmesg");
 	}
 }
 

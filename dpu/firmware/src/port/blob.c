@@ -54,7 +54,7 @@ ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *h
 	}
 	memcpy(header, attachment->blob, sizeof(*header));
 	if (header->magic != OFS_BLOB_MAGIC) {
-		return refuse(error, error_size_bytes, -EPROTO, "not one of Offstage (wrong magic)",
+		return refuse(error, error_size_bytes, -EPROTO, "not an Offstage blob (wrong magic)",
 			"give what the daemon handed out");
 	}
 	if (header->version != OFS_BLOB_VERSION) {
@@ -78,8 +78,8 @@ ofs_blob_read(const struct ofs_attachment *attachment, struct ofs_blob_header *h
 	if (content == NULL)
 		return 0;
 	if (size_bytes - sizeof(*header) != content_size_bytes) {
-		return refuse(error, error_size_bytes, -EINVAL, "what its fabric needs has another size",
-			"install the same release on both sides");
+		return refuse(error, error_size_bytes, -EINVAL,
+			"the part for its fabric has the wrong size", "install the same release on both sides");
 	}
 	memcpy(content, attachment->blob + sizeof(*header), content_size_bytes);
 	return 0;

@@ -51,7 +51,7 @@ open_device(struct adapter_search *search, struct ibv_device *const *devices, in
 			if (search->found.context == NULL) {
 				int rc = -errno;
 
-				snprintf(what, sizeof(what), "RDMA device %.64s does not open (errno %d)", name,
+				snprintf(what, sizeof(what), "RDMA device %.64s cannot be opened (errno %d)", name,
 					-rc);
 				return refuse(search, rc, what, "see /dev/infiniband: its owner and mode");
 			}
@@ -223,7 +223,7 @@ ofs_verbs_open(const struct ofs_verbs_config *config, const void *given, char *e
 	int rc = 0;
 
 	if (((const struct ofs_services *)given)->version != OFS_SIDE_VERSION)
-		return refuse(&search, -EPROTO, "the verbs extension is of another release",
+		return refuse(&search, -EPROTO, "the verbs extension belongs to another release",
 			"in a checkout run `make dev`, elsewhere reinstall offstage");
 	pthread_mutex_lock(&mutex);
 	services = given;

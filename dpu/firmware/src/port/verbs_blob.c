@@ -45,7 +45,7 @@ ofs_verbs_blob_check(const struct ofs_attachment *attachment, struct ofs_blob_ve
 		return 0;
 	}
 	snprintf(error, error_size_bytes,
-		"attach blob: names no queue pair that there can be; start the host again");
+		"attach blob: its addresses cannot be used; start the host again");
 	return -EINVAL;
 }
 

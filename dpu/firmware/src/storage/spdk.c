@@ -136,7 +136,8 @@ note_pages(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 {
 	if (config->huge != OFS_DMA_HUGE_OFF && !ofs_spdk_is_huge() && registers(spdk))
 		ofs_storage_warn(&spdk->base,
-			"SPDK lies in base pages: fewer than %d huge pages of 2 MiB were free; reserve some "
+			"SPDK's memory is in base pages: fewer than %d huge pages of 2 MiB were free; reserve "
+			"some "
 			"(sysctl vm.nr_hugepages=%d), or set memory.huge = \"off\"",
 			SPDK_ENV_HUGE_PAGES, 2 * SPDK_ENV_HUGE_PAGES);
 }
@@ -209,7 +210,8 @@ measure(struct ofs_spdk *spdk, const struct ofs_storage_config *config)
 	base->direct = 1;
 	if (base->lba_size_bytes % sector_bytes != 0) {
 		snprintf(why_refused, sizeof(why_refused),
-			"the drive has sectors of %u B, which storage.lba does not hold; set it to %u B or "
+			"the drive has sectors of %u B, and storage.lba is no multiple of that; set it to %u B "
+			"or "
 			"more",
 			sector_bytes, sector_bytes);
 		return -EINVAL;

@@ -166,7 +166,7 @@ ofs_spdk_env_begin(uint32_t huge, char *why)
 	} else if (env_pid != getpid()) {
 		rc = -EPERM;
 		snprintf(why, SPDK_WHY_BYTES,
-			"this process was forked from one that uses SPDK; start it anew instead");
+			"this process was forked from one that uses SPDK; start a new process instead");
 	}
 	pthread_mutex_unlock(&env_mutex);
 	return rc < 0 ? rc : 0;

@@ -81,13 +81,13 @@ parse_one(struct ofs_spdk_drive *drive, const char *text, char *why)
 	if (take_word(rest, "ns", number, sizeof(number))) {
 		drive->nsid = (uint32_t)strtoul(number, &end, 10);
 		if (drive->nsid == 0 || *end != '\0')
-			return refuse(why, -EINVAL, text, "ns is no number; count from 1");
+			return refuse(why, -EINVAL, text, "ns is not a number; namespaces count from 1");
 	}
 	for (size_t size = strlen(rest); size > 0 && isspace((unsigned char)rest[size - 1]); size--)
 		rest[size - 1] = '\0'; /* which SPDK reads as a key */
 	if (spdk_nvme_transport_id_parse(&drive->id, rest) != 0 || drive->id.traddr[0] == '\0')
 		return refuse(why, -EINVAL, text,
-			"this is no transport id; write trtype:TCP adrfam:IPv4 traddr:127.0.0.1 "
+			"this is not a transport id; write trtype:TCP adrfam:IPv4 traddr:127.0.0.1 "
 			"trsvcid:4420 subnqn:NQN, or trtype:PCIe traddr:0000:01:00.0");
 	type = spdk_nvme_transport_id_trtype_str(drive->id.trtype);
 	if (type == NULL || !spdk_nvme_transport_available_by_name(type))

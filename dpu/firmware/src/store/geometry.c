@@ -27,14 +27,14 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 	if (lba < sizeof(struct ofs_superblock) || (lba & (lba - 1)) != 0
 		|| OFS_STORE_COPY_OFFSET % lba != 0) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
-			"a logical block of %u B cannot carry a store; it is a power of two from "
+			"a store cannot use logical blocks of %u B; choose a power of two from "
 			"512 to 65536",
 			lba);
 	}
 	if (config->payload_size_bytes == 0 || config->payload_size_bytes % lba != 0
 		|| config->payload_size_bytes > 1u << 30) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
-			"a block of %u B is no multiple of the logical block of %u B; round it up",
+			"a block of %u B is not a multiple of the logical block of %u B; round it up",
 			config->payload_size_bytes, lba);
 	}
 	if (config->segment_size_bytes % lba != 0
@@ -46,7 +46,7 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 	if (config->layer_count == 0 || config->layer_count > UINT16_MAX || config->tenant_max == 0
 		|| config->tenant_max > UINT16_MAX) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
-			"%u layers and %u tenants: each is from 1 to 65535", config->layer_count,
+			"%u layers and %u tenants: each must be 1 to 65535", config->layer_count,
 			config->tenant_max);
 	}
 	if ((uint64_t)config->layer_count * config->tenant_max > 1u << 24) {
@@ -55,15 +55,15 @@ check_config(const struct ofs_store *store, char *error, size_t size_bytes)
 			config->layer_count, config->tenant_max);
 	}
 	if (config->codec > OFS_CODEC_FP8_E5M2) {
-		return ofs_store_refuse(error, size_bytes, -EINVAL, "%u is no codec; choose 0 to %u",
+		return ofs_store_refuse(error, size_bytes, -EINVAL, "%u is not a codec; choose 0 to %u",
 			config->codec, OFS_CODEC_FP8_E5M2);
 	}
 	if (config->granule_count > 32
 		|| (config->granule_count > 1
 			&& config->payload_size_bytes % (config->granule_count * lba) != 0)) {
 		return ofs_store_refuse(error, size_bytes, -EINVAL,
-			"%u granules do not cut a block of %u B into logical blocks of %u B; at most 32, each "
-			"of whole logical blocks",
+			"%u granules cannot divide a block of %u B; choose at most 32, each a multiple of the "
+			"logical block of %u B",
 			config->granule_count, config->payload_size_bytes, lba);
 	}
 	if (config->io_max == 0 || config->io_max > 1u << 20) {
